@@ -1,0 +1,1 @@
+"""Gymnasium environments that come with explore."""

@@ -1,0 +1,48 @@
+"""Active learning and reinforcement-learning exploration on Bayesian neural networks.
+
+The public names below are loaded when they are first used; `import explore` by itself loads no torch.
+"""
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from explore.active import ActiveLearner as ActiveLearner
+    from explore.active import active_loop as active_loop
+    from explore.data import load as load
+    from explore.data import load_csv as load_csv
+    from explore.errors import InputError as InputError
+    from explore.likelihoods import Bernoulli as Bernoulli
+    from explore.likelihoods import Categorical as Categorical
+    from explore.likelihoods import Gaussian as Gaussian
+    from explore.nets import Net as Net
+    from explore.nets import mlp as mlp
+    from explore.registry import posterior as posterior
+    from explore.rng import Rng as Rng
+
+_HOME = {
+    "ActiveLearner": "active",
+    "active_loop": "active",
+    "load": "data",
+    "load_csv": "data",
+    "InputError": "errors",
+    "Bernoulli": "likelihoods",
+    "Categorical": "likelihoods",
+    "Gaussian": "likelihoods",
+    "Net": "nets",
+    "mlp": "nets",
+    "posterior": "registry",
+    "Rng": "rng",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("explore-bnn")
+    if name in _HOME:
+        return getattr(import_module(f"explore.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'explore' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOME, "__version__"])

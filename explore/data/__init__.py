@@ -1,0 +1,33 @@
+"""Data sets, CSV files and splits; a new set is one new file here."""
+
+from pathlib import Path
+
+from explore import registry
+from explore.data.base import Dataset, drop_columns
+from explore.data.splits import PoolSplit, Standardiser, pool_splits, uci_splits
+from explore.data.table import load_csv
+
+__all__ = [
+    "Dataset",
+    "PoolSplit",
+    "Standardiser",
+    "drop_columns",
+    "load",
+    "load_csv",
+    "pool_splits",
+    "uci_splits",
+]
+
+
+def load(name: str, folder: Path | None = None) -> Dataset:
+    """A benchmark set by its name in `explore list datasets`.
+
+    It is looked for in `folder`, by default the one that EXPLORE_DATA_DIR names, as `uci/yacht.txt.gz` or
+    `libsvm/australian_scale.txt.gz`; what is not there is downloaded once into the user's cache.
+
+    Raises:
+        InputError: for an unknown name, a missing folder, or a damaged file.
+        OSError: when the download fails.
+    """
+    dataset: Dataset = registry.find("data", name)(folder)
+    return dataset

@@ -1,0 +1,37 @@
+"""A data set as a value."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from explore.errors import InputError, one_of
+
+Task = Literal["regression", "classification"]
+
+
+class Dataset(NamedTuple):
+    """Examples in the order of their file, in their own units (nothing is standardised)."""
+
+    name: str
+    x: np.ndarray  # float64 [N, D]
+    y: np.ndarray  # float64 [N, O] targets, or int64 [N] class indices
+    features: tuple[str, ...]  # D names
+    task: Task
+    classes: tuple[str, ...] = ()  # the name of each class index
+    note: str = ""  # one line that whoever uses the set should read
+
+
+def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
+    """The set without the named features.
+
+    Raises:
+        InputError: when a name is not a feature of the set, or when no feature would be left.
+    """
+    for name in names:
+        if name not in dataset.features:
+            raise one_of(f"feature of {dataset.name}", name, dataset.features)
+    kept = [i for i, feature in enumerate(dataset.features) if feature not in names]
+    if not kept:
+        raise InputError(f"dropping {', '.join(names)} leaves {dataset.name} without a feature; keep at least one")
+    return dataset._replace(x=dataset.x[:, kept], features=tuple(dataset.features[i] for i in kept))

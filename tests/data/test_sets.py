@@ -1,0 +1,336 @@
+"""The benchmark sets: contents, local folder, download."""
+
+import functools
+import gzip
+import hashlib
+import http.server
+import io
+import os
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from explore import data, registry
+from explore.data import source
+
+FOLDER = os.environ.get("EXPLORE_DATA_DIR", "")
+with_folder = pytest.mark.skipif(not FOLDER, reason="EXPLORE_DATA_DIR is not set")
+
+SETS = {  # name: file, N, D
+    "boston": ("uci/boston", 506, 13),
+    "concrete": ("uci/concrete", 1030, 8),
+    "energy": ("uci/energy", 768, 8),
+    "kin8nm": ("uci/kin8nm", 8192, 8),
+    "naval": ("uci/naval", 11934, 16),
+    "power": ("uci/power", 9568, 4),
+    "protein": ("uci/protein", 45730, 9),
+    "wine": ("uci/wine", 1599, 11),
+    "yacht": ("uci/yacht", 308, 6),
+    "australian": ("libsvm/australian_scale", 690, 14),
+    "breast-cancer": ("libsvm/breast_cancer_scale", 683, 10),
+}
+
+
+def test_registry_lists_exactly_these_sets():
+    listed = registry.names("data")
+    assert set(listed) == set(SETS)
+    assert all(f"({n} x {d}, " in listed[name] for name, (_, n, d) in SETS.items())
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "boston" else with_folder) for n in SETS])
+def test_shapes_and_names(name):
+    _, n, d = SETS[name]
+    loaded = data.load(name)
+    assert loaded.name == name
+    assert loaded.x.shape == (n, d) and loaded.x.dtype == np.float64
+    assert len(set(loaded.features)) == d
+    if loaded.task == "regression":
+        assert loaded.y.shape == (n, 1) and loaded.y.dtype == np.float64
+    else:
+        assert loaded.y.shape == (n,) and loaded.y.dtype == np.int64
+        assert set(loaded.y) == set(range(len(loaded.classes)))
+    assert bool(loaded.note) == (name == "boston")
+
+
+@with_folder
+@pytest.mark.parametrize("name", SETS)
+def test_rows_are_those_of_the_folder(name):
+    lines = gzip.decompress(Path(FOLDER, f"{SETS[name][0]}.txt.gz").read_bytes()).decode().splitlines()
+    loaded = data.load(name)
+    for i in (0, 1, -1):
+        *x, y = map(float, lines[i].split())
+        assert loaded.x[i].tolist() == x
+        assert loaded.y[i].item() == (y if loaded.task == "regression" else (y + 1) / 2)
+
+
+@with_folder
+def test_all_of_boston_equals_the_folder():
+    # The embedded file is written apart from the folder's, so every value is compared.
+    table = np.loadtxt(Path(FOLDER, "uci/boston.txt.gz"))
+    boston = data.load("boston")
+    np.testing.assert_array_equal(np.hstack([boston.x, boston.y]), table)
+
+
+def test_boston_without_column_b():
+    boston = data.load("boston")
+    assert "column B" in boston.note and "--drop-columns B" in boston.note
+    dropped = data.drop_columns(boston, ["B"])
+    assert dropped.features == tuple(f for f in boston.features if f != "B")
+    np.testing.assert_array_equal(dropped.x, np.delete(boston.x, 11, axis=1))
+    with pytest.raises(ValueError, match="unknown feature of boston 'b'; allowed: AGE, B, "):
+        data.drop_columns(boston, ["b"])
+    with pytest.raises(ValueError, match="without a feature"):
+        data.drop_columns(boston, boston.features)
+
+
+def test_unknown_set_and_folder(tmp_path):
+    with pytest.raises(ValueError, match="unknown dataset 'yatch'; allowed: australian, boston,"):
+        data.load("yatch")
+    with pytest.raises(ValueError, match="nowhere .* does not exist"):
+        data.load("yacht", tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(b"1 2 3 4 5 6 7\n"), r"yacht.txt.gz has the wrong content \(sha256 .*, expected e494"),
+        (gzip.compress(b"1 2 3 4 5 6 7\n" * 99)[:-12], "yacht.txt.gz is damaged"),
+        (b"no gzip file", "yacht.txt.gz is damaged"),
+    ],
+)
+def test_damaged_local_file(tmp_path, content, message):
+    (tmp_path / "uci").mkdir()
+    (tmp_path / "uci/yacht.txt.gz").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        data.load("yacht", tmp_path)
+
+
+# Download: a local server gives made-up archives in the publishers' layouts.
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """The folder that a local server serves in place of the publishers, with an empty cache."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    served = tmp_path / "site"
+    served.mkdir()
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Handler, directory=str(served))
+    )
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    for publisher in ("UCI", "OPENML", "LIBSVM"):
+        monkeypatch.setattr(source, publisher, f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(source, "cache", lambda: tmp_path / "cache")
+    monkeypatch.delenv("EXPLORE_DATA_DIR", raising=False)
+    yield served
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    """Lets two rows pass for a whole set."""
+    parse = source._parse
+    monkeypatch.setattr(source, "_parse", lambda text, shape: parse(text, (2, shape[1])))
+
+
+def put(path, content, member=None):
+    """Writes a file, or an archive with one member, below the served folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if member is None:
+        path.write_bytes(content)
+        return
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"__MACOSX/{member}", b"not this one")
+        archive.writestr(member, content)
+
+
+def excel(*sheets):
+    buffer = io.BytesIO()
+    with pd.ExcelWriter(buffer, engine="openpyxl") as writer:
+        for i, rows in enumerate(sheets):
+            pd.DataFrame(rows).to_excel(writer, sheet_name=f"Sheet{i}", index=False)
+    return buffer.getvalue()
+
+
+A, B = np.arange(1.0, 20.0), np.arange(2.0, 40.0, 2.0)
+BLANK = [np.nan] * 10
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize(
+    ("name", "file", "member", "content", "x", "y"),
+    [
+        (
+            "yacht",
+            "243/yacht+hydrodynamics.zip",
+            "yacht_hydrodynamics.data",
+            b"1 2  3 4 5 6 .7 \n2 4 6 8 10 12 14 \n \n",
+            [A[:6], B[:6]],
+            [0.7, 14],
+        ),
+        (
+            "wine",
+            "186/wine+quality.zip",
+            "winequality-red.csv",
+            b'"fixed acidity";"quality"\r\n1;2;3;4;5;6;7;8;9;10;11;12\r\n2;4;6;8;10;12;14;16;18;20;22;24\r\n',
+            [A[:11], B[:11]],
+            [12, 24],
+        ),
+        (
+            "naval",
+            "316/condition+based+maintenance+of+naval+propulsion+plants.zip",
+            "UCI CBM Dataset/data.txt",
+            "\n".join("   ".join(f"{v:.7e}" for v in row[:18]) for row in (A, B)).encode(),
+            [A[:16], B[:16]],
+            [17, 34],
+        ),
+        (
+            "protein",
+            "265/physicochemical+properties+of+protein+tertiary+structure.zip",
+            "CASP.csv",
+            b"RMSD,F1\n77,1,2,3,4,5,6,7,8,9\n88,2,4,6,8,10,12,14,16,18\n",
+            [A[:9], B[:9]],
+            [77, 88],
+        ),
+        (
+            "power",
+            "294/combined+cycle+power+plant.zip",
+            "CCPP/Folds5x2_pp.xlsx",
+            excel([A[:5], B[:5]], [B[:5], A[:5]]),
+            [A[:4], B[:4]],
+            [5, 10],
+        ),
+        (
+            "energy",
+            "242/energy+efficiency.zip",
+            "ENB2012_data.xlsx",
+            excel([A[:10], B[:10], BLANK]),
+            [A[:8], B[:8]],
+            [9, 18],
+        ),
+        (  # the publisher's is an older Excel format, told apart by its content
+            "concrete",
+            "165/concrete+compressive+strength.zip",
+            "Concrete_Data.xls",
+            excel([[*A[:8], 79.98611], [*B[:8], 18]]),
+            [A[:8], B[:8]],
+            [79.99, 18],
+        ),
+        (
+            "kin8nm",
+            "3626/dataset_2175_kin8nm.arff",
+            None,
+            b"theta1,y\n1,2,3,4,5,6,7,8,9\n2,4,6,8,10,12,14,16,18\n",
+            [A[:8], B[:8]],
+            [9, 18],
+        ),
+        (
+            "australian",
+            "australian_scale",
+            None,
+            b"-1 1:1 3:-0.5 \n+1 2:2 14:7 \n",
+            [[1, 0, -0.5] + [0] * 11, [0, 2] + [0] * 11 + [7]],
+            [0, 1],
+        ),
+        (
+            "breast-cancer",
+            "breast-cancer_scale",
+            None,
+            b"2.000000 1:1 \n4.000000 10:-1 \n",
+            [[1] + [0] * 9, [0] * 9 + [-1]],
+            [0, 1],
+        ),
+    ],
+)
+def test_download(site, name, file, member, content, x, y):
+    put(site / file, content, member)
+    loaded = data.load(name)
+    np.testing.assert_array_equal(loaded.x, x)
+    np.testing.assert_array_equal(loaded.y.ravel(), y)
+    assert (
+        loaded.note
+        == f"{name}: the download is not in the canonical row order; splits differ from published ones"
+    )
+    (site / file).unlink()
+    np.testing.assert_array_equal(data.load(name).x, x)  # now from the cache
+
+
+@with_folder
+@pytest.mark.parametrize(
+    ("name", "file", "member"),
+    [
+        ("concrete", "165/concrete+compressive+strength.zip", "Concrete_Data.xls"),
+        ("energy", "242/energy+efficiency.zip", "ENB2012_data.xlsx"),
+        ("power", "294/combined+cycle+power+plant.zip", "Folds5x2_pp.xlsx"),
+        ("kin8nm", "3626/dataset_2175_kin8nm.arff", None),
+    ],
+)
+def test_numbers_are_written_as_in_the_canonical_text(site, name, file, member):
+    """From the plain numbers of the canonical set the loader makes the text with the canonical sha256."""
+    table = np.loadtxt(Path(FOLDER, f"uci/{name}.txt.gz"))
+    content = excel(table) if member else pd.DataFrame(table).to_csv(index=False).encode()
+    put(site / file, content, member)
+    assert data.load(name).note == ""
+
+
+def test_download_with_the_canonical_order_has_no_note(site, monkeypatch):
+    text = b"1 2 3\n4 5 6\n"
+    put(site / "1/made+up.zip", b" 1  2 3\r\n4 5 6 \r\n\r\n", "made_up.data")
+    loaded = source.regression(
+        "made-up",
+        None,
+        hashlib.sha256(text).hexdigest(),
+        (2, 2),
+        "ab",
+        lambda: source.rows(source.uci(1, "made+up", "made_up.data")),
+    )
+    assert loaded.note == ""
+    assert loaded.x.tolist() == [[1, 2], [4, 5]] and loaded.y.tolist() == [[3], [6]]
+
+
+@pytest.mark.parametrize(
+    ("content", "member", "message"),
+    [
+        (b"1 2 3 4 5 6 7\n", "yacht_hydrodynamics.data", "it has 1 rows of 7 columns, expected 308 of 7"),
+        (b"1 2 3 4 5 6 x\n", "yacht_hydrodynamics.data", "could not convert"),
+        (b"1 2 3 4 5 6 7\n", "other.data", "no yacht_hydrodynamics.data among .*other.data"),
+        (b"no archive", None, "not a zip file"),
+    ],
+)
+def test_damaged_download(site, content, member, message):
+    put(site / "243/yacht+hydrodynamics.zip", content, member)
+    with pytest.raises(
+        ValueError, match=f"the download of yacht cannot be read .*{message}.*; delete it in .*cache"
+    ):
+        data.load("yacht")
+
+
+@pytest.mark.usefixtures("site")
+def test_failed_download():
+    with pytest.raises(OSError, match="cannot download http.*/243/yacht.*404.*EXPLORE_DATA_DIR"):
+        data.load("yacht")
+
+
+def test_a_set_missing_in_the_folder_is_downloaded(site, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(OSError, match="cannot download"):
+        data.load("yacht", tmp_path / "empty")
+
+
+def test_without_a_reader_of_excel_files(site, monkeypatch):
+    put(site / "242/energy+efficiency.zip", excel([A[:10]]), "ENB2012_data.xlsx")
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(ImportError, match=r"pip install 'explore-bnn\[download\]'"):
+        data.load("energy")

@@ -1,0 +1,204 @@
+"""How targets scatter around the net's output, and what is believed about the noise.
+
+A likelihood carries a small posterior of its own, `phi` (Gaussian: a Gamma distribution over the noise precision;
+the others: nothing). It never sees the weights. Targets here have a sample axis: data targets come as
+[R, 1, B, ...], targets sampled from the model as [R, S, B, ...].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.errors import InputError
+from explore.rng import Rng
+
+Phi = Any
+Noise = Any
+
+
+@runtime_checkable
+class Likelihood(Protocol):
+    """What a posterior needs of a likelihood. `out` is [R, S, B, O]; `noise` comes from `draw` or `expected`."""
+
+    def init(self, replicas: int, rng: Rng) -> Phi:
+        """The prior of the noise."""
+
+    def draw(self, phi: Phi, samples: int, rng: Rng) -> Noise:
+        """One noise parameter a replica and weight sample."""
+
+    def expected(self, phi: Phi) -> Noise:
+        """The noise parameter at its posterior mean, broadcast over S."""
+
+    def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
+        """Log density (or probability) of each target, in nats."""
+
+    def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
+        """D log_prob / d out, in closed form."""
+
+    def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
+        """Targets drawn from the model, for the true Fisher: [R, S, B, O] or [R, S, B]."""
+
+    def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:
+        """Entropy of the target given weights and noise, in nats."""
+
+    def kl(self, phi: Phi) -> Float[Tensor, " R"]:
+        """KL from the noise's prior, in nats."""
+
+    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float) -> Phi:
+        """The noise's posterior after seeing a batch."""
+
+
+class Gamma(NamedTuple):
+    """Gamma distribution over a precision: mean shape / rate."""
+
+    shape: Float[Tensor, " R"]
+    rate: Float[Tensor, " R"]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Independent Gaussian noise of one unknown precision tau for all outputs (of standardised targets).
+
+    q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N O / (2 lambda), b = b0 + N E|y - f|^2 / (2 lambda)
+    (lambda: weight of the KL). Each batch moves (a, b) a fraction `rate` towards its own estimate of it, which is
+    stochastic natural-gradient ascent for this conjugate pair. Prior Gam(6, 6): Zhang et al. 2017, Appendix C.1; it
+    weighs as much as 12 points of unit residual. Gam(1, 0.01) says next to nothing.
+    """
+
+    noise_std: float | None = None  # a known noise standard deviation instead of q(tau)
+    prior_shape: float = 6.0  # a0
+    prior_rate: float = 6.0  # b0
+    rate: float = 0.01  # averaging rate of (a, b)
+
+    def __post_init__(self) -> None:
+        if self.noise_std is not None and not self.noise_std > 0:
+            raise InputError(f"likelihood.noise_std is {self.noise_std}; it must be positive, or none")
+        if not self.prior_shape >= 1 or not self.prior_rate > 0:
+            raise InputError(
+                f"likelihood.prior_shape, prior_rate are {self.prior_shape}, {self.prior_rate}; "
+                "the shape must be at least 1 and the rate positive"
+            )
+        if not 0 < self.rate <= 1:
+            raise InputError(f"likelihood.rate is {self.rate}; it must be in (0, 1]")
+
+    def init(self, replicas: int, rng: Rng) -> Gamma:
+        ones = torch.ones(replicas, dtype=rng.dtype, device=rng.device)
+        if self.noise_std is not None:
+            return Gamma(ones, ones * self.noise_std**2)
+        return Gamma(ones * self.prior_shape, ones * self.prior_rate)
+
+    def draw(self, phi: Gamma, samples: int, rng: Rng) -> Float[Tensor, "R S"]:
+        shape = phi.shape.unsqueeze(1).expand(-1, samples)
+        if self.noise_std is not None:
+            return shape / phi.rate.unsqueeze(1)
+        return rng.gamma(shape) / phi.rate.unsqueeze(1)
+
+    def expected(self, phi: Gamma) -> Float[Tensor, "R 1"]:
+        return (phi.shape / phi.rate).unsqueeze(1)
+
+    def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
+        tau = noise.unsqueeze(-1)
+        squares = (y - out).square().sum(-1)
+        return 0.5 * (out.shape[-1] * (tau / (2 * math.pi)).log() - tau * squares)
+
+    def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
+        return noise[..., None, None] * (y - out)
+
+    def sample(self, noise: Tensor, out: Tensor, rng: Rng) -> Float[Tensor, "R S B O"]:
+        return out + rng.normal(*out.shape) * noise[..., None, None].rsqrt()
+
+    def entropy(self, noise: Tensor, out: Tensor) -> Float[Tensor, "R S B"]:
+        entropy = 0.5 * out.shape[-1] * (2 * math.pi * math.e / noise).log()
+        return entropy.unsqueeze(-1).expand(out.shape[:-1])
+
+    def kl(self, phi: Gamma) -> Float[Tensor, " R"]:
+        if self.noise_std is not None:
+            return torch.zeros_like(phi.rate)
+        a, b, a0, b0 = phi.shape, phi.rate, self.prior_shape, self.prior_rate
+        return (
+            (a - a0) * torch.digamma(a) - torch.lgamma(a) + math.lgamma(a0)
+            + a0 * (b.log() - math.log(b0)) + a * (b0 - b) / b
+        )  # fmt: skip
+
+    def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float) -> Gamma:
+        if self.noise_std is not None:
+            return phi
+        half = n_data / (2 * kl_weight)
+        squares = (y - out).square().sum(-1).mean((1, 2))  # E_q |y - f|^2, [R]
+        shape = phi.shape + self.rate * (self.prior_shape + half * out.shape[-1] - phi.shape)
+        return Gamma(shape, phi.rate + self.rate * (self.prior_rate + half * squares - phi.rate))
+
+
+class _Discrete:
+    """What likelihoods without a noise parameter share: phi and noise are empty."""
+
+    def init(self, replicas: int, rng: Rng) -> Phi:
+        return torch.zeros(replicas, dtype=rng.dtype, device=rng.device)
+
+    def draw(self, phi: Phi, samples: int, rng: Rng) -> Noise:
+        return None
+
+    def expected(self, phi: Phi) -> Noise:
+        return None
+
+    def kl(self, phi: Phi) -> Float[Tensor, " R"]:
+        return torch.zeros_like(phi)
+
+    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float) -> Phi:
+        return phi
+
+
+@dataclass(frozen=True)
+class Categorical(_Discrete):
+    """Classes 0..O-1 with probabilities softmax(out); y is [R, 1 or S, B] int64."""
+
+    def probabilities(self, out: Tensor) -> Float[Tensor, "R S B C"]:
+        """Class probabilities."""
+        return out.softmax(-1)
+
+    def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
+        y = y.expand(out.shape[:-1])
+        return out.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
+        return F.one_hot(y.expand(out.shape[:-1]), out.shape[-1]).to(out) - out.softmax(-1)
+
+    def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
+        # Inverse of the cumulative distribution; rounding may leave its end below the uniform number.
+        steps = out.softmax(-1).cumsum(-1)
+        return (rng.uniform(*out.shape[:-1], 1) > steps).sum(-1).clamp_max(out.shape[-1] - 1)
+
+    def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:
+        return torch.special.entr(out.softmax(-1)).sum(-1)
+
+
+@dataclass(frozen=True)
+class Bernoulli(_Discrete):
+    """Two classes with p(1) = sigmoid(out), one output; y is [R, 1 or S, B] int64 of 0 and 1."""
+
+    def probabilities(self, out: Tensor) -> Float[Tensor, "R S B C"]:
+        """Probabilities of the classes 0 and 1."""
+        p = out.sigmoid()
+        return torch.cat([1 - p, p], -1)
+
+    def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
+        return F.logsigmoid(out.squeeze(-1) * (2 * y - 1))
+
+    def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
+        return y.unsqueeze(-1) - out.sigmoid()
+
+    def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
+        return (rng.uniform(*out.shape[:-1]) < out.squeeze(-1).sigmoid()).long()
+
+    def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:
+        return torch.special.entr(self.probabilities(out)).sum(-1)
+
+
+LIKELIHOODS: dict[str, type] = {"gaussian": Gaussian, "categorical": Categorical, "bernoulli": Bernoulli}

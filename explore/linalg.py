@@ -1,0 +1,50 @@
+"""Batched linear algebra that never raises on one bad matrix: it marks it and goes on."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
+
+
+def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
+    """L^-1 for matrix = L L^T, so that matrix^-1 = (L^-1)^T L^-1 and (L^-1)^T eps has covariance matrix^-1.
+
+    A matrix that is not positive definite gets a growing multiple of its mean diagonal added; where that does
+    not help either, the identity comes back and `ok` is False.
+
+    Returns:
+        (L^-1 [..., n, n] lower triangular, ok [...] bool).
+    """
+    root, failed = torch.linalg.cholesky_ex(matrix)
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    if bool(failed.any()):
+        scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None]
+        for jitter in JITTERS[1:]:
+            again, still = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
+            mended = (failed != 0) & (still == 0)
+            root = torch.where(mended[..., None, None], again, root)
+            failed = torch.where(mended, still, failed)
+        root = torch.where((failed == 0)[..., None, None], root, eye)
+    return torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False), failed == 0
+
+
+def eigh(
+    matrix: Float[Tensor, "*N n n"],
+) -> tuple[Float[Tensor, "*N n"], Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
+    """Eigenvalues (ascending) and eigenvectors of symmetric matrices.
+
+    `torch.linalg.eigh` raises for the whole batch when one matrix holds a NaN or does not converge; here such a
+    matrix is replaced by the identity and `ok` is False. Single precision that does not converge is tried again
+    in double.
+    """
+    ok = matrix.isfinite().flatten(-2).all(-1)
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    clean = torch.where(ok[..., None, None], matrix, eye)
+    try:
+        values, vectors = torch.linalg.eigh(clean)
+    except torch.linalg.LinAlgError:
+        values, vectors = (t.to(matrix.dtype) for t in torch.linalg.eigh(clean.double()))
+    return values, vectors, ok

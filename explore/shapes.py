@@ -1,0 +1,62 @@
+"""The house shapes and the few records that every floor shares.
+
+Letters, in the order in which they stand in a shape:
+
+    R  replicas: independent trials that are trained side by side
+    S  weight samples (an ensemble's members stand here too)
+    B  examples of a batch            P  points of a pool
+    T  positions of a layer: 1 for a dense layer, locations for a convolution
+    I  inputs of a layer, the constant 1 included when it has a bias (always the last one)
+    O  outputs of a layer, or of the net
+    W  all weights of a net, laid out layer by layer, each [I, O] matrix row by row
+    k  points acquired at once
+
+So a batch of weights is one [R, S, I, O] matrix a layer, and the net's output is [R, S, B, O].
+Nothing in the library loops over R, S or B.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Weights = tuple[Float[Tensor, "R S _I _O"], ...]
+"""Sampled weights, one matrix a layer; the bias is the last row."""
+
+Means = tuple[Float[Tensor, "R _I _O"], ...]
+"""One weight matrix a layer and replica: a mean, a gradient, a step."""
+
+Info = dict[str, Tensor]
+"""What an update wants logged: name -> [R]."""
+
+
+class Batch(NamedTuple):
+    """Examples to learn from; every replica has its own."""
+
+    x: Float[Tensor, "R B ..."]  # images keep their axes
+    y: Tensor  # [R, B, O] real targets, or [R, B] class indices
+
+
+class Taps(NamedTuple):
+    """What a structure sees of one layer."""
+
+    inputs: Float[Tensor, "R _S B T I"]  # a: the layer's inputs, the constant 1 last; _S = 1: all samples see the same
+    grads: Float[Tensor, "R S B T O"]  # d log p(y | x, W) / d pre-activation, per example, never averaged
+
+
+def flatten(weights: tuple[Tensor, ...]) -> Tensor:
+    """One vector of all weights: a tuple of [..., I, O] -> [..., W]."""
+    return torch.cat([w.flatten(-2) for w in weights], -1)
+
+
+def unflatten(vector: Tensor, shapes: tuple[tuple[int, int], ...]) -> tuple[Tensor, ...]:
+    """The inverse of `flatten` for layers of the given (I, O): [..., W] -> a tuple of [..., I, O]."""
+    parts = vector.split([i * o for i, o in shapes], -1)
+    return tuple(p.unflatten(-1, s) for p, s in zip(parts, shapes, strict=True))
+
+
+State = Any
+"""A posterior's state: a NamedTuple of tensors (or of tuples of tensors), defined beside that posterior."""

@@ -1,0 +1,63 @@
+"""What it costs to run trials side by side, as replicas of one batch, against one after another.
+
+    python experiments/benchmarks/replicas.py
+
+Active learning on Boston with the settings of `explore active` but fewer epochs and rounds, both arms, one thread. Each
+way is timed `--repeats` times in turn; the ratio is that of the medians.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import click
+import numpy as np
+import torch
+
+from explore import registry
+from explore.active import ActiveLearner, active_loop
+from explore.data import load, pool_splits
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
+
+
+def run(name: str, trials: list[int], rounds: int, epochs: int) -> float:
+    """Seconds for the given trials in one batch."""
+    data = load("boston")
+    split = pool_splits(len(data.x), max(trials) + 1, 20, 100, seed=0)
+    labelled, test = (np.tile(part[trials], (2, 1)) for part in (split.labelled, split.test))
+    allowed = np.ones((len(trials), len(data.x)), bool)
+    np.put_along_axis(allowed, split.test[trials], False, axis=1)
+    cls = registry.find("posteriors", name)
+    settings = registry.preset(cls, "small") | {"epochs": epochs}
+    posterior = cls(net=Net(mlp(data.x.shape[1], [10], 1)), likelihood=Gaussian(), **settings)
+    rules = [registry.find("acquisitions", rule) for rule in ("max-variance", "random")]
+    start = time.perf_counter()
+    learner = ActiveLearner(posterior, data.x, rules, trials=len(trials), allowed=allowed)
+    learner.tell(labelled, data.y[labelled])
+    for _ in active_loop(learner, data.y, torch.as_tensor(test), rounds):
+        pass
+    return time.perf_counter() - start
+
+
+@click.command()
+@click.option("--posterior", default="noisy-kfac", show_default=True)
+@click.option("--trials", default=20, show_default=True)
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--epochs", default=100, show_default=True)
+@click.option("--repeats", default=3, show_default=True)
+def main(posterior: str, trials: int, rounds: int, epochs: int, repeats: int) -> None:
+    """Print the seconds of both ways and their ratio."""
+    torch.set_num_threads(1)
+    run(posterior, [0], 1, 5)  # warm-up
+    together, apart = [], []
+    for _ in range(repeats):
+        together.append(run(posterior, list(range(trials)), rounds, epochs))
+        apart.append(sum(run(posterior, [t], rounds, epochs) for t in range(trials)))
+    a, b = statistics.median(together), statistics.median(apart)
+    print(f"{posterior}: {trials} trials side by side {a:.2f} s, one after another {b:.2f} s, ratio 1/{b / a:.1f}")
+
+
+if __name__ == "__main__":
+    main()

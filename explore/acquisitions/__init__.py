@@ -1,0 +1,1 @@
+"""Which points of a pool to label next; one file a rule."""

@@ -1,0 +1,77 @@
+"""What an acquisition rule sees, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from explore import predict
+from explore.likelihoods import Likelihood, Noise
+from explore.nets import Net
+from explore.rng import Rng
+from explore.shapes import Weights
+
+
+class Choice(NamedTuple):
+    """The points to label next, best first, and what the rule thought of them."""
+
+    indices: Int[Tensor, "R k"]
+    scores: Float[Tensor, "R k"]
+
+
+@dataclass(frozen=True)
+class View:
+    """One arm's replicas at the moment of choosing. Nothing is computed before it is asked for.
+
+    Args:
+        net: the network.
+        likelihood: of the targets.
+        x: [R, P, ...] standardised inputs of all points.
+        mask: [R, P] which points may be chosen.
+        draw: gives the weight samples of these replicas; called at most once, and not at all by a rule that
+            needs no prediction.
+        noise: the likelihood's expected noise parameter.
+        rng: the stream for the rule's own draws.
+    """
+
+    net: Net
+    likelihood: Likelihood
+    x: Tensor
+    mask: Bool[Tensor, "R P"]
+    draw: Callable[[], Weights]
+    noise: Noise
+    rng: Rng
+
+    @cached_property
+    def layers(self) -> Weights:
+        """The weight samples, the same for every point."""
+        return self.draw()
+
+    def moments(self) -> predict.Moments:
+        """Mean and variance of the output at every point."""
+        return predict.moments(self.net, self.layers, self.x)
+
+    def chunks(self) -> Iterator[Float[Tensor, "R S b O"]]:
+        """Outputs at every point, a chunk of points at a time."""
+        return (out for _, out in predict.outputs(self.net, self.layers, self.x))
+
+    def draws(self, indices: Int[Tensor, "R k"]) -> Float[Tensor, "R S k O"]:
+        """Outputs at chosen points, jointly over S."""
+        rows = torch.arange(len(indices), device=indices.device).unsqueeze(1)
+        return torch.cat([out for _, out in predict.outputs(self.net, self.layers, self.x[rows, indices])], 2)
+
+
+Acquisition = Callable[[View, int], Choice]
+
+
+def best(scores: Float[Tensor, "R P"], mask: Bool[Tensor, "R P"], k: int) -> Choice:
+    """The k allowed points of the highest score; a score that is not finite ranks below every other."""
+    lowest = torch.finfo(scores.dtype).min
+    ranked = torch.where(mask, torch.where(scores.isfinite(), scores, lowest), -torch.inf).topk(k)
+    return Choice(ranked.indices, scores.gather(1, ranked.indices))

@@ -1,0 +1,287 @@
+"""Pool-based active learning: ask which points to label, tell their labels.
+
+`ActiveLearner` holds a pool and runs R replicas of the same experiment side by side: `trials` random starts, once for
+each acquisition (the arms; arm-major on the replica axis). A person with one pool uses one trial and one arm.
+`active_loop` plays the oracle from known labels and measures the test error round by round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from explore import predict, registry
+from explore.acquisitions.base import Acquisition, Choice, View
+from explore.errors import InputError
+from explore.fit import Epoch, fit
+from explore.posteriors.base import Predictive
+from explore.rng import Rng
+from explore.shapes import Info, State
+
+
+class Fitted(NamedTuple):
+    """The outcome of fitting on the labels told so far."""
+
+    state: State
+    info: Info
+    x_mean: Tensor  # [R, 1, D]; inputs are standardised as (x - x_mean) / x_scale
+    x_scale: Tensor
+    y_mean: Tensor  # [R, 1, O]
+    y_scale: Tensor
+
+
+class Prediction(NamedTuple):
+    """A prediction in original units, [R, P, O] each."""
+
+    mean: Tensor
+    epistemic: Tensor  # standard deviation over the weights
+    total: Tensor  # with the noise
+
+
+class ActiveLearner:
+    """Chooses points of a pool.
+
+    Args:
+        posterior: fitted from scratch after every `tell`.
+        x: [P, ...] inputs of all points, labelled or not.
+        acquisitions: one rule (or its name) an arm; the arms share start, noise and everything else.
+        trials: independent repetitions; R = trials * len(acquisitions).
+        allowed: [trials, P] which points may ever be chosen (test points may not); all by default.
+        seed: root of all random streams; together with the labels told it decides everything.
+        samples: weight samples for predictions.
+        standardise: inputs by mean and deviation of the labelled points, of all allowed points, or not at all.
+            Targets of a regression always by those of the labelled points.
+        device: where to compute.
+        dtype: floating-point type to compute in.
+    """
+
+    def __init__(
+        self,
+        posterior: Predictive,
+        x: np.ndarray | Tensor,
+        acquisitions: Sequence[Acquisition | str] = ("max-variance",),
+        *,
+        trials: int = 1,
+        allowed: np.ndarray | Tensor | None = None,
+        seed: int = 0,
+        samples: int = 100,
+        standardise: Literal["labelled", "pool", "none"] = "labelled",
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ):
+        self.posterior, self.trials = posterior, trials
+        self.acquisitions: tuple[Acquisition, ...] = tuple(
+            registry.find("acquisitions", rule) if isinstance(rule, str) else rule for rule in acquisitions
+        )
+        self.samples, self.standardise = samples, standardise
+        self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
+        self.x = self.rng.tensor(x)
+        self.replicas = trials * len(self.acquisitions)
+        mask = torch.ones(trials, len(self.x), dtype=torch.bool) if allowed is None else torch.as_tensor(allowed)
+        self.mask = mask.to(self.rng.device).repeat(len(self.acquisitions), 1)  # [R, P] may be asked for
+        self._labelled = torch.zeros(self.replicas, 0, dtype=torch.long, device=self.rng.device)
+        self._y: Tensor | None = None  # [R, n, O], or [R, n] class indices
+        self._pool_mask = self.mask
+        self.round = 0  # how often labels were told
+        self._fitted: Fitted | None = None
+
+    @property
+    def labelled(self) -> Int[Tensor, "R n"]:
+        """The labelled points in the order in which they were told."""
+        return self._labelled
+
+    def tell(self, indices: Any, y: Any) -> None:
+        """Add labels.
+
+        Args:
+            indices: [R, k] points ([k] where R = 1).
+            y: [R, k, O] targets ([R, k] where O = 1; class indices always [R, k]).
+
+        Raises:
+            InputError: for a point that does not exist, may not be chosen or has a label, or a label that is
+                not a finite number.
+        """
+        device = self.rng.device
+        points = torch.as_tensor(np.asarray(indices), device=device).long().reshape(self.replicas, -1)
+        values = self.rng.tensor(torch.as_tensor(np.asarray(y)))
+        if values.is_floating_point():
+            values = values.reshape(*points.shape, -1)
+            if not values.isfinite().all():
+                raise InputError("a label is not a finite number")
+        else:
+            values = values.reshape(points.shape)
+        if points.numel() and not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
+            raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {int(points.max())}")
+        fresh = self.mask.gather(1, points)
+        if not fresh.all() or any(len(set(row)) < len(row) for row in points.tolist()):
+            bad = points[~fresh].tolist() or points.tolist()
+            raise InputError(f"points {bad} are labelled already, held out for testing, or named twice")
+        self.mask = self.mask.scatter(1, points, False)
+        self._labelled = torch.cat([self._labelled, points], 1)
+        self._y = values if self._y is None else torch.cat([self._y, values], 1)
+        self.round += 1
+        self._fitted = None
+
+    def fit(self) -> Iterator[Epoch]:
+        """Fit from scratch on the labels told so far, unless that is done; yields after every epoch."""
+        if self._fitted is not None:
+            return
+        if self._y is None:
+            raise InputError("there is no label yet; tell some first")
+        x_mean, x_scale = self._input_scale()
+        y, y_mean, y_scale = self._y, torch.zeros(()), torch.ones(())
+        if y.is_floating_point():
+            y_mean, y_scale = _mean_and_scale(y)
+            y = (y - y_mean) / y_scale
+        x = (self.x[self._labelled] - x_mean) / x_scale
+        epoch = None
+        for epoch in fit(self.posterior, x, y, self.rng.stream("fit", self.round)):
+            yield epoch
+        assert epoch is not None
+        self._fitted = Fitted(epoch.state, epoch.info, x_mean, x_scale, y_mean, y_scale)
+
+    @property
+    def fitted(self) -> Fitted:
+        """The fit on the labels told so far; runs it where it has not run."""
+        for _ in self.fit():
+            pass
+        assert self._fitted is not None
+        return self._fitted
+
+    def ask(self, k: int = 1) -> Choice:
+        """The next k points of every replica, [R, k], each arm by its own rule.
+
+        Raises:
+            InputError: where fewer than k points are left.
+        """
+        left = int(self.mask.sum(1).min())
+        if not 1 <= k <= left:
+            raise InputError(f"asked for {k} points, but {left} are left")
+        choices = [
+            acquire(self._view(slice(i * self.trials, (i + 1) * self.trials)), k)
+            for i, acquire in enumerate(self.acquisitions)
+        ]
+        return Choice(torch.cat([c.indices for c in choices]), torch.cat([c.scores for c in choices]))
+
+    def predict(self, x: np.ndarray | Tensor) -> Prediction:
+        """Predictions of a regression at new inputs x [P, ...]."""
+        f = self.fitted
+        layers, noise = self._draw("test")
+        inputs = (self.rng.tensor(x).unsqueeze(0) - f.x_mean) / f.x_scale
+        mean, variance = predict.moments(self.posterior.net, layers, inputs.expand(self.replicas, *inputs.shape[1:]))
+        total = variance + (1 / noise).mean(1)[:, None, None]
+        return Prediction(mean * f.y_scale + f.y_mean, variance.sqrt() * f.y_scale, total.sqrt() * f.y_scale)
+
+    def evaluate(self, indices: Tensor, y: Tensor) -> dict[str, Float[Tensor, " R"]]:
+        """Test metrics in original units on points [R, m] with known y [R, m, O] or [R, m]."""
+        f = self.fitted
+        layers, noise = self._draw("test")
+        scale = None
+        if y.is_floating_point():
+            y, scale = (y - f.y_mean) / f.y_scale, f.y_scale.squeeze(1)
+        x = (self.x[indices] - f.x_mean) / f.x_scale
+        return predict.evaluate(self.posterior.net, self.posterior.likelihood, layers, noise, x, y, scale)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The labels told so far; with the same arguments and seed, everything else follows from them."""
+        empty = torch.zeros(self.replicas, 0)
+        return {
+            "labelled": self._labelled.clone(),
+            "y": empty if self._y is None else self._y.clone(),
+            "round": torch.tensor(self.round),
+        }
+
+    def load_state_dict(self, saved: dict[str, Tensor]) -> None:
+        """Continue from a `state_dict`."""
+        labelled = saved["labelled"].to(self.rng.device)
+        if len(labelled) != self.replicas:
+            raise InputError(f"the saved learner has {len(labelled)} replicas, this one {self.replicas}")
+        self.mask = self._pool_mask.scatter(1, labelled, False)
+        self._labelled, self.round, self._fitted = labelled, int(saved["round"]), None
+        self._y = self.rng.tensor(saved["y"]) if labelled.shape[1] else None
+
+    def _draw(self, stream: str) -> tuple[Any, Any]:
+        rng = self.rng.stream(stream, self.round)
+        state, likelihood = self.fitted.state, self.posterior.likelihood
+        layers = self.posterior.sample(state, self.samples, rng)
+        return layers, likelihood.draw(state.common.noise, predict.count(layers), rng)
+
+    def _view(self, arm: slice) -> View:
+        def draw() -> Any:
+            return tuple(w[arm] for w in self._draw("acquire")[0])
+
+        f = self.fitted
+        noise = self.posterior.likelihood.expected(f.state.common.noise)
+        alone = Rng(self.rng.seed, self.rng.device, self.rng.dtype)  # an arm's own draws are not repeated for others
+        return View(
+            net=self.posterior.net,
+            likelihood=self.posterior.likelihood,
+            x=((self.x.unsqueeze(0) - f.x_mean) / f.x_scale).expand(self.replicas, *self.x.shape)[arm],
+            mask=self.mask[arm],
+            draw=draw,
+            noise=None if noise is None else noise[arm],
+            rng=alone.stream("acquire", self.round),
+        )
+
+    def _input_scale(self) -> tuple[Tensor, Tensor]:
+        if self.standardise == "none" or self.x.dim() != 2:
+            return torch.zeros_like(self.x[:1]).unsqueeze(0), torch.ones_like(self.x[:1]).unsqueeze(0)
+        if self.standardise == "labelled":
+            return _mean_and_scale(self.x[self._labelled])
+        # Every replica may choose among equally many points; argsort puts theirs first.
+        known = (~self._pool_mask).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(self._pool_mask.sum(1).min())]
+        return _mean_and_scale(self.x[known])
+
+
+class Round(NamedTuple):
+    """A round of active learning is done."""
+
+    round: int  # from 1
+    labels: int  # the metrics are those of a fit on this many
+    metrics: dict[str, Float[Tensor, " R"]]
+    info: Info  # of the last training batch
+    choice: Choice | None  # what was labelled next; None in the last round
+    state: State
+
+
+def active_loop(
+    learner: ActiveLearner, y: np.ndarray | Tensor, test: Int[Tensor, "R m"], rounds: int, k: int = 1
+) -> Iterator[Epoch | Round]:
+    """Run rounds of fit, test, acquire; continues where the learner stands.
+
+    Args:
+        learner: with its initial labels told (that is round 1).
+        y: [P, O] or [P] the labels of all points; the oracle.
+        test: [R, m] held-out points of every replica.
+        rounds: fits in all; one acquisition fewer.
+        k: points acquired after each fit.
+
+    Yields:
+        `Epoch` after each epoch of a fit, `Round` after each round, when the labels chosen in it are told.
+    """
+    labels = learner.rng.tensor(y)
+    while learner.round <= rounds:
+        this, n = learner.round, learner.labelled.shape[1]
+        yield from learner.fit()
+        state, info = learner.fitted.state, learner.fitted.info
+        metrics = learner.evaluate(test, labels[test])
+        choice = learner.ask(k) if this < rounds else None
+        if choice is None:
+            yield Round(this, n, metrics, info, choice, state)
+            return
+        learner.tell(choice.indices.cpu(), labels[choice.indices].cpu())
+        yield Round(this, n, metrics, info, choice, state)
+
+
+def _mean_and_scale(values: Float[Tensor, "R n D"]) -> tuple[Float[Tensor, "R 1 D"], Float[Tensor, "R 1 D"]]:
+    """Mean and deviation over n; a constant column gets deviation 1, so that it becomes 0."""
+    mean = values.mean(1, keepdim=True)
+    # Compared, not deviation == 0: rounding gives a constant column a small one.
+    constant = values.amax(1, keepdim=True) == values.amin(1, keepdim=True)
+    deviation = (values - mean).square().mean(1, keepdim=True).sqrt()
+    return torch.where(constant, values[:, :1], mean), torch.where(constant, 1.0, deviation)

@@ -1,0 +1,57 @@
+"""Fitting from scratch: epochs over shuffled batches. Yields after every epoch; prints and saves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.posteriors.base import Predictive
+from explore.rng import Rng
+from explore.shapes import Batch, Info, State
+
+
+class Epoch(NamedTuple):
+    """One pass over the data is done."""
+
+    epoch: int  # from 1
+    epochs: int
+    state: State
+    info: Info  # of the last batch
+
+
+def batches(n: int, size: int) -> list[slice]:
+    """N examples in round(n / size) batches of near-equal size, at least one."""
+    count = max(1, round(n / size))
+    bounds = [round(i * n / count) for i in range(count + 1)]
+    return [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def fit(posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng) -> Iterator[Epoch]:
+    """Train from the initial state on n examples a replica.
+
+    Args:
+        posterior: what to train; its own settings say for how long.
+        x: [R, n, ...] inputs.
+        y: [R, n, O] targets, or [R, n] class indices.
+        rng: the stream of this fit; it fixes start, order and noise.
+
+    Yields:
+        `Epoch` after each pass.
+    """
+    replicas, n = x.shape[:2]
+    state = posterior.init(n, replicas, rng)
+    slices = batches(n, posterior.batch_size)
+    rows = torch.arange(replicas, device=x.device).unsqueeze(1)
+    total = posterior.epochs * len(slices)
+    info: Info = {}
+    for epoch in range(posterior.epochs):
+        order = rng.permutation(replicas, n)
+        shuffled_x, shuffled_y = x[rows, order], y[rows, order]
+        for i, part in enumerate(slices):
+            batch = Batch(shuffled_x[:, part], shuffled_y[:, part])
+            state, info = posterior.update(state, batch, rng, (epoch * len(slices) + i) / total)
+        yield Epoch(epoch + 1, posterior.epochs, state, info)

@@ -1,0 +1,1 @@
+"""Posteriors over the weights of a net; one file a method."""

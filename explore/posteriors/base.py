@@ -1,0 +1,160 @@
+"""What every posterior offers.
+
+A posterior is a frozen record of settings with pure functions on a state; the state is a NamedTuple of tensors.
+Each state has a field `common`, of type `Common`, with what all posteriors share.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from explore import tree
+from explore.errors import InputError
+from explore.likelihoods import Likelihood, Phi
+from explore.nets import Layer, Net
+from explore.rng import Rng
+from explore.shapes import Batch, Info, State
+
+
+class Common(NamedTuple):
+    """The part of the state that all posteriors share."""
+
+    noise: Phi  # the likelihood's own posterior
+    alive: Bool[Tensor, " R"]  # a replica that failed is frozen at its last good state
+    step: Int[Tensor, ""]  # updates so far; on the CPU, so that reading it never waits for a device
+    n_data: Float[Tensor, ""]  # N: how many examples the posterior stands for; on the CPU
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictive(ABC):
+    """Anything that can be trained and gives joint weight samples.
+
+    Args:
+        net: the network.
+        likelihood: how targets scatter around its output.
+        epochs: passes over the data when it is fitted from scratch.
+        batch_size: examples a step; n examples are split into round(n / batch_size) near-equal batches.
+    """
+
+    net: Net
+    likelihood: Likelihood
+    epochs: int = 1000
+    batch_size: int = 10
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                floor = 0.0 if f.name in self.may_be_zero else None
+                if not (value > 0 or value == floor):
+                    raise InputError(f"{f.name} is {value}; it must be {'at least 0' if floor == 0 else 'positive'}")
+
+    @property
+    def may_be_zero(self) -> frozenset[str]:
+        """The numeric settings for which 0 is a valid value."""
+        return frozenset()
+
+    @abstractmethod
+    def init(self, n_data: float, replicas: int, rng: Rng) -> State:
+        """The state before any data.
+
+        Args:
+            n_data: N, the number of examples the posterior will stand for (not an integer with data augmentation
+                or an effective data size).
+            replicas: R.
+            rng: the stream for the initial weights.
+        """
+
+    @abstractmethod
+    def update(self, state: State, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[State, Info]:
+        """The state after one step on a batch; pure.
+
+        Args:
+            state: any state of this posterior.
+            batch: x [R, B, ...], y [R, B, O] or [R, B].
+            rng: the stream of this step's noise.
+            progress: how much of the training is behind, in [0, 1]; drives the schedules.
+
+        Returns:
+            (new state, numbers to log, each [R]).
+        """
+
+    @abstractmethod
+    def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
+        """Joint weight samples: the same weights for every input. At most n of them, where there are fewer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variational(Predictive):
+    """A posterior with a density, trained towards the maximum of E_q[log p(D|w)] - kl_weight * KL(q || prior).
+
+    The prior is N(0, prior_variance) on every weight and bias.
+    """
+
+    prior_variance: float = 1.0  # eta
+    kl_weight: float = 1.0  # lambda; 1 is Bayes' rule
+    gain_step: float = 0.01  # rho: the step of the one-example update that `gain` measures
+
+    @abstractmethod
+    def log_prob(self, state: State, weights: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
+        """Log density of weight samples, one [R, S, I, O] matrix a layer."""
+
+    @abstractmethod
+    def entropy(self, state: State) -> Float[Tensor, " R"]:
+        """Differential entropy over all weights, in nats."""
+
+    @abstractmethod
+    def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
+        """KL(new || old) over all weights, in nats."""
+
+    @abstractmethod
+    def kl_prior(self, state: State) -> Float[Tensor, " R"]:
+        """KL(q || prior) over all weights, in nats."""
+
+    @abstractmethod
+    def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
+        """Information gained from each example of the batch alone, in nats.
+
+        KL(q' || q), to second order in rho, where q' is q after one natural-gradient step of size rho on that
+        example's log-likelihood, q itself being the prior: dmu = rho Sigma g, dLambda = rho E[g g^T].
+        """
+
+    def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
+        """Evidence lower bound of all N examples, estimated from a batch and weight samples, in nats."""
+        layers = self.sample(state, samples, rng)
+        noise = self.likelihood.draw(state.common.noise, samples, rng)
+        log_prob = self.likelihood.log_prob(noise, self.net.output(layers, batch.x), batch.y.unsqueeze(1))
+        divergence = self.kl_prior(state) + self.likelihood.kl(state.common.noise)
+        return float(state.common.n_data) * log_prob.mean((1, 2)) - self.kl_weight * divergence
+
+
+def common(n_data: float, replicas: int, likelihood: Likelihood, rng: Rng) -> Common:
+    """The shared part of a fresh state."""
+    return Common(
+        noise=likelihood.init(replicas, rng),
+        alive=torch.ones(replicas, dtype=torch.bool, device=rng.device),
+        step=torch.tensor(0),
+        n_data=torch.tensor(float(n_data), dtype=torch.float64),
+    )
+
+
+def settle(new: State, old: State, means: tuple[Tensor, ...], ok: Tensor | None = None) -> State:
+    """`new`, but with every replica that failed frozen at `old` and marked as not alive.
+
+    Args:
+        new: the state after a step.
+        old: the state before it.
+        means: tensors [R, ...] of the new state in which a failure shows as a value that is not finite.
+        ok: [R] bool, what else decides.
+    """
+    alive = old.common.alive if ok is None else old.common.alive & ok
+    for m in means:
+        alive = alive & m.flatten(1).sum(1).isfinite()
+    kept = tree.where(alive, new, old)
+    return kept._replace(common=kept.common._replace(alive=alive))

@@ -1,0 +1,69 @@
+"""Deep ensemble: nets fitted one by one to the posterior's mode; their spread is the uncertainty.
+
+Lakshminarayanan, Pritzel, Blundell: Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles (2017),
+without adversarial examples. The members stand on the sample axis, [R, S, I, O]. Each minimises
+
+    -E[log p(y | x, W)] + |W|^2 / (2 N eta)                       with Adam, from its own random start
+
+There is no density, hence no KL and no gain: use `expected-gain` or a variance where those are asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from explore.posteriors import adam
+from explore.posteriors.base import Common, Predictive, common, settle
+from explore.rng import Rng
+from explore.shapes import Batch, Info, Weights
+
+
+class EnsembleState(NamedTuple):
+    """The state of `Ensemble`."""
+
+    common: Common
+    weights: Weights
+    moving: adam.Moving
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensemble(Predictive):
+    """A deep ensemble of maximum a posteriori nets."""
+
+    epochs: int = 200
+    members: int = 5
+    lr: float = 0.01
+    prior_variance: float = 1.0  # eta
+
+    def init(self, n_data: float, replicas: int, rng: Rng) -> EnsembleState:
+        weights = self.net.glorot(replicas, rng, self.members)
+        return EnsembleState(common(n_data, replicas, self.likelihood, rng), weights, adam.start(weights))
+
+    def update(self, state: EnsembleState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[EnsembleState, Info]:
+        shared, y = state.common, batch.y.unsqueeze(1)
+        n_data, step = float(shared.n_data), int(shared.step) + 1
+        noise = self.likelihood.expected(shared.noise)
+        out, pullback = self.net.forward(state.weights, batch.x)
+        taps = pullback(self.likelihood.score(noise, out, y))
+
+        decay = 1 / (n_data * self.prior_variance)
+        gradients = tuple(
+            decay * w - torch.einsum("rsbti,rsbto->rsio", t.inputs, t.grads) / batch.x.shape[1]
+            for w, t in zip(state.weights, taps, strict=True)
+        )
+        weights, moving = adam.descend(state.weights, gradients, state.moving, self.lr * adam.cosine(progress), step)
+        shared = shared._replace(
+            noise=self.likelihood.update(shared.noise, out, y, n_data, 1.0), step=torch.tensor(step)
+        )
+        info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
+        return settle(EnsembleState(shared, weights, moving), state, weights), info
+
+    def sample(self, state: EnsembleState, n: int, rng: Rng) -> Weights:
+        """The members, at most n of them; nothing is drawn."""
+        return tuple(w[:, :n] for w in state.weights)
+
+
+PRESETS: dict[str, dict[str, object]] = {"paper": {}, "small": {}}

@@ -1,0 +1,78 @@
+"""A Gaussian over all weights, q = N(mean, scale * P^-1), with P in the form of a `Factor`.
+
+Everything that follows from the density alone stands here once; how the mean and P are learnt is each method's own.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.posteriors.base import Variational
+from explore.posteriors.structures import Factor
+from explore.rng import Rng
+from explore.shapes import Batch, Means, State, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianPosterior(Variational):
+    """A variational posterior with a Gaussian density."""
+
+    gain_samples: int = 10  # weight samples that `gain` averages gradients over
+
+    @abstractmethod
+    def gaussian(self, state: State) -> tuple[Means, Factor, float]:
+        """(mean, P, scale) of q = N(mean, scale * P^-1); the mean is a tuple of [R, I, O]."""
+
+    def sample(self, state: State, n: int, rng: Rng) -> Weights:
+        mean, precision, scale = self.gaussian(state)
+        eps = tuple(rng.normal(m.shape[0], n, *m.shape[1:]) for m in mean)
+        noise = precision.root(eps)
+        return tuple(torch.add(m.unsqueeze(1), x, alpha=math.sqrt(scale)) for m, x in zip(mean, noise, strict=True))
+
+    def log_prob(self, state: State, weights: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
+        mean, precision, scale = self.gaussian(state)
+        d = tuple(w - m.unsqueeze(1) for w, m in zip(weights, mean, strict=True))
+        mahalanobis = _dot(d, precision.multiply(d)) / scale
+        normaliser = self.net.weights * math.log(2 * math.pi * scale) - precision.logdet()
+        return -0.5 * (mahalanobis + normaliser.unsqueeze(1))
+
+    def entropy(self, state: State) -> Float[Tensor, " R"]:
+        _, precision, scale = self.gaussian(state)
+        return 0.5 * (self.net.weights * math.log(2 * math.pi * math.e * scale) - precision.logdet())
+
+    def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
+        mean, precision, scale = self.gaussian(new)
+        mean0, precision0, scale0 = self.gaussian(old)
+        d = tuple((m - m0).unsqueeze(1) for m, m0 in zip(mean, mean0, strict=True))
+        trace = precision0.trace(precision) * (scale / scale0)
+        mahalanobis = _dot(d, precision0.multiply(d)).squeeze(1) / scale0
+        logdet = precision.logdet() - precision0.logdet() - self.net.weights * math.log(scale / scale0)
+        return 0.5 * (trace + mahalanobis - self.net.weights + logdet)
+
+    def kl_prior(self, state: State) -> Float[Tensor, " R"]:
+        mean, precision, scale = self.gaussian(state)
+        eta = self.prior_variance
+        squares = torch.zeros_like(precision.logdet())
+        for v, m in zip(precision.variance(), mean, strict=True):
+            squares = squares + scale * v.sum((1, 2)) + m.square().sum((1, 2))
+        return 0.5 * (squares / eta + precision.logdet() - self.net.weights * (1 + math.log(scale / eta)))
+
+    def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
+        _, precision, scale = self.gaussian(state)
+        layers = self.sample(state, self.gain_samples, rng)
+        noise = self.likelihood.draw(state.common.noise, self.gain_samples, rng)
+        out, pullback = self.net.forward(layers, batch.x)
+        taps = pullback(self.likelihood.score(noise, out, batch.y.unsqueeze(1)))
+        # |dmu|^2 / 2 and tr[(Sigma dLambda)^2] / 4, in units in which Sigma = scale * P^-1.
+        mean = 0.5 * self.gain_step**2 * scale * precision.quad(taps)
+        return mean + 0.25 * (self.gain_step * scale) ** 2 * precision.curvature(taps)
+
+
+def _dot(u: Weights, v: Weights) -> Float[Tensor, "R S"]:
+    return torch.stack([(a * b).sum((2, 3)) for a, b in zip(u, v, strict=True)]).sum(0)

@@ -1,0 +1,164 @@
+"""What a structure imposed on the Fisher matrix owes, and the pieces shared by several.
+
+A `Structure` keeps running statistics of the Fisher F and turns them, for a given damping, into a `Factor`: a
+value that stands for the positive definite matrix F + damping (over all weights of all layers) and knows its algebra.
+A structure may couple layers; `PerLayer` lifts a rule for one layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from explore.rng import Rng
+from explore.shapes import Means, Taps, Weights
+
+Statistics = Any
+
+
+@runtime_checkable
+class Factor(Protocol):
+    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers."""
+
+    def solve(self, v: Weights) -> Weights:
+        """P^-1 v."""
+
+    def multiply(self, v: Weights) -> Weights:
+        """P v."""
+
+    def root(self, eps: Weights) -> Weights:
+        """X eps with X X^T = P^-1: white noise in, covariance P^-1 out."""
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        """Log |P|."""
+
+    def variance(self) -> Means:
+        """The diagonal of P^-1, a tuple of [R, I, O]."""
+
+    def trace(self, new: Any) -> Float[Tensor, " R"]:
+        """tr(P new^-1) for another factor of the same structure."""
+
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        """g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first."""
+
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        """|P^-1/2 D P^-1/2|_F^2, where D is E_s[g_b g_b^T] projected on the directions the structure can take."""
+
+    def dense(self) -> Float[Tensor, "R W W"]:
+        """P written out."""
+
+
+@runtime_checkable
+class Structure(Protocol):
+    """Running statistics of the Fisher matrix."""
+
+    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
+        """Statistics before any data."""
+
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], rate: float) -> Statistics:
+        """The statistics moved a fraction `rate` towards those of a batch."""
+
+    def factor(self, statistics: Statistics, damping: float) -> tuple[Factor, Bool[Tensor, " R"]]:
+        """F + damping, and which replicas it succeeded for."""
+
+
+class Blocks(NamedTuple):
+    """A factor that is block diagonal over layers; each block's methods take that layer's tensors."""
+
+    blocks: tuple[Any, ...]
+
+    def solve(self, v: Weights) -> Weights:
+        return tuple(b.solve(x) for b, x in zip(self.blocks, v, strict=True))
+
+    def multiply(self, v: Weights) -> Weights:
+        return tuple(b.multiply(x) for b, x in zip(self.blocks, v, strict=True))
+
+    def root(self, eps: Weights) -> Weights:
+        return tuple(b.root(e) for b, e in zip(self.blocks, eps, strict=True))
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        return torch.stack([b.logdet() for b in self.blocks]).sum(0)
+
+    def variance(self) -> Means:
+        return tuple(b.variance() for b in self.blocks)
+
+    def trace(self, new: Blocks) -> Float[Tensor, " R"]:
+        return torch.stack([b.trace(n) for b, n in zip(self.blocks, new.blocks, strict=True)]).sum(0)
+
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        return torch.stack([b.quad(t) for b, t in zip(self.blocks, taps, strict=True)]).sum(0)
+
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        return torch.stack([b.curvature(t) for b, t in zip(self.blocks, taps, strict=True)]).sum(0)
+
+    def dense(self) -> Float[Tensor, "R W W"]:
+        blocks = [b.dense() for b in self.blocks]
+        return torch.stack([torch.block_diag(*rows) for rows in zip(*blocks, strict=True)])
+
+
+class PerLayer:
+    """A structure made of one rule applied to each layer by itself.
+
+    A rule has `init(inputs, outputs, replicas, rng)`, `observe(statistics, taps, rate)` and
+    `factor(statistics, damping)` for a single layer.
+    """
+
+    def __init__(self, rule: Any):
+        self.rule = rule
+
+    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
+        return tuple(self.rule.init(i, o, replicas, rng) for i, o in shapes)
+
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], rate: float) -> Statistics:
+        return tuple(self.rule.observe(q, t, rate) for q, t in zip(statistics, taps, strict=True))
+
+    def factor(self, statistics: Statistics, damping: float) -> tuple[Blocks, Bool[Tensor, " R"]]:
+        blocks, oks = zip(*(self.rule.factor(q, damping) for q in statistics), strict=True)
+        return Blocks(blocks), torch.stack(oks).all(0)
+
+
+class Diagonal(NamedTuple):
+    """The block of one layer whose matrix is diagonal."""
+
+    precision: Float[Tensor, "R I O"]
+
+    def solve(self, v: Tensor) -> Tensor:
+        return v / self.precision.unsqueeze(1)
+
+    def multiply(self, v: Tensor) -> Tensor:
+        return v * self.precision.unsqueeze(1)
+
+    def root(self, eps: Tensor) -> Tensor:
+        return eps * self.precision.rsqrt().unsqueeze(1)
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        return self.precision.log().sum((1, 2))
+
+    def variance(self) -> Tensor:
+        return 1 / self.precision
+
+    def trace(self, new: Diagonal) -> Float[Tensor, " R"]:
+        return (self.precision / new.precision).sum((1, 2))
+
+    def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
+        a, g = taps.inputs, taps.grads
+        mean = torch.einsum("rsbti,rsbto->rbio", a, g) / g.shape[1]
+        return torch.einsum("rbio,rio->rb", mean.square(), 1 / self.precision)
+
+    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
+        squares = mean_square_gradients(taps)
+        return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
+
+    def dense(self) -> Float[Tensor, "R w w"]:
+        return torch.diag_embed(self.precision.flatten(1))
+
+
+def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
+    """E_s[g_b^2] of each example's weight gradient; over positions the gradient is summed BEFORE squaring."""
+    a, g = taps.inputs, taps.grads
+    if a.shape[3] == 1:
+        return torch.einsum("rsbi,rsbo->rbio", a.squeeze(3).square(), g.squeeze(3).square()) / g.shape[1]
+    return torch.einsum("rsbti,rsbto->rsbio", a, g).square().mean(1)

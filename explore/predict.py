@@ -1,0 +1,112 @@
+"""Predictions of sampled networks, in bounded memory.
+
+Every function here takes weight samples `layers` (S of them, shared by all points) and walks over the points in
+chunks, so that no tensor grows with both S and the size of a pool.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.likelihoods import Likelihood, Noise
+from explore.nets import Layer, Net
+
+BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S; a few MiB stay in the processor's cache
+
+
+class Moments(NamedTuple):
+    """Mean and variance of the net's output over the weights (epistemic: the noise is not in it)."""
+
+    mean: Float[Tensor, "R P O"]
+    variance: Float[Tensor, "R P O"]
+
+
+def count(layers: Sequence[Layer]) -> int:
+    """S."""
+    return next(w for w in layers if isinstance(w, Tensor)).shape[1]
+
+
+@torch.no_grad()
+def outputs(net: Net, layers: Sequence[Layer], x: Tensor) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
+    """(which points, their outputs) chunk by chunk.
+
+    Args:
+        net: the network.
+        layers: weight samples [R, S, I, O] a layer.
+        x: [R, P, ...] inputs.
+    """
+    width = max(x[0, 0].numel(), *(i + o for i, o in net.shapes))
+    size = max(1, BUDGET // (x.shape[0] * count(layers) * width))
+    for start in range(0, x.shape[1], size):
+        part = slice(start, min(start + size, x.shape[1]))
+        yield part, net.output(layers, x[:, part])
+
+
+def moments(net: Net, layers: Sequence[Layer], x: Tensor) -> Moments:
+    """Mean and variance over S of the output at each of the points x [R, P, ...]."""
+    means, variances = [], []
+    for _, out in outputs(net, layers, x):
+        variance, mean = torch.var_mean(out, 1)  # Bessel's correction: S samples estimate the mean too
+        means.append(mean)
+        variances.append(variance)
+    return Moments(torch.cat(means, 1), torch.cat(variances, 1))
+
+
+def evaluate(
+    net: Net,
+    likelihood: Likelihood,
+    layers: Sequence[Layer],
+    noise: Noise,
+    x: Tensor,
+    y: Tensor,
+    scale: Float[Tensor, "R O"] | None = None,
+) -> dict[str, Float[Tensor, " R"]]:
+    """Test metrics over all points, each a mean over points.
+
+    Regression: `rmse` of the predictive mean over all outputs, `log_likelihood` of the per-point mixture
+    log 1/S sum_s N(y; f_s(x), 1/tau_s), summed over outputs, and `coverage_95`, the share of targets within the
+    central 95 % of a Gaussian with the predictive mean and total variance. Classification: `error` rate of the
+    averaged probabilities and `log_likelihood`. Both: `epistemic`, the mean standard deviation of the output.
+
+    Args:
+        net: the network.
+        likelihood: of the targets.
+        layers: weight samples.
+        noise: one noise parameter a weight sample, from `likelihood.draw`.
+        x: [R, P, ...] inputs.
+        y: [R, P, O] standardised targets, or [R, P] class indices.
+        scale: the original standard deviation of each output; undoes the standardisation in rmse,
+            log_likelihood and epistemic.
+
+    Returns:
+        name -> [R].
+    """
+    sums: dict[str, Tensor] = {}
+    log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
+    unit = 1.0 if scale is None else scale.unsqueeze(1)  # [R, 1, O]
+    for part, out in outputs(net, layers, x):
+        target = y[:, part]
+        log_prob = likelihood.log_prob(noise, out, target.unsqueeze(1))
+        variance, mean = torch.var_mean(out, 1) if out.shape[1] > 1 else (torch.zeros_like(out[:, 0]), out[:, 0])
+        found = {
+            "log_likelihood": log_prob.logsumexp(1) - math.log(out.shape[1]) - log_scale,
+            "epistemic": (variance.sqrt() * unit).mean(-1),
+        }
+        if hasattr(likelihood, "probabilities"):
+            found["error"] = (likelihood.probabilities(out).mean(1).argmax(-1) != target).to(out)
+        else:
+            total = (variance + (1 / noise).mean(1)[:, None, None]).sqrt()
+            found["rmse"] = ((target - mean) * unit).square().mean(-1)
+            found["coverage_95"] = ((target - mean).abs() <= 1.959964 * total).to(out).mean(-1)
+        for name, value in found.items():
+            sums[name] = sums.get(name, 0) + value.sum(1)
+    metrics = {name: value / x.shape[1] for name, value in sums.items()}
+    if "rmse" in metrics:
+        metrics["rmse"] = metrics["rmse"].sqrt()
+    return metrics

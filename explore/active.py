@@ -63,7 +63,7 @@ class ActiveLearner:
     def __init__(
         self,
         posterior: Predictive,
-        x: np.ndarray | Tensor,
+        x: Any,
         acquisitions: Sequence[Acquisition | str] = ("max-variance",),
         *,
         trials: int = 1,
@@ -81,6 +81,12 @@ class ActiveLearner:
         self.samples, self.standardise = samples, standardise
         self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
         self.x = self.rng.tensor(x)
+        if not self.x.isfinite().all():
+            raise InputError("an input of the pool is not a finite number")
+        self._discrete = hasattr(posterior.likelihood, "probabilities")
+        zeros = [torch.zeros(1, 1, *shape).to(self.x) for shape in posterior.net.shapes]
+        outputs = posterior.net.output(zeros, self.x[None, :1]).shape[-1]
+        self._labels_each = 1 if self._discrete else outputs
         self.replicas = trials * len(self.acquisitions)
         mask = torch.ones(trials, len(self.x), dtype=torch.bool) if allowed is None else torch.as_tensor(allowed)
         self.mask = mask.to(self.rng.device).repeat(len(self.acquisitions), 1)  # [R, P] may be asked for
@@ -106,17 +112,17 @@ class ActiveLearner:
             InputError: for a point that does not exist, may not be chosen or has a label, or a label that is
                 not a finite number.
         """
-        device = self.rng.device
-        points = torch.as_tensor(np.asarray(indices), device=device).long().reshape(self.replicas, -1)
-        values = self.rng.tensor(torch.as_tensor(np.asarray(y)))
-        if values.is_floating_point():
-            values = values.reshape(*points.shape, -1)
-            if not values.isfinite().all():
-                raise InputError("a label is not a finite number")
-        else:
-            values = values.reshape(points.shape)
-        if points.numel() and not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
-            raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {int(points.max())}")
+        points, values = self.rng.tensor(indices).long(), self._targets(y)
+        if not points.numel() or values.numel() != points.numel() * self._labels_each:
+            raise InputError(
+                f"{points.numel()} points cannot have {values.numel()} labels; each has {self._labels_each}"
+            )
+        points = points.reshape(self.replicas, -1)
+        values = values.reshape(*points.shape, *([] if self._discrete else [-1]))
+        if not values.isfinite().all():
+            raise InputError("a label is not a finite number")
+        if not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
+            raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
         fresh = self.mask.gather(1, points)
         if not fresh.all() or any(len(set(row)) < len(row) for row in points.tolist()):
             bad = points[~fresh].tolist() or points.tolist()
@@ -135,7 +141,7 @@ class ActiveLearner:
             raise InputError("there is no label yet; tell some first")
         x_mean, x_scale = self._input_scale()
         y, y_mean, y_scale = self._y, torch.zeros(()), torch.ones(())
-        if y.is_floating_point():
+        if not self._discrete:
             y_mean, y_scale = _mean_and_scale(y)
             y = (y - y_mean) / y_scale
         x = (self.x[self._labelled] - x_mean) / x_scale
@@ -168,7 +174,7 @@ class ActiveLearner:
         ]
         return Choice(torch.cat([c.indices for c in choices]), torch.cat([c.scores for c in choices]))
 
-    def predict(self, x: np.ndarray | Tensor) -> Prediction:
+    def predict(self, x: Any) -> Prediction:
         """Predictions of a regression at new inputs x [P, ...]."""
         f = self.fitted
         layers, noise = self._draw("test")
@@ -177,12 +183,13 @@ class ActiveLearner:
         total = variance + (1 / noise).mean(1)[:, None, None]
         return Prediction(mean * f.y_scale + f.y_mean, variance.sqrt() * f.y_scale, total.sqrt() * f.y_scale)
 
-    def evaluate(self, indices: Tensor, y: Tensor) -> dict[str, Float[Tensor, " R"]]:
-        """Test metrics in original units on points [R, m] with known y [R, m, O] or [R, m]."""
+    def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
+        """Test metrics in original units on points [R, m] of the pool, y [P, O] or [P] being the labels of all."""
         f = self.fitted
         layers, noise = self._draw("test")
-        scale = None
-        if y.is_floating_point():
+        indices = self.rng.tensor(indices)
+        y, scale = self._targets(y)[indices], None
+        if not self._discrete:
             y, scale = (y - f.y_mean) / f.y_scale, f.y_scale.squeeze(1)
         x = (self.x[indices] - f.x_mean) / f.x_scale
         return predict.evaluate(self.posterior.net, self.posterior.likelihood, layers, noise, x, y, scale)
@@ -205,6 +212,14 @@ class ActiveLearner:
         self._labelled, self.round, self._fitted = labelled, int(saved["round"]), None
         self._y = self.rng.tensor(saved["y"]) if labelled.shape[1] else None
 
+    def _targets(self, y: Any) -> Tensor:
+        """Class indices as they are; the numbers of a regression, even whole ones, as real [..., O]."""
+        values = self.rng.tensor(y)
+        if self._discrete:
+            return values.long()
+        values = values.to(self.rng.dtype)
+        return values.flatten(1) if values.dim() > 1 else values.reshape(-1, 1)
+
     def _draw(self, stream: str) -> tuple[Any, Any]:
         rng = self.rng.stream(stream, self.round)
         state, likelihood = self.fitted.state, self.posterior.likelihood
@@ -225,7 +240,7 @@ class ActiveLearner:
             mask=self.mask[arm],
             draw=draw,
             noise=None if noise is None else noise[arm],
-            rng=alone.stream("acquire", self.round),
+            rng=alone.stream("acquire", self.round, 1),
         )
 
     def _input_scale(self) -> tuple[Tensor, Tensor]:
@@ -249,32 +264,30 @@ class Round(NamedTuple):
     state: State
 
 
-def active_loop(
-    learner: ActiveLearner, y: np.ndarray | Tensor, test: Int[Tensor, "R m"], rounds: int, k: int = 1
-) -> Iterator[Epoch | Round]:
+def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k: int = 1) -> Iterator[Epoch | Round]:
     """Run rounds of fit, test, acquire; continues where the learner stands.
 
     Args:
         learner: with its initial labels told (that is round 1).
         y: [P, O] or [P] the labels of all points; the oracle.
-        test: [R, m] held-out points of every replica.
+        test: [R, m] indices of the held-out points of every replica.
         rounds: fits in all; one acquisition fewer.
         k: points acquired after each fit.
 
     Yields:
         `Epoch` after each epoch of a fit, `Round` after each round, when the labels chosen in it are told.
     """
-    labels = learner.rng.tensor(y)
+    labels = np.asarray(y)
     while learner.round <= rounds:
         this, n = learner.round, learner.labelled.shape[1]
         yield from learner.fit()
         state, info = learner.fitted.state, learner.fitted.info
-        metrics = learner.evaluate(test, labels[test])
+        metrics = learner.evaluate(test, labels)
         choice = learner.ask(k) if this < rounds else None
         if choice is None:
             yield Round(this, n, metrics, info, choice, state)
             return
-        learner.tell(choice.indices.cpu(), labels[choice.indices].cpu())
+        learner.tell(choice.indices, labels[choice.indices.cpu().numpy()])
         yield Round(this, n, metrics, info, choice, state)
 
 

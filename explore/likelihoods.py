@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.errors import InputError
+from explore.errors import check_range
 from explore.rng import Rng
 
 Phi = Any
@@ -78,15 +78,11 @@ class Gaussian:
     rate: float = 0.01  # averaging rate of (a, b)
 
     def __post_init__(self) -> None:
-        if self.noise_std is not None and not self.noise_std > 0:
-            raise InputError(f"likelihood.noise_std is {self.noise_std}; it must be positive, or none")
-        if not self.prior_shape >= 1 or not self.prior_rate > 0:
-            raise InputError(
-                f"likelihood.prior_shape, prior_rate are {self.prior_shape}, {self.prior_rate}; "
-                "the shape must be at least 1 and the rate positive"
-            )
-        if not 0 < self.rate <= 1:
-            raise InputError(f"likelihood.rate is {self.rate}; it must be in (0, 1]")
+        if self.noise_std is not None:
+            check_range("likelihood.noise_std", self.noise_std, "(0, inf)")
+        check_range("likelihood.prior_shape", self.prior_shape, "[1, inf)")
+        check_range("likelihood.prior_rate", self.prior_rate, "(0, inf)")
+        check_range("likelihood.rate", self.rate, "(0, 1]")
 
     def init(self, replicas: int, rng: Rng) -> Gamma:
         ones = torch.ones(replicas, dtype=rng.dtype, device=rng.device)

@@ -131,7 +131,8 @@ class Net:
         if self._shared:
             folded = x.flatten(0, 1)
         else:
-            folded = x.unsqueeze(1).expand(-1, samples, *[-1] * (x.dim() - 1)).flatten(0, 2)
+            # repeat, not expand: with S = 1 that would be a view, and the module may work in place.
+            folded = x.unsqueeze(1).repeat(1, samples, *[1] * (x.dim() - 1)).flatten(0, 2)
         calls: list[tuple[Tensor, Tensor]] = []
         try:
             for i, (slot, layer) in enumerate(zip(self._slots, layers, strict=True)):
@@ -171,6 +172,8 @@ class _Slot(nn.Module, ABC):
         """(input, tap) of the call that just ran."""
         if self._call is None:
             raise InputError(f"layer {self.name!r} was not used in the forward pass")
+        if self._call[0]._version != self._version:  # the gradient would be paired with the wrong input
+            raise InputError(f"the input of layer {self.name!r} is changed in place after its use; write x = x + y")
         return self._call
 
     def forward(self, a: Tensor) -> Tensor:
@@ -181,7 +184,7 @@ class _Slot(nn.Module, ABC):
             raise InputError(f"layer {self.name!r} is used twice in one forward pass; give each use its own layer")
         # A sum, not h itself: what follows may change its input in place (ReLU(inplace=True), x += y).
         tap = torch.zeros_like(h, requires_grad=True)
-        self._call = (a, tap)
+        self._call, self._version = (a, tap), a._version
         return h + tap
 
     @abstractmethod

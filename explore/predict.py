@@ -32,7 +32,6 @@ def count(layers: Sequence[Layer]) -> int:
     return next(w for w in layers if isinstance(w, Tensor)).shape[1]
 
 
-@torch.no_grad()
 def outputs(net: Net, layers: Sequence[Layer], x: Tensor) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
     """(which points, their outputs) chunk by chunk.
 
@@ -45,7 +44,9 @@ def outputs(net: Net, layers: Sequence[Layer], x: Tensor) -> Iterator[tuple[slic
     size = max(1, BUDGET // (x.shape[0] * count(layers) * width))
     for start in range(0, x.shape[1], size):
         part = slice(start, min(start + size, x.shape[1]))
-        yield part, net.output(layers, x[:, part])
+        with torch.no_grad():
+            out = net.output(layers, x[:, part])
+        yield part, out
 
 
 def moments(net: Net, layers: Sequence[Layer], x: Tensor) -> Moments:

@@ -63,7 +63,7 @@ def find(kind: str, name: str) -> Any:
         module, _, attribute = name.partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise InputError(f"cannot load the {KINDS[kind]} {name!r}: {error}") from error
     if name in modules:
         module, attribute, _ = modules[name]
@@ -74,14 +74,20 @@ def find(kind: str, name: str) -> Any:
     raise one_of(KINDS[kind], name, names(kind))
 
 
+def presets(cls: type) -> dict[str, dict[str, Any]]:
+    """The PRESETS at the end of the class's file: name -> settings."""
+    found: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
+    return found
+
+
 def preset(cls: type, name: str | None) -> dict[str, Any]:
-    """The settings of a preset from the PRESETS at the end of the class's file; None: its first one."""
-    presets: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
+    """The settings of one of the `presets`; None: the first one."""
+    found = presets(cls)
     if name is None:
-        return dict(next(iter(presets.values())))
-    if name not in presets:
-        raise one_of("preset", name, presets)
-    return dict(presets[name])
+        return dict(next(iter(found.values())))
+    if name not in found:
+        raise one_of("preset", name, found)
+    return dict(found[name])
 
 
 def posterior(name: str, net: Any, likelihood: Any, preset_name: str | None = None, **settings: Any) -> Any:

@@ -6,6 +6,8 @@ changes no other, and an interrupted run needs no saved generator state: round 7
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -79,9 +81,11 @@ class Rng:
         """One random order of n things for each replica."""
         return self.uniform(replicas, n).argsort(-1)
 
-    def tensor(self, values: np.ndarray | Tensor) -> Tensor:
-        """`values` on this stream's device: real ones in its dtype, integers as they are."""
-        t = torch.as_tensor(values, device=self.device)
+    def tensor(self, values: Any) -> Tensor:
+        """A tensor, an array or lists as a tensor on this device: real numbers in its dtype, others as they are."""
+        # Writable: arrays out of pandas often are not, and torch warns of those.
+        given = values if isinstance(values, Tensor) else np.require(values, requirements="W")
+        t = torch.as_tensor(given, device=self.device)
         return t.to(self.dtype) if t.is_floating_point() else t
 
     def _repeat(self, draw, shape: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]

@@ -74,13 +74,14 @@ def main(
         ])
         for arm in ("active", "random")
     }  # fmt: skip
+    seconds = time.perf_counter() - start
     last = {arm: errors[:, -1] for arm, errors in rmse.items()}
     last["difference"] = last["active"] - last["random"]
     for arm, errors in last.items():
         print(f"{arm:10s} {errors.mean():.3f} +- {errors.std(ddof=1) / np.sqrt(trials):.3f}")
-    print(f"{time.perf_counter() - start:.1f} s")
+    print(f"{seconds:.1f} s")
     if out:
-        out.write_text(json.dumps({arm: errors.tolist() for arm, errors in rmse.items()}))
+        out.write_text(json.dumps({"rmse": {arm: e.tolist() for arm, e in rmse.items()}, "seconds": seconds}))
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore import tree
-from explore.errors import InputError
+from explore.errors import check_range
 from explore.likelihoods import Likelihood, Phi
 from explore.nets import Layer, Net
 from explore.rng import Rng
@@ -47,18 +47,15 @@ class Predictive(ABC):
     epochs: int = 1000
     batch_size: int = 10
 
+    # Where a numeric setting may lie; what no class names must be positive.
+    ranges: ClassVar[dict[str, str]] = {}
+
     def __post_init__(self) -> None:
+        ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, int | float) and not isinstance(value, bool):
-                floor = 0.0 if f.name in self.may_be_zero else None
-                if not (value > 0 or value == floor):
-                    raise InputError(f"{f.name} is {value}; it must be {'at least 0' if floor == 0 else 'positive'}")
-
-    @property
-    def may_be_zero(self) -> frozenset[str]:
-        """The numeric settings for which 0 is a valid value."""
-        return frozenset()
+                check_range(f.name, value, ranges.get(f.name, "(0, inf)"))
 
     @abstractmethod
     def init(self, n_data: float, replicas: int, rng: Rng) -> State:

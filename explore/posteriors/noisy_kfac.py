@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -108,9 +108,13 @@ class NoisyKFAC(GaussianPosterior):
     factor_interval: int = 1  # T_inv: steps between factorisations
     fisher: Literal["true", "empirical"] = "true"  # targets drawn from the model, or the data's
 
-    @property
-    def may_be_zero(self) -> frozenset[str]:
-        return frozenset({"momentum", "extrinsic_damping"})
+    ranges: ClassVar[dict[str, str]] = {
+        "beta": "(0, 1]",
+        "lr_decay": "(0, 1]",
+        "lr_decay_at": "[0, 1]",
+        "momentum": "[0, 1)",
+        "extrinsic_damping": "[0, inf)",
+    }
 
     @property
     def structure(self) -> PerLayer:

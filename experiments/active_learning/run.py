@@ -1,0 +1,96 @@
+"""Several posteriors and a Gaussian process under the same active-learning protocol, on the same splits.
+
+    python experiments/active_learning/run.py --dataset boston --trials 40 --seed 1
+
+Runs `explore active` for each posterior and `gp.py` for the anchors, and writes results/DATASET.csv (one line a method,
+arm and trial) and results/DATASET.md: the last RMSE of both arms, their paired difference, and the difference of the
+active arm to that of the best other method on the same splits.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pandas as pd
+
+HERE = Path(__file__).parent
+
+
+def explore_active(posterior: str, dataset: str, trials: int, seed: int, out: Path) -> tuple[pd.DataFrame, float]:
+    """(arm, trial, rmse of the last round), seconds."""
+    command = [
+        sys.executable, "-m", "explore.cli", "active", "--dataset", dataset, "--posterior", posterior,
+        "--trials", str(trials), "--seed", str(seed), "--out", str(out), "--device", "cpu", "--json",
+    ]  # fmt: skip
+    result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    rows = pd.read_csv(Path(result["run"]) / "results.csv")
+    last = rows[rows["labels"] == rows["labels"].max()]
+    return last.assign(arm=last["arm"].where(last["arm"] == "random", "active")), result["seconds"]
+
+
+def gaussian_process(ard: bool, dataset: str, trials: int, seed: int, out: Path) -> tuple[pd.DataFrame, float]:
+    """(arm, trial, rmse of the last round), seconds."""
+    file = out / "gp.json"
+    command = [
+        sys.executable, str(HERE / "gp.py"), "--dataset", dataset, "--trials", str(trials), "--seed", str(seed),
+        "--out", str(file), *(["--ard"] if ard else []),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    found = json.loads(file.read_text())
+    rows = [
+        {"arm": arm, "trial": t + 1, "rmse": curve[-1]}
+        for arm in ("active", "random")
+        for t, curve in enumerate(found["rmse"][arm])
+    ]
+    return pd.DataFrame(rows), found["seconds"]
+
+
+def estimate(values: pd.Series) -> str:
+    return f"{values.mean():.3f} ± {values.sem():.3f}"
+
+
+@click.command()
+@click.option("--dataset", default="boston", show_default=True)
+@click.option("--trials", default=40, show_default=True)
+@click.option("--seed", default=1, show_default=True)
+@click.option("--posterior", "posteriors", default="noisy-kfac,bbb,ensemble", show_default=True)
+@click.option("--runs", default="runs", type=click.Path(path_type=Path), show_default=True, help="For run folders.")
+def main(dataset: str, trials: int, seed: int, posteriors: str, runs: Path) -> None:
+    """Run everything and write the table."""
+    runs.mkdir(exist_ok=True)
+    found, seconds = {}, {}
+    for name in posteriors.split(","):
+        found[name], seconds[name] = explore_active(name, dataset, trials, seed, runs)
+    for name, ard in (("GP, isotropic", False), ("GP, one length scale a feature", True)):
+        found[name], seconds[name] = gaussian_process(ard, dataset, trials, seed, runs)
+
+    table = pd.concat([rows.assign(method=name) for name, rows in found.items()])
+    (HERE / "results").mkdir(exist_ok=True)
+    columns = ["method", "arm", "trial", "rmse"]
+    table[columns].to_csv(HERE / "results" / f"{dataset}.csv", index=False, float_format="%.6g")
+
+    rmse = {m: rows.pivot(index="trial", columns="arm", values="rmse") for m, rows in found.items()}
+    lines = [
+        f"<!-- python experiments/active_learning/run.py --dataset {dataset} --trials {trials} --seed {seed} -->",
+        "| method | random | active | active − random | active − best other active | seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for method, arms in rmse.items():
+        best = min((m for m in rmse if m != method), key=lambda m: rmse[m]["active"].mean())
+        paired = estimate(arms["active"] - arms["random"])
+        other = f"{estimate(arms['active'] - rmse[best]['active'])} ({best})"
+        lines.append(
+            f"| {method} | {estimate(arms['random'])} | {estimate(arms['active'])} | {paired} | {other} "
+            f"| {seconds[method]:.0f} |"
+        )
+    text = "\n".join(lines) + "\n"
+    (HERE / "results" / f"{dataset}.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Rules of the code base that no other test would notice being broken."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import explore
+
+ROOT = Path(explore.__file__).parent
+FLOORS = {
+    name: floor
+    for floor, names in enumerate(
+        (
+            "errors",
+            "shapes rng tree registry linalg",
+            "likelihoods nets data",
+            "posteriors",
+            "predict fit",
+            "acquisitions",
+            "active vime record",
+            "envs",
+            "cli",
+        )
+    )
+    for name in names.split()
+}
+# `explore/envs` and `explore/cli` are symbolic links.
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text(encoding="utf-8"))
+    for folder, _, files in os.walk(ROOT, followlinks=True)
+    for path in (Path(folder, file) for file in files)
+    if path.suffix == ".py"
+}
+every = pytest.mark.parametrize("module", [m for m in FILES if m != "__init__"])
+
+
+def imports(tree):
+    """Modules within `explore` that a file imports, as dotted names without the leading package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            found = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name.removeprefix("explore.") for name in found if name.startswith("explore."))
+
+
+def dotted(node):
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def calls(tree):
+    return [(dotted(node.func), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def test_every_part_was_found():
+    assert {"rng", "posteriors.base", "cli.__init__", "envs.__init__"} <= FILES.keys()
+    assert {m.partition(".")[0] for m in FILES} - {"__init__", "vime"} <= FLOORS.keys()
+
+
+@every
+def test_imports_come_from_floors_below(module):
+    own = module.partition(".")[0]
+    for name in imports(FILES[module]):
+        other = name.partition(".")[0]
+        if other != own and not other.startswith("__"):
+            assert FLOORS[other] < FLOORS[own], f"{module} imports {name}"
+
+
+LOOPS = [m for m in FILES if m.partition(".")[0] in ("acquisitions", "active", "vime", "fit")]
+
+
+@pytest.mark.parametrize("module", LOOPS)
+def test_loops_know_no_concrete_posterior(module):
+    assert {n for n in imports(FILES[module]) if n.startswith("posteriors")} <= {
+        f"posteriors.base.{name}" for name in ("Predictive", "Variational", "Common")
+    }
+
+
+@every
+def test_nothing_asks_for_the_class_of_a_plug_in(module):
+    kinds = ("posteriors.", "acquisitions.", "likelihoods.")
+    plug_ins = {n.rpartition(".")[2] for n in imports(FILES[module]) if n.startswith(kinds)}
+    for name, node in calls(FILES[module]):
+        if name == "isinstance":
+            asked = {dotted(n).rpartition(".")[2] for n in ast.walk(node.args[1])}
+            assert not asked & plug_ins, f"{module}, line {node.lineno}"
+
+
+@every
+def test_nothing_prints_or_touches_global_random_numbers(module):
+    # A function that takes no generator would draw from the global one.
+    random = {"rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "rand_like", "randn_like"}
+    forbidden = {f"torch.{name}" for name in random | {"manual_seed", "cuda.manual_seed_all"}} | {"np.random.seed"}
+    if not module.startswith("cli"):
+        forbidden.add("print")
+    found = {name for name, node in calls(FILES[module]) if not any(k.arg == "generator" for k in node.keywords)}
+    assert not found & forbidden
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import explore; explore.__version__",
+        "from explore import registry; assert all(registry.names(kind) for kind in registry.KINDS)",
+    ],
+)
+def test_importing_and_listing_load_no_torch(code):
+    code += "; import sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT.parent)

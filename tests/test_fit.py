@@ -1,0 +1,60 @@
+"""Epochs over shuffled batches."""
+
+import pytest
+import torch
+
+from explore import fit as fitting
+from explore.fit import fit
+from explore.posteriors.base import Predictive
+from explore.rng import Rng
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "count"),
+    [(25, 10, 2), (20, 10, 2), (3, 10, 1), (14, 10, 1), (16, 10, 2), (1, 1, 1), (36, 10, 4), (101, 10, 10)],
+)
+def test_batches_are_near_equal_and_cover_everything(n, size, count):
+    parts = fitting.batches(n, size)
+    assert [i for p in parts for i in range(n)[p]] == list(range(n))
+    sizes = [p.stop - p.start for p in parts]
+    assert len(parts) == count and max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
+
+
+SEEN: list = []
+
+
+class Recorder(Predictive):
+    """A posterior that only notes what it is shown."""
+
+    def __init__(self):
+        self.__dict__.update(epochs=3, batch_size=4)
+
+    def init(self, n_data, replicas, rng):
+        SEEN.append((n_data, replicas))
+        return 0
+
+    def update(self, state, batch, rng, progress=0.0):
+        SEEN.append((batch, progress))
+        return state + 1, {"step": torch.tensor([state])}
+
+    def sample(self, state, n, rng):
+        raise AssertionError("a fit predicts nothing")
+
+
+def test_every_epoch_shows_every_example_once_with_its_target():
+    x = torch.arange(20.0).view(2, 10, 1)
+    epochs = list(fit(Recorder(), x, 10 * x, Rng(0)))
+    start, *steps = SEEN
+    batches, progress = zip(*steps, strict=True)
+    assert start == (10, 2)
+    assert [e.epoch for e in epochs] == [1, 2, 3] and {e.epochs for e in epochs} == {3}
+    assert [e.state for e in epochs] == [2, 4, 6] and epochs[-1].info["step"].tolist() == [5]
+    assert progress == pytest.approx([i / 6 for i in range(6)])
+    orders = []
+    for first, second in zip(batches[::2], batches[1::2], strict=True):
+        seen = torch.cat([first.x, second.x], 1).squeeze(2)
+        assert torch.equal(seen.sort(1).values, x.squeeze(2))
+        assert torch.equal(torch.cat([first.y, second.y], 1).squeeze(2), 10 * seen)
+        orders.append(tuple((seen - seen.min(1, keepdim=True).values).flatten().tolist()))
+    assert len(set(orders)) == 3  # shuffled anew every epoch ...
+    assert all(o[:10] != o[10:] for o in orders)  # ... and for every replica by itself

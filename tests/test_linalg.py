@@ -1,0 +1,76 @@
+"""Linear algebra that gives up on one matrix at a time."""
+
+import pytest
+import torch
+
+from explore.linalg import eigh, inverse_root
+
+
+def positive(r, n, dtype=torch.float64):
+    x = torch.randn(r, n, n, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    return x @ x.mT + 0.1 * torch.eye(n, dtype=dtype)
+
+
+def close(actual, expected, rtol=1e-9):
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=1e-10)
+
+
+@pytest.mark.parametrize("lead", [(), (3,)])
+def test_inverse_root(lead):
+    matrix = positive(3, 4) if lead else positive(1, 4)[0]
+    root, ok = inverse_root(matrix)
+    assert ok.all() and ok.shape == lead
+    close(root.mT @ root, torch.linalg.inv(matrix))
+    close(root, root.tril())
+
+
+BAD = {
+    "nan": torch.full((4, 4), torch.nan),
+    "one nan": torch.eye(4).index_put((torch.tensor(2), torch.tensor(1)), torch.tensor(torch.nan)),
+    "negative": -torch.eye(4),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_matrix_leaves_the_others_bits_alone(bad):
+    matrix = positive(3, 4)
+    healthy, _ = inverse_root(matrix)
+    matrix[1] = BAD[bad]
+    root, ok = inverse_root(matrix)
+    assert ok.tolist() == [True, False, True]
+    assert torch.equal(root[[0, 2]], healthy[[0, 2]])
+    assert torch.equal(root[1], torch.eye(4, dtype=torch.float64))
+
+
+def test_a_singular_matrix_is_mended_with_the_smallest_jitter():
+    matrix = positive(2, 3)
+    healthy, _ = inverse_root(matrix)
+    matrix[1] = torch.diag(torch.tensor([3.0, 3.0, -1e-9]))
+    root, ok = inverse_root(matrix)
+    assert ok.all() and torch.equal(root[0], healthy[0])
+    close(torch.linalg.inv(root[1].mT @ root[1]), matrix[1] + 2e-6 * torch.eye(3), rtol=1e-6)
+
+
+def test_eigh_and_one_bad_matrix():
+    matrix = positive(3, 4)
+    matrix[1, 0, 0] = torch.nan
+    values, vectors, ok = eigh(matrix)
+    assert ok.tolist() == [True, False, True]
+    assert values.isfinite().all() and vectors.isfinite().all()
+    for r in (0, 2):
+        close(vectors[r] @ torch.diag(values[r]) @ vectors[r].mT, matrix[r])
+
+
+def test_eigh_tries_again_in_double(monkeypatch):
+    torch_eigh = torch.linalg.eigh
+
+    def stubborn(matrix):
+        if matrix.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("did not converge")
+        return torch_eigh(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigh", stubborn)
+    matrix = positive(2, 3, torch.float32)
+    values, vectors, ok = eigh(matrix)
+    assert ok.all() and values.dtype == vectors.dtype == torch.float32
+    torch.testing.assert_close(vectors @ torch.diag_embed(values) @ vectors.mT, matrix, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,90 @@
+"""Predictions in chunks, and test metrics against NumPy."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from explore import predict
+from explore.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets import Net, mlp
+from explore.rng import Rng
+
+RNG = Rng(0, dtype=torch.float64)
+R, S, P = 2, 7, 11
+NET = Net(mlp(2, [4], 2))
+LAYERS, X, Y = NET.glorot(R, RNG, S), RNG.normal(R, P, 2), RNG.normal(R, P, 2)
+TAU, SCALE = 0.5 + RNG.uniform(R, S), 0.5 + RNG.uniform(R, 2)
+OUT = NET.output(LAYERS, X)
+
+
+@pytest.fixture(params=["whole", "chunks"])
+def memory(request, monkeypatch):
+    if request.param == "chunks":
+        monkeypatch.setattr(predict, "BUDGET", 3 * R * S * 7)  # three points at once; the widest layer takes 3 + 4
+        assert [part.stop - part.start for part, _ in predict.outputs(NET, LAYERS, X)] == [3, 3, 3, 2]
+
+
+def close(actual, expected):
+    np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-8)
+
+
+def test_moments(memory):
+    mean, variance = predict.moments(NET, LAYERS, X)
+    close(mean, OUT.numpy().mean(1))
+    close(variance, OUT.numpy().var(1, ddof=1))
+
+
+def test_a_tiny_budget_still_moves_on(monkeypatch):
+    monkeypatch.setattr(predict, "BUDGET", 1)
+    assert len(list(predict.outputs(NET, LAYERS, X))) == P
+
+
+def test_predictions_carry_no_graph():
+    layers = tuple(w.clone().requires_grad_() for w in LAYERS)
+    assert not predict.moments(NET, layers, X).mean.requires_grad
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_regression_metrics(memory, scaled):
+    found = predict.evaluate(NET, Gaussian(), LAYERS, TAU, X, Y, SCALE if scaled else None)
+    scale = SCALE.numpy()[:, None] if scaled else np.ones((R, 1, 2))
+    out, y = OUT.numpy() * scale[:, None], Y.numpy() * scale  # in original units
+    close(found["rmse"], np.sqrt(((out.mean(1) - y) ** 2).mean((1, 2))))
+    # One density for the vector of outputs; a mixture over samples for every point by itself.
+    std = scale[:, None] / np.sqrt(TAU.numpy())[:, :, None, None]
+    density = stats.norm(out, std).pdf(y[:, None]).prod(-1)
+    close(found["log_likelihood"], np.log(density.mean(1)).mean(1))
+    close(found["epistemic"], out.std(1, ddof=1).mean((1, 2)))
+    total = np.sqrt(out.var(1, ddof=1) + (std**2).mean(1))
+    close(found["coverage_95"], (np.abs(y - out.mean(1)) <= stats.norm.ppf(0.975) * total).mean((1, 2)))
+
+
+@pytest.mark.parametrize(("likelihood", "outputs"), [(Categorical(), 3), (Bernoulli(), 1)])
+def test_classification_metrics(memory, likelihood, outputs):
+    net = Net(mlp(2, [4], outputs))
+    layers = tuple(3 * w for w in net.glorot(R, RNG, S))
+    y = (X[..., 0] > 0).long()
+    found = predict.evaluate(net, likelihood, layers, None, X, y)
+    out = net.output(layers, X).numpy()
+    if outputs == 1:
+        out = np.concatenate([np.zeros_like(out), out], -1)
+    p = np.exp(out) / np.exp(out).sum(-1, keepdims=True)
+    p = p.mean(1)  # over samples
+    close(found["error"], (p.argmax(-1) != y.numpy()).mean(1))
+    close(found["log_likelihood"], np.log(np.take_along_axis(p, y.numpy()[..., None], -1)).mean((1, 2)))
+
+
+def test_a_single_sample_has_no_spread():
+    one = tuple(w[:, :1] for w in LAYERS)
+    found = predict.evaluate(NET, Gaussian(), one, TAU[:, :1], X, Y)
+    assert found["epistemic"].tolist() == [0, 0]
+    close(found["rmse"], np.sqrt(((OUT[:, 0] - Y).numpy() ** 2).mean((1, 2))))
+
+
+@pytest.mark.parametrize(("widths", "covered"), [(0.999, 1.0), (1.001, 0.0)])
+def test_coverage_counts_up_to_the_edge_of_the_interval(widths, covered):
+    variance, mean = torch.var_mean(OUT, 1)
+    edge = stats.norm.ppf(0.975) * (variance + (1 / TAU).mean(1)[:, None, None]).sqrt()
+    found = predict.evaluate(NET, Gaussian(), LAYERS, TAU, X, mean - widths * edge)
+    assert found["coverage_95"].tolist() == [covered] * R

@@ -123,9 +123,7 @@ def site(tmp_path, monkeypatch):
 
     served = tmp_path / "site"
     served.mkdir()
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Handler, directory=str(served))
-    )
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(served)))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     for publisher in ("UCI", "OPENML", "LIBSVM"):
@@ -259,10 +257,7 @@ def test_download(site, name, file, member, content, x, y):
     loaded = data.load(name)
     np.testing.assert_array_equal(loaded.x, x)
     np.testing.assert_array_equal(loaded.y.ravel(), y)
-    assert (
-        loaded.note
-        == f"{name}: the download is not in the canonical row order; splits differ from published ones"
-    )
+    assert loaded.note == f"{name}: the download is not in the canonical row order; splits differ from published ones"
     (site / file).unlink()
     np.testing.assert_array_equal(data.load(name).x, x)  # now from the cache
 
@@ -311,9 +306,7 @@ def test_download_with_the_canonical_order_has_no_note(site, monkeypatch):
 )
 def test_damaged_download(site, content, member, message):
     put(site / "243/yacht+hydrodynamics.zip", content, member)
-    with pytest.raises(
-        ValueError, match=f"the download of yacht cannot be read .*{message}.*; delete it in .*cache"
-    ):
+    with pytest.raises(ValueError, match=f"the download of yacht cannot be read .*{message}.*; delete it in .*cache"):
         data.load("yacht")
 
 

@@ -1,0 +1,28 @@
+"""`explore list`: the plug-ins there are."""
+
+import json
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from explore import registry
+
+# For users, the kind `data` is called datasets.
+KINDS = {"datasets" if kind == "data" else kind: kind for kind in registry.KINDS}
+
+
+@click.command("list", short_help="List posteriors, acquisitions or datasets.")
+@click.argument("kind", type=click.Choice(sorted(KINDS)))
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of names and descriptions.")
+def command(kind: str, as_json: bool) -> None:
+    """List posteriors, acquisitions or datasets with one line about each."""
+    found = registry.names(KINDS[kind])
+    if as_json:
+        click.echo(json.dumps([{"name": n, "description": d} for n, d in found.items()], indent=2))
+        return
+    table = Table("name", "description", box=None, pad_edge=False)
+    for name, description in found.items():
+        table.add_row(name, Text(description))
+    Console().print(table)

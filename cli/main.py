@@ -1,0 +1,44 @@
+"""The command `explore`: a group whose commands are imported when they are asked for."""
+
+import importlib
+
+import click
+
+from explore.errors import InputError
+
+# Their modules import torch only inside the command, so that help and lists come at once.
+COMMANDS = {"active": "explore.cli.active", "list": "explore.cli.listing"}
+
+
+class WrongInput(click.ClickException):
+    """Shown as one sentence, as click shows its own usage errors."""
+
+    exit_code = 2
+
+
+class Commands(click.Group):
+    """Shows wrong input as one sentence with exit code 2; everything else keeps its traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, if there is one."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            raise WrongInput(str(error)) from error
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(package_name="explore-bnn", prog_name="explore")
+def main() -> None:
+    """Active learning and reinforcement-learning exploration on Bayesian neural networks."""

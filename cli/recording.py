@@ -1,0 +1,85 @@
+"""What a run folder keeps of an experiment, round by round.
+
+metrics.jsonl and TensorBoard: a series an arm, a step a number of labels; means over trials and, of test metrics, their
+standard errors. results.csv: one line a round, arm and trial, with every test metric and whether the fit went well
+(`alive`). selected.csv: one line a labelled point, best first (`order`), with its score; `row` counts the examples of
+the data set from 0. Rounds and trials count from 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from explore.active import Round
+from explore.cli import report
+from explore.cli.experiment import Experiment
+from explore.record import Run
+
+
+def file_name(*parts: str) -> str:
+    """Names joined to one that a file may have; "module:Class" is a name too."""
+    return re.sub(r"[^\w.+-]+", "-", "-".join(parts))
+
+
+def begin(run: Run, experiment: Experiment) -> None:
+    """Write the settings of every arm for TensorBoard."""
+    nested = {"posterior_settings": "posterior", "likelihood_settings": "likelihood"}
+    flat = {k: v for k, v in experiment.settings.items() if k not in (*nested, "fingerprint")}
+    for key, prefix in nested.items():
+        flat |= {f"{prefix}.{k}": v for k, v in experiment.settings[key].items()}
+    decisive = "test/error" if experiment.dataset.classes else "test/rmse"
+    for arm in experiment.arms:
+        run.hparams(_series(experiment, arm), flat | {"acquisition": arm}, [decisive, "test/log_likelihood"])
+
+
+def write(run: Run, experiment: Experiment, event: Round) -> None:
+    """Write a round that is done."""
+    for arm in experiment.arms:
+        run.scalars(_series(experiment, arm), event.labels, dict(_scalars(experiment, event, arm)))
+    run.rows("results.csv", list(_results(experiment, event)))
+    run.rows("selected.csv", list(_selected(experiment, event)))
+
+
+def _series(experiment: Experiment, arm: str) -> str:
+    return file_name(experiment.settings["posterior"], arm)
+
+
+def _scalars(experiment: Experiment, event: Round, arm: str) -> Iterator[tuple[str, float]]:
+    """What TensorBoard shows of an arm: means over trials, with standard errors for the test metrics."""
+    trials = experiment.settings["trials"]
+    start = experiment.arms.index(arm) * trials
+    mine = slice(start, start + trials)
+    yield "labels", event.labels
+    for name, values in event.metrics.items():
+        found = report.estimate(values[mine])
+        if name == "epistemic":
+            yield "uncertainty/epistemic_mean", found.mean
+        else:
+            yield from ((f"test/{name}", found.mean), (f"test/{name}_se", found.se))
+    for name, values in event.info.items():
+        yield f"train/{name}", report.estimate(values[mine]).mean
+    if event.choice is not None:
+        scores = event.choice.scores[mine].double()
+        yield from (("acq/score_max", float(scores.max())), ("acq/score_mean", float(scores.mean())))
+
+
+def _results(experiment: Experiment, event: Round) -> Iterator[dict[str, Any]]:
+    metrics = {name: values.tolist() for name, values in event.metrics.items()}
+    for r, alive in enumerate(event.state.common.alive.tolist()):
+        row = {"round": event.round, "labels": event.labels} | _replica(experiment, r)
+        yield row | {name: values[r] for name, values in metrics.items()} | {"alive": alive}
+
+
+def _selected(experiment: Experiment, event: Round) -> Iterator[dict[str, Any]]:
+    if event.choice is None:
+        return
+    for r, (rows, scores) in enumerate(zip(event.choice.indices.tolist(), event.choice.scores.tolist(), strict=True)):
+        for i, (row, score) in enumerate(zip(rows, scores, strict=True)):
+            yield _replica(experiment, r) | {"round": event.round, "order": i + 1, "row": row, "score": score}
+
+
+def _replica(experiment: Experiment, r: int) -> dict[str, Any]:
+    trials = experiment.settings["trials"]
+    return {"arm": experiment.arms[r // trials], "trial": r % trials + 1}

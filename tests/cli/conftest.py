@@ -1,0 +1,102 @@
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from explore import posteriors
+from explore.cli.main import main
+
+TINY = ["--trials", "2", "--rounds", "3", "--epochs", "2", "--test-size", "20", "--samples", "5"]
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def explore():
+    """Runs `explore`; an exception that is not meant for the user is raised."""
+    return run
+
+
+@pytest.fixture
+def active():
+    """Runs a tiny `explore active` that succeeds."""
+
+    def succeed(*arguments: object) -> Result:
+        result = run("active", *TINY, *arguments)
+        assert result.exit_code == 0, result.output
+        return result
+
+    return succeed
+
+
+@pytest.fixture
+def as_json(active):
+    """Runs a tiny `explore active --json`, and gives the object."""
+    return lambda *arguments: json.loads(active("--json", *arguments).stdout)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """And what the command sets for its process is set back."""
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new posterior: one file, and nothing else to edit."""
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "toy_prior.py").write_text(TOY)
+    monkeypatch.setattr(posteriors, "__path__", [*posteriors.__path__, str(folder)])
+    monkeypatch.delitem(sys.modules, "explore.posteriors.toy_prior", raising=False)
+
+
+TOY = '''"""Toy: the first weights, whatever the data say."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from explore.posteriors.base import Common, Predictive, common
+from explore.shapes import Weights
+
+
+class ToyState(NamedTuple):
+    common: Common
+    weights: Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyPrior(Predictive):
+    epochs: int = 1
+    members: int = 4
+    fails: bool = False
+    widths: tuple[int, ...] = (1, 2)
+
+    def init(self, n_data, replicas, rng):
+        return ToyState(common(n_data, replicas, self.likelihood, rng), self.net.glorot(replicas, rng, self.members))
+
+    def update(self, state, batch, rng, progress=0.0):
+        if self.fails:
+            alive = state.common.alive.clone()
+            alive[1] = False
+            state = state._replace(common=state.common._replace(alive=alive))
+        return state, {}
+
+    def sample(self, state, n, rng):
+        return tuple(w[:, :n] for w in state.weights)
+
+
+PRESETS = {"first": {"members": 3}, "second": {"members": 6}}
+'''

@@ -1,0 +1,338 @@
+"""`explore active` from start to end; its numbers are checked against the tables it writes."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+import explore
+from explore import record
+from explore.data import load, pool_splits
+
+RUN = Path("runs/active-boston-noisy-kfac-max-variance")
+
+
+def mean_and_se(values):
+    return {"mean": values.mean(), "se": values.std(ddof=1) / len(values) ** 0.5}
+
+
+def config(folder=RUN):
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """A table with two numeric targets and two columns of classes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    frame = pd.DataFrame(x, columns=["a", "b", "id"])
+    frame["y"], frame["z"] = x[:, 0] - x[:, 1], x[:, 0] * 100
+    frame["kind"] = np.where(x[:, 0] > 0.3, "high", np.where(x[:, 0] < -0.3, "low", "mid"))
+    frame["sign"] = np.where(x[:, 1] > 0, "+", "-")
+    path = tmp_path / "table.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def test_json_is_all_of_stdout_and_agrees_with_results_csv(active):
+    result = active("--json")
+    found = json.loads(result.stdout)
+    assert result.stdout.count("\n") == 1
+    assert list(found) == [
+        "posterior", "acquisition", "trials", "rmse", "log_likelihood", "paired_difference", "seconds", "run",
+    ]  # fmt: skip
+    assert (found["posterior"], found["acquisition"], found["trials"]) == ("noisy-kfac", "max-variance", 2)
+    assert found["run"] == str(RUN)
+    assert found["seconds"] > 0
+    table = pd.read_csv(RUN / "results.csv")
+    last = table[table.labels == 22].pivot(index="trial", columns="arm")
+    for metric in ("rmse", "log_likelihood"):
+        for name, arm in (("active", "max-variance"), ("random", "random")):
+            assert found[metric][name] == pytest.approx(mean_and_se(last[metric][arm]))
+    difference = last["rmse"]["max-variance"] - last["rmse"]["random"]
+    assert found["paired_difference"] == pytest.approx(mean_and_se(difference))
+
+
+def test_report_and_run_folder(active):
+    result = active()
+    lines = result.stdout.splitlines()
+    assert "test RMSE (units of the target), mean ± s.e. over 2 trials" in lines
+    assert "test log-likelihood (nats per point), mean ± s.e. over 2 trials" in lines
+    assert [line.split()[1] for line in lines if line.startswith("│")] == ["20", "21", "22"] * 2
+    final = pd.read_csv(RUN / "results.csv").query("labels == 22 and arm == 'random'").rmse
+    row = [line for line in lines if line.startswith("│     22")][0]
+    assert "{mean:.3f} ± {se:.3f}".format(**mean_and_se(final)) in row
+    assert f"run          {RUN}" in lines
+    assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
+    assert result.stderr.count("column B is racially coded") == 1
+    assert sorted(p.name for p in RUN.iterdir()) == [
+        "checkpoint.pt", "config.json", "learning_curve.png", "metrics.jsonl", "results.csv", "selected.csv",
+        "tensorboard",
+    ]  # fmt: skip
+    assert (RUN / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    recorded = config()
+    assert recorded["settings"]["preset"] == "small"
+    assert recorded["settings"]["standardise"] == "labelled"
+    assert recorded["settings"]["posterior_settings"]["beta"] == 0.01
+    assert recorded["settings"]["likelihood_settings"]["prior_shape"] == 6.0
+    (session,) = recorded["sessions"]
+    assert session["threads"] == 1
+    assert session["device"] in ("cpu", "cuda")
+    assert set(session["versions"]) == {"explore", "torch", "numpy", "python"}
+
+
+def test_the_whole_pool_is_labelled_and_no_test_point(active, csv):
+    arguments = ("--data", csv, "--target", "y", "--drop-columns", "kind,sign", "--initial", 10)
+    active(*arguments, "--rounds", 4, "--acquire", 10, "--name", "x")
+    selected = pd.read_csv("runs/active-x/selected.csv")
+    split = pool_splits(60, 2, 10, 20, seed=0)
+    assert set(selected.arm) == {"max-variance", "random"}
+    for _, rows in selected.groupby(["arm", "trial"]):
+        assert sorted(rows.row) == sorted(split.pool[rows.trial.iloc[0] - 1])
+        assert rows.groupby("round").order.apply(list).tolist() == [list(range(1, 11))] * 3
+    assert pd.read_csv("runs/active-x/results.csv").labels.unique().tolist() == [10, 20, 30, 40]
+
+
+def test_the_first_round_by_hand(active):
+    active("--rounds", 1)
+    boston, split = load("boston"), pool_splits(506, 2, 20, 20, seed=0)
+    net = explore.Net(explore.mlp(13, [10], 1))
+    posterior = explore.posterior("noisy-kfac", net, explore.Gaussian(), "small", epochs=2)
+    learner = explore.ActiveLearner(posterior, boston.x, ["max-variance", "random"], trials=2, samples=5)
+    labelled, test = (np.tile(part, (2, 1)) for part in (split.labelled, split.test))
+    learner.tell(labelled, boston.y[labelled])
+    found = pd.read_csv(RUN / "results.csv")
+    assert found.rmse.to_numpy() == pytest.approx(learner.evaluate(test, boston.y)["rmse"].numpy())
+
+
+def test_tensorboard_arms_share_their_tags(active):
+    active()
+    rows = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+    read = {}
+    for series in ("noisy-kfac-max-variance", "noisy-kfac-random"):
+        events = EventAccumulator(str(RUN / "tensorboard" / series)).Reload()
+        read[series] = set(events.Tags()["scalars"])
+        for row in (row for row in rows if row["series"] == series):
+            for tag in row.keys() - {"series", "step"}:
+                values = {e.step: e.value for e in events.Scalars(tag)}
+                assert values[row["step"]] == pytest.approx(row[tag], rel=1e-6)
+        assert [e.step for e in events.Scalars("test/rmse")] == [20, 21, 22]
+        content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+        assert b"posterior.kl_weight" in content
+        assert b"likelihood.prior_rate" in content
+        assert b"test/rmse" in events.summary_metadata["_hparams_/experiment"].plugin_data.content
+    assert read["noisy-kfac-max-variance"] == read["noisy-kfac-random"]
+    assert read["noisy-kfac-random"] >= {
+        "test/rmse", "test/rmse_se", "test/log_likelihood", "test/coverage_95", "acq/score_max", "acq/score_mean",
+        "train/nll", "uncertainty/epistemic_mean", "labels",
+    }  # fmt: skip
+
+
+def test_without_a_control(as_json):
+    found = as_json("--no-control")
+    assert set(found["rmse"]) == {"active"}
+    assert found["paired_difference"] is None
+
+
+def test_random_is_its_own_control(active):
+    result = active("--acquisition", "random")
+    assert "No control arm" in result.stdout
+    assert set(pd.read_csv("runs/active-boston-noisy-kfac-random/results.csv").arm) == {"random"}
+
+
+def test_one_trial_has_no_standard_error(as_json):
+    found = as_json("--trials", 1)
+    assert found["rmse"]["active"]["se"] is None
+    assert math.isfinite(found["rmse"]["active"]["mean"])
+    assert '"test/rmse_se": null' in (RUN / "metrics.jsonl").read_text()
+
+
+def test_settings_reach_the_posterior(active):
+    active(
+        "--posterior", "bbb", "--acquisition", "information-gain", "-p", "likelihood.noise_std=0.5", "-p", "lr=0.05",
+        "--hidden", "4,3", "--standardise", "pool", "--drop-columns", "B, CHAS", "--seed", 3, "--threads", 1,
+        "--device", "cpu", "--rounds", 1, "--out", "elsewhere",
+    )  # fmt: skip
+    settings = config(Path("elsewhere/active-boston-bbb-information-gain"))["settings"]
+    assert settings["posterior_settings"]["lr"] == 0.05
+    assert settings["posterior_settings"]["epochs"] == 2
+    assert settings["likelihood_settings"]["noise_std"] == 0.5
+    assert settings["hidden"] == [4, 3]
+    assert settings["drop_columns"] == ["B", "CHAS"]
+    assert (settings["standardise"], settings["seed"]) == ("pool", 3)
+
+
+def test_seed_and_settings_change_the_numbers(as_json):
+    base = as_json("--rounds", 1)["rmse"]["active"]["mean"]
+    assert as_json("--rounds", 1)["rmse"]["active"]["mean"] == base
+    for change in (["--seed", 1], ["--hidden", "5"], ["--standardise", "none"], ["-p", "lr=0.02"], ["--samples", 6]):
+        assert as_json("--rounds", 1, *change)["rmse"]["active"]["mean"] != base
+
+
+def test_csv_with_two_targets(as_json, csv):
+    found = as_json("--data", csv, "--target", "y", "--target", "z", "--drop-columns", "id,kind,sign", "--initial", 10)
+    assert found["run"] == "runs/active-table-noisy-kfac-max-variance"
+    assert math.isfinite(found["rmse"]["active"]["mean"])
+
+
+@pytest.mark.parametrize(("target", "likelihood"), [("kind", "categorical"), ("sign", "bernoulli")])
+def test_csv_with_classes(as_json, csv, target, likelihood):
+    other = {"kind": "sign", "sign": "kind"}[target]
+    found = as_json(
+        "--data", csv, "--target", target, "--task", "classification", "--drop-columns", other, "--initial", 10
+    )
+    assert "rmse" not in found
+    assert 0 <= found["error"]["random"]["mean"] <= 1
+    assert found["log_likelihood"]["active"]["mean"] < 0
+    run = Path(found["run"])
+    assert config(run)["settings"]["likelihood"] == likelihood
+    table = pd.read_csv(run / "results.csv")
+    difference = table.query("labels == 12").pivot(index="trial", columns="arm", values="error")
+    assert found["paired_difference"]["mean"] == pytest.approx(
+        (difference["max-variance"] - difference["random"]).mean(), abs=1e-6
+    )
+
+
+def test_names_of_run_folders(active, explore):
+    for folder in (RUN, RUN.with_name(RUN.name + "-2"), RUN.with_name(RUN.name + "-3")):
+        assert f"run          {folder}" in active("--rounds", 1).stdout
+    active("--rounds", 1, "--name", "mine")
+    before = Path("runs/active-mine/checkpoint.pt").read_bytes()
+    result = explore("active", "--name", "mine")
+    assert result.exit_code == 2
+    assert "--resume runs/active-mine" in result.stderr
+    assert "another --name" in result.stderr
+    assert Path("runs/active-mine/checkpoint.pt").read_bytes() == before
+
+
+def test_quiet(active):
+    result = active("--rounds", 1, "--quiet")
+    assert result.stderr == ""
+    assert "test RMSE" in result.stdout
+
+
+def test_a_new_posterior_runs(as_json, toy):
+    found = as_json("--posterior", "toy-prior", "-p", "widths=3,4")
+    assert found["posterior"] == "toy-prior"
+    settings = config(Path(found["run"]))["settings"]
+    assert settings["preset"] == "first"
+    assert settings["posterior_settings"]["members"] == 3
+    assert settings["posterior_settings"]["widths"] == [3, 4]
+    as_json("--posterior", "toy-prior", "--preset", "second", "--name", "second")
+    assert config(Path("runs/active-second"))["settings"]["posterior_settings"]["members"] == 6
+
+
+def test_a_posterior_by_its_class(as_json):
+    name = "explore.posteriors.ensemble:Ensemble"
+    found = as_json("--posterior", name, "-p", "members=2", "--rounds", 2)
+    assert found["posterior"] == name
+    assert found["run"] == "runs/active-boston-explore.posteriors.ensemble-Ensemble-max-variance"
+    assert found["rmse"] == as_json("--posterior", "ensemble", "-p", "members=2", "--rounds", 2)["rmse"]
+
+
+def test_a_name_that_another_process_takes_first(active, monkeypatch):
+    create = record.Run.create
+
+    def late(folder, *arguments):
+        if folder == RUN and not RUN.exists():
+            create(folder, {}, {}, {})
+        return create(folder, *arguments)
+
+    monkeypatch.setattr(record.Run, "create", late)
+    assert f"run          {RUN}-2" in active("--rounds", 1).stdout
+    assert config()["settings"] == {}
+
+
+def test_failed_fits_are_reported(active, toy):
+    result = active("--posterior", "toy-prior", "-p", "fails=true", "--rounds", 2)
+    warnings = [line for line in result.stderr.splitlines() if line.startswith("Warning: Trial")]
+    assert [line.partition(":")[2].split(": ")[0] for line in warnings] == [" Trial 2, arm max-variance"] * 2
+    table = pd.read_csv("runs/active-boston-toy-prior-max-variance/results.csv")
+    assert table[~table.alive][["trial", "arm"]].drop_duplicates().to_numpy().tolist() == [[2, "max-variance"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset", "bostn"], "unknown dataset 'bostn'; allowed: australian, boston,"),
+        (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),
+        (["--acquisition", "variance"], "allowed: information-gain, max-variance, random"),
+        (["--preset", "tiny"], "unknown preset 'tiny'; allowed: paper, small"),
+        (["-p", "rate=3"], "unknown setting 'rate'; allowed: batch_size, beta,"),
+        (["-p", "lr=fast"], "lr='fast' is not valid; allowed: a number"),
+        (["-p", "damping=none"], "allowed: split | exact"),
+        (["-p", "lr=-1"], "lr is -1.0; it must be"),
+        (["-p", "lr"], "-p takes KEY=VALUE; got 'lr'"),
+        (["-p", "likelihood.scale=1"], "unknown setting 'scale'; allowed: noise_std,"),
+        (["-p", "likelihood.noise_std=-1"], "likelihood.noise_std is -1.0"),
+        (["-p", "epochs=3"], "not both"),
+        (["--hidden", "10,x"], "--hidden is '10,x'"),
+        (["--hidden", "0"], "--hidden is '0'"),
+        (["--initial", "486"], "leave no pool"),
+        (["--rounds", "468"], "467 points, but the pool of boston has 466"),
+        (["--acquire", "300"], "600 points, but the pool of boston has 466"),
+        (["--drop-columns", "C"], "unknown feature of boston 'C'; allowed: AGE, B,"),
+        (["--target", "MEDV"], "--target and --task belong to --data"),
+        (["--task", "regression"], "--target and --task belong to --data"),
+        (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
+        (["--name", "../x"], "--name is '../x'"),
+        (["--trials", "0"], "Invalid value for '--trials'"),
+        (["--standardise", "all"], "'labelled', 'pool', 'none'"),
+        (["--data", "absent.csv"], "File 'absent.csv' does not exist"),
+    ],
+)
+def test_wrong_options(explore, arguments, message):
+    result = explore("active", "--rounds", 3, "--epochs", 2, "--test-size", 20, "--trials", 2, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+    assert result.stdout == ""
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--data needs --target"),
+        (["--target", "price"], "has no target 'price'; its columns: a, b, id, y, z, kind, sign"),
+        (["--target", "y", "--dataset", "boston"], "not both"),
+        (["--target", "y"], "column 'kind': 'mid' is not a finite number"),
+        (["--target", "kind", "--target", "sign", "--task", "classification"], "one target column"),
+    ],
+)
+def test_wrong_options_for_a_file(explore, csv, arguments, message):
+    result = explore("active", "--data", csv, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_file_with_nan(explore):
+    Path("bad.csv").write_text("a,y\n1,2\n3,nan\n")
+    result = explore("active", "--data", "bad.csv", "--target", "y")
+    assert result.exit_code == 2
+    assert "bad.csv, line 3, column 'y'" in result.stderr
+
+
+def test_data_that_cannot_be_had(explore, monkeypatch, tmp_path):
+    def fail(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.delenv("EXPLORE_DATA_DIR", raising=False)
+    monkeypatch.setattr("pooch.retrieve", fail)
+    result = explore("active", "--dataset", "yacht")
+    assert result.exit_code == 2
+    assert "no network" in result.stderr
+    assert "EXPLORE_DATA_DIR" in result.stderr
+
+
+def test_the_fingerprint_sees_every_value():
+    from explore.cli.experiment import fingerprint
+
+    boston = load("boston")
+    x = boston.x.copy()
+    x[505, 12] += 1e-9
+    assert fingerprint(boston._replace(x=x)) != fingerprint(boston)

@@ -1,0 +1,65 @@
+"""The group, and `explore list`."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+
+import pytest
+
+from explore import registry
+from explore.cli.main import COMMANDS
+
+
+def test_version(explore):
+    assert explore("--version").stdout == f"explore, version {importlib.metadata.version('explore-bnn')}\n"
+
+
+def test_help_names_every_command(explore):
+    shown = explore("--help").stdout
+    assert all(f"\n  {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["--help"], ["active", "--help"], ["list", "posteriors"], ["list", "datasets"]]
+)
+def test_what_computes_nothing_imports_no_torch(arguments):
+    code = (
+        "import sys\nfrom explore.cli.main import main\n"
+        f"main({arguments!r}, standalone_mode=False)\nassert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_python_m_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "explore.cli", "list", "planets"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "Usage: explore list" in done.stderr
+    assert "'acquisitions', 'datasets', 'posteriors'" in done.stderr
+
+
+def test_an_unknown_command(explore):
+    result = explore("train")
+    assert result.exit_code == 2
+    assert "No such command 'train'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "package"), [("posteriors", "posteriors"), ("acquisitions", "acquisitions"), ("datasets", "data")]
+)
+def test_list(explore, kind, package):
+    found = json.loads(explore("list", kind, "--json").stdout)
+    assert {entry["name"]: entry["description"] for entry in found} == registry.names(package)
+    shown = explore("list", kind).stdout.splitlines()
+    for entry in found:
+        (line,) = [line for line in shown if line.startswith(entry["name"] + " ")]
+        assert entry["description"].split()[0] in line
+
+
+def test_a_new_posterior_is_listed(explore, toy):
+    found = json.loads(explore("list", "posteriors", "--json").stdout)
+    assert {"name": "toy-prior", "description": "Toy: the first weights, whatever the data say."} in found

@@ -1,0 +1,232 @@
+"""An interrupted `explore active` continues, and ends as if nothing had happened."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+from explore import record
+from explore.cli import session
+
+RUN = Path("runs/active-x")
+TABLES = ("metrics.jsonl", "results.csv", "selected.csv")
+LONG = ["--trials", "2", "--rounds", "10", "--epochs", "20", "--test-size", "20", "--samples", "5", "--threads", "1"]
+
+
+def without_seconds(result):
+    found = json.loads(result.stdout)
+    del found["seconds"], found["run"]
+    return found
+
+
+def same_numbers(run, other):
+    """Equal bytes in all tables, equal bits in the checkpoint, the same events in TensorBoard."""
+    for name in TABLES:
+        assert (run / name).read_bytes() == (other / name).read_bytes()
+    ours, theirs = (torch.load(r / "checkpoint.pt", weights_only=True)["state"]["experiment"] for r in (run, other))
+    for part in ("learner", "history"):
+        assert ours[part].keys() == theirs[part].keys()
+        assert all(torch.equal(ours[part][name], theirs[part][name]) for name in ours[part])
+    assert scalars(run) == scalars(other)
+
+
+def scalars(run):
+    found = {}
+    for series in sorted((run / "tensorboard").iterdir()):
+        events = EventAccumulator(str(series)).Reload()
+        for tag in events.Tags()["scalars"]:
+            found[series.name, tag] = [(e.step, e.value) for e in events.Scalars(tag)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder and the JSON object of a run that nothing interrupts."""
+    here = tmp_path_factory.mktemp("whole")
+    command = [sys.executable, "-m", "explore.cli", "active", *LONG, "--name", "x", "--json"]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
+    return here / RUN, without_seconds(done)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
+    command = [sys.executable, "-m", "explore.cli", "active", *LONG, "--name", "x"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        results = RUN / "results.csv"
+        deadline = time.monotonic() + 60
+        while not (results.exists() and "\n3," in results.read_text()):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.005)
+        os.kill(process.pid, how)
+        out, err = process.communicate()
+    assert "\n10," not in results.read_text()
+    resume = ["active", "--resume", str(RUN)]
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert out == ""
+        (line,) = [line for line in err.splitlines() if line.startswith("Continue: explore ")]
+        assert "Interrupted after round 3 of 10." in err
+        resume = shlex.split(line.removeprefix("Continue: explore "))
+    else:
+        assert process.returncode == -signal.SIGKILL
+    result = explore(*resume, "--json")
+    assert result.exit_code == 0, result.stderr
+    folder, found = whole
+    assert without_seconds(result) == found
+    same_numbers(RUN, folder)
+    assert len(json.loads((RUN / "config.json").read_text())["sessions"]) == 2
+
+
+class PowerCut(Exception):
+    pass
+
+
+# The first two replacements and the first checkpoint make the folder; before them there is no run.
+@pytest.mark.parametrize(
+    ("where", "what", "calls"),
+    [
+        (record.Run, "scalars", 0), (record.Run, "scalars", 3), (record.Run, "rows", 0), (record.Run, "rows", 3),
+        (record.Run, "checkpoint", 1), (record.Run, "checkpoint", 3), (record, "_replace", 2), (record, "_replace", 3),
+    ],
+)  # fmt: skip
+def test_a_crash_at_any_write_loses_no_round(active, explore, monkeypatch, where, what, calls):
+    """It happens after so many calls of one of the writing functions."""
+    function, left = getattr(where, what), iter(range(calls))
+
+    def cut(*arguments, **keywords):
+        if next(left, None) is None:
+            raise PowerCut
+        return function(*arguments, **keywords)
+
+    active("--name", "whole", "--quiet")
+    with monkeypatch.context() as patch:
+        patch.setattr(where, what, cut)
+        with pytest.raises(PowerCut):
+            active("--name", "x")
+    for name in TABLES:
+        with open(RUN / name, "a") as file:
+            file.write('{"series": "noi')  # a torn line
+    result = explore("active", "--resume", RUN)
+    assert result.exit_code == 0, result.stderr
+    same_numbers(RUN, Path("runs/active-whole"))
+
+
+def test_a_crash_while_the_folder_is_made_leaves_no_run(active, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record, "_replace", fail)
+    with pytest.raises(AssertionError, match=f"cannot create the run folder {RUN}: No space left on device"):
+        active("--name", "x")
+    assert list(Path("runs").iterdir()) == []
+
+
+def test_a_finished_run_shows_its_result_again(active, explore):
+    first = active("--name", "x")
+    files = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
+    again = explore("active", "--resume", RUN)
+    assert again.exit_code == 0
+    assert "3 of 3 rounds are done" in again.stderr
+    assert again.stdout == first.stdout
+    assert {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()} == files
+    assert json.loads(explore("active", "--resume", RUN, "--json").stdout)["run"] == str(RUN)
+
+
+def test_a_figure_that_is_missing_is_drawn(active, explore):
+    active("--name", "x")
+    (RUN / "learning_curve.png").unlink()
+    explore("active", "--resume", RUN)
+    assert (RUN / "learning_curve.png").exists()
+
+
+def test_resume_refuses_what_would_change_the_protocol(active, explore):
+    active("--name", "x")
+    result = explore("active", "--resume", RUN, "--trials", 3, "-p", "lr=1")
+    assert result.exit_code == 2
+    assert "leave out --trials, -p (allowed with it: --device, --threads, --quiet, --json)" in result.stderr
+
+
+def test_resume_warns_of_another_number_of_threads(active, explore, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(session.recording, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert explore("active", "--name", "x", "--threads", 1, "--epochs", 2, "--trials", 2).exit_code == 130
+    result = explore("active", "--resume", RUN, "--threads", 2)
+    assert result.exit_code == 0
+    assert "Warning: threads was 1 and is 2 now; the last digits may change." in result.stderr
+    assert [s["threads"] for s in json.loads((RUN / "config.json").read_text())["sessions"]] == [1, 2]
+
+
+def damage_config(run):
+    (run / "config.json").write_text('{"settings": {')
+
+
+def damage_checkpoint(run):
+    (run / "checkpoint.pt").write_bytes((run / "checkpoint.pt").read_bytes()[:500])
+
+
+def damage_table(run):
+    (run / "results.csv").write_text("round,labels\n")
+
+
+def foreign_checkpoint(run):
+    shutil.copy("runs/active-other/checkpoint.pt", run)
+
+
+def foreign_file(run):
+    torch.save({"weights": torch.zeros(2)}, run / "checkpoint.pt")
+
+
+def edited_settings(run):
+    text = (run / "config.json").read_text()
+    (run / "config.json").write_text(text.replace('"trials": 2', '"trials": 3'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (shutil.rmtree, f"there is no run folder {RUN}"),
+        (lambda run: (run / "config.json").unlink(), "it has no config.json"),
+        (lambda run: (run / "checkpoint.pt").unlink(), "it has no checkpoint.pt"),
+        (lambda run: (run / "results.csv").unlink(), "results.csv is damaged: it is missing"),
+        (damage_config, "config.json is damaged"),
+        (damage_checkpoint, "checkpoint.pt is damaged"),
+        (damage_table, "results.csv is damaged: it has 13 bytes"),
+        (foreign_checkpoint, "does not belong to runs/active-x/config.json"),
+        (foreign_file, "is not a checkpoint that this version of explore reads"),
+        (edited_settings, "does not belong to runs/active-x/config.json"),
+    ],
+)
+def test_resume_of_a_damaged_run(active, explore, damage, message):
+    active("--name", "x", "--rounds", 2)
+    active("--name", "other", "--rounds", 2, "--seed", 1)
+    damage(RUN)
+    result = explore("active", "--resume", RUN)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_resume_of_a_run_on_changed_data(active, explore):
+    rows = [f"{i},{i * i % 7}" for i in range(50)]
+    Path("d.csv").write_text("\n".join(["a,y", *rows]))
+    active("--name", "x", "--data", "d.csv", "--target", "y", "--initial", 5)
+    Path("d.csv").write_text("\n".join(["a,y", *rows[:-1], "49,1"]))
+    result = explore("active", "--resume", RUN)
+    assert result.exit_code == 2
+    assert "the data of d have changed since the run began" in result.stderr
+
+
+def test_resume_of_another_command(explore):
+    record.Run.create(RUN, {"command": "dream"}, {}, {"device": "cpu"})
+    result = explore("active", "--resume", RUN)
+    assert result.exit_code == 2
+    assert "is a run of explore dream, not of active" in result.stderr

@@ -97,7 +97,7 @@ def posterior(name: str, net: Any, likelihood: Any, preset_name: str | None = No
         >>> from explore.likelihoods import Gaussian
         >>> from explore.nets import Net, mlp
         >>> posterior("noisy-kfac", Net(mlp(13, [50], 1)), Gaussian(), "small", epochs=200).beta
-        0.01
+        0.02
     """
     cls = find("posteriors", name)
     return cls(net=net, likelihood=likelihood, **(preset(cls, preset_name) | settings))

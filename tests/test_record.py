@@ -7,7 +7,7 @@ import os
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from explore.errors import InputError
 from explore.record import Run, plain, session

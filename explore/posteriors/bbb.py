@@ -105,5 +105,5 @@ class _Local:
 
 PRESETS: dict[str, dict[str, object]] = {
     "paper": {},
-    "small": {"kl_weight": 0.5},
+    "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
 }

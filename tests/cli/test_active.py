@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import explore
 from explore import record
@@ -77,7 +77,7 @@ def test_report_and_run_folder(active):
     recorded = config()
     assert recorded["settings"]["preset"] == "small"
     assert recorded["settings"]["standardise"] == "labelled"
-    assert recorded["settings"]["posterior_settings"]["beta"] == 0.01
+    assert recorded["settings"]["posterior_settings"]["beta"] == 0.02
     assert recorded["settings"]["likelihood_settings"]["prior_shape"] == 6.0
     (session,) = recorded["sessions"]
     assert session["threads"] == 1
@@ -169,7 +169,7 @@ def test_settings_reach_the_posterior(active):
 def test_seed_and_settings_change_the_numbers(as_json):
     base = as_json("--rounds", 1)["rmse"]["active"]["mean"]
     assert as_json("--rounds", 1)["rmse"]["active"]["mean"] == base
-    for change in (["--seed", 1], ["--hidden", "5"], ["--standardise", "none"], ["-p", "lr=0.02"], ["--samples", 6]):
+    for change in (["--seed", 1], ["--hidden", "5"], ["--standardise", "none"], ["-p", "lr=0.03"], ["--samples", 6]):
         assert as_json("--rounds", 1, *change)["rmse"]["active"]["mean"] != base
 
 

@@ -178,7 +178,7 @@ def test_every_numeric_setting_is_checked(name):
 
 @every
 def test_presets_are_valid_settings(name):
-    for preset in vars(__import__(CLASSES[name].__module__, fromlist=["PRESETS"]))["PRESETS"]:
+    for preset in registry.presets(CLASSES[name]):
         build(name, **registry.preset(CLASSES[name], preset))
 
 

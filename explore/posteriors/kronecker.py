@@ -123,11 +123,11 @@ class EigenFactor(NamedTuple):
         return torch.einsum("rij,rjp,rop,rio->r", inputs, 1 / new.precision, outputs, self.precision)
 
     def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
-        return self._diagonal.quad(self._rotate(taps))
+        return self._diagonal.quad(rotate(taps, self.inputs, self.outputs))
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
         """With the basis held fixed: what can change is r."""
-        return self._diagonal.curvature(self._rotate(taps))
+        return self._diagonal.curvature(rotate(taps, self.inputs, self.outputs))
 
     def dense(self) -> Float[Tensor, "R w w"]:
         basis = torch.einsum("rij,rop->riojp", self.inputs, self.outputs).flatten(1, 2).flatten(2, 3)
@@ -143,9 +143,11 @@ class EigenFactor(NamedTuple):
     def _from(self, v: Tensor) -> Tensor:
         return two_sided(self.inputs.mT, v, self.outputs.mT)
 
-    def _rotate(self, taps: Taps) -> Taps:
-        a = torch.einsum("rsbti,rij->rsbtj", taps.inputs, self.inputs)
-        return Taps(a, torch.einsum("rsbto,rop->rsbtp", taps.grads, self.outputs))
+
+def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
+    """The taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
+    a = torch.einsum("rsbti,rij->rsbtj", taps.inputs, inputs)
+    return Taps(a, torch.einsum("rsbto,rop->rsbtp", taps.grads, outputs))
 
 
 def _gram(root: Tensor) -> Tensor:

@@ -17,20 +17,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.linalg import eigh, inverse_root
-from explore.posteriors import natural
-from explore.posteriors.base import Common, common, settle
-from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.kronecker import EigenFactor, KroneckerFactor
-from explore.posteriors.structures import Blocks, PerLayer
+from explore.posteriors.natural import NaturalGradient
+from explore.posteriors.structures import PerLayer
 from explore.rng import Rng
-from explore.shapes import Batch, Info, Means, Taps
+from explore.shapes import Taps
 
 
 class Moments(NamedTuple):
@@ -48,6 +46,7 @@ class Kronecker:
     term; "exact" is A (x) S + gamma I, by eigendecomposition.
     """
 
+    beta: float = 0.001  # averaging rate
     damping: Literal["split", "exact"] = "split"
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Moments:
@@ -59,9 +58,9 @@ class Kronecker:
 
         return Moments(start(inputs), start(outputs))
 
-    def observe(self, moments: Moments, taps: Taps, rate: float) -> Moments:
+    def observe(self, moments: Moments, taps: Taps, schedule: float, step: int) -> Moments:
         """A is summed over positions and S averaged, so that A (x) S has the scale of an example's gradient (KFC)."""
-        t = taps.grads.shape[3]
+        t, rate = taps.grads.shape[3], self.beta * schedule
         a, g = taps.inputs.flatten(1, 3), taps.grads.flatten(1, 3)
         return Moments(
             torch.baddbmm(moments.inputs, a.mT, a, beta=1 - rate, alpha=rate * t / a.shape[1]),
@@ -82,101 +81,15 @@ class Kronecker:
         return KroneckerFactor(a, s), ok_a & ok_s
 
 
-class NoisyKFACState(NamedTuple):
-    """The state of `NoisyKFAC`."""
-
-    common: Common
-    mean: Means  # M
-    momentum: Means
-    moments: tuple[Moments, ...]  # A, S
-    sampling: Blocks  # F + gamma: the posterior's precision, times lambda / N
-    step_factor: Blocks  # F + gamma': what the mean step is preconditioned with
-
-
 @dataclass(frozen=True, kw_only=True)
-class NoisyKFAC(GaussianPosterior):
+class NoisyKFAC(NaturalGradient):
     """Noisy K-FAC; the defaults are the paper's for regression on the UCI sets."""
 
-    samples: int = 10  # S, weight samples a step
-    lr: float = 0.01  # alpha
-    beta: float = 0.001  # averaging rate of A and S
-    lr_decay: float = 0.1  # what alpha and beta are multiplied with ...
-    lr_decay_at: float = 0.5  # ... after this part of the training
-    momentum: float = 0.9  # of the gradient, before preconditioning
     damping: Literal["split", "exact"] = "split"
-    extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
-    factor_interval: int = 1  # T_inv: steps between factorisations
-    fisher: Literal["true", "empirical"] = "true"  # targets drawn from the model, or the data's
-
-    ranges: ClassVar[dict[str, str]] = {
-        "beta": "(0, 1]",
-        "lr_decay": "(0, 1]",
-        "lr_decay_at": "[0, 1]",
-        "momentum": "[0, 1)",
-        "extrinsic_damping": "[0, inf)",
-    }
 
     @property
     def structure(self) -> PerLayer:
-        """How the Fisher matrix is approximated."""
-        return PerLayer(Kronecker(self.damping))
-
-    def init(self, n_data: float, replicas: int, rng: Rng) -> NoisyKFACState:
-        shared = common(n_data, replicas, self.likelihood, rng)
-        mean = self.net.glorot(replicas, rng)
-        moments = self.structure.init(self.net.shapes, replicas, rng)
-        sampling, step_factor, _ = self._factor(moments, float(shared.n_data))
-        zeros = tuple(torch.zeros_like(m) for m in mean)
-        return NoisyKFACState(shared, mean, zeros, moments, sampling, step_factor)
-
-    def update(
-        self, state: NoisyKFACState, batch: Batch, rng: Rng, progress: float = 0.0
-    ) -> tuple[NoisyKFACState, Info]:
-        shared, y = state.common, batch.y.unsqueeze(1)
-        n_data, step = float(shared.n_data), int(shared.step) + 1
-        schedule = natural.decay(progress, self.lr_decay_at, self.lr_decay)
-
-        weights = self.sample(state, self.samples, rng)
-        noise = self.likelihood.draw(shared.noise, self.samples, rng)
-        out, pullback = self.net.forward(weights, batch.x)
-        taps = pullback(self.likelihood.score(noise, out, y))
-        fisher = taps
-        if self.fisher == "true":
-            fisher = pullback(self.likelihood.score(noise, out, self.likelihood.sample(noise, out, rng)))
-
-        moments = self.structure.observe(state.moments, fisher, self.beta * schedule)
-        sampling, step_factor, ok = state.sampling, state.step_factor, None
-        if step % self.factor_interval == 0:
-            sampling, step_factor, ok = self._factor(moments, n_data)
-
-        gamma = self.kl_weight / (n_data * self.prior_variance)
-        gradient = tuple(
-            torch.sub(g, w.mean(1), alpha=gamma) for g, w in zip(natural.mean_gradient(taps), weights, strict=True)
-        )
-        average, corrected = natural.momentum(state.momentum, gradient, self.momentum, step)
-        direction = step_factor.solve(tuple(v.unsqueeze(1) for v in corrected))
-        mean = tuple(
-            torch.add(m, d.squeeze(1), alpha=self.lr * schedule) for m, d in zip(state.mean, direction, strict=True)
-        )
-
-        shared = shared._replace(
-            noise=self.likelihood.update(shared.noise, out, y, n_data, self.kl_weight),
-            step=torch.tensor(step),
-        )
-        new = NoisyKFACState(shared, mean, average, moments, sampling, step_factor)
-        info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(new, state, mean, ok), info
-
-    def gaussian(self, state: NoisyKFACState) -> tuple[Means, Blocks, float]:
-        return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)
-
-    def _factor(self, moments: tuple[Moments, ...], n_data: float) -> tuple[Blocks, Blocks, Tensor]:
-        gamma = self.kl_weight / (n_data * self.prior_variance)
-        sampling, ok = self.structure.factor(moments, gamma)
-        if self.extrinsic_damping == 0:
-            return sampling, sampling, ok
-        step_factor, ok_step = self.structure.factor(moments, gamma + self.extrinsic_damping)
-        return sampling, step_factor, ok & ok_step
+        return PerLayer(Kronecker(self.beta, self.damping))
 
 
 PRESETS: dict[str, dict[str, object]] = {

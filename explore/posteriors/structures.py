@@ -58,8 +58,11 @@ class Structure(Protocol):
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
         """Statistics before any data."""
 
-    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], rate: float) -> Statistics:
-        """The statistics moved a fraction `rate` towards those of a batch."""
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: float, step: int) -> Statistics:
+        """The statistics moved towards those of a batch, by the structure's own rates times `schedule`.
+
+        `step` counts updates from 1; what is done now and then is done when its interval divides it.
+        """
 
     def factor(self, statistics: Statistics, damping: float) -> tuple[Factor, Bool[Tensor, " R"]]:
         """F + damping, and which replicas it succeeded for."""
@@ -102,7 +105,7 @@ class Blocks(NamedTuple):
 class PerLayer:
     """A structure made of one rule applied to each layer by itself.
 
-    A rule has `init(inputs, outputs, replicas, rng)`, `observe(statistics, taps, rate)` and
+    A rule has `init(inputs, outputs, replicas, rng)`, `observe(statistics, taps, schedule, step)` and
     `factor(statistics, damping)` for a single layer.
     """
 
@@ -112,8 +115,8 @@ class PerLayer:
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
         return tuple(self.rule.init(i, o, replicas, rng) for i, o in shapes)
 
-    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], rate: float) -> Statistics:
-        return tuple(self.rule.observe(q, t, rate) for q, t in zip(statistics, taps, strict=True))
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: float, step: int) -> Statistics:
+        return tuple(self.rule.observe(q, t, schedule, step) for q, t in zip(statistics, taps, strict=True))
 
     def factor(self, statistics: Statistics, damping: float) -> tuple[Blocks, Bool[Tensor, " R"]]:
         blocks, oks = zip(*(self.rule.factor(q, damping) for q in statistics), strict=True)
@@ -162,3 +165,23 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
     if a.shape[3] == 1:
         return torch.einsum("rsbi,rsbo->rbio", a.squeeze(3).square(), g.squeeze(3).square()) / g.shape[1]
     return torch.einsum("rsbti,rsbto->rsbio", a, g).square().mean(1)
+
+
+def mean_squares(taps: Taps, budget: int = 2**24) -> Float[Tensor, "R I O"]:
+    """E[g^2] over samples and examples, the diagonal of the Fisher matrix.
+
+    Without positions it is one product of squares; with them, no more per-example gradients are held at once than
+    `budget` numbers allow.
+    """
+    a, g = taps.inputs, taps.grads
+    if a.shape[3] == 1:
+        if a.shape[1] == 1:
+            g = g.square().mean(1, keepdim=True)
+        else:
+            g = g.square()
+        a, g = a.square().flatten(1, 3), g.flatten(1, 3)
+        return a.mT @ g / g.shape[1]
+    size = max(1, budget // (g.shape[0] * g.shape[1] * a.shape[4] * g.shape[4]))
+    parts = (slice(i, i + size) for i in range(0, g.shape[2], size))
+    sums = [mean_square_gradients(Taps(a[:, :, part], g[:, :, part])).sum(1) for part in parts]
+    return torch.stack(sums).sum(0) / g.shape[2]

@@ -29,7 +29,7 @@ MLP = Net(mlp(2, [4], 2))
 CONV = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)))
 
 # Rates at which a few updates leave a mark on every part of the state.
-LIVELY: dict[str, dict] = {"noisy-kfac": {"beta": 0.1}}
+LIVELY: dict[str, dict] = {"noisy-kfac": {"beta": 0.1}, "noisy-ekfac": {"beta": 0.1, "omega": 0.2, "basis_interval": 2}}
 
 every = pytest.mark.parametrize("name", CLASSES)
 variational = pytest.mark.parametrize("name", VARIATIONAL)
@@ -245,6 +245,7 @@ def test_density_equals_the_dense_gaussian(name):
 LINEAR: dict[str, dict] = {
     "bbb": {"lr": 0.05, "initial_std": 0.3},
     "noisy-kfac": {"lr": 0.2, "beta": 0.05, "damping": "exact"},
+    "noisy-ekfac": {"lr": 0.2, "beta": 0.05, "omega": 0.05},
 }
 VARIANTS: list[tuple[str, dict]] = [(name, {}) for name in VARIATIONAL] + [
     ("noisy-kfac", {"damping": "split"}),

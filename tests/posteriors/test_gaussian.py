@@ -19,7 +19,7 @@ SAMPLES = 4
 
 def split_directions(state, layer, gamma):
     """Changes of A and S under the papers' damping, which is rebuilt here from the moments."""
-    a, s = (m[0] for m in state.moments[layer])
+    a, s = (m[0] for m in state.statistics[layer])
     pi = (a.diagonal().mean() / s.diagonal().mean()).sqrt()
     return oracles.kronecker_directions(
         a + pi * gamma**0.5 * torch.eye(len(a)), s + gamma**0.5 / pi * torch.eye(len(s))
@@ -28,7 +28,7 @@ def split_directions(state, layer, gamma):
 
 def eigen_directions(state, layer, gamma):
     """Changes of the eigenvalues in the eigenbasis of A (x) S."""
-    basis = torch.kron(*(torch.linalg.eigh(m[0])[1].contiguous() for m in state.moments[layer]))
+    basis = torch.kron(*(torch.linalg.eigh(m[0])[1].contiguous() for m in state.statistics[layer]))
     return torch.einsum("iv,jv->vij", basis, basis)
 
 

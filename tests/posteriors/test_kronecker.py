@@ -51,7 +51,7 @@ def test_dense_of_a_diagonal_in_an_eigenbasis():
 def test_observe_averages_dense_moments(positions, samples):
     taps = Taps(randn(2, samples, 4, positions, 3), randn(2, 3, 4, positions, 2))
     old = Moments(positive(2, 3), positive(2, 2))
-    new = Kronecker().observe(old, taps, 0.2)
+    new = Kronecker(0.2).observe(old, taps, 1.0, 1)
     # The gradient of an example is the sum over positions of a g^T: A carries the sum, S the average.
     close(
         new.inputs, 0.8 * old.inputs + 0.2 * torch.einsum("rsbti,rsbtj->rij", taps.inputs, taps.inputs) / (4 * samples)
@@ -62,21 +62,21 @@ def test_observe_averages_dense_moments(positions, samples):
 
 def test_observe_ignores_how_examples_are_batched():
     taps, old = Taps(randn(2, 3, 4, 2, 3), randn(2, 3, 4, 2, 2)), Moments(positive(2, 3), positive(2, 2))
-    halves = [Kronecker().observe(old, Taps(*(t[:, :, p] for t in taps)), 0.2) for p in (slice(2), slice(2, 4))]
-    whole = Kronecker().observe(old, taps, 0.2)
+    halves = [Kronecker(0.2).observe(old, Taps(*(t[:, :, p] for t in taps)), 1.0, 1) for p in (slice(2), slice(2, 4))]
+    whole = Kronecker(0.2).observe(old, taps, 1.0, 1)
     close(tuple((a + b) / 2 for a, b in zip(*halves, strict=True)), tuple(whole))
 
 
 def test_damping_exact():
     moments = Moments(positive(2, 3), positive(2, 4))
-    factor, ok = Kronecker("exact").factor(moments, 0.05)
+    factor, ok = Kronecker(damping="exact").factor(moments, 0.05)
     assert ok.all()
     close(factor.dense(), kron(*moments) + 0.05 * torch.eye(12))
 
 
 def test_damping_split():
     a, s = Moments(positive(2, 3), 9 * positive(2, 4))
-    factor, ok = Kronecker("split").factor(Moments(a, s), 0.05)
+    factor, ok = Kronecker(damping="split").factor(Moments(a, s), 0.05)
     trace = [m.diagonal(dim1=1, dim2=2).mean(1) for m in (a, s)]
     pi = (trace[0] / trace[1]).sqrt()[:, None, None]
     damped = kron(a + pi * 0.05**0.5 * torch.eye(3), s + 0.05**0.5 / pi * torch.eye(4))
@@ -88,7 +88,7 @@ def test_damping_split():
 def test_a_bad_matrix_is_reported_alone(damping):
     moments = Moments(positive(3, 3), positive(3, 2))
     moments.outputs[1] = torch.nan
-    _, ok = Kronecker(damping).factor(moments, 0.1)
+    _, ok = Kronecker(damping=damping).factor(moments, 0.1)
     assert ok.tolist() == [True, False, True]
 
 
@@ -102,9 +102,9 @@ def fisher_and_factors(module, x, samples, rng):
     jacobian = oracles.jacobians(module.double(), tuple(w[:, :1] for w in layers), x, net.shapes)[:, 0]
     g = torch.einsum("rsbo,rbow->rsbw", score, jacobian)
     fisher = torch.einsum("rsbv,rsbw->rvw", g, g) / (samples * x.shape[1])
-    rule = Kronecker()
+    rule = Kronecker(1.0)
     start = [rule.init(i, o, x.shape[0], rng) for i, o in net.shapes]
-    moments = [rule.observe(m, t, 1.0) for m, t in zip(start, pullback(score), strict=True)]
+    moments = [rule.observe(m, t, 1.0, 1) for m, t in zip(start, pullback(score), strict=True)]
     return fisher, [kron(*m) for m in moments], jacobian
 
 

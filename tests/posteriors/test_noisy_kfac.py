@@ -102,7 +102,7 @@ def test_updates_follow_the_paper(damping, fisher):
     start, x, y = posterior.init(N, 2, rng()), *(t.numpy() for t in data())
     ours = steps(posterior, 2)
     noise = rng(1)
-    layers = [(m, v, *am) for m, v, am in zip(start.mean, start.momentum, start.moments, strict=True)]
+    layers = [(m, v, *am) for m, v, am in zip(start.mean, start.momentum, start.statistics, strict=True)]
     theirs = [[tuple(t[r].numpy() for t in layer) for layer in layers] for r in range(2)]
     for step, state in enumerate(ours, 1):
         drawn = [noise.normal(2, 4, *shape).numpy() for shape in NET.shapes]
@@ -113,14 +113,14 @@ def test_updates_follow_the_paper(damping, fisher):
                 mean, momentum, *moments = theirs[r][layer]
                 np.testing.assert_allclose(state.mean[layer][r], mean, rtol=1e-8, atol=1e-10)
                 np.testing.assert_allclose(state.momentum[layer][r], momentum, rtol=1e-8, atol=1e-10)
-                for got, expected in zip(state.moments[layer], moments, strict=True):
+                for got, expected in zip(state.statistics[layer], moments, strict=True):
                     np.testing.assert_allclose(got[r], expected, rtol=1e-8, atol=1e-10)
 
 
 def test_extrinsic_damping_enters_the_mean_step_only():
     plain, damped = (steps(build(extrinsic_damping=e))[0] for e in (0.0, 10.0))
     same = lambda a, b: [torch.equal(p, q) for (_, p), (_, q) in zip(tree.leaves(a), tree.leaves(b), strict=True)]  # noqa: E731
-    assert all(same(plain.sampling, damped.sampling)) and all(same(plain.moments, damped.moments))
+    assert all(same(plain.sampling, damped.sampling)) and all(same(plain.statistics, damped.statistics))
     start = build().init(N, 2, rng()).mean
     for before, free, held in zip(start, plain.mean, damped.mean, strict=True):
         assert 0 < (held - before).norm() < 0.2 * (free - before).norm()
@@ -132,10 +132,10 @@ def test_factors_are_renewed_at_their_interval():
     start = build().init(N, 2, rng())
     assert torch.equal(factors[0], start.sampling.blocks[0].inputs) and torch.equal(factors[1], factors[0])
     assert not torch.equal(factors[2], factors[1]) and torch.equal(factors[3], factors[2])
-    moments = [s.moments[0].inputs for s in states]
+    moments = [s.statistics[0].inputs for s in states]
     assert all(not torch.equal(a, b) for a, b in zip(moments, moments[1:], strict=False))
     # What is renewed is the factor of the moments at that step.
-    fresh, _ = build().structure.factor(states[2].moments, 0.7 / (N * 0.6))
+    fresh, _ = build().structure.factor(states[2].statistics, 0.7 / (N * 0.6))
     assert torch.equal(fresh.blocks[0].inputs, factors[2])
 
 

@@ -125,7 +125,7 @@ class Toy:
     def init(self, inputs, outputs, replicas, rng):
         return torch.ones(replicas, inputs, outputs, dtype=torch.float64)
 
-    def observe(self, statistics, taps, rate):
+    def observe(self, statistics, taps, rate, step):
         return statistics - rate * taps.grads.sum((1, 2, 3)).unsqueeze(1)
 
     def factor(self, statistics, damping):
@@ -136,7 +136,7 @@ def test_per_layer_lifts_a_rule_and_fails_where_one_layer_does():
     structure, t = PerLayer(Toy()), taps(1)
     t[1].grads[0], t[1].grads[1] = -1.0, 1.0  # sums over S and B: -12 and 12
     t[0].grads[:] = 0.0
-    statistics = structure.observe(structure.init(SHAPES, R, Rng(0)), t, 0.5)
+    statistics = structure.observe(structure.init(SHAPES, R, Rng(0)), t, 0.5, 1)
     factor, ok = structure.factor(statistics, 7.0)
     assert ok.tolist() == [True, False]
     expected = [torch.tensor([8.0] * 6 + [1 + 6 + 7.0] * 8), torch.tensor([8.0] * 6 + [1 - 6 + 7.0] * 8)]

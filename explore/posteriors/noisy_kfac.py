@@ -73,12 +73,18 @@ class Kronecker:
             (la, qa, ok_a), (ls, qs, ok_s) = eigh(moments.inputs), eigh(moments.outputs)
             eigenvalues = la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1)
             return EigenFactor(qa, qs, eigenvalues + damping), ok_a & ok_s
-        mean_a, mean_s = (m.diagonal(dim1=1, dim2=2).mean(1) for m in moments)
-        pi = ((mean_a + 1e-8) / (mean_s + 1e-8)).sqrt()[:, None, None]
-        eye_a, eye_s = (torch.eye(m.shape[1], dtype=m.dtype, device=m.device) for m in moments)
-        a, ok_a = inverse_root(moments.inputs + pi * math.sqrt(damping) * eye_a)
-        s, ok_s = inverse_root(moments.outputs + math.sqrt(damping) / pi * eye_s)
+        a, s = damped(moments, damping)
+        (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
         return KroneckerFactor(a, s), ok_a & ok_s
+
+
+def damped(moments: Moments, damping: float) -> Moments:
+    """A^gamma and S^gamma: the damping split between the two factors in proportion to their size."""
+    mean_a, mean_s = (m.diagonal(dim1=1, dim2=2).mean(1) for m in moments)
+    pi = ((mean_a + 1e-8) / (mean_s + 1e-8)).sqrt()[:, None, None]
+    eye_a, eye_s = (torch.eye(m.shape[1], dtype=m.dtype, device=m.device) for m in moments)
+    split = math.sqrt(damping)
+    return Moments(moments.inputs + pi * split * eye_a, moments.outputs + split / pi * eye_s)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,9 +147,7 @@ class Diagonal(NamedTuple):
         return (self.precision / new.precision).sum((1, 2))
 
     def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
-        a, g = taps.inputs, taps.grads
-        mean = torch.einsum("rsbti,rsbto->rbio", a, g) / g.shape[1]
-        return torch.einsum("rbio,rio->rb", mean.square(), 1 / self.precision)
+        return torch.einsum("rbio,rio->rb", mean_gradients(taps).square(), 1 / self.precision)
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
         squares = mean_square_gradients(taps)
@@ -159,12 +157,22 @@ class Diagonal(NamedTuple):
         return torch.diag_embed(self.precision.flatten(1))
 
 
+def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
+    """E_s[g_b], each example's weight gradient averaged over samples."""
+    return torch.einsum("rsbti,rsbto->rbio", taps.inputs, taps.grads) / taps.grads.shape[1]
+
+
+def sample_gradients(taps: Taps) -> Float[Tensor, "R S B I O"]:
+    """Each example's weight gradient for each sample."""
+    return torch.einsum("rsbti,rsbto->rsbio", taps.inputs, taps.grads)
+
+
 def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
     """E_s[g_b^2] of each example's weight gradient; over positions the gradient is summed BEFORE squaring."""
     a, g = taps.inputs, taps.grads
     if a.shape[3] == 1:
         return torch.einsum("rsbi,rsbo->rbio", a.squeeze(3).square(), g.squeeze(3).square()) / g.shape[1]
-    return torch.einsum("rsbti,rsbto->rsbio", a, g).square().mean(1)
+    return sample_gradients(taps).square().mean(1)
 
 
 def mean_squares(taps: Taps, budget: int = 2**24) -> Float[Tensor, "R I O"]:

@@ -1,0 +1,233 @@
+"""Noisy block-tridiagonal K-FAC: neighbouring layers are correlated, their covariance is block tridiagonal.
+
+Zhang et al. 2017 (NNG-BlkTri) with the approximation of Martens and Grosse: Optimizing Neural Networks with
+Kronecker-factored Approximate Curvature (2015), Section 4.3 and Appendix B. For dense layers l = 1..L with inputs a_l
+and output gradients g_l (of the same sample and the same drawn targets),
+
+    A_lk = E[a_l a_k^T],  S_lk = E[g_l g_k^T] for k = l, l+1;  A_ll and S_ll are damped as in noisy K-FAC first
+    Psi_l = Psi^A_l (x) Psi^S_l,   Psi^A_l = A_l,l+1 A_l+1,l+1^-1,   Psi^S_l = S_l,l+1 S_l+1,l+1^-1
+    Sigma_l = A_ll (x) S_ll - (Psi^A A_l+1,l+1 Psi^A^T) (x) (Psi^S S_l+1,l+1 Psi^S^T),   Sigma_L = A_LL (x) S_LL
+    F^-1 = Xi^T diag(Sigma_1^-1, ..., Sigma_L^-1) Xi,   Xi = I with -Psi_l at block (l, l+1)
+
+so a sample is X_l = Sigma_l^-1/2 eps_l, W_1 = X_1, W_l+1 = X_l+1 - Psi_l^T X_l. It is one factor over all layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from explore.errors import InputError
+from explore.linalg import eigh, inverse_root
+from explore.posteriors.kronecker import two_sided
+from explore.posteriors.natural import NaturalGradient
+from explore.posteriors.noisy_kfac import Kronecker, Moments, damped
+from explore.posteriors.structures import mean_gradients, sample_gradients
+from explore.rng import Rng
+from explore.shapes import Means, Taps, Weights, flatten, unflatten
+
+DENSE = 4096  # up to this many weights the trace of a KL is exact
+PROBES = 1024  # beyond it, so many random vectors estimate it
+
+
+class Conditional(NamedTuple):
+    """Sigma_l = A (x) S - C (x) D of one layer, diagonal in a basis that is not orthonormal: K^T Sigma K = d."""
+
+    inputs: Float[Tensor, "R I I"]  # K_A: K_A^T A K_A = I and K_A^T C K_A diagonal
+    outputs: Float[Tensor, "R O O"]  # K_S
+    inputs_inverse: Float[Tensor, "R I I"]  # K_A^-T = A K_A
+    outputs_inverse: Float[Tensor, "R O O"]
+    inputs_rotation: Float[Tensor, "R I I"]  # L^T K_A for A = L L^T, orthonormal
+    outputs_rotation: Float[Tensor, "R O O"]
+    diagonal: Float[Tensor, "R I O"]  # d = 1 - s_A s_S^T
+
+    def solve(self, v: Tensor) -> Tensor:
+        x = two_sided(self.inputs, v, self.outputs) / self.diagonal.unsqueeze(1)
+        return two_sided(self.inputs.mT, x, self.outputs.mT)
+
+    def multiply(self, v: Tensor) -> Tensor:
+        x = two_sided(self.inputs_inverse, v, self.outputs_inverse) * self.diagonal.unsqueeze(1)
+        return two_sided(self.inputs_inverse.mT, x, self.outputs_inverse.mT)
+
+    def root(self, eps: Tensor) -> Tensor:
+        # Rotated first: eigenvectors of equal eigenvalues are arbitrary, and the sample must not depend on them.
+        x = two_sided(self.inputs_rotation, eps, self.outputs_rotation) * self.diagonal.rsqrt().unsqueeze(1)
+        return two_sided(self.inputs.mT, x, self.outputs.mT)
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        i, o = self.diagonal.shape[1:]
+        basis = o * torch.linalg.slogdet(self.inputs)[1] + i * torch.linalg.slogdet(self.outputs)[1]
+        return self.diagonal.log().sum((1, 2)) - 2 * basis
+
+
+class Link(NamedTuple):
+    """Psi_l, from layer l + 1 to layer l."""
+
+    inputs: Float[Tensor, "R I J"]  # Psi^A
+    outputs: Float[Tensor, "R O P"]  # Psi^S
+
+    def multiply(self, v: Tensor) -> Tensor:
+        """Psi v: [R, S, J, P] -> [R, S, I, O]."""
+        return two_sided(self.inputs.mT, v, self.outputs.mT)
+
+    def transposed(self, v: Tensor) -> Tensor:
+        """Psi^T v: [R, S, I, O] -> [R, S, J, P]."""
+        return two_sided(self.inputs, v, self.outputs)
+
+
+class BlockTridiagonalFactor(NamedTuple):
+    """F + damping over all layers."""
+
+    conditionals: tuple[Conditional, ...]
+    links: tuple[Link, ...]
+
+    def solve(self, v: Weights) -> Weights:
+        ahead = [link.multiply(x) for link, x in zip(self.links, v[1:], strict=True)]
+        u = [*(x - y for x, y in zip(v[:-1], ahead, strict=True)), v[-1]]
+        return self._up(tuple(c.solve(x) for c, x in zip(self.conditionals, u, strict=True)))
+
+    def multiply(self, v: Weights) -> Weights:
+        z = [v[0]]
+        for link, x in zip(self.links, v[1:], strict=True):
+            z.append(x + link.transposed(z[-1]))
+        y = [c.multiply(x) for c, x in zip(self.conditionals, z, strict=True)]
+        for i in reversed(range(len(self.links))):
+            y[i] = y[i] + self.links[i].multiply(y[i + 1])
+        return tuple(y)
+
+    def root(self, eps: Weights) -> Weights:
+        return self._up(tuple(c.root(e) for c, e in zip(self.conditionals, eps, strict=True)))
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        return torch.stack([c.logdet() for c in self.conditionals]).sum(0)
+
+    def variance(self) -> Means:
+        found = [_spread(c.inputs, c.outputs, c.diagonal) for c in self.conditionals]
+        for i, (link, c) in enumerate(zip(self.links, self.conditionals, strict=False)):
+            found[i + 1] = found[i + 1] + _spread(link.inputs.mT @ c.inputs, link.outputs.mT @ c.outputs, c.diagonal)
+        return tuple(found)
+
+    def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
+        """Exact up to 4096 weights, an estimate by random vectors (the same ones every time) beyond."""
+        shapes = tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
+        like = self.conditionals[0].diagonal
+        replicas, weights = len(like), sum(i * o for i, o in shapes)
+        if weights <= DENSE:
+            probes, count = torch.eye(weights, dtype=like.dtype, device=like.device).expand(replicas, -1, -1), 1
+        else:
+            probes, count = Rng(0, like.device, like.dtype).normal(replicas, PROBES, weights), PROBES
+        x = new.root(unflatten(probes, shapes))
+        return (flatten(x) * flatten(self.multiply(x))).sum((1, 2)) / count
+
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        g = tuple(mean_gradients(t) for t in taps)
+        return (flatten(g) * flatten(self.solve(g))).sum(2)
+
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        """Of the whole matrix: the projection on block-tridiagonal ones has no closed form."""
+        g = tuple(sample_gradients(t) for t in taps)  # [R, S, B, I, O]
+        solved = self.solve(tuple(x.flatten(1, 2) for x in g))
+        left, right = flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3])
+        gram = torch.einsum("rsbw,rtbw->rbst", left, right)
+        return gram.square().mean((2, 3))
+
+    def dense(self) -> Float[Tensor, "R W W"]:
+        shapes = tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
+        like = self.conditionals[0].diagonal
+        eye = torch.eye(sum(i * o for i, o in shapes), dtype=like.dtype, device=like.device)
+        return flatten(self.multiply(unflatten(eye.expand(len(like), -1, -1), shapes)))
+
+    def _up(self, x: Weights) -> Weights:
+        """Xi^T x."""
+        back = [link.transposed(y) for link, y in zip(self.links, x[:-1], strict=True)]
+        return (x[0], *(y - z for y, z in zip(x[1:], back, strict=True)))
+
+
+class Chain(NamedTuple):
+    """Running second moments within layers, and between each layer and the next."""
+
+    within: tuple[Moments, ...]  # A_ll, S_ll
+    between: tuple[Moments, ...]  # A_l,l+1, S_l,l+1
+
+
+@dataclass(frozen=True)
+class BlockTridiagonalKronecker:
+    """The structure; its moments within a layer are those of K-FAC."""
+
+    kronecker: Kronecker
+
+    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Chain:
+        within = tuple(self.kronecker.init(i, o, replicas, rng) for i, o in shapes)
+        between = tuple(
+            Moments(*(x.new_zeros(replicas, x.shape[1], y.shape[1]) for x, y in zip(left, right, strict=True)))
+            for left, right in zip(within[:-1], within[1:], strict=True)
+        )
+        return Chain(within, between)
+
+    def observe(self, q: Chain, taps: tuple[Taps, ...], schedule: float, step: int) -> Chain:
+        if any(t.grads.shape[3] != 1 for t in taps):
+            raise InputError("block-tridiagonal takes dense layers with one position only; a convolution has several")
+        within = tuple(self.kronecker.observe(m, t, schedule, step) for m, t in zip(q.within, taps, strict=True))
+        rate = self.kronecker.beta * schedule
+        between = tuple(
+            Moments(*(torch.lerp(m, _cross(x, y), rate) for m, x, y in zip(moments, left, right, strict=True)))
+            for moments, left, right in zip(q.between, taps[:-1], taps[1:], strict=True)
+        )
+        return Chain(within, between)
+
+    def factor(self, q: Chain, damping: float) -> tuple[BlockTridiagonalFactor, Bool[Tensor, " R"]]:
+        diagonal = [damped(m, damping) for m in q.within]
+        roots = [[inverse_root(m) for m in pair] for pair in diagonal]
+        oks = [ok for pair in roots for _, ok in pair]
+        links, conditionals = [], []
+        for i, pair in enumerate(diagonal):
+            inner = [torch.zeros_like(m) for m in pair]  # C, D; the last layer has none
+            if i < len(q.between):
+                following = [root.mT @ root for root, _ in roots[i + 1]]  # A_l+1,l+1^-1, S_l+1,l+1^-1
+                link = Link(*(x @ y for x, y in zip(q.between[i], following, strict=True)))
+                inner = [p @ x.mT for p, x in zip(link, q.between[i], strict=True)]
+                links.append(link)
+            basis, rotation, spectrum = [], [], []
+            for (root, _), c in zip(roots[i], inner, strict=True):
+                values, vectors, ok = eigh(root @ c @ root.mT)
+                basis.append(root.mT @ vectors)
+                rotation.append(vectors)
+                spectrum.append(values.clamp(0, 1))
+                oks.append(ok)
+            # Rounding can take a product of eigenvalues to 1, where Sigma_l is singular.
+            d = (1 - spectrum[0].unsqueeze(2) * spectrum[1].unsqueeze(1)).clamp_min(1e-6)
+            (k_a, k_s), (e_a, e_s) = basis, rotation
+            conditionals.append(Conditional(k_a, k_s, pair.inputs @ k_a, pair.outputs @ k_s, e_a, e_s, d))
+        return BlockTridiagonalFactor(tuple(conditionals), tuple(links)), torch.stack(oks).all(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTridiagonal(NaturalGradient):
+    """Noisy block-tridiagonal K-FAC; the paper gives no settings of its own, so these are noisy K-FAC's."""
+
+    @property
+    def structure(self) -> BlockTridiagonalKronecker:
+        return BlockTridiagonalKronecker(Kronecker(self.beta))
+
+
+def _spread(inputs: Tensor, outputs: Tensor, diagonal: Tensor) -> Tensor:
+    """The diagonal of K diag(1/d) K^T."""
+    return torch.einsum("rij,rjp,rop->rio", inputs.square(), 1 / diagonal, outputs.square())
+
+
+def _cross(x: Float[Tensor, "R _S B 1 _I"], y: Float[Tensor, "R S B 1 _J"]) -> Tensor:
+    """E[x y^T] over samples and examples."""
+    return torch.einsum("rsbti,rsbtj->rij", x, y) / (y.shape[1] * y.shape[2])
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    "paper": {},
+    "small": {
+        "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
+        "factor_interval": 10,
+    },
+}  # fmt: skip

@@ -1,0 +1,134 @@
+"""Block-tridiagonal K-FAC against the matrices of Martens and Grosse (2015), written out."""
+
+import pytest
+import torch
+from torch import nn
+
+from explore.errors import InputError
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
+from explore.posteriors import block_tridiagonal
+from explore.posteriors.block_tridiagonal import BlockTridiagonal, BlockTridiagonalKronecker
+from explore.posteriors.noisy_kfac import Kronecker, damped
+from explore.rng import Rng
+from explore.shapes import Batch, Taps, flatten, unflatten
+
+SHAPES = ((4, 3), (4, 2), (3, 2))
+R, S, B, GAMMA = 2, 3, 6, 0.3
+EDGES = [0, 12, 20, 26]
+
+
+def rng(seed=0):
+    return Rng(seed, dtype=torch.float64)
+
+
+def taps(seed=1):
+    """Neighbouring layers share a part, so that their moments are correlated; the first inputs have S = 1."""
+    r = rng(seed)
+    common = r.normal(R, S, B, 1, 1)
+    inputs = [r.normal(R, 1 if i == 0 else S, B, 1, n) for i, (n, _) in enumerate(SHAPES)]
+    return tuple(
+        Taps(a if i == 0 else a + 1.5 * common, r.normal(R, S, B, 1, o) + 1.5 * common)
+        for i, (a, (_, o)) in enumerate(zip(inputs, SHAPES, strict=True))
+    )
+
+
+def statistics():
+    structure = BlockTridiagonalKronecker(Kronecker(0.5))
+    q = structure.init(SHAPES, R, rng())
+    for step in range(1, 4):
+        q = structure.observe(q, taps(step), 1.0, step)
+    return structure, q
+
+
+def kron(a, s):
+    return torch.stack([torch.kron(x.contiguous(), y.contiguous()) for x, y in zip(a, s, strict=True)])
+
+
+def oracle(q):
+    """F^-1 = Xi^T Lambda Xi, dense."""
+    diagonal = [damped(m, GAMMA) for m in q.within]
+    blocks, xi = [], torch.eye(26, dtype=torch.float64).repeat(R, 1, 1)
+    for i, (a, s) in enumerate(diagonal):
+        sigma = kron(a, s)
+        if i < 2:
+            (cross_a, cross_s), (next_a, next_s) = q.between[i], diagonal[i + 1]
+            psi_a, psi_s = cross_a @ next_a.inverse(), cross_s @ next_s.inverse()
+            sigma = sigma - kron(psi_a @ next_a @ psi_a.mT, psi_s @ next_s @ psi_s.mT)
+            xi[:, EDGES[i] : EDGES[i + 1], EDGES[i + 1] : EDGES[i + 2]] = -kron(psi_a, psi_s)
+        blocks.append(sigma.inverse())
+    inverse = torch.stack([torch.block_diag(*rows) for rows in zip(*blocks, strict=True)])
+    return xi.mT @ inverse @ xi
+
+
+def close(actual, expected, rtol=1e-8, atol=1e-10):
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
+
+
+def test_moments_between_layers():
+    structure = BlockTridiagonalKronecker(Kronecker(0.5))
+    t = taps()
+    q = structure.observe(structure.init(SHAPES, R, rng()), t, 1.0, 1)
+    a, b = t[0].inputs.expand(-1, S, -1, -1, -1).flatten(1, 3), t[1].inputs.flatten(1, 3)
+    close(q.between[0].inputs, 0.5 * a.mT @ b / (S * B))
+    close(q.between[1].outputs, 0.5 * t[1].grads.flatten(1, 3).mT @ t[2].grads.flatten(1, 3) / (S * B))
+
+
+def test_the_factor_is_the_dense_matrix():
+    structure, q = statistics()
+    factor, ok = structure.factor(q, GAMMA)
+    inverse = oracle(q)
+    assert ok.all() and inverse[:, :12, 12:20].abs().max() > 1e-3  # the layers are coupled
+    close(factor.dense(), inverse.inverse())
+    v = rng(5).normal(R, 2, 26)
+    parts = unflatten(v, SHAPES)
+    close(flatten(factor.solve(parts)), v @ inverse)
+    close(flatten(factor.multiply(parts)), v @ inverse.inverse())
+    close(factor.logdet(), -torch.logdet(inverse))
+    close(flatten(factor.variance()), inverse.diagonal(dim1=1, dim2=2))
+    root = flatten(factor.root(unflatten(torch.eye(26, dtype=v.dtype).expand(R, -1, -1), SHAPES)))
+    close(root.mT @ root, inverse)
+
+
+def test_it_matches_the_kronecker_blocks_it_approximates():
+    structure, q = statistics()
+    dense = structure.factor(q, GAMMA)[0].dense()
+    for i, m in enumerate(q.within):
+        here = slice(EDGES[i], EDGES[i + 1])
+        close(dense[:, here, here], kron(*damped(m, GAMMA)))
+        if i < 2:
+            close(dense[:, here, EDGES[i + 1] : EDGES[i + 2]], kron(*q.between[i]))
+
+
+def test_trace_exact_and_by_random_vectors(monkeypatch):
+    structure, q = statistics()
+    old, new = structure.factor(q, GAMMA)[0], structure.factor(q, 2.0)[0]
+    exact = (old.dense() @ new.dense().inverse()).diagonal(dim1=1, dim2=2).sum(1)
+    close(old.trace(new), exact)
+    monkeypatch.setattr(block_tridiagonal, "DENSE", 1)
+    monkeypatch.setattr(block_tridiagonal, "PROBES", 20_000)
+    close(old.trace(new), exact, rtol=0.02, atol=0)  # the estimate's error is about 0.3 %
+
+
+def test_quad_and_curvature():
+    structure, q = statistics()
+    factor, t = structure.factor(q, GAMMA)[0], taps(9)
+    g = flatten(tuple(torch.einsum("rsbti,rsbto->rsbio", x.inputs.expand(-1, S, -1, -1, -1), x.grads) for x in t))
+    inverse = oracle(q)
+    mean = g.mean(1)
+    close(factor.quad(t), torch.einsum("rbv,rvw,rbw->rb", mean, inverse, mean))
+    gram = torch.einsum("rsbv,rvw,rtbw->rbst", g, inverse, g)
+    close(factor.curvature(t), gram.square().mean((2, 3)))
+
+
+def test_a_convolution_is_refused():
+    net = Net(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 1)))
+    posterior = BlockTridiagonal(net=net, likelihood=Gaussian())
+    with pytest.raises(InputError, match="dense layers"):
+        posterior.update(posterior.init(4, R, rng()), Batch(rng().normal(R, 4, 1, 4, 4), rng().normal(R, 4, 1)), rng())
+
+
+def test_one_layer_is_noisy_kfac():
+    posterior = BlockTridiagonal(net=Net(mlp(3, [], 2)), likelihood=Gaussian())
+    state = posterior.init(6, R, rng())
+    close(state.sampling.dense(), kron(*damped(state.statistics.within[0], 1 / 6)))

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from explore.likelihoods import Likelihood, Noise
 from explore.nets import Layer, Net
+from explore.posteriors.gaussian import GaussianPosterior
+from explore.shapes import State
 
 BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S; a few MiB stay in the processor's cache
 
@@ -41,10 +43,8 @@ def outputs(net: Net, layers: Sequence[Layer], x: Tensor) -> Iterator[tuple[slic
         x: [R, P, ...] inputs.
     """
     width = max(x[0, 0].numel(), *(i + o for i, o in net.shapes))
-    size = max(1, BUDGET // (x.shape[0] * count(layers) * width))
-    for start in range(0, x.shape[1], size):
-        part = slice(start, min(start + size, x.shape[1]))
-        with torch.no_grad():
+    for part in _parts(x.shape[1], x.shape[0] * count(layers) * width):
+        with torch.no_grad():  # here, not around the generator, whose body runs later
             out = net.output(layers, x[:, part])
         yield part, out
 
@@ -57,6 +57,32 @@ def moments(net: Net, layers: Sequence[Layer], x: Tensor) -> Moments:
         means.append(mean)
         variances.append(variance)
     return Moments(torch.cat(means, 1), torch.cat(variances, 1))
+
+
+def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments:
+    """Moments of the net linearised at the mean weights: f(x; M) and the diagonal of J Sigma J^T, without sampling.
+
+    Args:
+        posterior: one with a Gaussian density.
+        state: of that posterior.
+        x: [R, P, ...] inputs.
+    """
+    mean, precision, scale = posterior.gaussian(state)
+    at_mean = tuple(m.unsqueeze(1) for m in mean)  # S = 1
+    net, means, variances = posterior.net, [], []
+    # An example's gradient is a whole set of weights.
+    for part in _parts(x.shape[1], x.shape[0] * net.weights):
+        out, pullback = net.forward(at_mean, x[:, part])
+        rows = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)
+        variances.append(scale * torch.stack([precision.quad(pullback(row.expand_as(out))) for row in rows], -1))
+        means.append(out.squeeze(1))
+    return Moments(torch.cat(means, 1), torch.cat(variances, 1))
+
+
+def _parts(points: int, width: int) -> Iterator[slice]:
+    """Slices of the points, such that `width` numbers a point stay within the budget."""
+    size = max(1, BUDGET // width)
+    return (slice(start, min(start + size, points)) for start in range(0, points, size))
 
 
 def evaluate(

@@ -5,10 +5,11 @@ import pytest
 import torch
 from scipy import stats
 
-from explore import predict
+from explore import predict, registry
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
+from explore.shapes import Batch, flatten, unflatten
 
 RNG = Rng(0, dtype=torch.float64)
 R, S, P = 2, 7, 11
@@ -88,3 +89,27 @@ def test_coverage_counts_up_to_the_edge_of_the_interval(widths, covered):
     edge = stats.norm.ppf(0.975) * (variance + (1 / TAU).mean(1)[:, None, None]).sqrt()
     found = predict.evaluate(NET, Gaussian(), LAYERS, TAU, X, mean - widths * edge)
     assert found["coverage_95"].tolist() == [covered] * R
+
+
+def test_linearised_moments_are_those_of_the_dense_jacobian(monkeypatch):
+    rng = Rng(0, dtype=torch.float64)
+    net = Net(mlp(3, [4], 2))
+    posterior = registry.posterior("noisy-kfac", net, Gaussian(), samples=3)
+    state = posterior.init(9, 2, rng)
+    state, _ = posterior.update(state, Batch(rng.normal(2, 9, 3), rng.normal(2, 9, 2)), rng)
+    x = rng.normal(2, 5, 3)
+    mean, precision, scale = posterior.gaussian(state)
+    monkeypatch.setattr(predict, "BUDGET", 2 * net.weights * 2)  # two points a chunk
+    found = predict.linearised(posterior, state, x)
+    for r in range(2):
+        covariance = scale * precision.dense()[r].inverse()
+        vector = flatten(mean)[r]
+
+        def f(w, point):
+            layers = tuple(p[None, None] for p in unflatten(w, net.shapes))
+            return net.output(layers, point[None, None])[0, 0, 0]
+
+        for p in range(5):
+            jacobian = torch.autograd.functional.jacobian(lambda w, p=p, r=r: f(w, x[r, p]), vector)
+            torch.testing.assert_close(found.mean[r, p], f(vector, x[r, p]))
+            torch.testing.assert_close(found.variance[r, p], (jacobian @ covariance @ jacobian.mT).diagonal())

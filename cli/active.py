@@ -46,7 +46,7 @@ FREE = {"resume", "device", "threads", "quiet", "as_json"}
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, **options: object) -> None:
-    r"""Label the points of a pool one by one, and compare with labelling at random.
+    """Label the points of a pool one by one, and compare with labelling at random.
 
     Every trial splits the data at random into labelled points, test points and a pool. In every round the posterior
     is fitted from scratch, tested, and asked which point of the pool to label next.
@@ -55,7 +55,7 @@ def command(ctx: click.Context, **options: object) -> None:
     explore active --dataset boston
     explore active --data houses.csv --target price --drop-columns id,street
     explore active --resume runs/active-boston-noisy-kfac-max-variance
-    """
+    """  # noqa: D301
     if options["resume"]:
         given = {p.opts[0]: p.name for p in ctx.command.params if p.name and _is_given(ctx, p.name)}
         if fixed := [option for option, name in given.items() if name not in FREE]:

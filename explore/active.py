@@ -8,7 +8,7 @@ each acquisition (the arms; arm-major on the replica axis). A person with one po
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from explore import predict, registry
 from explore.acquisitions.base import Acquisition, Choice, View
-from explore.errors import InputError
+from explore.errors import InputError, one_of
 from explore.fit import Epoch, fit
 from explore.posteriors.base import Predictive
 from explore.rng import Rng
@@ -54,8 +54,8 @@ class ActiveLearner:
         allowed: [trials, P] which points may ever be chosen (test points may not); all by default.
         seed: root of all random streams; together with the labels told it decides everything.
         samples: weight samples for predictions.
-        standardise: inputs by mean and deviation of the labelled points, of all allowed points, or not at all.
-            Targets of a regression always by those of the labelled points.
+        standardise: inputs by mean and deviation of the "labelled" points, of all allowed points ("pool"), or not
+            at all ("none", and always so for images). Targets of a regression always by those of the labelled points.
         device: where to compute.
         dtype: floating-point type to compute in.
     """
@@ -70,7 +70,7 @@ class ActiveLearner:
         allowed: np.ndarray | Tensor | None = None,
         seed: int = 0,
         samples: int = 100,
-        standardise: Literal["labelled", "pool", "none"] = "labelled",
+        standardise: str = "labelled",
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
     ):
@@ -79,14 +79,19 @@ class ActiveLearner:
             registry.find("acquisitions", rule) if isinstance(rule, str) else rule for rule in acquisitions
         )
         self.samples, self.standardise = samples, standardise
+        if standardise not in ("labelled", "pool", "none"):
+            raise one_of("standardise", standardise, ("labelled", "pool", "none"))
+        if not self.acquisitions or trials < 1:
+            raise InputError("at least one acquisition and one trial are needed")
         self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
-        self.x = self.rng.tensor(x)
-        if not self.x.isfinite().all():
-            raise InputError("an input of the pool is not a finite number")
-        self._discrete = hasattr(posterior.likelihood, "probabilities")
-        zeros = [torch.zeros(1, 1, *shape).to(self.x) for shape in posterior.net.shapes]
-        outputs = posterior.net.output(zeros, self.x[None, :1]).shape[-1]
-        self._labels_each = 1 if self._discrete else outputs
+        self.x = self._pool(x)
+        zeros = [torch.zeros(1, 1, *shape, device=self.rng.device, dtype=dtype) for shape in posterior.net.shapes]
+        out = posterior.net.output(zeros, self.x[None, :1].to(dtype))
+        self._classes = 0  # a regression
+        if hasattr(posterior.likelihood, "probabilities"):
+            self._classes = posterior.likelihood.probabilities(out).shape[-1]
+        self._discrete = self._classes > 0
+        self._labels_each = 1 if self._discrete else out.shape[-1]
         self.replicas = trials * len(self.acquisitions)
         mask = torch.ones(trials, len(self.x), dtype=torch.bool) if allowed is None else torch.as_tensor(allowed)
         self.mask = mask.to(self.rng.device).repeat(len(self.acquisitions), 1)  # [R, P] may be asked for
@@ -109,18 +114,20 @@ class ActiveLearner:
             y: [R, k, O] targets ([R, k] where O = 1; class indices always [R, k]).
 
         Raises:
-            InputError: for a point that does not exist, may not be chosen or has a label, or a label that is
-                not a finite number.
+            InputError: for a point that does not exist, may not be chosen or has a label, a label that is not a
+                finite number or no class of the likelihood, or shapes that do not fit.
         """
         points, values = self.rng.tensor(indices).long(), self._targets(y)
+        if self.replicas > 1 and (points.dim() != 2 or len(points) != self.replicas):
+            raise InputError(
+                f"the points of {self.replicas} replicas come as [{self.replicas}, k]; got {list(points.shape)}"
+            )
         if not points.numel() or values.numel() != points.numel() * self._labels_each:
             raise InputError(
                 f"{points.numel()} points cannot have {values.numel()} labels; each has {self._labels_each}"
             )
         points = points.reshape(self.replicas, -1)
         values = values.reshape(*points.shape, *([] if self._discrete else [-1]))
-        if not values.isfinite().all():
-            raise InputError("a label is not a finite number")
         if not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
             raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
         fresh = self.mask.gather(1, points)
@@ -143,8 +150,8 @@ class ActiveLearner:
         y, y_mean, y_scale = self._y, torch.zeros(()), torch.ones(())
         if not self._discrete:
             y_mean, y_scale = _mean_and_scale(y)
-            y = (y - y_mean) / y_scale
-        x = (self.x[self._labelled] - x_mean) / x_scale
+            y = self._scaled(y, y_mean, y_scale)
+        x = self._scaled(self.x[self._labelled], x_mean, x_scale)
         epoch = None
         for epoch in fit(self.posterior, x, y, self.rng.stream("fit", self.round)):
             yield epoch
@@ -176,12 +183,21 @@ class ActiveLearner:
 
     def predict(self, x: Any) -> Prediction:
         """Predictions of a regression at new inputs x [P, ...]."""
+        if self._discrete:
+            raise InputError("classes have probabilities, not a mean; use probabilities(x)")
         f = self.fitted
         layers, noise = self._draw("test")
-        inputs = (self.rng.tensor(x).unsqueeze(0) - f.x_mean) / f.x_scale
-        mean, variance = predict.moments(self.posterior.net, layers, inputs.expand(self.replicas, *inputs.shape[1:]))
+        mean, variance = predict.moments(self.posterior.net, layers, self._everywhere(self._pool(x), slice(None)))
         total = variance + (1 / noise).mean(1)[:, None, None]
         return Prediction(mean * f.y_scale + f.y_mean, variance.sqrt() * f.y_scale, total.sqrt() * f.y_scale)
+
+    def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
+        """Class probabilities at new inputs x [P, ...], averaged over the weights."""
+        if not self._discrete:
+            raise InputError("a regression has no class probabilities; use predict(x)")
+        layers, _ = self._draw("test")
+        outputs = predict.outputs(self.posterior.net, layers, self._everywhere(self._pool(x), slice(None)))
+        return torch.cat([self.posterior.likelihood.probabilities(out).mean(1) for _, out in outputs], 1)  # type: ignore[attr-defined]
 
     def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
         """Test metrics in original units on points [R, m] of the pool, y [P, O] or [P] being the labels of all."""
@@ -190,34 +206,66 @@ class ActiveLearner:
         indices = self.rng.tensor(indices)
         y, scale = self._targets(y)[indices], None
         if not self._discrete:
-            y, scale = (y - f.y_mean) / f.y_scale, f.y_scale.squeeze(1)
-        x = (self.x[indices] - f.x_mean) / f.x_scale
+            y, scale = self._scaled(y, f.y_mean, f.y_scale), f.y_scale.squeeze(1)
+        x = self._scaled(self.x[indices], f.x_mean, f.x_scale)
         return predict.evaluate(self.posterior.net, self.posterior.likelihood, layers, noise, x, y, scale)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The labels told so far; with the same arguments and seed, everything else follows from them."""
         empty = torch.zeros(self.replicas, 0)
         return {
-            "labelled": self._labelled.clone(),
-            "y": empty if self._y is None else self._y.clone(),
+            "labelled": self._labelled.cpu().clone(),
+            "y": empty if self._y is None else self._y.cpu().clone(),
             "round": torch.tensor(self.round),
+            "seed": torch.tensor(self.rng.seed),
+            "points": torch.tensor(len(self.x)),
         }
 
     def load_state_dict(self, saved: dict[str, Tensor]) -> None:
-        """Continue from a `state_dict`."""
+        """Continue from a `state_dict`.
+
+        Raises:
+            InputError: when it was saved with another seed, pool size or number of replicas.
+        """
         labelled = saved["labelled"].to(self.rng.device)
-        if len(labelled) != self.replicas:
-            raise InputError(f"the saved learner has {len(labelled)} replicas, this one {self.replicas}")
+        mine = {"seed": self.rng.seed, "points": len(self.x), "replicas": self.replicas}
+        theirs = {"seed": int(saved["seed"]), "points": int(saved["points"]), "replicas": len(labelled)}
+        if mine != theirs:
+            raise InputError(f"the saved learner has {theirs}, this one {mine}")
         self.mask = self._pool_mask.scatter(1, labelled, False)
         self._labelled, self.round, self._fitted = labelled, int(saved["round"]), None
-        self._y = self.rng.tensor(saved["y"]) if labelled.shape[1] else None
+        self._y = saved["y"].to(self.rng.device) if labelled.shape[1] else None
+
+    def _pool(self, x: Any) -> Tensor:
+        """Features in double precision until they are standardised: single would merge neighbouring time stamps."""
+        values = torch.as_tensor(x if isinstance(x, Tensor) else np.require(x, requirements="W"))
+        if not values.isfinite().all():
+            raise InputError("an input is not a finite number")
+        return values.to(self.rng.device, torch.float64 if values.dim() == 2 else self.rng.dtype)
+
+    def _scaled(self, values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+        return ((values - mean) / scale).to(self.rng.dtype)
+
+    def _everywhere(self, x: Tensor, arm: slice) -> Tensor:
+        """Standardised inputs x [P, ...] for the replicas of an arm, [R, P, ...]."""
+        f = self.fitted
+        mean, scale = (t[arm] if len(t) > 1 else t for t in (f.x_mean, f.x_scale))
+        scaled = self._scaled(x.unsqueeze(0), mean, scale)
+        return scaled.expand(len(range(self.replicas)[arm]), *x.shape)
 
     def _targets(self, y: Any) -> Tensor:
-        """Class indices as they are; the numbers of a regression, even whole ones, as real [..., O]."""
-        values = self.rng.tensor(y)
+        """Checked labels: class indices as int64; real numbers, even whole ones, as float64 [..., O]."""
+        try:
+            values = torch.as_tensor(y if isinstance(y, Tensor) else np.require(y, requirements="W"))
+        except TypeError:
+            raise InputError("labels must be numbers") from None
+        values = values.to(self.rng.device, torch.float64)
+        if not values.isfinite().all():
+            raise InputError("a label is not a finite number")
         if self._discrete:
+            if ((values != values.floor()) | (values < 0) | (values >= self._classes)).any():
+                raise InputError(f"class labels are whole numbers from 0 to {self._classes - 1}")
             return values.long()
-        values = values.to(self.rng.dtype)
         return values.flatten(1) if values.dim() > 1 else values.reshape(-1, 1)
 
     def _draw(self, stream: str) -> tuple[Any, Any]:
@@ -232,11 +280,11 @@ class ActiveLearner:
 
         f = self.fitted
         noise = self.posterior.likelihood.expected(f.state.common.noise)
-        alone = Rng(self.rng.seed, self.rng.device, self.rng.dtype)  # an arm's own draws are not repeated for others
+        alone = Rng(self.rng.seed, self.rng.device, self.rng.dtype)  # a view is of one arm only
         return View(
             net=self.posterior.net,
             likelihood=self.posterior.likelihood,
-            x=((self.x.unsqueeze(0) - f.x_mean) / f.x_scale).expand(self.replicas, *self.x.shape)[arm],
+            x=self._everywhere(self.x, arm),
             mask=self.mask[arm],
             draw=draw,
             noise=None if noise is None else noise[arm],

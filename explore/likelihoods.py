@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.errors import check_range
+from explore.errors import InputError, check_range
 from explore.rng import Rng
 
 Phi = Any
@@ -181,6 +181,8 @@ class Bernoulli(_Discrete):
 
     def probabilities(self, out: Tensor) -> Float[Tensor, "R S B C"]:
         """Probabilities of the classes 0 and 1."""
+        if out.shape[-1] != 1:
+            raise InputError(f"Bernoulli takes a network with one output; this one has {out.shape[-1]}")
         p = out.sigmoid()
         return torch.cat([1 - p, p], -1)
 

@@ -42,8 +42,9 @@ def outputs(net: Net, layers: Sequence[Layer], x: Tensor) -> Iterator[tuple[slic
         layers: weight samples [R, S, I, O] a layer.
         x: [R, P, ...] inputs.
     """
-    width = max(x[0, 0].numel(), *(i + o for i, o in net.shapes))
-    for part in _parts(x.shape[1], x.shape[0] * count(layers) * width):
+    with torch.no_grad():
+        net.output(layers, x[:, :1])  # one point, to learn how wide the layers are
+    for part in _parts(x.shape[1], x.shape[0] * count(layers) * net.width):
         with torch.no_grad():  # here, not around the generator, whose body runs later
             out = net.output(layers, x[:, part])
         yield part, out
@@ -99,7 +100,8 @@ def evaluate(
     Regression: `rmse` of the predictive mean over all outputs, `log_likelihood` of the per-point mixture
     log 1/S sum_s N(y; f_s(x), 1/tau_s), summed over outputs, and `coverage_95`, the share of targets within the
     central 95 % of a Gaussian with the predictive mean and total variance. Classification: `error` rate of the
-    averaged probabilities and `log_likelihood`. Both: `epistemic`, the mean standard deviation of the output.
+    averaged probabilities and `log_likelihood`. Both: `epistemic`, the mean standard
+    deviation over the weights of the output, or of the class probabilities.
 
     Args:
         net: the network.
@@ -120,13 +122,17 @@ def evaluate(
     for part, out in outputs(net, layers, x):
         target = y[:, part]
         log_prob = likelihood.log_prob(noise, out, target.unsqueeze(1))
-        variance, mean = torch.var_mean(out, 1) if out.shape[1] > 1 else (torch.zeros_like(out[:, 0]), out[:, 0])
+        shown, discrete = out, hasattr(likelihood, "probabilities")
+        if hasattr(likelihood, "probabilities"):
+            shown = likelihood.probabilities(out)
+        mean = shown.mean(1)
+        variance = shown.var(1) if shown.shape[1] > 1 else torch.zeros_like(mean)
         found = {
             "log_likelihood": log_prob.logsumexp(1) - math.log(out.shape[1]) - log_scale,
-            "epistemic": (variance.sqrt() * unit).mean(-1),
+            "epistemic": (variance.sqrt() * (1.0 if discrete else unit)).mean(-1),
         }
-        if hasattr(likelihood, "probabilities"):
-            found["error"] = (likelihood.probabilities(out).mean(1).argmax(-1) != target).to(out)
+        if discrete:
+            found["error"] = (mean.argmax(-1) != target).to(out)
         else:
             total = (variance + (1 / noise).mean(1)[:, None, None]).sqrt()
             found["rmse"] = ((target - mean) * unit).square().mean(-1)

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from filelock import BaseFileLock, FileLock, Timeout
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
@@ -51,8 +52,15 @@ class Run:
         state: what the checkpoint held when the run was opened.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any], state: Mapping[str, Any], purge_step: int | None):
-        self.folder, self.config, self.state = folder, config, state
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        state: Mapping[str, Any],
+        purge_step: int | None,
+        lock: BaseFileLock | None = None,
+    ):
+        self.folder, self.config, self.state, self._lock = folder, config, state, lock
         self._purge_step = purge_step
         self._writers: dict[str, SummaryWriter] = {}
 
@@ -84,16 +92,17 @@ class Run:
             shutil.rmtree(draft, ignore_errors=True)
             reason = "it exists already" if folder.exists() else error.strerror
             raise InputError(f"cannot create the run folder {folder}: {reason}") from error
-        return cls(folder, config, state, None)
+        return cls(folder, config, state, None, _lock(folder))
 
     @classmethod
     def open(cls, folder: Path) -> Run:
         """Continue after the last checkpoint; `state` is what it holds.
 
         Raises:
-            InputError: when the folder is missing, damaged or put together from several runs.
+            InputError: when the folder is missing, damaged, put together from several runs, or in use.
         """
         config = _read_config(folder)
+        lock = _lock(folder)
         saved = _read_checkpoint(folder, config)
         for name, size in saved["sizes"].items():
             path = folder / name
@@ -103,7 +112,7 @@ class Run:
                 raise InputError(f"{path} is damaged: it {what}, but the checkpoint counts {size} bytes")
         for name, size in saved["sizes"].items():
             os.truncate(folder / name, size)
-        return cls(folder, config, saved["state"], saved["step"] + 1)
+        return cls(folder, config, saved["state"], saved["step"] + 1, lock)
 
     def resumed(self, session: Mapping[str, Any]) -> None:
         """Record another start, described by `session`."""
@@ -152,9 +161,11 @@ class Run:
         _replace(self.folder / "checkpoint.pt", content.getvalue())
 
     def close(self) -> None:
-        """Close the TensorBoard files."""
+        """Close the TensorBoard files and let others use the folder."""
         for writer in self._writers.values():
             writer.close()
+        if self._lock is not None:
+            self._lock.release()
 
     def __enter__(self) -> Run:
         return self
@@ -253,6 +264,18 @@ def _read_checkpoint(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _digest(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def _lock(folder: Path) -> BaseFileLock:
+    """Held until released, or until the process ends in whatever way: two writers would ruin the tables."""
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"{folder} is being written by another process") from None
+    except OSError as error:
+        raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from error
+    return lock
 
 
 def _json(value: Any) -> bytes:

@@ -62,7 +62,10 @@ def find(kind: str, name: str) -> Any:
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:
-            return getattr(importlib.import_module(module), attribute)
+            found = getattr(importlib.import_module(module), attribute)
+            if not callable(found):
+                raise TypeError(f"{attribute} is neither a class nor a function")
+            return found
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise InputError(f"cannot load the {KINDS[kind]} {name!r}: {error}") from error
     if name in modules:

@@ -96,15 +96,19 @@ def test_other_errors():
     for k in (0, 30):
         with pytest.raises(InputError, match=f"asked for {k} points, but 29 are left"):
             own.ask(k)
-    with pytest.raises(InputError, match="has 1 replicas, this one 4"):
+    with pytest.raises(InputError, match="replicas': 1}, this one .*'replicas': 4"):
         learner().load_state_dict(own.state_dict())
-    with pytest.raises(InputError, match="input of the pool"):
+    with pytest.raises(InputError, match="an input is not a finite number"):
         ActiveLearner(posterior(), np.where(X > X.max() - 1e-9, np.nan, X))
 
 
 @pytest.mark.parametrize("name", registry.names("posteriors"))
 def test_loop(name):
     own = learner(model=posterior(name))
+    if name == "map":  # one net has no spread to choose by
+        with pytest.raises(InputError, match="at least 2 weight samples"):
+            rounds(own)
+        own = learner(["random"] * 2, model=posterior(name))
     events = rounds(own)
     assert [(e.round, e.labels) for e in events] == [(1, 3), (2, 5), (3, 7), (4, 9)]
     assert events[-1].choice is None and all(e.choice is not None for e in events[:-1])
@@ -240,3 +244,43 @@ def test_images_keep_their_axes():
     own = ActiveLearner(model, GENERATOR.normal(size=(P, 1, 4, 4)), ["information-gain"], samples=5)
     own.tell([0, 1, 2], [0, 1, 2])
     assert own.ask(3).indices.shape == (1, 3)
+
+
+def test_class_labels_are_checked():
+    model = registry.posterior("bbb", Net(mlp(2, [4], 3)), Categorical(), epochs=2)
+    own = ActiveLearner(model, np.random.default_rng(0).normal(size=(9, 2)))
+    for wrong in (0.5, np.nan, -1, 3):
+        with pytest.raises(InputError, match="class labels are whole numbers from 0 to 2|finite"):
+            own.tell([0, 1], [0, wrong])
+    with pytest.raises(InputError, match="labels must be numbers"):
+        own.tell([0, 1], ["a", "b"])
+    own.tell([0, 1], [0, 2])
+    p = own.probabilities(own.x[:4])
+    assert p.shape == (1, 4, 3)
+    torch.testing.assert_close(p.sum(2), torch.ones(1, 4))
+    with pytest.raises(InputError, match="probabilities"):
+        own.predict(own.x)
+    with pytest.raises(InputError, match="one output"):
+        ActiveLearner(registry.posterior("bbb", Net(mlp(2, [4], 2)), Bernoulli()), np.zeros((9, 2)))
+
+
+def test_large_offsets_and_whole_numbers_are_no_trouble():
+    x = np.arange(30).reshape(30, 1)
+    seconds = x + 1_700_000_000  # single precision has steps of 128 here
+    learners = [
+        ActiveLearner(registry.posterior("bbb", Net(mlp(1, [4], 1)), Gaussian(), epochs=5), v) for v in (x, seconds)
+    ]
+    for own, offset in zip(learners, (0, 10**9), strict=True):
+        own.tell([0, 10, 20], np.array([0, 1, 2]) + offset)
+    torch.testing.assert_close(learners[1].predict(seconds).mean - 10**9, learners[0].predict(x).mean)
+
+
+def test_replicas_need_their_own_points():
+    own = learner()
+    with pytest.raises(InputError, match=r"come as \[4, k\]"):
+        own.tell([0, 1, 2, 3], [0.0, 1.0, 2.0, 3.0])
+
+
+def test_standardise_is_checked():
+    with pytest.raises(InputError, match="unknown standardise 'pol'"):
+        ActiveLearner(posterior(), X, standardise="pol")

@@ -22,6 +22,7 @@ def run(tmp_path):
 
 
 def test_create_and_open(run):
+    run.close()
     opened = Run.open(run.folder)
     assert opened.config["settings"] == {"command": "test", "widths": [4, 5], "lr": 0.1}
     assert opened.config["sessions"][0]["device"] == "cpu"
@@ -43,6 +44,7 @@ def test_rows_keep_every_bit_and_are_cut_to_the_checkpoint(run):
     run.checkpoint({}, step=1)
     run.rows("results.csv", [{"v": 7}])
     run.rows("selected.csv", [{"w": 7}])
+    run.close()
     opened = Run.open(run.folder)
     assert (run.folder / "selected.csv").read_text() == ""
     opened.rows("results.csv", [])
@@ -57,6 +59,7 @@ def test_a_replaced_checkpoint_is_the_old_or_the_new_one(run, monkeypatch):
         patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run.checkpoint({"n": 2}, step=2)
+    run.close()
     assert Run.open(run.folder).state == {"n": 1}
     run.checkpoint({"n": 2}, step=2)
     assert Run.open(run.folder).state == {"n": 2}
@@ -86,9 +89,17 @@ def test_scalars_go_to_lines_and_events(run):
 
 
 def test_resumed_adds_a_session(run):
+    run.close()
     Run.open(run.folder).resumed(session(device="cuda"))
     assert [s["device"] for s in Run.open(run.folder).config["sessions"]] == ["cpu", "cuda"]
 
 
 def test_plain():
     assert plain({"a": [1.0, math.nan, (math.inf, "x", None, True)]}) == {"a": [1.0, None, [None, "x", None, True]]}
+
+
+def test_a_run_in_use_is_refused(tmp_path):
+    with Run.create(tmp_path / "run", {"a": 1}, {}, {}):
+        with pytest.raises(InputError, match="being written by another process"):
+            Run.open(tmp_path / "run")
+    Run.open(tmp_path / "run").close()

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore import predict
+from explore.errors import InputError
 from explore.likelihoods import Likelihood, Noise
 from explore.nets import Net
 from explore.rng import Rng
@@ -27,7 +28,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """One arm's replicas at the moment of choosing. Nothing is computed before it is asked for.
+    """One arm's replicas at the moment of choosing. No prediction is made before it is asked for.
 
     Args:
         net: the network.
@@ -50,8 +51,15 @@ class View:
 
     @cached_property
     def layers(self) -> Weights:
-        """The weight samples, the same for every point."""
-        return self.draw()
+        """The weight samples, the same for every point.
+
+        Raises:
+            InputError: for a single sample, which has no spread.
+        """
+        layers = self.draw()
+        if predict.count(layers) < 2:
+            raise InputError("this acquisition needs at least 2 weight samples (or ensemble members)")
+        return layers
 
     def moments(self) -> predict.Moments:
         """Mean and variance of the output at every point."""

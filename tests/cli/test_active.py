@@ -69,7 +69,7 @@ def test_report_and_run_folder(active):
     assert f"run          {RUN}" in lines
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
     assert result.stderr.count("column B is racially coded") == 1
-    assert sorted(p.name for p in RUN.iterdir()) == [
+    assert sorted(p.name for p in RUN.iterdir() if p.name != ".lock") == [
         "checkpoint.pt", "config.json", "learning_curve.png", "metrics.jsonl", "results.csv", "selected.csv",
         "tensorboard",
     ]  # fmt: skip

@@ -42,6 +42,7 @@ class Net:
 
     Attributes:
         shapes: (I, O) of each layer, in the order of `module.modules()`.
+        biases: whether each layer has a bias, the last row of its matrix.
 
     Raises:
         InputError: for a layer that holds parameters or buffers and is neither Linear nor Conv2d.
@@ -54,11 +55,12 @@ class Net:
         if not self._slots:
             raise InputError("the network has no Linear or Conv2d layer")
         first: nn.Module = root
-        while isinstance(first, nn.Sequential):
+        while type(first) is nn.Sequential and len(first):  # a subclass may use its input elsewhere too
             first = first[0]
         self._shared = first is self._slots[0]
         self._module = root
         self.shapes = tuple((s.inputs, s.outputs) for s in self._slots)
+        self.biases = tuple(s.bias for s in self._slots)
         self.weights = sum(i * o for i, o in self.shapes)
 
     def _replace(self, parent: nn.Module, path: str, seen: set[int]) -> None:
@@ -73,6 +75,9 @@ class Net:
             if any(id(t) in seen for t in held):
                 raise InputError(f"layer {label!r} shares its weights with another one; give each its own")
             seen.update(map(id, held))
+            # Without parameters too, batch normalisation would mix replicas, samples and examples.
+            if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+                raise InputError(f"layer {label!r} ({type(child).__name__}) is not supported: it mixes examples")
             if isinstance(child, nn.Linear | nn.Conv2d):
                 slot = _LinearSlot(child, label) if isinstance(child, nn.Linear) else _ConvSlot(child, label)
                 self._slots.append(slot)
@@ -84,6 +89,11 @@ class Net:
                 )
             else:
                 self._replace(child, where, seen)
+
+    @property
+    def width(self) -> int:
+        """Numbers that the widest layer held for one example of one sample in the last pass."""
+        return max(slot.width for slot in self._slots)
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
         """Initial weights, one [R, (samples,) I, O] matrix a layer: Glorot uniform, the bias row included."""
@@ -152,6 +162,7 @@ class _Slot(nn.Module, ABC):
 
     inputs: int
     outputs: int
+    width: int  # numbers that the last call held for one example of one sample
     _layer: Any
     _call: tuple[Tensor, Tensor] | None
 
@@ -166,7 +177,7 @@ class _Slot(nn.Module, ABC):
         self._lead_in = (lead[0], shared, lead[2])
 
     def end(self) -> None:
-        self._layer, self._call = None, None
+        self._layer, self._call, self._used = None, None, False
 
     def call(self) -> tuple[Tensor, Tensor]:
         """(input, tap) of the call that just ran."""
@@ -177,11 +188,13 @@ class _Slot(nn.Module, ABC):
         return self._call
 
     def forward(self, a: Tensor) -> Tensor:
+        if self._used:
+            raise InputError(f"layer {self.name!r} is used twice in one forward pass; give each use its own layer")
+        self._used = True
         h = self.apply_matrix(a) if isinstance(self._layer, Tensor) else self.apply_callable(a)
+        self.width = a[0].numel() + h[0].numel()
         if not self._taps:
             return h
-        if self._call is not None:
-            raise InputError(f"layer {self.name!r} is used twice in one forward pass; give each use its own layer")
         # A sum, not h itself: what follows may change its input in place (ReLU(inplace=True), x += y).
         tap = torch.zeros_like(h, requires_grad=True)
         self._call, self._version = (a, tap), a._version

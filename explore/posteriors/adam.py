@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from explore.shapes import Taps, Weights
+
 Tensors = tuple[Tensor, ...]
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
@@ -17,6 +19,20 @@ class Moving(NamedTuple):
 
     first: Tensors
     second: Tensors
+
+
+def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float) -> Weights:
+    """The gradient of -E[log p(y|x,W)] + decay |W|^2 / 2 for each sample of the weights by itself.
+
+    Args:
+        taps: of the log-likelihood.
+        penalised: W, or whatever else the gradient of the penalty is `decay` times of.
+        decay: 1 / (N eta).
+    """
+    return tuple(
+        decay * w - torch.einsum("rsbti,rsbto->rsio", t.inputs, t.grads) / t.grads.shape[2]
+        for w, t in zip(penalised, taps, strict=True)
+    )
 
 
 def start(parameters: Tensors) -> Moving:

@@ -49,11 +49,7 @@ class Ensemble(Predictive):
         out, pullback = self.net.forward(state.weights, batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
 
-        decay = 1 / (n_data * self.prior_variance)
-        gradients = tuple(
-            decay * w - torch.einsum("rsbti,rsbto->rsio", t.inputs, t.grads) / batch.x.shape[1]
-            for w, t in zip(state.weights, taps, strict=True)
-        )
+        gradients = adam.loss_gradients(taps, state.weights, 1 / (n_data * self.prior_variance))
         weights, moving = adam.descend(state.weights, gradients, state.moving, self.lr * adam.cosine(progress), step)
         shared = shared._replace(
             noise=self.likelihood.update(shared.noise, out, y, n_data, 1.0), step=torch.tensor(step)

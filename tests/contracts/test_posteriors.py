@@ -35,6 +35,8 @@ LIVELY: dict[str, dict] = {
     "block-tridiagonal": {"beta": 0.1},
     "noisy-ekfac": {"beta": 0.1, "omega": 0.2, "basis_interval": 2},
     "vogn": {"beta2": 0.1, "damping": 0.1, "prior_variance": 1.0},
+    "full": {"beta": 0.1},
+    "slang": {"beta": 0.1, "rank": 3},
 }
 POINTS = {"map"}  # weights that do not vary
 
@@ -275,6 +277,8 @@ LINEAR: dict[str, dict] = {
     "noisy-ekfac": {"lr": 0.2, "beta": 0.05, "omega": 0.05},
     "block-tridiagonal": {"lr": 0.2, "beta": 0.05},
     "vogn": {"lr": 0.05, "beta2": 0.05},
+    "full": {"lr": 0.2, "beta": 0.05},
+    "slang": {"lr": 0.1, "beta": 0.1, "rank": 4},
 }
 VARIANTS: list[tuple[str, dict]] = [(name, {}) for name in VARIATIONAL] + [
     ("noisy-kfac", {"damping": "split"}),
@@ -284,6 +288,7 @@ DIAGONAL = {"bbb", "noisy-adam"}  # exact where the columns of the design stand 
 INEXACT = [
     ("noisy-kfac", {"damping": "split"}),  # the papers' damping is no plain sum
     ("block-tridiagonal", {}),  # nor here
+    ("slang", {}),  # the data's own targets: squares of the residuals stand for the noise's variance
     ("vogn", {}),  # squares of the residuals stand for the noise's variance, and gamma is part of the posterior
 ]
 

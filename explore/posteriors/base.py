@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore import tree
-from explore.errors import check_range
+from explore.errors import InputError, check_range, one_of
 from explore.likelihoods import Likelihood, Phi
 from explore.nets import Layer, Net
 from explore.rng import Rng
@@ -52,8 +52,13 @@ class Predictive(ABC):
 
     def __post_init__(self) -> None:
         ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}
+        hints = get_type_hints(type(self))
         for f in fields(self):
             value = getattr(self, f.name)
+            if get_origin(hints[f.name]) is Literal and value not in get_args(hints[f.name]):
+                raise one_of(f.name, str(value), get_args(hints[f.name]))
+            if hints[f.name] is int and not isinstance(value, int):
+                raise InputError(f"{f.name} is {value}; it must be a whole number")
             if isinstance(value, int | float) and not isinstance(value, bool):
                 check_range(f.name, value, ranges.get(f.name, "(0, inf)"))
 

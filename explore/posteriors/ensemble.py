@@ -5,7 +5,7 @@ without adversarial examples. The members stand on the sample axis, [R, S, I, O]
 
     -E[log p(y | x, W)] + |W|^2 / (2 N eta)                       with Adam, from its own random start
 
-There is no density, hence no KL and no gain: use `expected-gain` or a variance where those are asked for.
+There is no density, hence no KL and no gain: choose by `information-gain` or `max-variance`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ With E z_i^2 = 1 / (1 - p) the penalty is weight decay 1 / (N eta (1 - p)) on th
 constant in M the KL of their paper. A sample is one z a layer, the same for every input. In a convolution z drops
 entries of the kernel, at all positions alike.
 
-There is no density, hence no KL and no gain: use `expected-gain` or a variance where those are asked for.
+There is no density, hence no KL and no gain: choose by `information-gain` or `max-variance`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors.noisy_ekfac import EigenKronecker, NoisyEKFAC
 from explore.posteriors.noisy_kfac import Kronecker
-from explore.posteriors.structures import mean_squares
+from explore.posteriors.structures import Blocks, mean_squares
 from explore.rng import Rng
 from explore.shapes import Batch, Taps
 
@@ -63,6 +63,7 @@ def test_damping_enters_once():
     posterior = NoisyEKFAC(net=Net(mlp(3, [2], 1)), likelihood=Gaussian(), extrinsic_damping=0.5)
     batch = Batch(rng().normal(R, 6, 3), rng().normal(R, 6, 1))
     state, _ = posterior.update(posterior.init(6, R, rng()), batch, rng())
+    assert isinstance(state.sampling, Blocks) and isinstance(state.step_factor, Blocks)
     for layer, q in enumerate(state.statistics):
         precision = state.sampling.blocks[layer].precision
         torch.testing.assert_close(precision, q.scale + 1 / 6, rtol=1e-12, atol=0)  # lambda / (N eta)

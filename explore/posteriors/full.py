@@ -1,0 +1,160 @@
+"""NNG-full: one Gaussian with a dense covariance over all weights of a small network, fitted by natural gradient.
+
+Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2017), equations 6 to 9. With all
+weights of all layers in one vector w and g = d log p(y|x,w) / dw of one example,
+
+    q(w) = N(mu, (lambda/N) (F + gamma I)^-1)                                gamma = lambda / (N eta)
+    F <- (1 - beta) F + beta E[g g^T]                                        targets drawn from the model
+    V  = E[g] - gamma w                                                      w ~ q, averaged over S samples
+    mu <- mu + alpha (F + gamma' I)^-1 V~                                    gamma' = gamma + extrinsic damping
+
+V~ is the bias-corrected moving average of V; eta is the prior's variance, lambda the weight of the KL, N the number of
+data. F starts from the identity, as the factors of noisy K-FAC do: estimated from the first batches alone it would
+have next to no rank, and the steps would diverge. Every step takes the cube of the number of weights in time, and its
+square in memory, for each replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from explore.errors import InputError
+from explore.linalg import inverse_root
+from explore.posteriors.natural import NaturalGradient
+from explore.rng import Rng
+from explore.shapes import Means, Taps, Weights, flatten, unflatten
+
+MAX_WEIGHTS = 4096  # one matrix has 64 MiB then, in single precision
+
+
+class DenseFactor(NamedTuple):
+    """A positive definite matrix P = L L^T over all weights, kept as L^-1."""
+
+    rows: Weights  # the W rows of L^-1, each a vector over layers: [R, W, I, O]
+
+    def solve(self, v: Weights) -> Weights:
+        return self._combine(self._inner(v))
+
+    def multiply(self, v: Weights) -> Weights:
+        root = self._matrix()
+        half = torch.linalg.solve_triangular(root.mT, flatten(v).mT, upper=True)  # L^T v
+        product = torch.linalg.solve_triangular(root, half, upper=False)
+        return unflatten(product.mT, tuple((x.shape[2], x.shape[3]) for x in self.rows))
+
+    def root(self, eps: Weights) -> Weights:
+        return self._combine(flatten(eps))
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        return -2 * self._matrix().diagonal(dim1=1, dim2=2).log().sum(1)
+
+    def variance(self) -> Means:
+        return tuple(x.square().sum(1) for x in self.rows)
+
+    def trace(self, new: DenseFactor) -> Float[Tensor, " R"]:
+        """tr(L L^T L'^-T L'^-1) = |L'^-1 L|_F^2 = |X|_F^2 with X L^-1 = L'^-1."""
+        ratio = torch.linalg.solve_triangular(self._matrix(), new._matrix(), upper=False, left=False)
+        return ratio.square().sum((1, 2))
+
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        means = (tuple(x.mean(1) for x in g) for g in example_gradients(taps))
+        return torch.cat([self._inner(g).square().sum(2) for g in means], 1)
+
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        """Every direction can be taken, so D is projected on nothing less than itself: S x S Gram matrices."""
+        found = []
+        for g in example_gradients(taps):
+            s, b = g[0].shape[1:3]
+            white = self._inner(tuple(x.flatten(1, 2) for x in g)).unflatten(1, (s, b)).transpose(1, 2)
+            found.append((white @ white.mT).square().sum((2, 3)) / s**2)
+        return torch.cat(found, 1)
+
+    def dense(self) -> Float[Tensor, "R W W"]:
+        root = self._matrix()
+        eye = torch.eye(root.shape[1], dtype=root.dtype, device=root.device).expand_as(root)
+        lower = torch.linalg.solve_triangular(root, eye, upper=False)
+        return lower @ lower.mT
+
+    def _matrix(self) -> Float[Tensor, "R W W"]:
+        return flatten(self.rows)
+
+    def _inner(self, v: Weights) -> Float[Tensor, "R S W"]:
+        """L^-1 v."""
+        return flatten(v) @ self._matrix().mT
+
+    def _combine(self, c: Float[Tensor, "R S W"]) -> Weights:
+        """L^-T c."""
+        return tuple((c @ x.flatten(2)).unflatten(2, x.shape[2:]) for x in self.rows)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A structure that is none: F is kept as it is."""
+
+    shapes: tuple[tuple[int, int], ...]
+    beta: float = 0.001  # averaging rate
+
+    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Float[Tensor, "R W W"]:
+        weights = sum(i * o for i, o in shapes)
+        return torch.eye(weights, dtype=rng.dtype, device=rng.device).repeat(replicas, 1, 1)
+
+    def observe(
+        self, fisher: Float[Tensor, "R W W"], taps: tuple[Taps, ...], schedule: float, step: int
+    ) -> Float[Tensor, "R W W"]:
+        rate, (s, b) = self.beta * schedule, taps[0].grads.shape[1:3]
+        fisher = (1 - rate) * fisher
+        for part in example_gradients(taps):
+            g = flatten(part).flatten(1, 2)
+            fisher = torch.baddbmm(fisher, g.mT, g, alpha=rate / (s * b))
+        return fisher
+
+    def factor(self, fisher: Float[Tensor, "R W W"], damping: float) -> tuple[DenseFactor, Bool[Tensor, " R"]]:
+        eye = torch.eye(fisher.shape[1], dtype=fisher.dtype, device=fisher.device)
+        root, ok = inverse_root(fisher + damping * eye)
+        return DenseFactor(tuple(x.contiguous() for x in unflatten(root, self.shapes))), ok
+
+
+def example_gradients(taps: tuple[Taps, ...], budget: int = 2**24) -> Iterator[tuple[Tensor, ...]]:
+    """Every example's own gradient, a tuple of [R, S, b, I, O], for b examples at a time.
+
+    b is as many as `budget` numbers allow, and at least one.
+    """
+    r, s, n = taps[0].grads.shape[:3]
+    size = max(1, budget // (r * s * sum(t.inputs.shape[4] * t.grads.shape[4] for t in taps)))
+    for start in range(0, n, size):
+        part = slice(start, start + size)
+        yield tuple(torch.einsum("rsbti,rsbto->rsbio", t.inputs[:, :, part], t.grads[:, :, part]) for t in taps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Full(NaturalGradient):
+    """Natural-gradient inference with a dense covariance; the defaults are the paper's for regression.
+
+    Raises:
+        InputError: for a network with more than 4096 weights.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.net.weights > MAX_WEIGHTS:
+            raise InputError(
+                f"a dense covariance of {self.net.weights} weights has {self.net.weights**2:,} entries a replica; "
+                f"at most {MAX_WEIGHTS} weights are allowed (slang and noisy-kfac take more)"
+            )
+
+    @property
+    def structure(self) -> Dense:
+        return Dense(self.net.shapes, self.beta)
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    "paper": {},
+    "small": {
+        "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
+    },
+}  # fmt: skip

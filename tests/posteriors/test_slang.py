@@ -1,0 +1,263 @@
+"""SLANG against the corrected equations of its paper, written out in NumPy."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
+from explore.posteriors.full import Dense
+from explore.posteriors.low_rank import LowRankFactor
+from explore.posteriors.slang import SLANG, leading, leading_exact, leading_randomised
+from explore.rng import Rng
+from explore.shapes import Batch, Taps
+from tests import oracles
+
+MODULE = mlp(2, [3], 2).double()
+NET = Net(MODULE)
+N, W, TAU = 40, NET.weights, 4.0
+ALPHA, BETA, LAMBDA, ETA, MOMENTUM, START = 0.2, 0.3, 0.7, 0.6, 0.8, 5.0
+SETTINGS = dict(
+    lr=ALPHA, beta=BETA, kl_weight=LAMBDA, prior_variance=ETA, momentum=MOMENTUM, initial_precision=START,
+    power_iterations=100,
+)  # fmt: skip
+
+
+def build(net=NET, **settings):
+    return SLANG(net=net, likelihood=Gaussian(noise_std=TAU**-0.5), **SETTINGS | settings)
+
+
+def rng(seed=0):
+    return Rng(seed, dtype=torch.float64)
+
+
+def close(actual, expected, rtol=1e-8, atol=1e-10):
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
+
+
+def gradients(w, x, y):
+    """d log p / dw [n, W] of one replica, by the chain rule with dense Jacobians."""
+    layers = oracles.unflat(torch.as_tensor(w)[None], NET.shapes)
+    score = TAU * (y - oracles.run(MODULE, layers, x[None]))
+    jacobian = oracles.jacobians(MODULE, layers, x[None], NET.shapes)
+    return torch.einsum("rsbo,rsbow->rsbw", score, jacobian)[0].flatten(0, 1).numpy()
+
+
+def top(x, rank):
+    values, vectors = np.linalg.eigh(x)
+    return (vectors[:, -rank:] * values[-rank:]) @ vectors[:, -rank:].T
+
+
+def biases():
+    return oracles.flat(tuple(torch.arange(i).eq(i - 1)[:, None].expand(i, o) for i, o in NET.shapes)).numpy()
+
+
+# (samples, examples): with (1, 2) the eigenpairs come from a Gram matrix but for the highest rank, with (4, 6) from the
+# randomised method.
+@pytest.mark.parametrize(("samples", "examples"), [(1, 2), (4, 6)])
+@pytest.mark.parametrize("rank", [1, 2, W])
+@pytest.mark.parametrize("extra", [{}, {"decay": 0.6}, {"bias_prior_variance": 100.0}], ids=str)
+def test_updates_follow_the_paper(samples, examples, rank, extra):
+    posterior = build(rank=rank, samples=samples, **extra)
+    data = rng(9)
+    batch = Batch(data.normal(2, examples, 2), data.normal(2, examples, 2))
+    state, ours, noise = posterior.init(N, 2, rng()), rng(1), rng(1)
+    prior = np.where(biases(), 1 / extra.get("bias_prior_variance", ETA), 1 / ETA)
+    theirs = [(oracles.flat(state.mean)[r].numpy(), np.zeros(W), np.zeros((W, W)), np.full(W, START)) for r in range(2)]
+    for step in (1, 2, 3):
+        state, _ = posterior.update(state, batch, ours)
+        eps = oracles.flat(tuple(noise.normal(2, samples, *shape) for shape in NET.shapes)).numpy()
+        sketch = min(2 * rank + 2, W)
+        if (rank + samples * examples) ** 2 > sketch * W:  # the start of the randomised method
+            noise.uniform(2, sketch, W)
+        schedule = 1 / (1 + step**0.6) if "decay" in extra else 1
+        alpha, beta = ALPHA * schedule, BETA * schedule
+        for r, (mu, m, low, d) in enumerate(theirs):
+            values, vectors = np.linalg.eigh(np.eye(W) + low / np.sqrt(np.outer(d, d)))
+            root = (vectors / np.sqrt(values)) @ vectors.T / np.sqrt(d)  # eps @ root has covariance (low + D)^-1
+            g = gradients(mu + eps[r] @ root, batch.x[r], batch.y[r])
+            fisher = N / LAMBDA * g.T @ g / len(g)
+            x = (1 - beta) * low + beta * fisher
+            unprojected = (1 - beta) * (low + np.diag(d)) + beta * (fisher + np.diag(prior))
+            low = top(x, rank)
+            d = (1 - beta) * d + beta * prior + np.diag(x - low)
+            if rank == W:
+                np.testing.assert_allclose(low + np.diag(d), unprojected, rtol=1e-8, atol=1e-10)
+            m = MOMENTUM * m + (1 - MOMENTUM) * g.mean(0)
+            ascent = N / LAMBDA * m / (1 - MOMENTUM**step) - prior * mu
+            mu = mu + alpha * np.linalg.solve(low + np.diag(d), ascent)
+            theirs[r] = mu, m, low, d
+            np.testing.assert_allclose(oracles.flat(state.mean)[r], mu, rtol=1e-7, atol=1e-9)
+            np.testing.assert_allclose(oracles.flat(state.momentum)[r], m, rtol=1e-7, atol=1e-9)
+            ours_dense = state.precision.dense()[r].numpy()
+            np.testing.assert_allclose(ours_dense, low + np.diag(d), rtol=1e-7, atol=1e-7)
+            np.testing.assert_allclose(np.diag(ours_dense), np.diag(unprojected), rtol=1e-8)
+
+
+# Eigenpairs ------------------------------------------------------------------------------------------------
+
+SHAPES, TOTAL, S, B = ((3, 4), (5, 2)), 22, 2, 4
+
+
+def problem(rank, positions=1, seed=0, replicas=2):
+    """U, taps with gradients of falling size, and X = 0.7 U U^T + 3 E[g g^T]."""
+    noise = rng(seed)
+    u = noise.normal(replicas, rank, TOTAL)
+    falling = 2.0 ** -torch.arange(B, dtype=torch.float64)[:, None, None]
+    taps = tuple(
+        Taps(noise.normal(replicas, S, B, positions, i), falling * noise.normal(replicas, S, B, positions, o))
+        for i, o in SHAPES
+    )
+    g = oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", *t) for t in taps)).flatten(1, 2)
+    return oracles.unflat(u, SHAPES), taps, 0.7 * u.mT @ u + 3 * g.mT @ g / (S * B)
+
+
+def square(columns):
+    u = oracles.flat(columns)
+    return u.mT @ u
+
+
+@pytest.mark.parametrize("positions", [1, 3])
+@pytest.mark.parametrize("rank", [1, 3, TOTAL])
+def test_exact_eigenpairs(rank, positions):
+    u, taps, x = problem(rank, positions)
+    found, ok = leading_exact(u, taps, 0.7, 3.0)
+    assert ok.all() and [f.shape for f in found] == [v.shape for v in u]
+    close(square(found), torch.stack([torch.as_tensor(top(m.numpy(), rank)) for m in x]))
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_randomised_eigenpairs_are_close_and_never_too_large(rank):
+    u, taps, x = problem(rank)
+    exact, _ = leading_exact(u, taps, 0.7, 3.0)
+    error = []
+    for iterations in (1, 4, 40):
+        found, ok = leading_randomised(u, taps, 0.7, 3.0, 2 * rank + 2, iterations, rng(4))
+        assert ok.all()
+        assert torch.linalg.eigvalsh(x - square(found)).min() > -1e-10  # so the diagonal loses nothing
+        error.append(float((square(found) - square(exact)).norm() / square(exact).norm()))
+    assert error[0] < 0.1 and error[1] < 1e-2 and error[2] < 1e-8
+
+
+@pytest.mark.parametrize("positions", [1, 3])
+def test_a_sketch_of_all_weights_is_exact(positions):
+    u, taps, _ = problem(5, positions)
+    exact, _ = leading_exact(u, taps, 0.7, 3.0)
+    found, _ = leading_randomised(u, taps, 0.7, 3.0, TOTAL, 1, rng(4))
+    close(square(found), square(exact))
+
+
+@pytest.mark.parametrize("method", ["exact", "randomised"])
+def test_a_failed_replica_is_reported_and_touches_no_other(method):
+    u, taps, _ = problem(2, replicas=3)
+    broken = tuple(Taps(t.inputs, t.grads.clone()) for t in taps)
+    broken[1].grads[1, 0, 2] = torch.nan
+
+    def run(taps):
+        if method == "exact":
+            return leading_exact(u, taps, 0.7, 3.0)
+        return leading_randomised(u, taps, 0.7, 3.0, 6, 4, rng(4))
+
+    (hurt, ok), (healthy, _) = run(broken), run(taps)
+    assert ok.tolist() == [True, False, True]
+    for a, b in zip(hurt, healthy, strict=True):
+        assert torch.equal(a[[0, 2]], b[[0, 2]])
+
+
+def test_directions_without_weight_leave_no_column():
+    u, taps, _ = problem(TOTAL)
+    nothing = tuple(torch.zeros_like(x) for x in u)
+    for found, _ in (
+        leading_exact(nothing, taps, 0.7, 3.0),
+        leading_randomised(nothing, taps, 0.7, 3.0, TOTAL, 4, rng(4)),
+    ):
+        assert (oracles.flat(found).norm(dim=2) > 0).sum(1).tolist() == [S * B, S * B]
+        assert torch.isfinite(oracles.flat(found)).all()
+
+
+def test_the_cheaper_method_is_taken():
+    few, many = rng(1), rng(1)
+    u, taps, _ = problem(1)
+    leading(u, taps, 0.7, 3.0, 4, few)
+    leading(u, tuple(Taps(*(x.repeat(1, 1, 3, 1, 1) for x in t)) for t in taps), 0.7, 3.0, 4, many)
+    assert torch.equal(few.normal(1), rng(1).normal(1))  # no random start was drawn
+    assert not torch.equal(many.normal(1), rng(1).normal(1))
+
+
+# Against the dense matrix ----------------------------------------------------------------------------------
+
+
+def test_with_as_many_columns_as_weights_it_is_the_dense_recursion():
+    noise, count = rng(2), N / LAMBDA
+    posterior = build(rank=W)
+    d = torch.full((2, W), START, dtype=torch.float64)
+    u = tuple(torch.zeros(2, W, *shape, dtype=torch.float64) for shape in NET.shapes)
+    dense = (START - 1 / ETA) / count * torch.eye(W, dtype=torch.float64).repeat(2, 1, 1)
+    for step in (1, 2, 3):
+        taps = tuple(Taps(noise.normal(2, S, B, 1, i), noise.normal(2, S, B, 1, o)) for i, o in NET.shapes)
+        dense = Dense(NET.shapes, BETA).observe(dense, taps, 1.0, step)
+        u, _ = leading(u, taps, 1 - BETA, BETA * count, posterior.power_iterations, noise)
+        d = (1 - BETA) * d + BETA / ETA
+        own = LowRankFactor(u, oracles.unflat(d, NET.shapes)).dense()
+        close(own, count * dense + torch.eye(W, dtype=torch.float64) / ETA)
+
+
+def test_more_columns_than_weights_are_not_kept():
+    assert build(rank=1000).init(N, 1, rng()).precision.columns[0].shape[1] == W
+
+
+def test_starts_as_a_factorised_gaussian():
+    posterior = build(initial_precision=16.0)
+    state = posterior.init(N, 2, rng())
+    close(state.precision.dense(), 16 * torch.eye(W, dtype=torch.float64).repeat(2, 1, 1))
+    w = oracles.flat(posterior.sample(state, 20000, rng(3))) - oracles.flat(state.mean).unsqueeze(1)
+    assert w.std(1).sub(0.25).abs().max() < 5 * 0.25 / 40000**0.5
+
+
+@pytest.mark.parametrize("bias", [None, 30.0])
+def test_kl_to_the_prior_of_weights_and_biases(bias):
+    module = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 2))
+    posterior, data = build(Net(module), rank=2, bias_prior_variance=bias), rng(9)
+    state = posterior.init(N, 2, rng())
+    state, _ = posterior.update(state, Batch(data.normal(2, 5, 2), data.normal(2, 5, 2)), rng(1))
+    mean, covariance = oracles.implied_gaussian(posterior, state, 2)
+    variance = torch.full((14,), ETA, dtype=torch.float64)
+    variance[12:] = bias or ETA  # the first layer has none
+    close(
+        posterior.kl_prior(state),
+        oracles.kl(mean, covariance, torch.zeros_like(mean), variance.diag().expand(2, -1, -1)),
+    )
+
+
+@pytest.mark.slow
+def test_memory_does_not_hold_every_examples_gradient():
+    # 4 samples x 200 examples x 478410 weights would be 1.4 GiB.
+    script = """
+        import torch
+        from explore.likelihoods import Categorical
+        from explore.nets import Net, mlp
+        from explore.posteriors.slang import SLANG
+        from explore.rng import Rng
+        from explore.shapes import Batch
+
+        def memory(key):
+            line = next(l for l in open("/proc/self/status") if l.startswith(key))
+            return int(line.split()[1]) / 2**20
+
+        posterior = SLANG(net=Net(mlp(784, [400, 400], 10)), likelihood=Categorical(), rank=8, samples=4)
+        rng = Rng(0)
+        state = posterior.init(50000, 1, rng)
+        batch = Batch(rng.uniform(1, 200, 784), torch.zeros(1, 200, dtype=torch.long))
+        start = memory("VmRSS")
+        for _ in range(2):
+            state, _ = posterior.update(state, batch, rng)
+        assert state.common.alive.all()
+        print(memory("VmHWM") - start)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert 0 < float(done.stdout) < 0.7

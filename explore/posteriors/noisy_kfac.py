@@ -101,7 +101,7 @@ class NoisyKFAC(NaturalGradient):
 PRESETS: dict[str, dict[str, object]] = {
     "paper": {},
     # A few dozen labels: whole-batch steps, and factors that leave their start within the 1000 of them. Chosen by the
-    # test error of active learning on Boston, on other splits than the published ones.
+    # test error of active learning on Boston, seeds 7, 8, 9 and 100.
     "small": {
         "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
     },

@@ -102,7 +102,7 @@ def load(settings: Settings) -> data.Dataset:
             dataset = data.drop_columns(data.load(settings["dataset"]), drop)
     except (OSError, ImportError) as error:  # no file, no network, no library for its format
         raise InputError(str(error)) from error
-    if settings.get("fingerprint", fingerprint(dataset)) != fingerprint(dataset):
+    if "fingerprint" in settings and settings["fingerprint"] != fingerprint(dataset):
         raise InputError(f"the data of {dataset.name} have changed since the run began; restore them to continue")
     return dataset
 

@@ -146,6 +146,12 @@ def common(n_data: float, replicas: int, likelihood: Likelihood, rng: Rng) -> Co
     )
 
 
+def advance(shared: Common, likelihood: Likelihood, out: Tensor, y: Tensor, kl_weight: float) -> Common:
+    """The shared part after one more update: the noise has seen the batch, and the step is counted."""
+    noise = likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight)
+    return shared._replace(noise=noise, step=shared.step + 1)
+
+
 def settle(new: State, old: State, means: tuple[Tensor, ...], ok: Tensor | None = None) -> State:
     """`new`, but with every replica that failed frozen at `old` and marked as not alive.
 

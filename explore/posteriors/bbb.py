@@ -22,7 +22,7 @@ from torch import Tensor
 
 from explore.nets import Layer
 from explore.posteriors import adam
-from explore.posteriors.base import Common, common, settle
+from explore.posteriors.base import Common, advance, common, settle
 from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.structures import Blocks, Diagonal
 from explore.rng import Rng
@@ -77,10 +77,7 @@ class BBB(GaussianPosterior):
         values, moving = adam.descend(
             (*state.mean, *state.rho), gradients, state.moving, self.lr * adam.cosine(progress), step
         )
-        shared = shared._replace(
-            noise=self.likelihood.update(shared.noise, out.detach(), y, n_data, self.kl_weight),
-            step=torch.tensor(step),
-        )
+        shared = advance(shared, self.likelihood, out.detach(), y, self.kl_weight)
         new = BBBState(shared, values[:half], values[half:], moving)
         return settle(new, state, values), {"nll": nll.detach()}
 

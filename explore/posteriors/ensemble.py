@@ -13,10 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-
 from explore.posteriors import adam
-from explore.posteriors.base import Common, Predictive, common, settle
+from explore.posteriors.base import Common, Predictive, advance, common, settle
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights
 
@@ -51,9 +49,7 @@ class Ensemble(Predictive):
 
         gradients = adam.loss_gradients(taps, state.weights, 1 / (n_data * self.prior_variance))
         weights, moving = adam.descend(state.weights, gradients, state.moving, self.lr * adam.cosine(progress), step)
-        shared = shared._replace(
-            noise=self.likelihood.update(shared.noise, out, y, n_data, 1.0), step=torch.tensor(step)
-        )
+        shared = advance(shared, self.likelihood, out, y, 1.0)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(EnsembleState(shared, weights, moving), state, weights), info
 

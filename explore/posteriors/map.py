@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 
 from explore.posteriors import adam
-from explore.posteriors.base import Common, Predictive, common, settle
+from explore.posteriors.base import Common, Predictive, advance, common, settle
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights
 
@@ -61,9 +61,7 @@ class MAP(Predictive):
             )
             weights = tuple(torch.sub(w, v, alpha=lr) for w, v in zip(state.weights, velocity, strict=True))
             moving = state.moving._replace(first=velocity)
-        shared = shared._replace(
-            noise=self.likelihood.update(shared.noise, out, y, n_data, 1.0), step=torch.tensor(step)
-        )
+        shared = advance(shared, self.likelihood, out, y, 1.0)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(MAPState(shared, weights, moving), state, weights), info
 

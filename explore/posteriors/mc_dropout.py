@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.posteriors import adam
-from explore.posteriors.base import Common, Predictive, common, settle
+from explore.posteriors.base import Common, Predictive, advance, common, settle
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Taps, Weights
 
@@ -65,9 +65,7 @@ class MCDropout(Predictive):
 
         gradients = adam.loss_gradients(taps, self._penalised(state.weights), 1 / (n_data * self.prior_variance))
         weights, moving = adam.descend(state.weights, gradients, state.moving, self.lr * adam.cosine(progress), step)
-        shared = shared._replace(
-            noise=self.likelihood.update(shared.noise, out, y, n_data, 1.0), step=torch.tensor(step)
-        )
+        shared = advance(shared, self.likelihood, out, y, 1.0)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(MCDropoutState(shared, weights, moving), state, weights), info
 

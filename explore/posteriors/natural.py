@@ -13,16 +13,21 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from explore.posteriors.base import Common, common, settle
+from explore.posteriors.base import Common, advance, common, settle
 from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.structures import Factor, Statistics, Structure
 from explore.rng import Rng
-from explore.shapes import Batch, Info, Means, Taps
+from explore.shapes import Batch, Info, Means, Taps, Weights
 
 
 def mean_gradient(taps: tuple[Taps, ...]) -> Means:
     """The gradient of the mean log-likelihood over samples and examples, a tuple of [R, I, O]."""
     return tuple(_sum_outer(t) / (t.grads.shape[1] * t.grads.shape[2]) for t in taps)
+
+
+def regularised_gradient(taps: tuple[Taps, ...], weights: Weights, gamma: float) -> Means:
+    """V = E[g] - gamma W: the mean gradient with the prior's, at the samples W and averaged over them."""
+    return tuple(torch.sub(g, w.mean(1), alpha=gamma) for g, w in zip(mean_gradient(taps), weights, strict=True))
 
 
 def _sum_outer(t: Taps) -> Tensor:
@@ -114,19 +119,14 @@ class NaturalGradient(GaussianPosterior):
             sampling, step_factor, ok = self._factor(statistics, n_data)
 
         gamma = self.kl_weight / (n_data * self.prior_variance)
-        gradient = tuple(
-            torch.sub(g, w.mean(1), alpha=gamma) for g, w in zip(mean_gradient(taps), weights, strict=True)
-        )
+        gradient = regularised_gradient(taps, weights, gamma)
         average, corrected = momentum(state.momentum, gradient, self.momentum, step)
         direction = step_factor.solve(tuple(v.unsqueeze(1) for v in corrected))
         mean = tuple(
             torch.add(m, d.squeeze(1), alpha=self.lr * schedule) for m, d in zip(state.mean, direction, strict=True)
         )
 
-        shared = shared._replace(
-            noise=self.likelihood.update(shared.noise, out, y, n_data, self.kl_weight),
-            step=torch.tensor(step),
-        )
+        shared = advance(shared, self.likelihood, out, y, self.kl_weight)
         new = NaturalState(shared, mean, average, statistics, sampling, step_factor)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(new, state, mean, ok), info

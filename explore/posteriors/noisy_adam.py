@@ -24,7 +24,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 
 from explore.posteriors import natural
-from explore.posteriors.base import Common, common, settle
+from explore.posteriors.base import Common, advance, common, settle
 from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.structures import Blocks, Diagonal, mean_squares
 from explore.rng import Rng
@@ -84,9 +84,7 @@ class NoisyAdam(GaussianPosterior):
             fisher = pullback(self.likelihood.score(noise, out, self.likelihood.sample(noise, out, rng)))
 
         gamma = self._gamma(n_data)
-        gradient = tuple(
-            torch.sub(g, w.mean(1), alpha=gamma) for g, w in zip(natural.mean_gradient(taps), weights, strict=True)
-        )
+        gradient = natural.regularised_gradient(taps, weights, gamma)
         average, corrected = natural.momentum(state.momentum, gradient, self.momentum, step)
         squares = tuple(
             torch.lerp(f, mean_squares(t), self.beta * schedule) for f, t in zip(state.squares, fisher, strict=True)
@@ -97,10 +95,7 @@ class NoisyAdam(GaussianPosterior):
             for mu, m, f in zip(state.mean, corrected, squares, strict=True)
         )
 
-        shared = shared._replace(
-            noise=self.likelihood.update(shared.noise, out, y, n_data, self.kl_weight),
-            step=torch.tensor(step),
-        )
+        shared = advance(shared, self.likelihood, out, y, self.kl_weight)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(NoisyAdamState(shared, mean, average, squares), state, (*mean, *squares)), info
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from explore.linalg import eigh
 from explore.posteriors import natural
-from explore.posteriors.base import Common, common, settle
+from explore.posteriors.base import Common, advance, common, settle
 from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.low_rank import (
     LowRankFactor,
@@ -109,10 +109,7 @@ class SLANG(GaussianPosterior):
             torch.add(m, d.squeeze(1), alpha=self.lr * schedule) for m, d in zip(state.mean, direction, strict=True)
         )
 
-        shared = shared._replace(
-            noise=self.likelihood.update(shared.noise, out, y, n_data, self.kl_weight),
-            step=torch.tensor(step),
-        )
+        shared = advance(shared, self.likelihood, out, y, self.kl_weight)
         new_state = SLANGState(shared, mean, average, precision)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(new_state, state, (*mean, *columns, *diagonal), ok), info

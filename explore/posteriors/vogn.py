@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.posteriors import natural
-from explore.posteriors.base import Common, common, settle
+from explore.posteriors.base import Common, advance, common, settle
 from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.structures import Blocks, Diagonal, mean_squares
 from explore.rng import Rng
@@ -104,10 +104,7 @@ class VOGN(GaussianPosterior):
             for mu, m, s in zip(state.mean, average, squares, strict=True)
         )
 
-        shared = shared._replace(
-            noise=self.likelihood.update(shared.noise, out, y, n_data, float(tempering)),
-            step=torch.tensor(step),
-        )
+        shared = advance(shared, self.likelihood, out, y, float(tempering))
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(VOGNState(shared, mean, average, squares, tempering), state, (*mean, *squares)), info
 

@@ -45,6 +45,9 @@ class Likelihood(Protocol):
     def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
         """Targets drawn from the model, for the true Fisher: [R, S, B, O] or [R, S, B]."""
 
+    def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
+        """K vectors whose outer products add up to E[score score^T] over the model's own targets, in closed form."""
+
     def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:
         """Entropy of the target given weights and noise, in nats."""
 
@@ -110,6 +113,11 @@ class Gaussian:
     def sample(self, noise: Tensor, out: Tensor, rng: Rng) -> Float[Tensor, "R S B O"]:
         return out + rng.normal(*out.shape) * noise[..., None, None].rsqrt()
 
+    def fisher_root(self, noise: Tensor, out: Tensor) -> Float[Tensor, "K R S B O"]:
+        """Sqrt(tau) times each unit vector."""
+        units = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
+        return (noise.sqrt()[..., None, None] * units).expand(-1, *out.shape)
+
     def entropy(self, noise: Tensor, out: Tensor) -> Float[Tensor, "R S B"]:
         entropy = 0.5 * out.shape[-1] * (2 * math.pi * math.e / noise).log()
         return entropy.unsqueeze(-1).expand(out.shape[:-1])
@@ -171,6 +179,12 @@ class Categorical(_Discrete):
         steps = out.softmax(-1).cumsum(-1)
         return (rng.uniform(*out.shape[:-1], 1) > steps).sum(-1).clamp_max(out.shape[-1] - 1)
 
+    def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
+        """Each class's score, times the square root of its probability."""
+        p = out.softmax(-1)
+        units = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)[:, None, None, None]
+        return p.movedim(-1, 0).unsqueeze(-1).sqrt() * (units - p)
+
     def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:
         return torch.special.entr(out.softmax(-1)).sum(-1)
 
@@ -194,6 +208,10 @@ class Bernoulli(_Discrete):
 
     def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
         return (rng.uniform(*out.shape[:-1]) < out.squeeze(-1).sigmoid()).long()
+
+    def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
+        """Sqrt(p (1 - p))."""
+        return (out.sigmoid() * (-out).sigmoid()).sqrt().unsqueeze(0)
 
     def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:
         return torch.special.entr(self.probabilities(out)).sum(-1)

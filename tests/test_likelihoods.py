@@ -57,6 +57,26 @@ def test_score_is_the_gradient_of_log_prob(likelihood, samples):
 
 
 @every
+def test_fisher_root_squares_to_the_expected_curvature(likelihood):
+    """Natural parameters or a mean with known variance: the negative Hessian does not depend on the target."""
+    out, root = OUT[likelihood], likelihood.fisher_root(noise(likelihood), OUT[likelihood])
+    if isinstance(likelihood, Categorical):  # the targets it may meet, weighted by their probabilities, say the same
+        classes = torch.arange(3).view(3, 1, 1, 1).expand(3, R, S, B)
+        score = torch.stack([likelihood.score(None, out, y) for y in classes])
+        expected = torch.einsum("krsbo,krsbp,krsb->rsbop", score, score, out.softmax(-1).movedim(-1, 0))
+    else:
+        y = targets(likelihood)
+        flat = out.reshape(-1, out.shape[-1])
+
+        def log_prob(rows):
+            return likelihood.log_prob(noise(likelihood), rows.view_as(out), y).sum()
+
+        hessian = torch.autograd.functional.hessian(log_prob, flat)
+        expected = -torch.einsum("nonp->nop", hessian).view(R, S, B, out.shape[-1], out.shape[-1])
+    close(torch.einsum("krsbo,krsbp->rsbop", root, root), expected)
+
+
+@every
 def test_entropy(likelihood):
     out = OUT[likelihood]
     close(likelihood.entropy(noise(likelihood), out), distribution(likelihood, out).entropy())

@@ -6,18 +6,22 @@ another `Structure`; those that order the steps in another way write an `update`
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from explore.likelihoods import Likelihood, Noise
+from explore.nets import Pullback
 from explore.posteriors.base import Common, advance, common, settle
 from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.structures import Factor, Statistics, Structure
 from explore.rng import Rng
-from explore.shapes import Batch, Info, Means, Taps, Weights
+from explore.shapes import Batch, Info, Means, State, Taps, Weights
 
 
 def mean_gradient(taps: tuple[Taps, ...]) -> Means:
@@ -38,6 +42,66 @@ def _sum_outer(t: Taps) -> Tensor:
     return a.mT @ g if a.shape[2] < g.shape[2] else (g.mT @ a).mT  # a batched product is fast when it is wide
 
 
+Fisher = Literal["true", "empirical", "exact"]
+"""Targets of the gradients in a Fisher matrix: one drawn from the model, the data's, or the model's expectation."""
+
+
+def fisher_taps(
+    kind: Fisher,
+    likelihood: Likelihood,
+    noise: Noise,
+    out: Float[Tensor, "R S B O"],
+    pullback: Pullback,
+    taps: tuple[Taps, ...],
+    rng: Rng,
+) -> tuple[Taps, ...]:
+    """Gradients whose mean outer product over samples and examples is the Fisher matrix.
+
+    Args:
+        kind: whose targets they are of. The expectation takes as many pullbacks as there are outputs, and is the
+            generalised Gauss-Newton matrix: the Hessian, where the net is linear in its weights.
+        likelihood: of the targets.
+        noise: its parameter.
+        out: the net's output.
+        pullback: of the pass that gave it.
+        taps: gradients at the data's targets.
+        rng: for drawn targets.
+    """
+    if kind == "empirical":
+        return taps
+    if kind == "true":
+        return pullback(likelihood.score(noise, out, likelihood.sample(noise, out, rng)))
+    roots = likelihood.fisher_root(noise, out)
+    # They stand beside each other as if they were samples, whose mean a structure takes; hence the factor.
+    parts = [pullback(math.sqrt(len(roots)) * root) for root in roots]
+    return parts[0] if len(parts) == 1 else tuple(map(_side_by_side, zip(*parts, strict=True)))
+
+
+def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
+    a = taps[0].inputs
+    return Taps(a if a.shape[1] == 1 else a.repeat(1, len(taps), 1, 1, 1), torch.cat([t.grads for t in taps], 1))
+
+
+def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> Means:
+    """The direction d, scaled so that the step lr d changes the predictions by no more than a limit.
+
+    The trust region of K-FAC: lr^2 d^T F d, which is twice the KL divergence between the predictions before and after
+    the step in nats an example, to second order, stays within the limit (Ba, Grosse, Martens: Distributed second-order
+    optimization using Kronecker-factored approximations, 2017, Section 5).
+
+    Args:
+        direction: d.
+        image: F d, with or without the damping; where d = F^-1 v, that is v.
+        lr: the step's size.
+        limit: None sets none.
+    """
+    if limit is None:
+        return direction
+    size = torch.stack([(d * v).sum((1, 2)) for d, v in zip(direction, image, strict=True)]).sum(0)
+    scale = (limit / (lr**2 * size)).sqrt().clamp_max(1.0)[:, None, None]
+    return tuple(scale * d for d in direction)
+
+
 def momentum(m: Means, gradient: Means, beta: float, step: int) -> tuple[Means, Means]:
     """The moving average of a gradient, and its bias-corrected value (step counts from 1)."""
     new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
@@ -48,6 +112,25 @@ def momentum(m: Means, gradient: Means, beta: float, step: int) -> tuple[Means, 
 def decay(progress: float, at: float, factor: float) -> float:
     """A step schedule: 1 before `at`, `factor` from there on."""
     return 1.0 if progress < at else factor
+
+
+def power_decay(step: int, power: float) -> float:
+    """The schedule 1 / (1 + t^p) at step t, counted from 1; 1 throughout where p is 0."""
+    return 1 / (1 + step**power) if power else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyGradients(GaussianPosterior):
+    """A Gaussian posterior that learns from gradients at samples of its weights."""
+
+    samples: int = 10  # S, weight samples a step
+    weight_noise: bool = True  # False: one gradient, at the mean (plain K-FAC, OGN, ...); the density stays
+
+    def draw(self, state: State, rng: Rng) -> Weights:
+        """The weights to take gradients at."""
+        if self.weight_noise:
+            return self.sample(state, self.samples, rng)
+        return tuple(m.unsqueeze(1) for m in self.gaussian(state)[0])
 
 
 class NaturalState(NamedTuple):
@@ -62,25 +145,27 @@ class NaturalState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NaturalGradient(GaussianPosterior):
+class NaturalGradient(NoisyGradients):
     """q = N(M, (lambda/N) (F + gamma)^-1) with a structured Fisher matrix F (Zhang et al. 2017, eqs 6 to 9).
 
     gamma = lambda / (N eta);  F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;
     M <- M + alpha (F + gamma')^-1 V~, V~ the bias-corrected moving average of V. The defaults are the paper's.
     """
 
-    samples: int = 10  # S, weight samples a step
     lr: float = 0.01  # alpha
     beta: float = 0.001  # averaging rate of the Fisher matrix
     lr_decay: float = 0.1  # what alpha and the averaging rates are multiplied with ...
     lr_decay_at: float = 0.5  # ... after this part of the training
+    decay: float = 0.0  # p: at step t alpha and the averaging rates are also divided by 1 + t^p; 0: they are not
     momentum: float = 0.9  # of the gradient, before preconditioning
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
     factor_interval: int = 1  # T_inv: steps between factorisations
-    fisher: Literal["true", "empirical"] = "true"  # targets drawn from the model, or the data's
+    kl_clip: float | None = None  # upper bound of what a step does to the predictions, see `clipped`
+    fisher: Fisher = "true"
 
     ranges: ClassVar[dict[str, str]] = {
         "beta": "(0, 1]",
+        "decay": "[0, inf)",
         "lr_decay": "(0, 1]",
         "lr_decay_at": "[0, 1]",
         "momentum": "[0, 1)",
@@ -103,15 +188,13 @@ class NaturalGradient(GaussianPosterior):
     def update(self, state: NaturalState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[NaturalState, Info]:
         shared, y = state.common, batch.y.unsqueeze(1)
         n_data, step = float(shared.n_data), int(shared.step) + 1
-        schedule = decay(progress, self.lr_decay_at, self.lr_decay)
+        schedule = decay(progress, self.lr_decay_at, self.lr_decay) * power_decay(step, self.decay)
 
-        weights = self.sample(state, self.samples, rng)
-        noise = self.likelihood.draw(shared.noise, self.samples, rng)
+        weights = self.draw(state, rng)
+        noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
         out, pullback = self.net.forward(weights, batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
-        fisher = taps
-        if self.fisher == "true":
-            fisher = pullback(self.likelihood.score(noise, out, self.likelihood.sample(noise, out, rng)))
+        fisher = fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
 
         statistics = self.structure.observe(state.statistics, fisher, schedule, step)
         sampling, step_factor, ok = state.sampling, state.step_factor, None
@@ -121,10 +204,10 @@ class NaturalGradient(GaussianPosterior):
         gamma = self.kl_weight / (n_data * self.prior_variance)
         gradient = regularised_gradient(taps, weights, gamma)
         average, corrected = momentum(state.momentum, gradient, self.momentum, step)
-        direction = step_factor.solve(tuple(v.unsqueeze(1) for v in corrected))
-        mean = tuple(
-            torch.add(m, d.squeeze(1), alpha=self.lr * schedule) for m, d in zip(state.mean, direction, strict=True)
-        )
+        direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
+        lr = self.lr * schedule
+        direction = clipped(direction, corrected, lr, self.kl_clip)
+        mean = tuple(torch.add(m, d, alpha=lr) for m, d in zip(state.mean, direction, strict=True))
 
         shared = advance(shared, self.likelihood, out, y, self.kl_weight)
         new = NaturalState(shared, mean, average, statistics, sampling, step_factor)

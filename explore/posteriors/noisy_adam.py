@@ -19,13 +19,12 @@ the first weights scatter by (lambda/N)^1/2, as in noisy K-FAC, and is not corre
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
 from explore.posteriors import natural
 from explore.posteriors.base import Common, advance, common, settle
-from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.structures import Blocks, Diagonal, mean_squares
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
@@ -41,17 +40,17 @@ class NoisyAdamState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyAdam(GaussianPosterior):
+class NoisyAdam(natural.NoisyGradients):
     """Noisy Adam. The paper names no settings for it; these are its settings of noisy K-FAC."""
 
-    samples: int = 10  # S, weight samples a step
     lr: float = 0.01  # alpha
     beta: float = 0.001  # averaging rate of f
     lr_decay: float = 0.1  # what alpha and beta are multiplied with ...
     lr_decay_at: float = 0.5  # ... after this part of the training
     momentum: float = 0.9  # beta1
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
-    fisher: Literal["true", "empirical"] = "true"  # targets drawn from the model, or the data's
+    kl_clip: float | None = None  # upper bound of what a step does to the predictions, see `natural.clipped`
+    fisher: natural.Fisher = "true"
 
     ranges: ClassVar[dict[str, str]] = {
         "beta": "(0, 1]",
@@ -75,13 +74,11 @@ class NoisyAdam(GaussianPosterior):
         n_data, step = float(shared.n_data), int(shared.step) + 1
         schedule = natural.decay(progress, self.lr_decay_at, self.lr_decay)
 
-        weights = self.sample(state, self.samples, rng)
-        noise = self.likelihood.draw(shared.noise, self.samples, rng)
+        weights = self.draw(state, rng)
+        noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
         out, pullback = self.net.forward(weights, batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
-        fisher = taps
-        if self.fisher == "true":
-            fisher = pullback(self.likelihood.score(noise, out, self.likelihood.sample(noise, out, rng)))
+        fisher = natural.fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
 
         gamma = self._gamma(n_data)
         gradient = natural.regularised_gradient(taps, weights, gamma)
@@ -90,10 +87,11 @@ class NoisyAdam(GaussianPosterior):
             torch.lerp(f, mean_squares(t), self.beta * schedule) for f, t in zip(state.squares, fisher, strict=True)
         )
         damping = gamma + self.extrinsic_damping
-        mean = tuple(
-            torch.addcdiv(mu, m, f.sqrt() + damping, value=self.lr * schedule)
-            for mu, m, f in zip(state.mean, corrected, squares, strict=True)
-        )
+        lr = self.lr * schedule
+        direction = tuple(m / (f.sqrt() + damping) for m, f in zip(corrected, squares, strict=True))
+        image = tuple(f * d for f, d in zip(squares, direction, strict=True))
+        direction = natural.clipped(direction, image, lr, self.kl_clip)
+        mean = tuple(torch.add(mu, d, alpha=lr) for mu, d in zip(state.mean, direction, strict=True))
 
         shared = advance(shared, self.likelihood, out, y, self.kl_weight)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}

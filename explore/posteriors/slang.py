@@ -32,7 +32,6 @@ from torch import Tensor
 from explore.linalg import eigh
 from explore.posteriors import natural
 from explore.posteriors.base import Common, advance, common, settle
-from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.low_rank import (
     LowRankFactor,
     Vectors,
@@ -57,7 +56,7 @@ class SLANGState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SLANG(GaussianPosterior):
+class SLANG(natural.NoisyGradients):
     """SLANG; the defaults are the paper's for regression on the UCI sets."""
 
     rank: int = 1  # L; at most the number of weights is used
@@ -83,11 +82,11 @@ class SLANG(GaussianPosterior):
     def update(self, state: SLANGState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[SLANGState, Info]:
         shared, y = state.common, batch.y.unsqueeze(1)
         n_data, step = float(shared.n_data), int(shared.step) + 1
-        schedule = 1 / (1 + step**self.decay) if self.decay else 1.0
+        schedule = natural.power_decay(step, self.decay)
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
-        weights = self.sample(state, self.samples, rng)
-        noise = self.likelihood.draw(shared.noise, self.samples, rng)
+        weights = self.draw(state, rng)
+        noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
         out, pullback = self.net.forward(weights, batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
 

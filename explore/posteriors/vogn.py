@@ -29,7 +29,6 @@ from torch import Tensor
 
 from explore.posteriors import natural
 from explore.posteriors.base import Common, advance, common, settle
-from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.structures import Blocks, Diagonal, mean_squares
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
@@ -46,7 +45,7 @@ class VOGNState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VOGN(GaussianPosterior):
+class VOGN(natural.NoisyGradients):
     """VOGN; the defaults are the paper's for LeNet-5 on CIFAR-10, on one device."""
 
     epochs: int = 211
@@ -62,12 +61,14 @@ class VOGN(GaussianPosterior):
     lr_decay: float = 1.0  # what alpha is multiplied with ...
     lr_decay_at: float = 0.5  # ... after this part of the training
     augmentation: float = 1.0  # rho: how many examples one is worth when it is augmented
-    weight_noise: bool = True  # False: gradients at mu (online Gauss-Newton, OGN); the density stays
+    decay: float = 0.0  # p: at step t alpha and beta2 are also divided by 1 + t^p; 0: they are not
+    fisher: natural.Fisher = "empirical"
 
     ranges: ClassVar[dict[str, str]] = {
         "beta2": "(0, 1]",
         "momentum": "[0, 1)",
         "damping": "[0, inf)",
+        "decay": "[0, inf)",
         "kl_start": "(0, 1]",
         "kl_warmup": "[0, 1]",
         "lr_decay": "(0, 1]",
@@ -86,19 +87,20 @@ class VOGN(GaussianPosterior):
         tempering = self._tempering(progress)
         decay = float(tempering) / (n_data * self.prior_variance)
 
-        noisy = self.weight_noise and step > 1
-        weights = self.sample(state, self.samples, rng) if noisy else tuple(m.unsqueeze(1) for m in state.mean)
+        weights = self.draw(state, rng) if step > 1 else tuple(m.unsqueeze(1) for m in state.mean)
         noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
         out, pullback = self.net.forward(weights, batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
+        fisher = natural.fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
 
         gradient = tuple(
             torch.sub(decay * mu, g) for mu, g in zip(state.mean, natural.mean_gradient(taps), strict=True)
         )
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
-        rate = self.beta2 if step > 1 else 1.0
-        squares = tuple(torch.lerp(s, mean_squares(t), rate) for s, t in zip(state.squares, taps, strict=True))
-        lr = self.lr * natural.decay(progress, self.lr_decay_at, self.lr_decay)
+        power = natural.power_decay(step, self.decay)
+        rate = self.beta2 * power if step > 1 else 1.0
+        squares = tuple(torch.lerp(s, mean_squares(t), rate) for s, t in zip(state.squares, fisher, strict=True))
+        lr = self.lr * power * natural.decay(progress, self.lr_decay_at, self.lr_decay)
         mean = tuple(
             torch.addcdiv(mu, m, s + (decay + self.damping), value=-lr)
             for mu, m, s in zip(state.mean, average, squares, strict=True)

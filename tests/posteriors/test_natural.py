@@ -1,13 +1,16 @@
 """The steps of natural-gradient posteriors."""
 
+import pytest
 import torch
 from torch import nn
 
+from explore import registry
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors import natural
+from explore.posteriors.structures import sample_gradients
 from explore.rng import Rng
-from explore.shapes import Means
+from explore.shapes import Batch, Means
 from tests import oracles
 
 MODULE = mlp(2, [3], 2).double()
@@ -49,6 +52,58 @@ def test_mean_gradient_sums_over_positions():
     (expected,) = torch.autograd.grad(out.sum() / (2 * 3), w)
     _, pullback = net.forward((w,), x)
     close(natural.mean_gradient(pullback(torch.ones_like(out)))[0], expected.sum(1))
+
+
+def outer_products(kind, seed=0):
+    noise = LIKELIHOOD.draw(LIKELIHOOD.init(2, RNG), 4, RNG)
+    out, pullback = NET.forward(WEIGHTS, X)
+    taps = pullback(LIKELIHOOD.score(noise, out, Y.unsqueeze(1)))
+    found = natural.fisher_taps(kind, LIKELIHOOD, noise, out, pullback, taps, Rng(seed, dtype=torch.float64))
+    g = torch.cat([sample_gradients(t).flatten(3) for t in found], 3)
+    return torch.einsum("rsbv,rsbw->rvw", g, g) / (g.shape[1] * g.shape[2])
+
+
+def test_exact_fisher_is_the_gauss_newton_matrix_and_the_mean_of_the_true_one():
+    jacobian = oracles.jacobians(MODULE, WEIGHTS, X, NET.shapes)
+    expected = torch.einsum("rsbov,rsbow->rvw", jacobian, jacobian) / (0.25 * 4 * 6)
+    close(outer_products("exact"), expected)
+    draws = torch.stack([outer_products("true", seed) for seed in range(400)])
+    assert ((draws.mean(0) - expected).abs() <= 5 * draws.std(0) / 400**0.5 + 1e-12).all()
+
+
+def test_empirical_fisher_takes_the_targets_of_the_data():
+    jacobian = oracles.jacobians(MODULE, WEIGHTS, X, NET.shapes)
+    score = (Y.unsqueeze(1) - oracles.run(MODULE, WEIGHTS, X)) / 0.25
+    g = torch.einsum("rsbo,rsbow->rsbw", score, jacobian)
+    close(outer_products("empirical"), torch.einsum("rsbv,rsbw->rvw", g, g) / (4 * 6))
+
+
+def test_clipping_bounds_the_change_of_the_predictions_and_leaves_smaller_steps_alone():
+    fisher = torch.tensor([[[4.0, 1.0]], [[4.0, 1.0]]])
+    v = torch.tensor([[[2.0, 1.0]], [[0.02, 0.01]]])
+    d, lr = v / fisher, 0.5
+    (step,) = natural.clipped((d,), (v,), lr, 0.1)
+    change = (lr**2 * fisher * step.square()).sum((1, 2))
+    torch.testing.assert_close(change, torch.tensor([0.1, 0.25 * 2e-4]))
+    torch.testing.assert_close(step[0] / d[0], (step[0] / d[0]).mean().expand(1, 2))
+    assert natural.clipped((d,), (v,), lr, None)[0] is d
+
+
+@pytest.mark.parametrize("name", ["noisy-adam", "noisy-kfac", "noisy-ekfac", "full", "slang", "vogn"])
+def test_without_weight_noise_gradients_are_taken_at_the_mean(name):
+    posterior = registry.posterior(name, NET, LIKELIHOOD, "paper", weight_noise=False)
+    state = posterior.init(6, 2, Rng(1, dtype=torch.float64))
+    state, _ = posterior.update(state, Batch(X, Y), Rng(2, dtype=torch.float64))
+    weights = posterior.draw(state, RNG)
+    mean, _, _ = posterior.gaussian(state)
+    assert all(torch.equal(w, m.unsqueeze(1)) for w, m in zip(weights, mean, strict=True))
+    noisy = registry.posterior(name, NET, LIKELIHOOD, "paper").draw(state, RNG)
+    assert noisy[0].shape[1] == posterior.samples and not torch.equal(noisy[0][:, :1], weights[0])
+
+
+def test_power_decay():
+    assert [natural.power_decay(t, 0.5) for t in (1, 4, 9)] == [1 / 2, 1 / 3, 1 / 4]
+    assert natural.power_decay(7, 0.0) == 1.0
 
 
 def test_momentum_of_a_constant_gradient_is_that_gradient():

@@ -26,7 +26,7 @@ from explore.linalg import eigh, inverse_root
 from explore.posteriors.kronecker import two_sided
 from explore.posteriors.natural import NaturalGradient
 from explore.posteriors.noisy_kfac import Kronecker, Moments, damped
-from explore.posteriors.structures import mean_gradients, sample_gradients
+from explore.posteriors.structures import Damping, mean_gradients, sample_gradients
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -179,7 +179,7 @@ class BlockTridiagonalKronecker:
         )
         return Chain(within, between)
 
-    def factor(self, q: Chain, damping: float) -> tuple[BlockTridiagonalFactor, Bool[Tensor, " R"]]:
+    def factor(self, q: Chain, damping: Damping) -> tuple[BlockTridiagonalFactor, Bool[Tensor, " R"]]:
         diagonal = [damped(m, damping) for m in q.within]
         roots = [[inverse_root(m) for m in pair] for pair in diagonal]
         oks = [ok for pair in roots for _, ok in pair]

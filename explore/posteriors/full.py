@@ -27,6 +27,7 @@ from torch import Tensor
 from explore.errors import InputError
 from explore.linalg import inverse_root
 from explore.posteriors.natural import NaturalGradient
+from explore.posteriors.structures import Damping, over_matrices
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -113,9 +114,9 @@ class Dense:
             fisher = torch.baddbmm(fisher, g.mT, g, alpha=rate / (s * b))
         return fisher
 
-    def factor(self, fisher: Float[Tensor, "R W W"], damping: float) -> tuple[DenseFactor, Bool[Tensor, " R"]]:
+    def factor(self, fisher: Float[Tensor, "R W W"], damping: Damping) -> tuple[DenseFactor, Bool[Tensor, " R"]]:
         eye = torch.eye(fisher.shape[1], dtype=fisher.dtype, device=fisher.device)
-        root, ok = inverse_root(fisher + damping * eye)
+        root, ok = inverse_root(fisher + over_matrices(damping) * eye)
         return DenseFactor(tuple(x.contiguous() for x in unflatten(root, self.shapes))), ok
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore import tree
 from explore.likelihoods import Likelihood, Noise
 from explore.nets import Pullback
 from explore.posteriors.base import Common, advance, common, settle
@@ -97,9 +98,35 @@ def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> M
     """
     if limit is None:
         return direction
-    size = torch.stack([(d * v).sum((1, 2)) for d, v in zip(direction, image, strict=True)]).sum(0)
-    scale = (limit / (lr**2 * size)).sqrt().clamp_max(1.0)[:, None, None]
+    scale = (limit / (lr**2 * inner(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
     return tuple(scale * d for d in direction)
+
+
+def adapt(
+    damping: Float[Tensor, " R"], overshoot: Float[Tensor, " R"]
+) -> tuple[Float[Tensor, " R"], Bool[Tensor, " R"]]:
+    """The damping after a step, in the manner of Levenberg and Marquardt, and which replicas may take the step.
+
+    Martens and Grosse (Optimizing Neural Networks with Kronecker-factored Approximate Curvature, 2015, Section 6.5)
+    compare what a step gained with what the quadratic model promised. Of a batch's own gradient and the moving average
+    that steps follow, that ratio says little; its curvature is compared here.
+
+    Args:
+        damping: before the step.
+        overshoot: the objective's curvature along the step d, d^T H d, in units of its descent -d^T v at the start. A
+            step that ends at the minimum along its line has 1, one that ends as high as it began 2.
+    """
+    accepted = overshoot < 2  # never, where it is not a number
+    factor = torch.ones_like(damping)
+    factor[overshoot < 0.5] = 19 / 20
+    factor[overshoot > 1] = 20 / 19
+    factor[~accepted] = 2.0
+    return damping * factor, accepted
+
+
+def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
+    """The inner product over all weights."""
+    return torch.stack([(a * b).sum((1, 2)) for a, b in zip(u, v, strict=True)]).sum(0)
 
 
 def momentum(m: Means, gradient: Means, beta: float, step: int) -> tuple[Means, Means]:
@@ -140,6 +167,7 @@ class NaturalState(NamedTuple):
     mean: Means  # M
     momentum: Means
     statistics: Statistics  # of F, the Fisher matrix
+    damping: Float[Tensor, " R"]  # gamma' - gamma
     sampling: Factor  # F + gamma: the posterior's precision, times lambda / N
     step_factor: Factor  # F + gamma': what the mean step is preconditioned with
 
@@ -159,6 +187,7 @@ class NaturalGradient(NoisyGradients):
     decay: float = 0.0  # p: at step t alpha and the averaging rates are also divided by 1 + t^p; 0: they are not
     momentum: float = 0.9  # of the gradient, before preconditioning
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
+    adaptive_damping: bool = True  # whether gamma' rises above that where steps overshoot; not in the papers
     factor_interval: int = 1  # T_inv: steps between factorisations
     kl_clip: float | None = None  # upper bound of what a step does to the predictions, see `clipped`
     fisher: Fisher = "true"
@@ -181,9 +210,10 @@ class NaturalGradient(NoisyGradients):
         shared = common(n_data, replicas, self.likelihood, rng)
         mean = self.net.glorot(replicas, rng)
         statistics = self.structure.init(self.net.shapes, replicas, rng)
-        sampling, step_factor, _ = self._factor(statistics, float(shared.n_data))
+        damping = torch.full((replicas,), self.extrinsic_damping, dtype=rng.dtype, device=rng.device)
+        sampling, step_factor, _ = self._factor(statistics, damping, float(shared.n_data))
         zeros = tuple(torch.zeros_like(m) for m in mean)
-        return NaturalState(shared, mean, zeros, statistics, sampling, step_factor)
+        return NaturalState(shared, mean, zeros, statistics, damping, sampling, step_factor)
 
     def update(self, state: NaturalState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[NaturalState, Info]:
         shared, y = state.common, batch.y.unsqueeze(1)
@@ -199,7 +229,7 @@ class NaturalGradient(NoisyGradients):
         statistics = self.structure.observe(state.statistics, fisher, schedule, step)
         sampling, step_factor, ok = state.sampling, state.step_factor, None
         if step % self.factor_interval == 0:
-            sampling, step_factor, ok = self._factor(statistics, n_data)
+            sampling, step_factor, ok = self._factor(statistics, state.damping, n_data)
 
         gamma = self.kl_weight / (n_data * self.prior_variance)
         gradient = regularised_gradient(taps, weights, gamma)
@@ -209,18 +239,29 @@ class NaturalGradient(NoisyGradients):
         direction = clipped(direction, corrected, lr, self.kl_clip)
         mean = tuple(torch.add(m, d, alpha=lr) for m, d in zip(state.mean, direction, strict=True))
 
+        nll = -self.likelihood.log_prob(noise, out, y).mean((1, 2))
         shared = advance(shared, self.likelihood, out, y, self.kl_weight)
-        new = NaturalState(shared, mean, average, statistics, sampling, step_factor)
-        info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(new, state, mean, ok), info
+        new = NaturalState(shared, mean, average, statistics, state.damping, sampling, step_factor)
+        if self.adaptive_damping:
+            step_taken = tuple(lr * d for d in direction)
+            moved = tuple(w + d.unsqueeze(1) for w, d in zip(weights, step_taken, strict=True))
+            gained = nll + self.likelihood.log_prob(noise, self.net.output(moved, batch.x), y).mean((1, 2))
+            linear = inner(mean_gradient(taps), step_taken)
+            curvature = 2 * (linear - gained) + gamma * inner(step_taken, step_taken)
+            damping, accepted = adapt(gamma + state.damping, curvature / inner(corrected, step_taken))
+            accepted |= ~nll.isfinite()  # what no damping mends fails
+            new = tree.where(accepted, new, state)
+            new = new._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
+            ok = None if ok is None else ok | ~accepted
+        return settle(new, state, new.mean, ok), {"nll": nll, "damping": gamma + new.damping}
 
     def gaussian(self, state: NaturalState) -> tuple[Means, Factor, float]:
         return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)
 
-    def _factor(self, statistics: Statistics, n_data: float) -> tuple[Factor, Factor, Tensor]:
+    def _factor(self, statistics: Statistics, damping: Tensor, n_data: float) -> tuple[Factor, Factor, Tensor]:
         gamma = self.kl_weight / (n_data * self.prior_variance)
         sampling, ok = self.structure.factor(statistics, gamma)
-        if self.extrinsic_damping == 0:
+        if not bool(damping.any()):
             return sampling, sampling, ok
-        step_factor, ok_step = self.structure.factor(statistics, gamma + self.extrinsic_damping)
+        step_factor, ok_step = self.structure.factor(statistics, gamma + damping)
         return sampling, step_factor, ok & ok_step

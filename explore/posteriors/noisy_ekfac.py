@@ -25,7 +25,7 @@ from explore.linalg import eigh
 from explore.posteriors.kronecker import EigenFactor, rotate
 from explore.posteriors.natural import NaturalGradient
 from explore.posteriors.noisy_kfac import Kronecker, Moments
-from explore.posteriors.structures import PerLayer, mean_squares
+from explore.posteriors.structures import Damping, PerLayer, mean_squares, over_matrices
 from explore.rng import Rng
 from explore.shapes import Taps
 
@@ -63,8 +63,8 @@ class EigenKronecker:
             q = q._replace(scale=torch.lerp(q.scale, new, self.omega * schedule))
         return q
 
-    def factor(self, q: Eigen, damping: float) -> tuple[EigenFactor, Bool[Tensor, " R"]]:
-        return EigenFactor(q.inputs, q.outputs, q.scale + damping), q.ok
+    def factor(self, q: Eigen, damping: Damping) -> tuple[EigenFactor, Bool[Tensor, " R"]]:
+        return EigenFactor(q.inputs, q.outputs, q.scale + over_matrices(damping)), q.ok
 
     def _basis(self, moments: Moments) -> Eigen:
         (la, qa, ok_a), (ls, qs, ok_s) = eigh(moments.inputs), eigh(moments.outputs)

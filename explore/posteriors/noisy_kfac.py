@@ -15,7 +15,6 @@ bias-corrected moving average of V. eta is the prior's variance, lambda the weig
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -26,7 +25,7 @@ from torch import Tensor
 from explore.linalg import eigh, inverse_root
 from explore.posteriors.kronecker import EigenFactor, KroneckerFactor
 from explore.posteriors.natural import NaturalGradient
-from explore.posteriors.structures import PerLayer
+from explore.posteriors.structures import Damping, PerLayer, over_matrices
 from explore.rng import Rng
 from explore.shapes import Taps
 
@@ -67,23 +66,23 @@ class Kronecker:
             torch.baddbmm(moments.outputs, g.mT, g, beta=1 - rate, alpha=rate / g.shape[1]),
         )
 
-    def factor(self, moments: Moments, damping: float) -> tuple[KroneckerFactor | EigenFactor, Bool[Tensor, " R"]]:
+    def factor(self, moments: Moments, damping: Damping) -> tuple[KroneckerFactor | EigenFactor, Bool[Tensor, " R"]]:
         """A (x) S + damping."""
         if self.damping == "exact":
             (la, qa, ok_a), (ls, qs, ok_s) = eigh(moments.inputs), eigh(moments.outputs)
             eigenvalues = la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1)
-            return EigenFactor(qa, qs, eigenvalues + damping), ok_a & ok_s
+            return EigenFactor(qa, qs, eigenvalues + over_matrices(damping)), ok_a & ok_s
         a, s = damped(moments, damping)
         (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
         return KroneckerFactor(a, s), ok_a & ok_s
 
 
-def damped(moments: Moments, damping: float) -> Moments:
+def damped(moments: Moments, damping: Damping) -> Moments:
     """A^gamma and S^gamma: the damping split between the two factors in proportion to their size."""
     mean_a, mean_s = (m.diagonal(dim1=1, dim2=2).mean(1) for m in moments)
     pi = ((mean_a + 1e-8) / (mean_s + 1e-8)).sqrt()[:, None, None]
     eye_a, eye_s = (torch.eye(m.shape[1], dtype=m.dtype, device=m.device) for m in moments)
-    split = math.sqrt(damping)
+    split = over_matrices(damping) ** 0.5
     return Moments(moments.inputs + pi * split * eye_a, moments.outputs + split / pi * eye_s)
 
 

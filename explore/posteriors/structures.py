@@ -17,6 +17,8 @@ from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights
 
 Statistics = Any
+Damping = float | Float[Tensor, " R"]
+"""What is added to a Fisher matrix: the same for all replicas, or a number for each."""
 
 
 @runtime_checkable
@@ -64,7 +66,7 @@ class Structure(Protocol):
         `step` counts updates from 1; what is done now and then is done when its interval divides it.
         """
 
-    def factor(self, statistics: Statistics, damping: float) -> tuple[Factor, Bool[Tensor, " R"]]:
+    def factor(self, statistics: Statistics, damping: Damping) -> tuple[Factor, Bool[Tensor, " R"]]:
         """F + damping, and which replicas it succeeded for."""
 
 
@@ -118,7 +120,7 @@ class PerLayer:
     def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: float, step: int) -> Statistics:
         return tuple(self.rule.observe(q, t, schedule, step) for q, t in zip(statistics, taps, strict=True))
 
-    def factor(self, statistics: Statistics, damping: float) -> tuple[Blocks, Bool[Tensor, " R"]]:
+    def factor(self, statistics: Statistics, damping: Damping) -> tuple[Blocks, Bool[Tensor, " R"]]:
         blocks, oks = zip(*(self.rule.factor(q, damping) for q in statistics), strict=True)
         return Blocks(blocks), torch.stack(oks).all(0)
 
@@ -155,6 +157,11 @@ class Diagonal(NamedTuple):
 
     def dense(self) -> Float[Tensor, "R w w"]:
         return torch.diag_embed(self.precision.flatten(1))
+
+
+def over_matrices(damping: Damping) -> float | Float[Tensor, "R 1 1"]:
+    """A damping in a shape that goes with [R, n, m] matrices."""
+    return damping[:, None, None] if isinstance(damping, Tensor) else damping
 
 
 def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:

@@ -20,7 +20,13 @@ NET = Net(MODULE)
 N, W, TAU = 6, NET.weights, 4.0
 SAMPLES, ALPHA, BETA, LAMBDA, ETA, MOMENTUM = 4, 0.2, 0.3, 0.7, 0.6, 0.8
 SETTINGS: dict[str, Any] = dict(
-    samples=SAMPLES, lr=ALPHA, beta=BETA, kl_weight=LAMBDA, prior_variance=ETA, momentum=MOMENTUM
+    samples=SAMPLES,
+    lr=ALPHA,
+    beta=BETA,
+    kl_weight=LAMBDA,
+    prior_variance=ETA,
+    adaptive_damping=False,
+    momentum=MOMENTUM,
 )
 
 

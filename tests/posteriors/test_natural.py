@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from explore import registry
+from explore import predict, registry
+from explore.fit import fit
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors import natural
@@ -87,6 +88,41 @@ def test_clipping_bounds_the_change_of_the_predictions_and_leaves_smaller_steps_
     torch.testing.assert_close(change, torch.tensor([0.1, 0.25 * 2e-4]))
     torch.testing.assert_close(step[0] / d[0], (step[0] / d[0]).mean().expand(1, 2))
     assert natural.clipped((d,), (v,), lr, None)[0] is d
+
+
+def test_damping_rises_where_a_step_overshoots_and_falls_where_it_stops_short():
+    overshoot = torch.tensor([0.1, 0.7, 1.5, 2.5, float("nan")])
+    damping, accepted = natural.adapt(torch.ones(5), overshoot)
+    torch.testing.assert_close(damping, torch.tensor([19 / 20, 1.0, 20 / 19, 2.0, 2.0]))
+    assert accepted.tolist() == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("lr, factor", [(0.4, 19 / 20), (0.8, 1.0), (1.2, 20 / 19), (2.2, 2.0)])
+def test_overshoot_of_a_linear_net_is_the_step_size(lr, factor):
+    """With known noise and the dense Fisher matrix the quadratic model is the objective itself."""
+    x, rng = RNG.normal(1, 8, 2), Rng(0, dtype=torch.float64)
+    settings: dict = {"beta": 1.0, "fisher": "exact", "momentum": 0.0, "extrinsic_damping": 0.01, "lr": lr}
+    posterior = registry.posterior("full", Net(nn.Linear(2, 1).double()), Gaussian(noise_std=0.5), **settings)
+    state = posterior.init(8, 1, rng)._replace(damping=torch.full((1,), 0.1, dtype=torch.float64))
+    gamma = 1 / 8
+    after, _ = posterior.update(state, Batch(x, x[..., :1]), rng)
+    close(after.damping, (gamma + state.damping) * factor - gamma)
+    assert torch.equal(after.mean[0], state.mean[0]) == (factor == 2)
+
+
+def test_adaptive_damping_saves_a_fit_that_diverges_without():
+    x = Rng(3, dtype=torch.float64).normal(2, 200, 3)
+    x[:, ::50] *= 5  # a few examples far from the others, and steps far too large for them
+    y, error = x[..., :1].sin(), {}
+    settings: dict = {"lr": 0.5, "beta": 0.5, "batch_size": 10, "epochs": 5}
+    for adaptive in (False, True):
+        posterior = registry.posterior(
+            "noisy-kfac", Net(mlp(3, [20], 1).double()), Gaussian(), adaptive_damping=adaptive, **settings
+        )
+        *_, last = fit(posterior, x, y, Rng(0, dtype=torch.float64))
+        layers = posterior.sample(last.state, 50, Rng(1, dtype=torch.float64))
+        error[adaptive] = (predict.moments(posterior.net, layers, x).mean - y).square().mean((1, 2)).sqrt()
+    assert (error[False] > 100).all() and (error[True] < 1).all(), error
 
 
 @pytest.mark.parametrize("name", ["noisy-adam", "noisy-kfac", "noisy-ekfac", "full", "slang", "vogn"])

@@ -15,7 +15,15 @@ NET = Net(mlp(2, [3], 2))
 N = 6
 TAU = 4.0
 SAMPLES, ALPHA, BETA, LAMBDA, ETA, MOMENTUM = 4, 0.2, 0.3, 0.7, 0.6, 0.8
-SETTINGS = dict(samples=SAMPLES, lr=ALPHA, beta=BETA, kl_weight=LAMBDA, prior_variance=ETA, momentum=MOMENTUM)
+SETTINGS = dict(
+    samples=SAMPLES,
+    lr=ALPHA,
+    beta=BETA,
+    kl_weight=LAMBDA,
+    prior_variance=ETA,
+    adaptive_damping=False,
+    momentum=MOMENTUM,
+)
 
 
 def build(**settings):

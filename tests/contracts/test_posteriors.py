@@ -42,6 +42,15 @@ LIVELY: dict[str, dict] = {
     "full": {"beta": 0.1},
     "slang": {"beta": 0.1, "rank": 3},
 }
+# Rates at which the last batches are nearly all that the Fisher matrix is made of.
+FORGETFUL: dict[str, dict] = {
+    "noisy-adam": {"beta": 0.5},
+    "noisy-kfac": {"beta": 0.5},
+    "block-tridiagonal": {"beta": 0.5},
+    "noisy-ekfac": {"beta": 0.5, "omega": 0.5, "basis_interval": 3},
+    "full": {"beta": 0.5},
+    "slang": {"beta": 0.5, "rank": 3},
+}
 POINTS = {"map"}  # weights that do not vary
 
 every = pytest.mark.parametrize("name", CLASSES)
@@ -237,6 +246,28 @@ def test_less_certain_where_no_data_were_seen(name):
         for points in (x, torch.cat([x - 4, x + 4], 1))
     )
     assert (off > 2 * on).all()
+
+
+@every
+def test_single_precision_survives_data_without_rank(name):
+    # One example at a time, with inputs that are equal, zero or constant: moments of next to no rank.
+    posterior = CLASSES[name](net=Net(mlp(4, [20], 2)), likelihood=Gaussian(), **FORGETFUL.get(name, {}))
+    rng = Rng(0)
+    x = 100 * rng.normal(R, N, 1)
+    x, y = torch.cat([x, x, 0 * x, 0 * x + 1], 2), torch.cat([x.sin(), x / 100], 2)
+    state = posterior.init(N, R, rng)
+    for i in range(2 * N):
+        example = slice(i % N, i % N + 1)
+        state, _ = posterior.update(state, Batch(x[:, example], y[:, example]), rng)
+    assert state.common.alive.all()
+    assert all(t.dtype == torch.float32 for _, t in tree.leaves(state) if t.dim() and t.is_floating_point())
+    samples = posterior.sample(state, 100, rng)
+    assert all(w.isfinite().all() for w in samples)
+    if isinstance(posterior, Variational):
+        assert (posterior.kl_prior(state) > 0).all() and (posterior.gain(state, Batch(x, y), rng) > 0).all()
+        # -E log q = H, as in double precision.
+        error = posterior.log_prob(state, samples).mean(1) + posterior.entropy(state)
+        assert error.abs().max() < 5 * (posterior.net.weights / 2 / 100) ** 0.5
 
 
 # Densities -------------------------------------------------------------------------------------------------

@@ -197,6 +197,14 @@ def test_unsupported_forward_passes(module, message):
         net.forward(net.glorot(1, Rng(0), 1), torch.ones(1, 2, 3))
 
 
+def test_a_pass_that_failed_leaves_nothing_behind(case):
+    _, net, weights, x = case
+    before = net.output(weights, x)
+    with pytest.raises(RuntimeError):
+        net.forward(weights, x.float())
+    assert torch.equal(net.output(weights, x), before)
+
+
 def test_output_must_have_one_axis_an_example():
     net = Net(nn.Conv2d(1, 2, 2))
     with pytest.raises(InputError, match="gave 4 axes"):

@@ -16,7 +16,7 @@ from torch import Tensor
 from explore.posteriors.base import Variational
 from explore.posteriors.structures import Factor
 from explore.rng import Rng
-from explore.shapes import Batch, Means, State, Weights
+from explore.shapes import Batch, Means, State, Taps, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,19 @@ class GaussianPosterior(Variational):
         eps = tuple(rng.normal(m.shape[0], n, *m.shape[1:]) for m in mean)
         noise = precision.root(eps)
         return tuple(torch.add(m.unsqueeze(1), x, alpha=math.sqrt(scale)) for m, x in zip(mean, noise, strict=True))
+
+    def solve(self, state: State, v: Weights) -> Weights:
+        """Sigma v, the covariance times vectors: x with Sigma^-1 x = v.
+
+        Args:
+            state: of this posterior.
+            v: S vectors over all weights, one [R, S, I, O] matrix a layer.
+
+        Returns:
+            As v.
+        """
+        _, precision, scale = self.gaussian(state)
+        return tuple(scale * x for x in precision.solve(v))
 
     def log_prob(self, state: State, weights: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
         mean, precision, scale = self.gaussian(state)
@@ -63,15 +76,24 @@ class GaussianPosterior(Variational):
             squares = squares + scale * v.sum((1, 2)) + m.square().sum((1, 2))
         return 0.5 * (squares / eta + precision.logdet() - self.net.weights * (1 + math.log(scale / eta)))
 
+    def quad(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
+        """g^T Sigma g for every example, g the gradient of its log-likelihood averaged over `gain_samples` samples."""
+        _, precision, scale = self.gaussian(state)
+        return scale * precision.quad(self._taps(state, batch, rng))
+
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
         _, precision, scale = self.gaussian(state)
-        layers = self.sample(state, self.gain_samples, rng)
-        noise = self.likelihood.draw(state.common.noise, self.gain_samples, rng)
-        out, pullback = self.net.forward(layers, batch.x)
-        taps = pullback(self.likelihood.score(noise, out, batch.y.unsqueeze(1)))
+        taps = self._taps(state, batch, rng)
         # |dmu|^2 / 2 and tr[(Sigma dLambda)^2] / 4, in units in which Sigma = scale * P^-1.
         mean = 0.5 * self.gain_step**2 * scale * precision.quad(taps)
         return mean + 0.25 * (self.gain_step * scale) ** 2 * precision.curvature(taps)
+
+    def _taps(self, state: State, batch: Batch, rng: Rng) -> tuple[Taps, ...]:
+        """What every example's log-likelihood gives at weight samples of this posterior."""
+        layers = self.sample(state, self.gain_samples, rng)
+        noise = self.likelihood.draw(state.common.noise, self.gain_samples, rng)
+        out, pullback = self.net.forward(layers, batch.x)
+        return pullback(self.likelihood.score(noise, out, batch.y.unsqueeze(1)))
 
 
 def _dot(u: Weights, v: Weights) -> Float[Tensor, "R S"]:

@@ -12,6 +12,7 @@ from explore.errors import InputError
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors.base import Variational
+from explore.posteriors.gaussian import GaussianPosterior
 from explore.rng import Rng
 from explore.shapes import Batch
 from tests import oracles
@@ -25,7 +26,10 @@ DEVICES = [
 ]
 R, N = 3, 12
 
-MLP = Net(mlp(2, [4], 2))
+MODULE = mlp(2, [4], 2).double()
+MLP = Net(MODULE)
+NO_BIAS = Net(nn.Sequential(nn.Linear(2, 3, bias=False), nn.Tanh(), nn.Linear(3, 2, bias=False)))
+CONV_NO_BIAS = Net(nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2, bias=False)))
 CONV = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)))
 
 # Rates at which a few updates leave a mark on every part of the state.
@@ -38,10 +42,22 @@ LIVELY: dict[str, dict] = {
     "full": {"beta": 0.1},
     "slang": {"beta": 0.1, "rank": 3},
 }
+# Rates at which the last batches are nearly all that the Fisher matrix is made of.
+FORGETFUL: dict[str, dict] = {
+    "noisy-adam": {"beta": 0.5},
+    "noisy-kfac": {"beta": 0.5},
+    "block-tridiagonal": {"beta": 0.5},
+    "noisy-ekfac": {"beta": 0.5, "omega": 0.5, "basis_interval": 3},
+    "full": {"beta": 0.5},
+    "slang": {"beta": 0.5, "rank": 3},
+}
 POINTS = {"map"}  # weights that do not vary
 
 every = pytest.mark.parametrize("name", CLASSES)
 variational = pytest.mark.parametrize("name", VARIATIONAL)
+gaussian = pytest.mark.parametrize(
+    "name", [name for name in VARIATIONAL if issubclass(CLASSES[name], GaussianPosterior)]
+)
 
 
 def build(name, net=MLP, likelihood=None, **settings):
@@ -54,7 +70,7 @@ def draw(seed=0, device="cpu", kind=Rng):
 
 def data(net=MLP, seed=5, device="cpu"):
     rng = draw(seed, device).stream("toy")
-    x = rng.normal(R, N, *((2,) if net is MLP else (1, 4, 4)))
+    x = rng.normal(R, N, *((1, 4, 4) if net in (CONV, CONV_NO_BIAS) else (2,)))
     return Batch(x, torch.stack([x.flatten(2).sum(2).sin(), x.flatten(2).prod(2)], 2))
 
 
@@ -96,6 +112,11 @@ def test_functions_are_pure(name, device):
     if isinstance(posterior, Variational):
         posterior.gain(state, batch, draw(3, device))
         posterior.elbo(state, batch, draw(3, device))
+        for numbers in (posterior.log_prob(new, samples), posterior.kl(new, state), posterior.kl_prior(new)):
+            assert numbers.device == samples[0].device and numbers.isfinite().all()
+    if isinstance(posterior, GaussianPosterior):
+        posterior.solve(state, samples)
+        predict.linearised(posterior, state, batch.x)
 
     assert_same_bits(new, again)
     assert_same_bits(samples, posterior.sample(again, 5, draw(2, device)))
@@ -227,6 +248,28 @@ def test_less_certain_where_no_data_were_seen(name):
     assert (off > 2 * on).all()
 
 
+@every
+def test_single_precision_survives_data_without_rank(name):
+    # One example at a time, with inputs that are equal, zero or constant: moments of next to no rank.
+    posterior = CLASSES[name](net=Net(mlp(4, [20], 2)), likelihood=Gaussian(), **FORGETFUL.get(name, {}))
+    rng = Rng(0)
+    x = 100 * rng.normal(R, N, 1)
+    x, y = torch.cat([x, x, 0 * x, 0 * x + 1], 2), torch.cat([x.sin(), x / 100], 2)
+    state = posterior.init(N, R, rng)
+    for i in range(2 * N):
+        example = slice(i % N, i % N + 1)
+        state, _ = posterior.update(state, Batch(x[:, example], y[:, example]), rng)
+    assert state.common.alive.all()
+    assert all(t.dtype == torch.float32 for _, t in tree.leaves(state) if t.dim() and t.is_floating_point())
+    samples = posterior.sample(state, 100, rng)
+    assert all(w.isfinite().all() for w in samples)
+    if isinstance(posterior, Variational):
+        assert (posterior.kl_prior(state) > 0).all() and (posterior.gain(state, Batch(x, y), rng) > 0).all()
+        # -E log q = H, as in double precision.
+        error = posterior.log_prob(state, samples).mean(1) + posterior.entropy(state)
+        assert error.abs().max() < 5 * (posterior.net.weights / 2 / 100) ** 0.5
+
+
 # Densities -------------------------------------------------------------------------------------------------
 
 
@@ -234,7 +277,7 @@ def test_less_certain_where_no_data_were_seen(name):
 def test_samples_follow_the_stated_density(name):
     posterior, state, _ = trained(name)
     mean, covariance = oracles.implied_gaussian(posterior, state, R)
-    n = 20000
+    n = 100_000
     samples = posterior.sample(state, n, draw(6))
     white = torch.linalg.solve_triangular(
         torch.linalg.cholesky(covariance), (oracles.flat(samples) - mean.unsqueeze(1)).mT, upper=False
@@ -249,8 +292,11 @@ def test_samples_follow_the_stated_density(name):
 
 
 @variational
-def test_density_equals_the_dense_gaussian(name):
-    posterior, old, batch = trained(name, kl_weight=0.7, prior_variance=0.6)
+@pytest.mark.parametrize("net", [MLP, NO_BIAS, CONV_NO_BIAS], ids=["mlp", "no-bias", "conv-no-bias"])
+def test_density_equals_the_dense_gaussian(name, net):
+    if net is CONV_NO_BIAS and refuses(name, net):
+        pytest.skip("dense layers only")
+    posterior, old, batch = trained(name, net=net, kl_weight=0.7, prior_variance=0.6)
     new = train(posterior, old, batch, draw(7))
     old = old._replace(common=old.common._replace(n_data=1.5 * old.common.n_data))  # the scale may depend on N
     (mean, cov), (mean0, cov0) = (oracles.implied_gaussian(posterior, s, R) for s in (new, old))
@@ -265,6 +311,35 @@ def test_density_equals_the_dense_gaussian(name):
 
     prior = 0.6 * torch.eye(mean.shape[1], dtype=torch.float64).expand_as(cov)
     assert_close(posterior.kl_prior(new), oracles.kl(mean, cov, torch.zeros_like(mean), prior))
+
+
+@gaussian
+def test_products_with_the_covariance_are_those_of_the_dense_gaussian(name):
+    posterior, state, batch = trained(name, likelihood=Gaussian(noise_std=0.5))
+    mean, covariance = oracles.implied_gaussian(posterior, state, R)
+    v = draw(7).normal(R, 4, posterior.net.weights)
+    assert_close(oracles.flat(posterior.solve(state, oracles.unflat(v, MLP.shapes))), v @ covariance)
+
+    # Gradients at the very samples that `quad` draws.
+    weights = posterior.sample(state, posterior.gain_samples, draw(2))
+    score = (batch.y.unsqueeze(1) - oracles.run(MODULE, weights, batch.x)) / 0.25
+    g = torch.einsum("rsbo,rsbow->rsbw", score, oracles.jacobians(MODULE, weights, batch.x, MLP.shapes)).mean(1)
+    assert_close(posterior.quad(state, batch, draw(2)), torch.einsum("rbv,rvw,rbw->rb", g, covariance, g))
+
+    at_mean = oracles.unflat(mean.unsqueeze(1), MLP.shapes)
+    jacobian = oracles.jacobians(MODULE, at_mean, batch.x, MLP.shapes)[:, 0]
+    found = predict.linearised(posterior, state, batch.x)
+    assert_close(found.mean, oracles.run(MODULE, at_mean, batch.x)[:, 0])
+    assert_close(found.variance, torch.einsum("rbov,rvw,rbow->rbo", jacobian, covariance, jacobian))
+
+
+@gaussian
+def test_sampled_and_linearised_predictions_of_a_linear_net_agree(name):
+    posterior, state, batch = trained(name, net=Net(nn.Linear(2, 2)))
+    exact, n = predict.linearised(posterior, state, batch.x), 20_000
+    found = predict.moments(posterior.net, posterior.sample(state, n, draw(6)), batch.x)
+    assert ((found.mean - exact.mean) / exact.variance.sqrt()).abs().max() < 5 / n**0.5
+    assert (found.variance / exact.variance - 1).abs().max() < 5 * (2 / n) ** 0.5
 
 
 # Exact answers ---------------------------------------------------------------------------------------------

@@ -110,6 +110,17 @@ def test_trace_exact_and_by_random_vectors(monkeypatch):
     close(old.trace(new), exact, rtol=0.02, atol=0)  # the estimate's error is about 0.3 %
 
 
+def test_kl_beyond_the_exact_size_is_an_estimate_around_the_exact_one(monkeypatch):
+    posterior = BlockTridiagonal(net=Net(mlp(15, [16], 2)), likelihood=Gaussian(), beta=0.1)
+    old = posterior.init(40, R, rng())
+    new, _ = posterior.update(old, Batch(rng(1).normal(R, 40, 15), rng(2).normal(R, 40, 2)), rng(3))
+    exact = posterior.kl(new, old)
+    monkeypatch.setattr(block_tridiagonal, "DENSE", posterior.net.weights - 1)
+    close(posterior.kl(new, old), exact, rtol=0.05, atol=0)
+    # Where nothing has changed there is nothing to estimate: random lengths alone would be off by sqrt(W / 2048).
+    close(posterior.kl(new, new), torch.zeros(R, dtype=torch.float64))
+
+
 def test_quad_and_curvature():
     structure, q = statistics()
     factor, t = structure.factor(q, GAMMA)[0], taps(9)

@@ -188,6 +188,7 @@ class NaturalGradient(NoisyGradients):
     momentum: float = 0.9  # of the gradient, before preconditioning
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
     adaptive_damping: bool = True  # whether gamma' rises above that where steps overshoot; not in the papers
+    statistics_interval: int = 1  # T_stats: steps between updates of the Fisher matrix
     factor_interval: int = 1  # T_inv: steps between factorisations
     kl_clip: float | None = None  # upper bound of what a step does to the predictions, see `clipped`
     fisher: Fisher = "true"
@@ -224,9 +225,11 @@ class NaturalGradient(NoisyGradients):
         noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
         out, pullback = self.net.forward(weights, batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
-        fisher = fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
 
-        statistics = self.structure.observe(state.statistics, fisher, schedule, step)
+        statistics = state.statistics
+        if step % self.statistics_interval == 0:
+            fisher = fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
+            statistics = self.structure.observe(statistics, fisher, schedule, step)
         sampling, step_factor, ok = state.sampling, state.step_factor, None
         if step % self.factor_interval == 0:
             sampling, step_factor, ok = self._factor(statistics, state.damping, n_data)

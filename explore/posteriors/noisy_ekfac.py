@@ -99,4 +99,10 @@ PRESETS: dict[str, dict[str, object]] = {
         "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
         "basis_interval": 10, "omega": 0.05,
     },
+    # As noisy K-FAC's, whose file says in what the paper's code differs.
+    "image": {
+        "epochs": 150, "batch_size": 128, "samples": 1, "beta": 0.01, "lr_decay": 1.0, "prior_variance": 0.1,
+        "kl_weight": 0.5, "extrinsic_damping": 1e-3, "adaptive_damping": False, "kl_clip": 1e-3,
+        "statistics_interval": 10, "basis_interval": 200,
+    },
 }  # fmt: skip

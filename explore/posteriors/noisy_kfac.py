@@ -104,4 +104,11 @@ PRESETS: dict[str, dict[str, object]] = {
     "small": {
         "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
     },
+    # VGG16 on CIFAR-10 without augmentation or batch normalisation, where the paper's code lets the bound of the step
+    # shrink over the epochs and puts the extrinsic damping in the place of gamma in the mean step.
+    "image": {
+        "epochs": 150, "batch_size": 128, "samples": 1, "beta": 0.01, "lr_decay": 1.0, "prior_variance": 0.1,
+        "kl_weight": 0.5, "extrinsic_damping": 1e-3, "adaptive_damping": False, "kl_clip": 1e-3,
+        "statistics_interval": 10, "factor_interval": 200,
+    },
 }  # fmt: skip

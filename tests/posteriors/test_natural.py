@@ -137,6 +137,16 @@ def test_without_weight_noise_gradients_are_taken_at_the_mean(name):
     assert noisy[0].shape[1] == posterior.samples and not torch.equal(noisy[0][:, :1], weights[0])
 
 
+def test_statistics_are_updated_at_their_interval():
+    posterior = registry.posterior("noisy-kfac", NET, LIKELIHOOD, statistics_interval=2)
+    rng = Rng(1, dtype=torch.float64)
+    states = [posterior.init(6, 2, rng)]
+    for _ in range(2):
+        states.append(posterior.update(states[-1], Batch(X, Y), rng)[0])
+    moments = [state.statistics[0].inputs for state in states]
+    assert torch.equal(moments[1], moments[0]) and not torch.equal(moments[2], moments[1])
+
+
 def test_power_decay():
     assert [natural.power_decay(t, 0.5) for t in (1, 4, 9)] == [1 / 2, 1 / 3, 1 / 4]
     assert natural.power_decay(7, 0.0) == 1.0

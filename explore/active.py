@@ -86,7 +86,8 @@ class ActiveLearner:
         self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
         self.x = self._pool(x)
         zeros = [torch.zeros(1, 1, *shape, device=self.rng.device, dtype=dtype) for shape in posterior.net.shapes]
-        out = posterior.net.output(zeros, self.x[None, :1].to(dtype))
+        norms = posterior.net.unit_norms(1, self.rng)
+        out = posterior.net.output([*zeros, *norms], self.x[None, :1].to(dtype))
         self._classes = 0  # a regression
         if hasattr(posterior.likelihood, "probabilities"):
             self._classes = posterior.likelihood.probabilities(out).shape[-1]

@@ -68,8 +68,8 @@ def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments
         state: of that posterior.
         x: [R, P, ...] inputs.
     """
-    mean, precision, scale = posterior.gaussian(state)
-    at_mean = tuple(m.unsqueeze(1) for m in mean)  # S = 1
+    _, precision, scale = posterior.gaussian(state)
+    at_mean = posterior.at_mean(state)
     net, means, variances = posterior.net, [], []
     # An example's gradient is a whole set of weights.
     for part in _parts(x.shape[1], x.shape[0] * net.weights):

@@ -6,6 +6,7 @@ Letters, in the order in which they stand in a shape:
     S  weight samples (an ensemble's members stand here too)
     B  examples of a batch            P  points of a pool
     T  positions of a layer: 1 for a dense layer, locations for a convolution
+    C  channels of a normalisation
     I  inputs of a layer, the constant 1 included when it has a bias (always the last one)
     O  outputs of a layer, or of the net
     W  all weights of a net, laid out layer by layer, each [I, O] matrix row by row
@@ -17,6 +18,7 @@ Nothing in the library loops over R, S or B.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -40,11 +42,48 @@ class Batch(NamedTuple):
     y: Tensor  # [R, B, O] real targets, or [R, B] class indices
 
 
-class Taps(NamedTuple):
-    """What a structure sees of one layer."""
+class Taps:
+    """What a structure sees of one layer.
 
-    inputs: Float[Tensor, "R _S B T I"]  # a: the layer's inputs, the constant 1 last; _S = 1: all samples see the same
-    grads: Float[Tensor, "R S B T O"]  # d log p(y | x, W) / d pre-activation, per example, never averaged
+    Args:
+        inputs: a, [R, S or 1, B, T, I], the constant 1 last; 1 where all samples see the same. Or what makes them for
+            some of the examples: the patches of a convolution are many times the size of its input, so
+            they are made anew whenever they are asked for. Hold them no longer than they are needed.
+        grads: d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
+    """
+
+    def __init__(self, inputs: Tensor | Callable[[slice], Tensor], grads: Float[Tensor, "R S B T O"]):
+        self._inputs, self.grads = inputs, grads
+
+    @property
+    def inputs(self) -> Float[Tensor, "R _S B T I"]:
+        """a, of all examples."""
+        return self._inputs if isinstance(self._inputs, Tensor) else self._inputs(slice(None))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """I and O of the layer."""
+        return self.part(slice(1)).inputs.shape[4], self.grads.shape[4]
+
+    def part(self, examples: slice) -> Taps:
+        """Of some of the examples; only their patches are made."""
+        inputs = self._inputs
+        return Taps(
+            inputs[:, :, examples] if isinstance(inputs, Tensor) else inputs(examples), self.grads[:, :, examples]
+        )
+
+
+class NormTaps(NamedTuple):
+    """What a pass in training mode tells of one normalisation."""
+
+    statistics: Float[Tensor, "R S 2 C"]  # mean and unbiased variance of the batch
+    grads: Float[Tensor, "R S 2 C"]  # d log p(y | x, W) / d (scale, shift), summed over the batch
+
+
+class LayerTaps(tuple[Taps, ...]):
+    """The taps of all layers, and of the normalisations where the pass was in training mode."""
+
+    norms: tuple[NormTaps, ...] = ()
 
 
 def flatten(weights: tuple[Tensor, ...]) -> Tensor:

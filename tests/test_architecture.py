@@ -16,8 +16,8 @@ FLOORS = {
     for floor, names in enumerate(
         (
             "errors",
-            "shapes rng tree registry linalg",
-            "likelihoods nets data",
+            "shapes slots rng tree registry linalg",
+            "likelihoods nets images data",
             "posteriors",
             "predict fit",
             "acquisitions",

@@ -88,7 +88,7 @@ def test_pullback_gives_every_examples_weight_gradient(case):
     out, pullback = net.forward(weights, x)
     for dout in (torch.ones_like(out), out.cos()):  # a second pullback serves other targets
         taps = pullback(dout)
-        gradients = oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", *t) for t in taps))
+        gradients = oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", t.inputs, t.grads) for t in taps))
         close(gradients, torch.einsum("rsbo,rsbow->rsbw", dout, jacobian))
 
 
@@ -106,7 +106,7 @@ def test_callable_layers_equal_matrices(case):
     close(net.output(calls, x, samples=S), net.output(weights, x))
     close(net.output([weights[0], *calls[1:]], x, samples=S), net.output(weights, x))
     (out, pullback), (same, same_pullback) = net.forward(calls, x, samples=S), net.forward(weights, x)
-    close(pullback(out.cos()), same_pullback(same.cos()))
+    close(*([(t.inputs, t.grads) for t in taps] for taps in (pullback(out.cos()), same_pullback(same.cos()))))
 
 
 def test_the_module_is_copied_and_left_alone(case):
@@ -168,7 +168,9 @@ TIED[1].weight = TIED[0].weight
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), r"'1' \(BatchNorm1d\) is not supported"),
+        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm3d(4)), r"'1' \(BatchNorm3d\) is not supported"),
+        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False)), "track_running_stats=True"),
+        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None)), "a momentum in numbers"),
         (nn.Sequential(nn.Sequential(nn.LSTM(3, 4))), r"'0\.0' \(LSTM\) is not supported"),
         (nn.Sequential(SHARED, nn.ReLU(), SHARED), "'2' shares its weights"),
         (TIED, "'1' shares its weights"),

@@ -7,8 +7,9 @@ Each state has a field `common`, of type `Common`, with what all posteriors shar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,8 +19,11 @@ from explore import tree
 from explore.errors import InputError, check_range, one_of
 from explore.likelihoods import Likelihood, Phi
 from explore.nets import Layer, Net
+from explore.posteriors.norms import NormPolicy, NormState, advance_norms, expand_norms, start_norms
 from explore.rng import Rng
-from explore.shapes import Batch, Info, State
+from explore.shapes import Batch, Info, NormTaps, State
+
+L = TypeVar("L", bound=Layer)
 
 
 class Common(NamedTuple):
@@ -29,6 +33,7 @@ class Common(NamedTuple):
     alive: Bool[Tensor, " R"]  # a replica that failed is frozen at its last good state
     step: Int[Tensor, ""]  # updates so far; on the CPU, so that reading it never waits for a device
     n_data: Float[Tensor, ""]  # N: how many examples the posterior stands for; on the CPU
+    norms: NormState  # batch normalisations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +45,16 @@ class Predictive(ABC):
         likelihood: how targets scatter around its output.
         epochs: passes over the data when it is fitted from scratch.
         batch_size: examples a step; n examples are split into round(n / batch_size) near-equal batches.
+        batch_norm: how scales and shifts of batch normalisations are learnt: not at all, or as point estimates.
+        batch_norm_lr: the step of Adam for them.
     """
 
     net: Net
     likelihood: Likelihood
     epochs: int = 1000
     batch_size: int = 10
+    batch_norm: NormPolicy = "frozen"
+    batch_norm_lr: float = 0.001
 
     # Where a numeric setting may lie; what no class names must be positive.
     ranges: ClassVar[dict[str, str]] = {}
@@ -136,20 +145,31 @@ class Variational(Predictive):
         return float(state.common.n_data) * log_prob.mean((1, 2)) - self.kl_weight * divergence
 
 
-def common(n_data: float, replicas: int, likelihood: Likelihood, rng: Rng) -> Common:
-    """The shared part of a fresh state."""
+def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, members: int = 1) -> Common:
+    """The shared part of a fresh state; `members` with batch normalisations of their own where they are nets apart."""
     return Common(
-        noise=likelihood.init(replicas, rng),
+        noise=posterior.likelihood.init(replicas, rng),
         alive=torch.ones(replicas, dtype=torch.bool, device=rng.device),
         step=torch.tensor(0),
         n_data=torch.tensor(float(n_data), dtype=torch.float64),
+        norms=start_norms(posterior.net, posterior.batch_norm, replicas, members, rng),
     )
 
 
-def advance(shared: Common, likelihood: Likelihood, out: Tensor, y: Tensor, kl_weight: float) -> Common:
-    """The shared part after one more update: the noise has seen the batch, and the step is counted."""
-    noise = likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight)
-    return shared._replace(noise=noise, step=shared.step + 1)
+def with_norms(weights: Sequence[L], shared: Common, samples: int) -> tuple[L | Tensor, ...]:
+    """Weights for S samples with the batch normalisations behind them, as `Net` takes them."""
+    return (*weights, *expand_norms(shared.norms, samples))
+
+
+def advance(
+    shared: Common, posterior: Predictive, out: Tensor, y: Tensor, norms: tuple[NormTaps, ...], kl_weight: float
+) -> Common:
+    """The shared part after one more update: noise and normalisations have seen the batch, and the step is counted."""
+    noise = posterior.likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight)
+    step = shared.step + 1
+    count = (out.shape[1], out.shape[2])
+    moved = advance_norms(shared.norms, posterior.net, norms, count, posterior.batch_norm_lr, int(step))
+    return shared._replace(noise=noise, step=step, norms=moved)
 
 
 def settle(new: State, old: State, means: tuple[Tensor, ...], ok: Tensor | None = None) -> State:

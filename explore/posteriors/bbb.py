@@ -24,9 +24,10 @@ from explore.nets import Layer
 from explore.posteriors import adam
 from explore.posteriors.base import Common, advance, common, settle
 from explore.posteriors.gaussian import GaussianPosterior
+from explore.posteriors.norms import expand_norms
 from explore.posteriors.structures import Blocks, Diagonal
 from explore.rng import Rng
-from explore.shapes import Batch, Info, Means
+from explore.shapes import Batch, Info, Means, NormTaps
 
 
 class BBBState(NamedTuple):
@@ -48,7 +49,7 @@ class BBB(GaussianPosterior):
     reparameterisation: Literal["local", "weights"] = "local"
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> BBBState:
-        shared = common(n_data, replicas, self.likelihood, rng)
+        shared = common(self, n_data, replicas, rng)
         mean = self.net.glorot(replicas, rng)
         rho = tuple(torch.full_like(m, self.initial_std).expm1().log() for m in mean)
         return BBBState(shared, mean, rho, adam.start((*mean, *rho)))
@@ -60,6 +61,7 @@ class BBB(GaussianPosterior):
 
         with torch.enable_grad():
             parameters = tuple(p.detach().requires_grad_() for p in (*state.mean, *state.rho))
+            norms = tuple(v.detach().requires_grad_() for v in expand_norms(shared.norms, self.samples))
             half = len(state.mean)
             here = state._replace(mean=parameters[:half], rho=parameters[half:])
             layers: tuple[Layer, ...]
@@ -68,16 +70,18 @@ class BBB(GaussianPosterior):
                     _Local(m, F.softplus(r), self.samples, rng) for m, r in zip(here.mean, here.rho, strict=True)
                 )
             else:
-                layers = self.sample(here, self.samples, rng)
-            out = self.net.output(layers, batch.x, samples=self.samples)
+                layers = self.sample(here, self.samples, rng)[:half]
+            out, statistics = self.net.train_output((*layers, *norms), batch.x, samples=self.samples)
             nll = -self.likelihood.log_prob(noise, out, y).mean((1, 2))
             loss = nll + (self.kl_weight / n_data) * self.kl_prior(here)
-            gradients = torch.autograd.grad(loss.sum(), parameters)  # replicas do not meet: each gets its own
+            gradients = torch.autograd.grad(loss.sum(), (*parameters, *norms))  # replicas do not meet
 
         values, moving = adam.descend(
-            (*state.mean, *state.rho), gradients, state.moving, self.lr * adam.cosine(progress), step
+            (*state.mean, *state.rho), gradients[: 2 * half], state.moving, self.lr * adam.cosine(progress), step
         )
-        shared = advance(shared, self.likelihood, out.detach(), y, self.kl_weight)
+        count = out.shape[1] * out.shape[2]
+        taps = tuple(NormTaps(s, -count * g[:, :, :2]) for s, g in zip(statistics, gradients[2 * half :], strict=True))
+        shared = advance(shared, self, out.detach(), y, taps, self.kl_weight)
         new = BBBState(shared, values[:half], values[half:], moving)
         return settle(new, state, values), {"nll": nll.detach()}
 

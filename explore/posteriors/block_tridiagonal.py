@@ -178,8 +178,11 @@ class BlockTridiagonalKronecker:
         within = tuple(self.kronecker.observe(m, t, schedule, step) for m, t in zip(q.within, taps, strict=True))
         rate = self.kronecker.beta * schedule
         between = tuple(
-            Moments(*(torch.lerp(m, _cross(x, y), rate) for m, x, y in zip(moments, left, right, strict=True)))
-            for moments, left, right in zip(q.between, taps[:-1], taps[1:], strict=True)
+            Moments(
+                torch.lerp(m.inputs, _cross(left.inputs, right.inputs), rate),
+                torch.lerp(m.outputs, _cross(left.grads, right.grads), rate),
+            )
+            for m, left, right in zip(q.between, taps[:-1], taps[1:], strict=True)
         )
         return Chain(within, between)
 

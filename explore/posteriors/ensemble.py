@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from explore.posteriors import adam
-from explore.posteriors.base import Common, Predictive, advance, common, settle
+from explore.posteriors.base import Common, Predictive, advance, common, settle, with_norms
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights
 
@@ -38,24 +38,25 @@ class Ensemble(Predictive):
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> EnsembleState:
         weights = self.net.glorot(replicas, rng, self.members)
-        return EnsembleState(common(n_data, replicas, self.likelihood, rng), weights, adam.start(weights))
+        return EnsembleState(common(self, n_data, replicas, rng, self.members), weights, adam.start(weights))
 
     def update(self, state: EnsembleState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[EnsembleState, Info]:
         shared, y = state.common, batch.y.unsqueeze(1)
         n_data, step = float(shared.n_data), int(shared.step) + 1
         noise = self.likelihood.expected(shared.noise)
-        out, pullback = self.net.forward(state.weights, batch.x)
+        out, pullback = self.net.train_forward(self.sample(state, self.members, rng), batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
 
         gradients = adam.loss_gradients(taps, state.weights, 1 / (n_data * self.prior_variance))
         weights, moving = adam.descend(state.weights, gradients, state.moving, self.lr * adam.cosine(progress), step)
-        shared = advance(shared, self.likelihood, out, y, 1.0)
+        shared = advance(shared, self, out, y, taps.norms, 1.0)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(EnsembleState(shared, weights, moving), state, weights), info
 
     def sample(self, state: EnsembleState, n: int, rng: Rng) -> Weights:
         """The members, at most n of them; nothing is drawn."""
-        return tuple(w[:, :n] for w in state.weights)
+        members = min(n, self.members)
+        return with_norms([w[:, :members] for w in state.weights], state.common, members)
 
 
 PRESETS: dict[str, dict[str, object]] = {"paper": {}, "small": {}}

@@ -16,6 +16,7 @@ square in memory, for each replica.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,7 +28,7 @@ from torch import Tensor
 from explore.errors import InputError
 from explore.linalg import inverse_root
 from explore.posteriors.natural import NaturalGradient
-from explore.posteriors.structures import Damping, over_matrices
+from explore.posteriors.structures import Damping, over_matrices, sample_gradients
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -126,10 +127,9 @@ def example_gradients(taps: tuple[Taps, ...], budget: int = 2**24) -> Iterator[t
     b is as many as `budget` numbers allow, and at least one.
     """
     r, s, n = taps[0].grads.shape[:3]
-    size = max(1, budget // (r * s * sum(t.inputs.shape[4] * t.grads.shape[4] for t in taps)))
+    size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
     for start in range(0, n, size):
-        part = slice(start, start + size)
-        yield tuple(torch.einsum("rsbti,rsbto->rsbio", t.inputs[:, :, part], t.grads[:, :, part]) for t in taps)
+        yield tuple(sample_gradients(t.part(slice(start, start + size))) for t in taps)
 
 
 @dataclass(frozen=True, kw_only=True)

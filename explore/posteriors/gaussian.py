@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.posteriors.base import Variational
+from explore.posteriors.base import Variational, with_norms
 from explore.posteriors.structures import Factor
 from explore.rng import Rng
 from explore.shapes import Batch, Means, State, Taps, Weights
@@ -33,7 +33,12 @@ class GaussianPosterior(Variational):
         mean, precision, scale = self.gaussian(state)
         eps = tuple(rng.normal(m.shape[0], n, *m.shape[1:]) for m in mean)
         noise = precision.root(eps)
-        return tuple(torch.add(m.unsqueeze(1), x, alpha=math.sqrt(scale)) for m, x in zip(mean, noise, strict=True))
+        weights = [torch.add(m.unsqueeze(1), x, alpha=math.sqrt(scale)) for m, x in zip(mean, noise, strict=True)]
+        return with_norms(weights, state.common, n)
+
+    def at_mean(self, state: State) -> Weights:
+        """The net at the mean weights, S = 1."""
+        return with_norms([m.unsqueeze(1) for m in self.gaussian(state)[0]], state.common, 1)
 
     def solve(self, state: State, v: Weights) -> Weights:
         """Sigma v, the covariance times vectors: x with Sigma^-1 x = v.
@@ -50,7 +55,7 @@ class GaussianPosterior(Variational):
 
     def log_prob(self, state: State, weights: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
         mean, precision, scale = self.gaussian(state)
-        d = tuple(w - m.unsqueeze(1) for w, m in zip(weights, mean, strict=True))
+        d = tuple(w - m.unsqueeze(1) for w, m in zip(weights[: len(mean)], mean, strict=True))  # the rest are norms
         mahalanobis = _dot(d, precision.multiply(d)) / scale
         normaliser = self.net.weights * math.log(2 * math.pi * scale) - precision.logdet()
         return -0.5 * (mahalanobis + normaliser.unsqueeze(1))

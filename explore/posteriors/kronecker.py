@@ -67,7 +67,7 @@ class KroneckerFactor(NamedTuple):
         """
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
         a, g = self._whiten(taps)
-        if taps.inputs.shape[3] == 1:  # rank one a sample: S x S inner products say it all
+        if taps.grads.shape[3] == 1:  # rank one a sample: S x S inner products say it all
             ka, kg = a @ a.mT, g @ g.mT
             norm_a, norm_g = _diagonal(ka), _diagonal(kg)
             inputs = torch.einsum("rbs,rbst,rbt->rb", norm_g, ka.square(), norm_g)
@@ -146,8 +146,11 @@ class EigenFactor(NamedTuple):
 
 def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
     """The taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
-    a = torch.einsum("rsbti,rij->rsbtj", taps.inputs, inputs)
-    return Taps(a, torch.einsum("rsbto,rop->rsbtp", taps.grads, outputs))
+
+    def rotated(examples: slice) -> Tensor:
+        return torch.einsum("rsbti,rij->rsbtj", taps.part(examples).inputs, inputs)
+
+    return Taps(rotated, torch.einsum("rsbto,rop->rsbtp", taps.grads, outputs))
 
 
 def _gram(root: Tensor) -> Tensor:

@@ -71,15 +71,15 @@ def gradients_gram(taps: tuple[Taps, ...]) -> Float[Tensor, "R n n"]:
     """G^T G: the inner products of the examples' gradients with each other."""
     total = torch.zeros((), device=taps[0].grads.device, dtype=taps[0].grads.dtype)
     for t in taps:
-        (r, s, b, positions, o), i = t.grads.shape, t.inputs.shape[4]
+        inputs, (r, s, b, positions, o) = t.inputs, t.grads.shape
         if positions == 1:
-            a, g = t.inputs.flatten(1, 3), t.grads.flatten(1, 3)
-            repeat = s // t.inputs.shape[1]
+            a, g = inputs.flatten(1, 3), t.grads.flatten(1, 3)
+            repeat = s // inputs.shape[1]
             total = total + (a @ a.mT).repeat(1, repeat, repeat) * (g @ g.mT)
             continue
-        size = max(1, BUDGET // (r * s * b * i))
+        size = max(1, BUDGET // (r * s * b * inputs.shape[4]))
         for start in range(0, o, size):
-            x = torch.einsum("rsbti,rsbto->rsbio", t.inputs, t.grads[..., start : start + size])
+            x = torch.einsum("rsbti,rsbto->rsbio", inputs, t.grads[..., start : start + size])
             x = x.flatten(1, 2).flatten(2)
             total = total + x @ x.mT
     return total
@@ -90,7 +90,8 @@ def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
     r, s, b, positions, o = t.grads.shape
     size = max(1, BUDGET // (r * s * positions * o * vectors))
     for start in range(0, b, size):
-        yield t.inputs[:, :, start : start + size], t.grads[:, :, start : start + size]
+        part = t.part(slice(start, start + size))
+        yield part.inputs, part.grads
 
 
 class LowRankFactor(NamedTuple):

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 
 from explore.posteriors import adam
-from explore.posteriors.base import Common, Predictive, advance, common, settle
+from explore.posteriors.base import Common, Predictive, advance, common, settle, with_norms
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights
 
@@ -42,13 +42,13 @@ class MAP(Predictive):
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> MAPState:
         weights = self.net.glorot(replicas, rng, 1)
-        return MAPState(common(n_data, replicas, self.likelihood, rng), weights, adam.start(weights))
+        return MAPState(common(self, n_data, replicas, rng), weights, adam.start(weights))
 
     def update(self, state: MAPState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[MAPState, Info]:
         shared, y = state.common, batch.y.unsqueeze(1)
         n_data, step = float(shared.n_data), int(shared.step) + 1
         noise = self.likelihood.expected(shared.noise)
-        out, pullback = self.net.forward(state.weights, batch.x)
+        out, pullback = self.net.train_forward(self.sample(state, 1, rng), batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
 
         gradients = adam.loss_gradients(taps, state.weights, 1 / (n_data * self.prior_variance))
@@ -61,13 +61,13 @@ class MAP(Predictive):
             )
             weights = tuple(torch.sub(w, v, alpha=lr) for w, v in zip(state.weights, velocity, strict=True))
             moving = state.moving._replace(first=velocity)
-        shared = advance(shared, self.likelihood, out, y, 1.0)
+        shared = advance(shared, self, out, y, taps.norms, 1.0)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(MAPState(shared, weights, moving), state, weights), info
 
     def sample(self, state: MAPState, n: int, rng: Rng) -> Weights:
         """The one net; nothing is drawn."""
-        return state.weights
+        return with_norms(state.weights, state.common, 1)
 
 
 PRESETS: dict[str, dict[str, object]] = {"paper": {}, "small": {}}

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.posteriors import adam
-from explore.posteriors.base import Common, Predictive, advance, common, settle
+from explore.posteriors.base import Common, Predictive, advance, common, settle, with_norms
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Taps, Weights
 
@@ -48,7 +48,7 @@ class MCDropout(Predictive):
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> MCDropoutState:
         weights = self.net.glorot(replicas, rng, 1)
-        return MCDropoutState(common(n_data, replicas, self.likelihood, rng), weights, adam.start(weights))
+        return MCDropoutState(common(self, n_data, replicas, rng), weights, adam.start(weights))
 
     def update(
         self, state: MCDropoutState, batch: Batch, rng: Rng, progress: float = 0.0
@@ -58,21 +58,20 @@ class MCDropout(Predictive):
         noise = self.likelihood.expected(shared.noise)
         masks = self._masks(batch.x.shape[0], batch.x.shape[1], rng)
         layers = tuple(_Masked(w, z) for w, z in zip(state.weights, masks, strict=True))
-        out, pullback = self.net.forward(layers, batch.x, samples=1)
-        taps = tuple(
-            layer.taps(t) for layer, t in zip(layers, pullback(self.likelihood.score(noise, out, y)), strict=True)
-        )
+        out, pullback = self.net.train_forward(with_norms(layers, shared, 1), batch.x, samples=1)
+        taps = pullback(self.likelihood.score(noise, out, y))
 
-        gradients = adam.loss_gradients(taps, self._penalised(state.weights), 1 / (n_data * self.prior_variance))
+        masked = tuple(layer.taps(t) for layer, t in zip(layers, taps, strict=True))
+        gradients = adam.loss_gradients(masked, self._penalised(state.weights), 1 / (n_data * self.prior_variance))
         weights, moving = adam.descend(state.weights, gradients, state.moving, self.lr * adam.cosine(progress), step)
-        shared = advance(shared, self.likelihood, out, y, 1.0)
+        shared = advance(shared, self, out, y, taps.norms, 1.0)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(MCDropoutState(shared, weights, moving), state, weights), info
 
     def sample(self, state: MCDropoutState, n: int, rng: Rng) -> Weights:
         """Weights with rows of zeros."""
         masks = self._masks(len(state.weights[0]), n, rng)
-        return tuple(z.unsqueeze(3) * w for w, z in zip(state.weights, masks, strict=True))
+        return with_norms([z.unsqueeze(3) * w for w, z in zip(state.weights, masks, strict=True)], state.common, n)
 
     def _masks(self, replicas: int, n: int, rng: Rng) -> tuple[Float[Tensor, "R n I"], ...]:
         """z: n of them a layer and replica."""
@@ -105,7 +104,7 @@ class _Masked:
 
     def taps(self, taps: Taps) -> Taps:
         """With the inputs that the weights saw."""
-        return Taps(taps.inputs * self.mask, taps.grads)
+        return Taps(lambda part: taps.part(part).inputs * self.mask[:, :, part], taps.grads)
 
 
 PRESETS: dict[str, dict[str, object]] = {

@@ -32,7 +32,8 @@ def mean_gradient(taps: tuple[Taps, ...]) -> Means:
 
 def regularised_gradient(taps: tuple[Taps, ...], weights: Weights, gamma: float) -> Means:
     """V = E[g] - gamma W: the mean gradient with the prior's, at the samples W and averaged over them."""
-    return tuple(torch.sub(g, w.mean(1), alpha=gamma) for g, w in zip(mean_gradient(taps), weights, strict=True))
+    matrices = weights[: len(taps)]  # batch normalisations have no prior
+    return tuple(torch.sub(g, w.mean(1), alpha=gamma) for g, w in zip(mean_gradient(taps), matrices, strict=True))
 
 
 def _sum_outer(t: Taps) -> Tensor:
@@ -79,8 +80,11 @@ def fisher_taps(
 
 
 def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
-    a = taps[0].inputs
-    return Taps(a if a.shape[1] == 1 else a.repeat(1, len(taps), 1, 1, 1), torch.cat([t.grads for t in taps], 1))
+    def inputs(examples: slice) -> Tensor:
+        a = taps[0].part(examples).inputs
+        return a if a.shape[1] == 1 else a.repeat(1, len(taps), 1, 1, 1)
+
+    return Taps(inputs, torch.cat([t.grads for t in taps], 1))
 
 
 def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> Means:
@@ -157,7 +161,7 @@ class NoisyGradients(GaussianPosterior):
         """The weights to take gradients at."""
         if self.weight_noise:
             return self.sample(state, self.samples, rng)
-        return tuple(m.unsqueeze(1) for m in self.gaussian(state)[0])
+        return self.at_mean(state)
 
 
 class NaturalState(NamedTuple):
@@ -208,7 +212,7 @@ class NaturalGradient(NoisyGradients):
         """How the Fisher matrix is approximated."""
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> NaturalState:
-        shared = common(n_data, replicas, self.likelihood, rng)
+        shared = common(self, n_data, replicas, rng)
         mean = self.net.glorot(replicas, rng)
         statistics = self.structure.init(self.net.shapes, replicas, rng)
         damping = torch.full((replicas,), self.extrinsic_damping, dtype=rng.dtype, device=rng.device)
@@ -223,7 +227,7 @@ class NaturalGradient(NoisyGradients):
 
         weights = self.draw(state, rng)
         noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
-        out, pullback = self.net.forward(weights, batch.x)
+        out, pullback = self.net.train_forward(weights, batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
 
         statistics = state.statistics
@@ -243,12 +247,14 @@ class NaturalGradient(NoisyGradients):
         mean = tuple(torch.add(m, d, alpha=lr) for m, d in zip(state.mean, direction, strict=True))
 
         nll = -self.likelihood.log_prob(noise, out, y).mean((1, 2))
-        shared = advance(shared, self.likelihood, out, y, self.kl_weight)
+        shared = advance(shared, self, out, y, taps.norms, self.kl_weight)
         new = NaturalState(shared, mean, average, statistics, state.damping, sampling, step_factor)
         if self.adaptive_damping:
             step_taken = tuple(lr * d for d in direction)
-            moved = tuple(w + d.unsqueeze(1) for w, d in zip(weights, step_taken, strict=True))
-            gained = nll + self.likelihood.log_prob(noise, self.net.output(moved, batch.x), y).mean((1, 2))
+            matrices, norms = weights[: len(mean)], weights[len(mean) :]
+            moved = tuple(w + d.unsqueeze(1) for w, d in zip(matrices, step_taken, strict=True))
+            out_moved, _ = self.net.train_output((*moved, *norms), batch.x)
+            gained = nll + self.likelihood.log_prob(noise, out_moved, y).mean((1, 2))
             linear = inner(mean_gradient(taps), step_taken)
             curvature = 2 * (linear - gained) + gamma * inner(step_taken, step_taken)
             damping, accepted = adapt(gamma + state.damping, curvature / inner(corrected, step_taken))

@@ -61,7 +61,7 @@ class NoisyAdam(natural.NoisyGradients):
     }
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> NoisyAdamState:
-        shared = common(n_data, replicas, self.likelihood, rng)
+        shared = common(self, n_data, replicas, rng)
         mean = self.net.glorot(replicas, rng)
         return NoisyAdamState(
             shared, mean, tuple(torch.zeros_like(m) for m in mean), tuple(torch.ones_like(m) for m in mean)
@@ -76,7 +76,7 @@ class NoisyAdam(natural.NoisyGradients):
 
         weights = self.draw(state, rng)
         noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
-        out, pullback = self.net.forward(weights, batch.x)
+        out, pullback = self.net.train_forward(weights, batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
         fisher = natural.fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
 
@@ -93,7 +93,7 @@ class NoisyAdam(natural.NoisyGradients):
         direction = natural.clipped(direction, image, lr, self.kl_clip)
         mean = tuple(torch.add(mu, d, alpha=lr) for mu, d in zip(state.mean, direction, strict=True))
 
-        shared = advance(shared, self.likelihood, out, y, self.kl_weight)
+        shared = advance(shared, self, out, y, taps.norms, self.kl_weight)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(NoisyAdamState(shared, mean, average, squares), state, (*mean, *squares)), info
 

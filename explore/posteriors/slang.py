@@ -72,7 +72,7 @@ class SLANG(natural.NoisyGradients):
     ranges: ClassVar[dict[str, str]] = {"beta": "(0, 1]", "decay": "[0, inf)", "momentum": "[0, 1)"}
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> SLANGState:
-        shared = common(n_data, replicas, self.likelihood, rng)
+        shared = common(self, n_data, replicas, rng)
         mean = self.net.glorot(replicas, rng)
         zeros = tuple(torch.zeros_like(m) for m in mean)
         columns = tuple(z.unsqueeze(1).repeat(1, min(self.rank, self.net.weights), 1, 1) for z in zeros)
@@ -87,7 +87,7 @@ class SLANG(natural.NoisyGradients):
 
         weights = self.draw(state, rng)
         noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
-        out, pullback = self.net.forward(weights, batch.x)
+        out, pullback = self.net.train_forward(weights, batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
 
         prior = self._prior_precision(state.mean)
@@ -108,7 +108,7 @@ class SLANG(natural.NoisyGradients):
             torch.add(m, d.squeeze(1), alpha=self.lr * schedule) for m, d in zip(state.mean, direction, strict=True)
         )
 
-        shared = advance(shared, self.likelihood, out, y, self.kl_weight)
+        shared = advance(shared, self, out, y, taps.norms, self.kl_weight)
         new_state = SLANGState(shared, mean, average, precision)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(new_state, state, (*mean, *columns, *diagonal), ok), info

@@ -7,6 +7,7 @@ A structure may couple layers; `PerLayer` lifts a rule for one layer.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -188,15 +189,16 @@ def mean_squares(taps: Taps, budget: int = 2**24) -> Float[Tensor, "R I O"]:
     Without positions it is one product of squares; with them, no more per-example gradients are held at once than
     `budget` numbers allow.
     """
-    a, g = taps.inputs, taps.grads
-    if a.shape[3] == 1:
+    g = taps.grads
+    if g.shape[3] == 1:
+        a = taps.inputs
         if a.shape[1] == 1:
             g = g.square().mean(1, keepdim=True)
         else:
             g = g.square()
         a, g = a.square().flatten(1, 3), g.flatten(1, 3)
         return a.mT @ g / g.shape[1]
-    size = max(1, budget // (g.shape[0] * g.shape[1] * a.shape[4] * g.shape[4]))
-    parts = (slice(i, i + size) for i in range(0, g.shape[2], size))
-    sums = [mean_square_gradients(Taps(a[:, :, part], g[:, :, part])).sum(1) for part in parts]
+    size = max(1, budget // (g.shape[0] * g.shape[1] * math.prod(taps.shape)))
+    parts = (taps.part(slice(i, i + size)) for i in range(0, g.shape[2], size))
+    sums = [mean_square_gradients(part).sum(1) for part in parts]
     return torch.stack(sums).sum(0) / g.shape[2]

@@ -76,7 +76,7 @@ class VOGN(natural.NoisyGradients):
     }
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> VOGNState:
-        shared = common(n_data * self.augmentation, replicas, self.likelihood, rng)
+        shared = common(self, n_data * self.augmentation, replicas, rng)
         mean = self.net.glorot(replicas, rng)
         zeros = tuple(torch.zeros_like(m) for m in mean)
         return VOGNState(shared, mean, zeros, zeros, self._tempering(0.0))
@@ -87,9 +87,9 @@ class VOGN(natural.NoisyGradients):
         tempering = self._tempering(progress)
         decay = float(tempering) / (n_data * self.prior_variance)
 
-        weights = self.draw(state, rng) if step > 1 else tuple(m.unsqueeze(1) for m in state.mean)
+        weights = self.draw(state, rng) if step > 1 else self.at_mean(state)
         noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
-        out, pullback = self.net.forward(weights, batch.x)
+        out, pullback = self.net.train_forward(weights, batch.x)
         taps = pullback(self.likelihood.score(noise, out, y))
         fisher = natural.fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
 
@@ -106,7 +106,7 @@ class VOGN(natural.NoisyGradients):
             for mu, m, s in zip(state.mean, average, squares, strict=True)
         )
 
-        shared = advance(shared, self.likelihood, out, y, float(tempering))
+        shared = advance(shared, self, out, y, taps.norms, float(tempering))
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
         return settle(VOGNState(shared, mean, average, squares, tempering), state, (*mean, *squares)), info
 

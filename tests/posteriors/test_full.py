@@ -81,14 +81,11 @@ def test_updates_follow_the_paper(fisher, extrinsic):
 def test_the_average_holds_across_layers_and_ignores_how_examples_are_batched():
     noise, shapes = rng(3), ((2, 3), (4, 1))
     taps = tuple(Taps(noise.normal(2, 3, 4, 2, i), noise.normal(2, 3, 4, 2, o)) for i, o in shapes)
-    g = oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", *t) for t in taps))
+    g = oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", t.inputs, t.grads) for t in taps))
     rule, old = Dense(shapes, 0.2), torch.eye(10, dtype=torch.float64).repeat(2, 1, 1)
     whole = rule.observe(old, taps, 0.5, 1)
     torch.testing.assert_close(whole, 0.9 * old + 0.1 * torch.einsum("rsbv,rsbw->rvw", g, g) / 12)
-    halves = [
-        rule.observe(old, tuple(Taps(*(x[:, :, part] for x in t)) for t in taps), 0.5, 1)
-        for part in (slice(2), slice(2, 4))
-    ]
+    halves = [rule.observe(old, tuple(t.part(part) for t in taps), 0.5, 1) for part in (slice(2), slice(2, 4))]
     torch.testing.assert_close((halves[0] + halves[1]) / 2, whole)
 
 

@@ -59,7 +59,7 @@ def taps(positions=1, shared=False):
 
 def gradients(taps):
     """[R, S, B, W]."""
-    return oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", *t) for t in taps))
+    return oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", t.inputs, t.grads) for t in taps))
 
 
 def close(actual, expected, rtol=1e-8, atol=1e-10):

@@ -113,7 +113,7 @@ def problem(rank, positions=1, seed=0, replicas=2):
         Taps(noise.normal(replicas, S, B, positions, i), falling * noise.normal(replicas, S, B, positions, o))
         for i, o in SHAPES
     )
-    g = oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", *t) for t in taps)).flatten(1, 2)
+    g = oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", t.inputs, t.grads) for t in taps)).flatten(1, 2)
     return oracles.unflat(u, SHAPES), taps, 0.7 * u.mT @ u + 3 * g.mT @ g / (S * B)
 
 
@@ -184,7 +184,9 @@ def test_the_cheaper_method_is_taken():
     few, many = rng(1), rng(1)
     u, taps, _ = problem(1)
     leading(u, taps, 0.7, 3.0, 4, few)
-    leading(u, tuple(Taps(*(x.repeat(1, 1, 3, 1, 1) for x in t)) for t in taps), 0.7, 3.0, 4, many)
+    leading(
+        u, tuple(Taps(t.inputs.repeat(1, 1, 3, 1, 1), t.grads.repeat(1, 1, 3, 1, 1)) for t in taps), 0.7, 3.0, 4, many
+    )
     assert torch.equal(few.normal(1), rng(1).normal(1))  # no random start was drawn
     assert not torch.equal(many.normal(1), rng(1).normal(1))
 

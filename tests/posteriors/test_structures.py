@@ -53,7 +53,7 @@ def taps(positions, shared=False):
 
 def gradients(taps):
     """[R, S, B, W]."""
-    return oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", *t) for t in taps))
+    return oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", t.inputs, t.grads) for t in taps))
 
 
 def close(actual, expected):

@@ -1,0 +1,236 @@
+"""What `Net` puts in place of a module's layers: slots, which hold weights only while a pass lasts.
+
+A slot meets inputs whose R, S and B are folded into the batch axis that the user's module knows. It unfolds them,
+applies R x S weight matrices, or normalises R x S batches, and folds back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from explore.errors import InputError
+
+Lead = tuple[int, int, int]
+"""R, S and B."""
+Layer = Tensor | Callable[[Tensor], Tensor]
+"""A [R, S, I, O] matrix, or a callable a [R, S or 1, B, T, I] -> pre-activation [R, S, B, T, O].
+
+A normalisation is always a tensor, [R, S, 4, C]: scale, shift, running mean and running variance.
+"""
+
+
+class Slot(nn.Module, ABC):
+    """Stands where a layer with parameters stood."""
+
+    _layer: Any
+    _call: Any
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = name
+        self.end()
+
+    def end(self) -> None:
+        """Forget the pass."""
+        self._layer, self._call, self._used = None, None, False
+
+    def forward(self, a: Tensor) -> Tensor:
+        if self._used:
+            raise InputError(f"layer {self.name!r} is used twice in one forward pass; give each use its own layer")
+        self._used = True
+        return self._run(a)
+
+    def call(self) -> Any:
+        """What the pass that just ran left."""
+        if not self._used:
+            raise InputError(f"layer {self.name!r} was not used in the forward pass")
+        return self._call
+
+    @abstractmethod
+    def _run(self, a: Tensor) -> Tensor:
+        """The layer's output, folded."""
+
+
+class WeightSlot(Slot):
+    """A layer with a weight matrix; it holds the layer's geometry."""
+
+    inputs: int
+    outputs: int
+    width: int  # numbers that the last call held for one example of one sample
+
+    def __init__(self, name: str, bias: bool):
+        super().__init__(name)
+        self.bias = bias
+
+    def begin(self, layer: Layer, lead: Lead, lead_in: Lead, taps: bool) -> None:
+        """Hold a layer for one pass over [R, S, B] examples; the inputs come for S samples, or once for all."""
+        self._layer, self._lead, self._lead_in, self._taps = layer, lead, lead_in, taps
+
+    def call(self) -> tuple[Tensor, Tensor]:
+        """(input, tap) of the pass that just ran."""
+        call = super().call()
+        if call[0]._version != self._version:  # the gradient would be paired with the wrong input
+            raise InputError(f"the input of layer {self.name!r} is changed in place after its use; write x = x + y")
+        return call
+
+    def _run(self, a: Tensor) -> Tensor:
+        h = self.apply_matrix(a) if isinstance(self._layer, Tensor) else self.apply_callable(a)
+        self.width = a[0].numel() + h[0].numel()
+        if not self._taps:
+            return h
+        # A sum, not h itself: what follows may change its input in place (ReLU(inplace=True), x += y).
+        tap = torch.zeros_like(h, requires_grad=True)
+        self._call, self._version = (a, tap), a._version
+        return h + tap
+
+    @abstractmethod
+    def apply_matrix(self, a: Tensor) -> Tensor:
+        """The pre-activation, folded."""
+
+    @abstractmethod
+    def examples(self, a: Tensor, lead: Lead) -> Tensor:
+        """The layer's folded input as [R, S or 1, B, T, I]."""
+
+    def inputs_of(self, a: Tensor, lead: Lead) -> Tensor | Callable[[slice], Tensor]:
+        """The same, or what makes it for some of the examples."""
+        return self.examples(a, lead)
+
+    @abstractmethod
+    def positions(self, g: Tensor, lead: Lead) -> Tensor:
+        """A gradient of the folded pre-activation as [R, S, B, T, O]."""
+
+    @abstractmethod
+    def fold(self, h: Tensor, a: Tensor) -> Tensor:
+        """A pre-activation [R, S, B, T, O] in the shape that the module expects of this layer."""
+
+    def apply_callable(self, a: Tensor) -> Tensor:
+        return self.fold(self._layer(self.examples(a, self._lead_in)), a)
+
+    def _with_one(self, a: Tensor) -> Tensor:
+        return F.pad(a, (0, 1), value=1.0) if self.bias else a
+
+
+class LinearSlot(WeightSlot):
+    """A Linear layer, applied at any number of positions."""
+
+    def __init__(self, layer: nn.Linear, name: str):
+        super().__init__(name, layer.bias is not None)
+        self.inputs, self.outputs = layer.in_features + self.bias, layer.out_features
+
+    def apply_matrix(self, a: Tensor) -> Tensor:
+        """[(R S B), ..., C] -> [(R S B), ..., O]."""
+        w, (r, s, b) = self._layer, self._lead
+        if self._lead_in == self._lead:
+            w = w.flatten(0, 1)  # [(R S), I, O]
+            h = self._affine(a.reshape(r * s, -1, a.shape[-1]), w)
+        else:
+            h = self._affine(a.reshape(r, -1, a.shape[-1]), w.transpose(1, 2).flatten(2))  # [R, (B ...), (S O)]
+            h = h.unflatten(2, (s, -1)).transpose(1, 2)
+        return h.reshape(r * s * b, *a.shape[1:-1], self.outputs)
+
+    def _affine(self, a: Tensor, w: Tensor) -> Tensor:
+        return torch.baddbmm(w[:, -1:], a, w[:, :-1]) if self.bias else torch.bmm(a, w)
+
+    def examples(self, a: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), ..., C] -> [R, S, B, T, I]."""
+        return self._with_one(a.reshape(*lead, -1, a.shape[-1]))
+
+    def positions(self, g: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), ..., O] -> [R, S, B, T, O]."""
+        return g.reshape(*lead, -1, self.outputs)
+
+    def fold(self, h: Tensor, a: Tensor) -> Tensor:
+        """[R, S, B, T, O] -> [(R S B), ..., O]."""
+        return h.reshape(-1, *a.shape[1:-1], self.outputs)
+
+
+class ConvSlot(WeightSlot):
+    """A Conv2d layer."""
+
+    def __init__(self, layer: nn.Conv2d, name: str):
+        super().__init__(name, layer.bias is not None)
+        if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            raise InputError(
+                f"layer {name!r}: convolutions must have groups=1, zero padding and padding given in numbers"
+            )
+        self.kernel, self.stride = layer.kernel_size, layer.stride
+        self.padding, self.dilation = layer.padding, layer.dilation
+        self.inputs = layer.in_channels * layer.kernel_size[0] * layer.kernel_size[1] + self.bias
+        self.outputs = layer.out_channels
+
+    def apply_matrix(self, a: Tensor) -> Tensor:
+        """[(R S B), C, H, W] -> [(R S B), O, H', W'], as one convolution with a group for each R and S."""
+        (r, s, b), groups = self._lead, self._lead_in[0] * self._lead_in[1]
+        w = self._layer.flatten(0, 1).transpose(1, 2)  # [(R S), O, I]
+        kernel = (w[..., :-1] if self.bias else w).reshape(r * s * self.outputs, a.shape[1], *self.kernel)
+        bias = w[..., -1].reshape(-1) if self.bias else None
+        z = a.unflatten(0, (groups, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), H, W]
+        h = F.conv2d(z, kernel, bias, self.stride, self.padding, self.dilation, groups)
+        return h.unflatten(1, (r * s, self.outputs)).transpose(0, 1).flatten(0, 1)
+
+    def examples(self, a: Tensor, lead: Lead, part: slice = slice(None)) -> Tensor:
+        """[(R S B), C, H, W] -> patches [R, S, B, T, I]."""
+        a = a.unflatten(0, lead)[:, :, part]
+        patches = F.unfold(a.flatten(0, 2), self.kernel, self.dilation, self.padding, self.stride)
+        return self._with_one(patches.transpose(1, 2)).unflatten(0, a.shape[:3])
+
+    def inputs_of(self, a: Tensor, lead: Lead) -> Callable[[slice], Tensor]:
+        return partial(self.examples, a, lead)
+
+    def positions(self, g: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), O, H', W'] -> [R, S, B, T, O]."""
+        return g.flatten(2).transpose(1, 2).unflatten(0, lead)
+
+    def fold(self, h: Tensor, a: Tensor) -> Tensor:
+        """[R, S, B, T, O] -> [(R S B), O, H', W']."""
+        return h.flatten(0, 2).transpose(1, 2).unflatten(-1, self._output_size(a))
+
+    def _output_size(self, a: Tensor) -> tuple[int, int]:
+        spans = zip(a.shape[-2:], self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        height, width = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in spans)
+        return height, width
+
+
+class Norm(NamedTuple):
+    """Settings of a batch normalisation."""
+
+    channels: int
+    affine: bool  # whether it has a scale and a shift
+    momentum: float  # how far the running statistics move towards those of a batch
+    eps: float
+
+
+class NormSlot(Slot):
+    """A batch normalisation: of every replica's and sample's examples by themselves, so R and S stand in channels."""
+
+    def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str):
+        super().__init__(name)
+        if not layer.track_running_stats or layer.momentum is None:
+            raise InputError(
+                f"layer {name!r}: batch normalisations must have track_running_stats=True and a momentum in numbers"
+            )
+        self.norm = Norm(layer.num_features, layer.affine, layer.momentum, layer.eps)
+
+    def begin(self, layer: Layer, lead: Lead, train: bool) -> None:
+        """Hold scale, shift, running mean and variance for one pass over [R, S, B] examples."""
+        self._layer, self._lead, self._train = layer, lead, train
+
+    def _run(self, a: Tensor) -> Tensor:
+        r, s, b = self._lead
+        scale, shift, mean, variance = self._layer.movedim(2, 0).flatten(1)  # [(R S C)] each
+        z = a.unflatten(0, (r * s, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), ...]
+        if self._train:
+            if b * z[0, 0].numel() < 2:
+                raise InputError(f"layer {self.name!r}: one number a channel cannot be normalised; give more examples")
+            # With a momentum of 1 these become the batch's own.
+            mean, variance = mean.detach().clone(), variance.detach().clone()
+        h = F.batch_norm(z, mean, variance, scale, shift, self._train, 1.0, self.norm.eps)
+        self._call = torch.stack([mean, variance], 1).unflatten(0, (r, s, -1)).transpose(2, 3) if self._train else None
+        return h.unflatten(1, (r * s, -1)).transpose(0, 1).flatten(0, 1)

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from explore.data import load as load
     from explore.data import load_csv as load_csv
     from explore.errors import InputError as InputError
+    from explore.images import alexnet as alexnet
+    from explore.images import lenet5 as lenet5
+    from explore.images import resnet18 as resnet18
+    from explore.images import vgg16 as vgg16
     from explore.likelihoods import Bernoulli as Bernoulli
     from explore.likelihoods import Categorical as Categorical
     from explore.likelihoods import Gaussian as Gaussian
@@ -26,6 +30,10 @@ _HOME = {
     "load": "data",
     "load_csv": "data",
     "InputError": "errors",
+    "alexnet": "images",
+    "lenet5": "images",
+    "resnet18": "images",
+    "vgg16": "images",
     "Bernoulli": "likelihoods",
     "Categorical": "likelihoods",
     "Gaussian": "likelihoods",

@@ -1,0 +1,137 @@
+"""Image networks of the papers, as plain torch modules of Linear, Conv2d and BatchNorm2d layers for `Net`.
+
+Images are [B, channels, size, size]. Sums are `x + y`, never in place: `Net` keeps the layers' inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from explore.errors import InputError, one_of
+
+
+def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
+    """LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as VOGN's paper trains it on CIFAR-10.
+
+    Args:
+        in_channels: of the images.
+        classes: outputs.
+        size: 32, or 28, which the first convolution pads to 32.
+
+    Raises:
+        InputError: for another size.
+    """
+    if size not in (28, 32):
+        raise InputError(f"size is {size}; LeNet-5 takes images of 28 or 32 pixels a side")
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 6, 5, padding=(32 - size) // 2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120), nn.ReLU(),
+        nn.Linear(120, 84), nn.ReLU(),
+        nn.Linear(84, classes),
+    )  # fmt: skip
+
+
+def alexnet(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
+    """AlexNet (Krizhevsky et al., 2012) cut down for CIFAR-10, as VOGN's paper trains it: a single dense layer.
+
+    Args:
+        in_channels: of the images.
+        classes: outputs.
+        size: pixels a side, at least 29.
+
+    Raises:
+        InputError: for smaller images.
+    """
+    side = ((size - 1) // 4 + 1) // 8  # a stride of 4, and three poolings
+    if side < 1:
+        raise InputError(f"size is {size}; AlexNet takes images of at least 29 pixels a side")
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 64, 11, stride=4, padding=5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256 * side**2, classes),
+    )  # fmt: skip
+
+
+def vgg16(
+    in_channels: int = 3,
+    classes: int = 10,
+    size: int = 32,
+    batch_norm: bool = False,
+    widths: Sequence[int] = (32, 64, 128, 256, 256),
+) -> nn.Module:
+    """VGG16 (Simonyan and Zisserman, 2015) as the noisy K-FAC papers train it: half as wide, and one dense layer.
+
+    Args:
+        in_channels: of the images.
+        classes: outputs.
+        size: pixels a side, at least 32.
+        batch_norm: whether one follows each convolution.
+        widths: channels of the five blocks, of 2, 2, 3, 3 and 3 convolutions.
+
+    Raises:
+        InputError: for smaller images.
+    """
+    if size < 32:
+        raise InputError(f"size is {size}; VGG16 takes images of at least 32 pixels a side")
+    layers: list[nn.Module] = []
+    channels = in_channels
+    for width, depth in zip(widths, (2, 2, 3, 3, 3), strict=True):
+        for _ in range(depth):
+            layers.append(nn.Conv2d(channels, width, 3, padding=1))
+            layers += [nn.BatchNorm2d(width), nn.ReLU()] if batch_norm else [nn.ReLU()]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * (size // 32) ** 2, classes))
+
+
+class _Block(nn.Module):
+    """Two convolutions and a way around them."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.residual = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs),
+        )  # fmt: skip
+        self.shortcut = nn.Sequential()
+        if stride > 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.shortcut(x) + self.residual(x)).relu()
+
+
+def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
+    """ResNet-18 (He et al., 2016), for images of any size.
+
+    Args:
+        in_channels: of the images.
+        classes: outputs.
+        stem: "cifar" starts with a 3 x 3 convolution, "imagenet" with one of 7 x 7 and a max-pooling, by 4 in all.
+            VOGN's paper has the latter on images of 32 x 32 as well.
+        width: channels of the first of the four stages; each further one doubles them.
+
+    Raises:
+        InputError: for another stem.
+    """
+    if stem == "cifar":
+        first: list[nn.Module] = [nn.Conv2d(in_channels, width, 3, padding=1, bias=False)]
+        pool: list[nn.Module] = []
+    elif stem == "imagenet":
+        first, pool = [nn.Conv2d(in_channels, width, 7, 2, padding=3, bias=False)], [nn.MaxPool2d(3, 2, padding=1)]
+    else:
+        raise one_of("stem", stem, ("cifar", "imagenet"))
+    blocks: list[nn.Module] = []
+    for stage in range(4):
+        outputs = width << stage
+        blocks += [_Block(outputs // 2 if stage else width, outputs, 2 if stage else 1), _Block(outputs, outputs, 1)]
+    end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * width, classes)]
+    return nn.Sequential(*first, nn.BatchNorm2d(width), nn.ReLU(), *pool, *blocks, *end)

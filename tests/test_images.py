@@ -1,6 +1,7 @@
 """The image networks, and batch normalisation in `Net`, against torch's own modules."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from explore.rng import Rng
 
 # Weights and biases by hand. ResNet-18: He et al. with 1000 classes, and the CIFAR version's well-known count; LeNet-5
 # on one channel of 28 x 28 is the classic 61706; AlexNet without its large dense layers has 2.47 million.
-COUNTS = [
+COUNTS: list[tuple[Any, dict[str, Any], int]] = [
     (images.lenet5, dict(in_channels=1, size=28), 61_706),
     (images.lenet5, {}, 62_006),
     (images.alexnet, {}, 2_472_266),
@@ -38,7 +39,7 @@ def test_parameters_and_shapes(build, arguments, count):
 
 def test_larger_images():
     for build, size in ((images.alexnet, 64), (images.vgg16, 64), (images.resnet18, 40)):
-        arguments = {} if build is images.resnet18 else {"size": size}
+        arguments: dict[str, Any] = {} if build is images.resnet18 else {"size": size}
         assert build(classes=3, **arguments).eval()(torch.zeros(1, 3, size, size)).shape == (1, 3)
 
 

@@ -98,7 +98,10 @@ class Predictive(ABC):
 
     @abstractmethod
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
-        """Joint weight samples: the same weights for every input. At most n of them, where there are fewer."""
+        """Joint weight samples: the same weights for every input. At most n of them, where there are fewer.
+
+        Behind the matrices stand the batch normalisations, see `with_norms`.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +117,7 @@ class Variational(Predictive):
 
     @abstractmethod
     def log_prob(self, state: State, weights: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
-        """Log density of weight samples, one [R, S, I, O] matrix a layer."""
+        """Log density of weight samples, one [R, S, I, O] matrix a layer; batch normalisations behind have none."""
 
     @abstractmethod
     def entropy(self, state: State) -> Float[Tensor, " R"]:

@@ -55,7 +55,7 @@ class GaussianPosterior(Variational):
 
     def log_prob(self, state: State, weights: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
         mean, precision, scale = self.gaussian(state)
-        d = tuple(w - m.unsqueeze(1) for w, m in zip(weights[: len(mean)], mean, strict=True))  # the rest are norms
+        d = tuple(w - m.unsqueeze(1) for w, m in zip(weights[: len(mean)], mean, strict=True))
         mahalanobis = _dot(d, precision.multiply(d)) / scale
         normaliser = self.net.weights * math.log(2 * math.pi * scale) - precision.logdet()
         return -0.5 * (mahalanobis + normaliser.unsqueeze(1))

@@ -16,6 +16,7 @@ training. gamma damps the posterior's variance too. At its fixed point s = h the
 delta; the paper's rule s <- (1 - tau beta2) s + beta2 h has h/tau there and hence, for tau other than 1, another
 posterior than that of its bound. Before the first batch there is no s: the first gradients are taken at mu, and h
 becomes s; until then the density has the prior's width. beta2 near 1 remembers next to nothing of earlier batches.
+The paper's workers each take a part of the batch and samples of their own; so do `sub_batches`, normalised apart.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.errors import InputError
+from explore.nets import Net, Pullback
 from explore.posteriors import natural
 from explore.posteriors.base import Common, advance, common, settle
 from explore.posteriors.structures import Blocks, Diagonal, mean_squares
 from explore.rng import Rng
-from explore.shapes import Batch, Info, Means
+from explore.shapes import Batch, Info, LayerTaps, Means, NormTaps, Taps, Weights
 
 
 class VOGNState(NamedTuple):
@@ -63,6 +66,7 @@ class VOGN(natural.NoisyGradients):
     augmentation: float = 1.0  # rho: how many examples one is worth when it is augmented
     decay: float = 0.0  # p: at step t alpha and beta2 are also divided by 1 + t^p; 0: they are not
     fisher: natural.Fisher = "empirical"
+    sub_batches: int = 1  # parts of a batch, each with K samples of its own; what does not divide is left out
 
     ranges: ClassVar[dict[str, str]] = {
         "beta2": "(0, 1]",
@@ -82,14 +86,19 @@ class VOGN(natural.NoisyGradients):
         return VOGNState(shared, mean, zeros, zeros, self._tempering(0.0))
 
     def update(self, state: VOGNState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[VOGNState, Info]:
-        shared, y = state.common, batch.y.unsqueeze(1)
+        shared, examples = state.common, batch.x.shape[1]
+        used = examples - examples % self.sub_batches
+        if not used:
+            raise InputError(f"a batch of {examples} examples does not divide into {self.sub_batches} sub-batches")
+        y = batch.y[:, :used].unsqueeze(1)
         n_data, step = float(shared.n_data), int(shared.step) + 1
         tempering = self._tempering(progress)
         decay = float(tempering) / (n_data * self.prior_variance)
 
-        weights = self.draw(state, rng) if step > 1 else self.at_mean(state)
-        noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
-        out, pullback = self.net.train_forward(weights, batch.x)
+        noisy = self.weight_noise and step > 1
+        weights = self.sample(state, self.sub_batches * self.samples, rng) if noisy else self.at_mean(state)
+        noise = self.likelihood.draw(shared.noise, self.samples if noisy else 1, rng)
+        out, pullback = forward_in_parts(self.net, weights, batch.x[:, :used], self.sub_batches)
         taps = pullback(self.likelihood.score(noise, out, y))
         fisher = natural.fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
 
@@ -118,6 +127,52 @@ class VOGN(natural.NoisyGradients):
     def _tempering(self, progress: float) -> Tensor:
         done = min(1.0, progress / self.kl_warmup) if self.kl_warmup else 1.0
         return torch.tensor(self.kl_weight * (self.kl_start + (1 - self.kl_start) * done), dtype=torch.float64)
+
+
+def forward_in_parts(
+    net: Net, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
+) -> tuple[Float[Tensor, "R K b O"], Pullback]:
+    """A pass in training mode in which every part of the batch sees weight samples of its own.
+
+    Args:
+        net: the network.
+        weights: K samples for each of the parts, part by part; one sample is for all.
+        x: inputs, B a multiple of `parts`.
+        parts: they go where replicas stand, side by side.
+
+    Returns:
+        (out of all B examples, each from its part's K samples; pullback). The taps have parts * K samples of B / parts
+        examples, whose mean is that over all.
+    """
+    if parts == 1:
+        return net.train_forward(weights, x)
+    mine = [w.expand(-1, parts, -1, -1) if w.shape[1] == 1 else w for w in weights]
+    out, pullback = net.train_forward([_apart(w, parts) for w in mine], _apart(x, parts))
+    samples = out.shape[1]
+
+    def together(taps: Taps) -> Taps:
+        def inputs(examples: slice) -> Tensor:
+            return _together(taps.part(examples).inputs.expand(-1, samples, -1, -1, -1), parts)
+
+        return Taps(inputs, _together(taps.grads, parts))
+
+    def back(dout: Tensor) -> LayerTaps:
+        found = pullback(dout.unflatten(2, (parts, -1)).transpose(1, 2).flatten(0, 1))
+        taps = LayerTaps(map(together, found))
+        taps.norms = tuple(NormTaps(*(_together(t, parts) for t in norm)) for norm in found.norms)
+        return taps
+
+    return out.unflatten(0, (-1, parts)).transpose(1, 2).flatten(2, 3), back
+
+
+def _apart(x: Tensor, parts: int) -> Tensor:
+    """[R, (parts n), ...] -> [(R parts), n, ...]."""
+    return x.unflatten(1, (parts, -1)).flatten(0, 1)
+
+
+def _together(x: Tensor, parts: int) -> Tensor:
+    """[(R parts), n, ...] -> [R, (parts n), ...]."""
+    return x.unflatten(0, (-1, parts)).flatten(1, 2)
 
 
 PRESETS: dict[str, dict[str, object]] = {

@@ -31,6 +31,7 @@ MLP = Net(MODULE)
 NO_BIAS = Net(nn.Sequential(nn.Linear(2, 3, bias=False), nn.Tanh(), nn.Linear(3, 2, bias=False)))
 CONV_NO_BIAS = Net(nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2, bias=False)))
 CONV = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)))
+NORM = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)))
 
 # Rates at which a few updates leave a mark on every part of the state.
 LIVELY: dict[str, dict] = {
@@ -149,12 +150,12 @@ def refuses(name, net):
 
 
 @every
-@pytest.mark.parametrize("net", [MLP, CONV], ids=["mlp", "conv"])
+@pytest.mark.parametrize("net", [MLP, CONV, NORM], ids=["mlp", "conv", "norm"])
 def test_three_replicas_equal_three_lone_runs(name, net):
     # Batched and lone kernels differ in the last bits, 1e-15 an operation, which 20 updates magnify.
-    if net is CONV and refuses(name, net):
+    if net is not MLP and refuses(name, net):
         pytest.skip("dense layers only")
-    posterior, batch = build(name, net), data(net)
+    posterior, batch = build(name, net, batch_norm="adam"), data(net)
     rng = draw()
     together = train(posterior, posterior.init(N, R, rng), batch, rng, 20)
     drawn = posterior.sample(together, 3, draw(9))

@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from explore.errors import InputError
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
+from explore.posteriors import natural
 from explore.posteriors.vogn import VOGN
 from explore.rng import Rng
 from explore.shapes import Batch
@@ -86,6 +88,53 @@ def test_updates_follow_the_paper(weight_noise):
                     np.testing.assert_allclose(ours[layer][r], value, rtol=1e-8, atol=1e-10)
         drawn_with = tau
         assert float(state.tempering) == pytest.approx(tau)
+
+
+class Repeated(Rng):
+    """The weights' noise for K samples, repeated for each part of the batch."""
+
+    def normal(self, *shape):
+        parts = shape[1] // K
+        return super().normal(shape[0], K, *shape[2:]).repeat(1, parts, *[1] * (len(shape) - 2))
+
+
+IMAGES = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Conv2d(2, 1, 2, bias=False), nn.Flatten(), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize("net", [NET, Net(IMAGES)], ids=["mlp", "conv"])
+@pytest.mark.parametrize("settings", [{}, {"weight_noise": False}, {"fisher": "exact"}], ids=str)
+def test_sub_batches_with_the_same_samples_are_the_plain_step(net, settings):
+    x = rng(7).normal(2, N + 1, *((2,) if net is NET else (1, 4, 4)))
+    y, states = rng(8).normal(2, N + 1, 2), []
+    for parts, count in ((1, N), (3, N + 1)):  # 7 examples in 3 parts: the last is left out
+        posterior, noise = build(net, sub_batches=parts, **settings), Repeated(1, dtype=torch.float64)
+        state = posterior.init(N, 2, rng())
+        for _ in range(3):
+            state, info = posterior.update(state, Batch(x[:, :count], y[:, :count]), noise)
+        states.append((state, info))
+    torch.testing.assert_close(states[0], states[1], rtol=1e-10, atol=1e-12)
+
+
+def test_each_sub_batch_has_samples_of_its_own():
+    state, _ = build().update(build().init(N, 2, rng()), data(), rng(1))
+    weights = build().sample(state, 3 * K, rng(2))
+    expected = [torch.zeros_like(m) for m in state.mean]
+    for part in range(3):
+        alone = build(kl_weight=1e-12)  # no pull of the prior: the momentum is the mean gradient
+        own = tuple(w[:, part * K : (part + 1) * K] for w in weights)
+        two = slice(2 * part, 2 * part + 2)
+        out, pullback = alone.net.forward(own, data().x[:, two])
+        taps = pullback(PRECISION * (data().y[:, two].unsqueeze(1) - out))
+        expected = [e - g / 3 for e, g in zip(expected, natural.mean_gradient(taps), strict=True)]
+    quiet = build(kl_weight=1e-12, momentum=0.0, sub_batches=3)
+    new, _ = quiet.update(state, data(), rng(2))
+    torch.testing.assert_close(new.momentum, tuple(expected), rtol=1e-8, atol=1e-10)
+
+
+def test_a_batch_must_reach_for_all_sub_batches():
+    posterior = build(sub_batches=N + 1)
+    with pytest.raises(InputError, match=f"a batch of {N} examples does not divide into {N + 1} sub-batches"):
+        posterior.update(posterior.init(N, 2, rng()), data(), rng())
 
 
 def linear(n_steps=400, **settings):

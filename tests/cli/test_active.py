@@ -330,7 +330,7 @@ def test_data_that_cannot_be_had(explore, monkeypatch, tmp_path):
 
 
 def test_the_fingerprint_sees_every_value():
-    from explore.cli.experiment import fingerprint
+    from explore.cli.problem import fingerprint
 
     boston = load("boston")
     x = boston.x.copy()

@@ -50,7 +50,11 @@ def tables(comparison: Comparison) -> Iterator[tuple[str, Table]]:
         for name, v in found.items():
             difference = "best" if name == winner else estimate(v - found[winner]).text(places)
             finished = comparison.finished[name]
-            extra = f"{finished.seconds:.1f}" if metric == first else f"{float(values(comparison, beside)[name].mean()):.3f}"
+            extra = (
+                f"{finished.seconds:.1f}"
+                if metric == first
+                else f"{float(values(comparison, beside)[name].mean()):.3f}"
+            )
             style = "bold" if name == winner else None
             table.add_row(name, estimate(v).text(places), difference, extra, style=style)
         yield f"{TITLES[metric]}{unit(metric)}, {spread}", table

@@ -55,7 +55,9 @@ def run(options: Mapping[str, Any]) -> int:
 
 def _done(comparison: Comparison) -> str:
     total = sum(p.epochs for p in comparison.posteriors.values())
-    return f"{len(comparison.finished)} of {len(comparison.posteriors)} posteriors, {comparison.epochs} of {total} epochs"
+    return (
+        f"{len(comparison.finished)} of {len(comparison.posteriors)} posteriors, {comparison.epochs} of {total} epochs"
+    )
 
 
 def _follow(comparison: Comparison, run: Run, silent: bool) -> None:

@@ -163,4 +163,3 @@ class Comparison:
             pictures = {key: kind(**entry[key]) if entry[key] else None for key, kind in PICTURES.items()}
             self.finished[name] = Finished(**(entry | pictures))
         self._saved, self._seconds = saved["saved"], saved["seconds"]
-

@@ -1,6 +1,6 @@
 """Problems small enough to draw, and what a posterior makes of them.
 
-They are fitted with the posterior's own settings but for the number of epochs: as many as make about 3000 updates.
+They are fitted with the posterior's own settings but for the number of epochs: as many as make about 10 000 updates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from explore.posteriors.base import Predictive
 from explore.rng import Rng
 from explore.shapes import State
 
-UPDATES = 3000
+UPDATES = 10_000
 
 
 class Bands(NamedTuple):
@@ -47,11 +47,11 @@ class Boundary(NamedTuple):
 
 
 def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], rng: Rng, samples: int) -> Bands:
-    """A sine with a gap: y = sin(2x) + N(0, 0.01) at 100 points in [-2, -0.7] and [0.7, 2], shown on [-3, 3]."""
+    """A sine with a gap: y = sin(2x) + N(0, 0.01) at 200 points in [-2, -0.7] and [0.7, 2], shown on [-3, 3]."""
     stream = rng.stream("toy", 0)
-    x = 0.7 + 1.3 * stream.uniform(1, 100, 1)
+    x = 0.7 + 1.3 * stream.uniform(1, 200, 1)
     x[:, ::2] *= -1
-    y = (2 * x).sin() + 0.1 * stream.normal(1, 100, 1)
+    y = (2 * x).sin() + 0.1 * stream.normal(1, 200, 1)
     grid = torch.linspace(-3, 3, 121, dtype=x.dtype, device=x.device)
     x_scale, y_mean, y_scale = x.std(), y.mean(), y.std()
     posterior, state = _fit(posterior, likelihood, hidden, x / x_scale, (y - y_mean) / y_scale, stream)
@@ -64,9 +64,9 @@ def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], 
 
 
 def boundary(posterior: Predictive, hidden: Sequence[int], rng: Rng, samples: int) -> Boundary:
-    """Two moons of 50 points each."""
+    """Two moons of 100 points each."""
     stream = rng.stream("toy", 1)
-    points, classes = make_moons(100, noise=0.2, random_state=rng.seed % 2**32)
+    points, classes = make_moons(200, noise=0.2, random_state=rng.seed % 2**32)
     x = stream.tensor((points - points.mean(0)) / points.std(0)).unsqueeze(0)
     y = stream.tensor(classes.astype(np.int64)).unsqueeze(0)
     axis = torch.linspace(-3, 3, 61, dtype=x.dtype, device=x.device)

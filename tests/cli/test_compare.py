@@ -279,7 +279,7 @@ def same_numbers(run, other):
 
 
 def test_killed_and_resumed_equals_uninterrupted(explore, compare, table):
-    arguments = ["--posterior", "map,noisy-ekfac,ensemble", "--epochs", 60, "--threads", 1]
+    arguments = ["--posterior", "map,noisy-ekfac,ensemble", "--epochs", 25, "--threads", 1]
     compare(*arguments, "--name", "whole")
     command = [sys.executable, "-m", "explore.cli", "compare", *table, *TINY, *arguments, "--name", "x"]
     run = Path("runs/compare-x")
@@ -303,8 +303,8 @@ class PowerCut(Exception):
 @pytest.mark.parametrize(
     ("where", "what", "calls"),
     [
-        (record.Run, "scalars", 0), (record.Run, "scalars", 4), (record.Run, "rows", 1), (record.Run, "image", 1),
-        (record.Run, "checkpoint", 2), (record.Run, "checkpoint", 3), (record.Run, "hparams", 1),
+        (record.Run, "scalars", 4), (record.Run, "image", 1), (record.Run, "checkpoint", 2),
+        (record.Run, "checkpoint", 3), (record.Run, "hparams", 1),
     ],
 )  # fmt: skip
 def test_a_crash_at_any_write_loses_no_measurement(compare, explore, monkeypatch, where, what, calls):
@@ -406,7 +406,8 @@ def test_overlay_as_json_of_an_overlay(explore, two_runs):
     assert "there is nothing to continue" in result.stderr
 
 
-def test_overlay_leaves_out_a_torn_line(explore, two_runs):
+def test_overlay_leaves_out_a_torn_line(explore, compare):
+    compare("--posterior", "map")
     with open(RUN / "metrics.jsonl", "a") as file:
         file.write('{"series": "ma')
     assert explore("compare", RUN).exit_code == 0

@@ -54,8 +54,9 @@ def column(tag: str) -> str:
 
 
 def _settings(comparison: Comparison, name: str) -> dict[str, Any]:
+    """What tells this row from others; all that the posteriors of a run share is in config.json."""
     s = comparison.settings
-    shared = {k: v for k, v in s.items() if k not in ("posteriors", "likelihood_settings", "fingerprint", "figures")}
     own = s["posteriors"][name]
     noise = {f"likelihood.{key}": value for key, value in s["likelihood_settings"].items()}
-    return {"posterior": name, "preset": own["preset"]} | own["settings"] | shared | noise
+    net = {"dataset": comparison.dataset.name, "hidden": s["hidden"]}
+    return {"posterior": name, "preset": own["preset"]} | own["settings"] | net | noise

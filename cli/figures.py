@@ -68,7 +68,8 @@ def draw(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
         panel(axes, f)
         axes.set_title(name)
     figure.axes[0].legend(fontsize="x-small", loc="upper left")
-    figure.suptitle(title, fontsize=11)
+    if len(finished) > 1:
+        figure.suptitle(title, fontsize=11)
     return figure
 
 

@@ -1,6 +1,6 @@
 """Problems small enough to draw, and what a posterior makes of them.
 
-They are fitted with the posterior's own settings but for the number of epochs: as many as make about 10 000 updates.
+They are fitted with the posterior's own settings but for the number of epochs: as many as make about 6000 updates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from explore.posteriors.base import Predictive
 from explore.rng import Rng
 from explore.shapes import State
 
-UPDATES = 10_000
+UPDATES = 6000
 
 
 class Bands(NamedTuple):

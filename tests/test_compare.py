@@ -2,6 +2,8 @@
 
 import math
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ def dataset(classes=0, n=40):
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(3, 2, (n, 2)), np.ones((n, 1))], 1)  # a column is constant
     y = rng.integers(classes, size=n) if classes else 10 * np.sin(x[:, :1]) + 5
-    task = "classification" if classes else "regression"
+    task: Literal["classification", "regression"] = "classification" if classes else "regression"
     return Dataset("d", x, y, ("a", "b", "c"), task, tuple(map(str, range(classes))))
 
 
@@ -53,6 +55,7 @@ def test_splits_are_standardised_by_their_training_part():
         np.testing.assert_allclose(found.test_x[r], (d.x[test] - mean) / deviation)
         scale = d.y[train].std(0)
         np.testing.assert_allclose(found.test_y[r], (d.y[test] - d.y[train].mean(0)) / scale)
+        assert found.scale is not None
         np.testing.assert_allclose(found.scale[r], scale)
     classes = compare.split(dataset(3), R, draw())
     assert classes.scale is None and classes.y.dtype == torch.int64
@@ -108,7 +111,7 @@ def test_calibration_error_of_classes_is_that_of_a_loop(monkeypatch):
             if rows:
                 confidence = np.mean([float(p[r, i].max()) for i in rows])
                 accuracy = np.mean([bool(p[r, i].argmax() == y[r, i]) for i in rows])
-                error += len(rows) / 200 * abs(confidence - accuracy)
+                error += len(rows) / 200 * float(abs(confidence - accuracy))
         assert float(found.error[r]) == pytest.approx(error)
     torch.testing.assert_close(found.weight.sum(1), torch.ones(R, dtype=torch.float64))
 

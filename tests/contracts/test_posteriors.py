@@ -342,7 +342,7 @@ def test_sampled_and_linearised_predictions_of_a_linear_net_agree(name):
     assert (found.variance / exact.variance - 1).abs().max() < 5 * (2 / n) ** 0.5
 
 
-@pytest.mark.parametrize("name", [name for name in VARIATIONAL if hasattr(CLASSES[name], "diagnostics")])
+@gaussian
 def test_diagnostics_equal_those_of_the_dense_covariance(name):
     posterior, state, _ = trained(name, kl_weight=0.7, prior_variance=0.6)
     state = state._replace(common=state.common._replace(n_data=1.5 * state.common.n_data))

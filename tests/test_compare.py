@@ -1,7 +1,6 @@
 """Measurements of posteriors under the same splits, against formulas written out."""
 
 import math
-
 from typing import Literal
 
 import numpy as np

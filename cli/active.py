@@ -1,21 +1,13 @@
 """`explore active`: the options; what they do is in `explore.cli.session`."""
 
 import click
-from click.core import ParameterSource
 
-from explore.errors import InputError
-
-POSITIVE = click.IntRange(min=1)
-# What may differ between a run and its continuation: none of it decides the numbers, but for their last digits.
-FREE = {"resume", "device", "threads", "quiet", "as_json"}
+from explore.cli import options
+from explore.cli.options import POSITIVE
 
 
 @click.command("active", short_help="Label a pool point by point, and compare with random.")
-@click.option("--dataset", metavar="NAME", help="A name from `explore list datasets`.  [default: boston]")
-@click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="A CSV file instead.")
-@click.option("--target", multiple=True, metavar="COLUMN", help="Column of FILE to predict; repeatable.")
-@click.option("--drop-columns", default="", show_default=False, metavar="A,B", help="Features to leave out.")
-@click.option("--task", type=click.Choice(["regression", "classification"]), help="For FILE.  [default: regression]")
+@options.data
 @click.option("--posterior", default="noisy-kfac", metavar="NAME", help="A name from `explore list posteriors`.")
 @click.option("--acquisition", default="max-variance", metavar="NAME", help="From `explore list acquisitions`.")
 @click.option("--trials", type=POSITIVE, default=20, help="Independent repetitions, trained side by side.")
@@ -36,16 +28,9 @@ FREE = {"resume", "device", "threads", "quiet", "as_json"}
     "--standardise", type=click.Choice(["labelled", "pool", "none"]),
     help="Points whose mean and deviation scale the inputs.  [default: the learner's]",
 )  # fmt: skip
-@click.option("--samples", type=click.IntRange(min=2), default=100, help="Weight samples for predictions.")
-@click.option("--device", help="auto, cpu, cuda or cuda:N.  [default: auto]")
-@click.option("--threads", type=POSITIVE, help="Processor threads.  [default: 1]")
-@click.option("--out", default="runs", type=click.Path(file_okay=False), help="Folder of the run folders.")
-@click.option("--name", help="The run's name.  [default: from data, posterior and acquisition]")
-@click.option("--resume", metavar="RUN", help="Continue in this run folder, with its settings.")
-@click.option("--quiet", is_flag=True, help="No progress and no notes, only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@options.run
 @click.pass_context
-def command(ctx: click.Context, **options: object) -> None:
+def command(ctx: click.Context, **values: object) -> None:
     """Label the points of a pool one by one, and compare with labelling at random.
 
     Every trial splits the data at random into labelled points, test points and a pool. In every round the posterior
@@ -56,17 +41,7 @@ def command(ctx: click.Context, **options: object) -> None:
     explore active --data houses.csv --target price --drop-columns id,street
     explore active --resume runs/active-boston-noisy-kfac-max-variance
     """  # noqa: D301
-    if options["resume"]:
-        given = {p.opts[0]: p.name for p in ctx.command.params if p.name and _is_given(ctx, p.name)}
-        if fixed := [option for option, name in given.items() if name not in FREE]:
-            raise InputError(
-                f"--resume continues with the recorded settings; leave out {', '.join(fixed)} "
-                "(allowed with it: --device, --threads, --quiet, --json)"
-            )
+    options.check_resume(ctx)
     from explore.cli import session  # imports torch
 
-    ctx.exit(session.run(options))
-
-
-def _is_given(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ctx.exit(session.run(values))

@@ -7,7 +7,11 @@ import click
 from explore.errors import InputError
 
 # Their modules import torch only inside the command, so that help and lists come at once.
-COMMANDS = {"active": "explore.cli.active", "list": "explore.cli.listing"}
+COMMANDS = {
+    "active": "explore.cli.active",
+    "compare": "explore.cli.compare",
+    "list": "explore.cli.listing",
+}
 
 
 class WrongInput(click.ClickException):

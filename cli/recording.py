@@ -8,19 +8,14 @@ the data set from 0. Rounds and trials count from 1.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from explore.active import Round
-from explore.cli import report
+from explore.cli.estimate import estimate
 from explore.cli.experiment import Experiment
+from explore.cli.start import file_name
 from explore.record import Run
-
-
-def file_name(*parts: str) -> str:
-    """Names joined to one that a file may have; "module:Class" is a name too."""
-    return re.sub(r"[^\w.+-]+", "-", "-".join(parts))
 
 
 def begin(run: Run, experiment: Experiment) -> None:
@@ -53,13 +48,13 @@ def _scalars(experiment: Experiment, event: Round, arm: str) -> Iterator[tuple[s
     mine = slice(start, start + trials)
     yield "labels", event.labels
     for name, values in event.metrics.items():
-        found = report.estimate(values[mine])
+        found = estimate(values[mine])
         if name == "epistemic":
             yield "uncertainty/epistemic_mean", found.mean
         else:
             yield from ((f"test/{name}", found.mean), (f"test/{name}_se", found.se))
     for name, values in event.info.items():
-        yield f"train/{name}", report.estimate(values[mine]).mean
+        yield f"train/{name}", estimate(values[mine]).mean
     if event.choice is not None:
         scores = event.choice.scores[mine].double()
         yield from (("acq/score_max", float(scores.max())), ("acq/score_mean", float(scores.mean())))

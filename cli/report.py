@@ -5,36 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
-from torch import Tensor
 
+from explore.cli.estimate import TITLES, Estimate, decimals, estimate, unit
 from explore.cli.experiment import Experiment
 from explore.record import plain
-
-TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood"}
-
-
-class Estimate(NamedTuple):
-    """Mean and standard error over trials; the error of one trial is unknown."""
-
-    mean: float
-    se: float
-
-    def text(self, decimals: int) -> str:
-        """Such as 5.139 ± 0.033."""
-        parts = [v for v in self if not math.isnan(v)] or [math.nan]
-        return " ± ".join(f"{round(v, decimals) + 0.0:.{decimals}f}" for v in parts)  # + 0.0: no "-0.000"
-
-
-def estimate(values: Tensor) -> Estimate:
-    """Of values [T]."""
-    values = values.double()
-    se = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else math.nan
-    return Estimate(float(values.mean()), se)
 
 
 def metrics(experiment: Experiment) -> list[str]:
@@ -56,13 +35,13 @@ def tables(experiment: Experiment) -> Iterator[tuple[str, Table]]:
     trials = experiment.settings["trials"]
     spread = f"mean ± s.e. over {trials} trials" if trials > 1 else "one trial"
     for metric in metrics(experiment):
-        columns, decimals = curves(experiment, metric), _decimals(experiment, metric)
+        columns, places = curves(experiment, metric), decimals(experiment.history[metric])
         table = Table("labels", *columns)
         for column in table.columns:
             column.justify = "right"
         for labels, *row in zip(experiment.history["labels"].tolist(), *columns.values(), strict=True):
-            table.add_row(str(labels), *(e.text(decimals) for e in row))
-        yield f"{TITLES[metric]}{_unit(metric)}, {spread}", table
+            table.add_row(str(labels), *(e.text(places) for e in row))
+        yield f"{TITLES[metric]}{unit(metric)}, {spread}", table
 
 
 def verdict(experiment: Experiment) -> str:
@@ -71,7 +50,7 @@ def verdict(experiment: Experiment) -> str:
     if len(experiment.arms) < 2:
         return "No control arm: nothing is said about whether the rule helps."
     d, labels = curves(experiment, metric)["difference"][-1], int(experiment.history["labels"][-1])
-    facts = f"{TITLES[metric]} differs by {d.text(_decimals(experiment, metric))} at {labels} labels"
+    facts = f"{TITLES[metric]} differs by {d.text(decimals(experiment.history[metric]))} at {labels} labels"
     if not d.mean < 0:
         return f"Warning: {arm} is not better than random: {facts}."
     if math.isnan(d.se):
@@ -128,19 +107,9 @@ def draw(experiment: Experiment, path: Path) -> None:
             axes.fill_between(labels, low, high, alpha=0.2, color=line.get_color(), linewidth=0)
         axes.set_xlabel("labelled points")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylabel(TITLES[metric] + _unit(metric))
+        axes.set_ylabel(TITLES[metric] + unit(metric))
         axes.grid(alpha=0.3)
     figure.axes[0].legend()
     s = experiment.settings
     figure.suptitle(f"{experiment.dataset.name}, {s['posterior']}: mean ± s.e. over {s['trials']} trials", fontsize=11)
     figure.savefig(path, dpi=120)
-
-
-def _unit(metric: str) -> str:
-    return {"rmse": " (units of the target)", "log_likelihood": " (nats per point)"}.get(metric, "")
-
-
-def _decimals(experiment: Experiment, metric: str) -> int:
-    """Three figures of the metric's size, and never fewer than three decimals."""
-    size = float(experiment.history[metric].abs().nan_to_num(0, 0, 0).max())
-    return max(3, 2 - math.floor(math.log10(size))) if size > 0 else 3

@@ -30,7 +30,14 @@ def batches(n: int, size: int) -> list[slice]:
     return [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
 
 
-def fit(posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng) -> Iterator[Epoch]:
+def fit(
+    posterior: Predictive,
+    x: Float[Tensor, "R n ..."],
+    y: Tensor,
+    rng: Rng,
+    done: int = 0,
+    state: State | None = None,
+) -> Iterator[Epoch]:
     """Train from the initial state on n examples a replica.
 
     Args:
@@ -38,17 +45,20 @@ def fit(posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng)
         x: [R, n, ...] inputs.
         y: [R, n, O] targets, or [R, n] class indices.
         rng: the stream of this fit; it fixes start, order and noise.
+        done: epochs that a fit which was interrupted has done; to continue it bit for bit, `rng.generator` must be
+            as it was after them.
+        state: what they led to; None: the posterior's initial state.
 
     Yields:
         `Epoch` after each pass.
     """
     replicas, n = x.shape[:2]
-    state = posterior.init(n, replicas, rng)
+    state = posterior.init(n, replicas, rng) if state is None else state
     slices = batches(n, posterior.batch_size)
     rows = torch.arange(replicas, device=x.device).unsqueeze(1)
     total = posterior.epochs * len(slices)
     info: Info = {}
-    for epoch in range(posterior.epochs):
+    for epoch in range(done, posterior.epochs):
         order = rng.permutation(replicas, n)
         shuffled_x, shuffled_y = x[rows, order], y[rows, order]
         for i, part in enumerate(slices):

@@ -54,7 +54,8 @@ def moments(net: Net, layers: Sequence[Layer], x: Tensor) -> Moments:
     """Mean and variance over S of the output at each of the points x [R, P, ...]."""
     means, variances = [], []
     for _, out in outputs(net, layers, x):
-        variance, mean = torch.var_mean(out, 1)  # Bessel's correction: S samples estimate the mean too
+        # Bessel's correction: S samples estimate the mean too. One sample varies not at all.
+        variance, mean = torch.var_mean(out, 1, correction=min(1, out.shape[1] - 1))
         means.append(mean)
         variances.append(variance)
     return Moments(torch.cat(means, 1), torch.cat(variances, 1))

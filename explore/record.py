@@ -125,14 +125,30 @@ class Run:
         for tag, value in values.items():
             self._writer(series).add_scalar(tag, value, step)
 
-    def hparams(self, series: str, settings: Mapping[str, Any], metrics: Sequence[str]) -> None:
-        """Settings of a series for TensorBoard's HPARAMS tab, with the tags to show beside them."""
-        simple = {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in settings.items()}
+    def hparams(
+        self,
+        series: str,
+        settings: Mapping[str, Any],
+        metrics: Sequence[str],
+        columns: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Settings of a series for TensorBoard's HPARAMS tab, with the tags to show beside them.
+
+        `columns` are the settings of all series together, if these differ: TensorBoard reads the columns of its table
+        from a single series.
+        """
         file = self._writer(series).file_writer
         assert file is not None
+        tags = dict.fromkeys(metrics, 0.0)
         # Not add_hparams: it writes to a sub-run of its own, away from the series' scalars.
-        for summary in hparams(simple, dict.fromkeys(metrics, 0.0)):
+        table, _, _ = hparams(_simple(columns or settings), tags)
+        _, start, end = hparams(_simple(settings), tags)
+        for summary in (table, start, end):
             file.add_summary(summary)
+
+    def image(self, series: str, step: int, tag: str, pixels: np.ndarray) -> None:
+        """A picture of a series for TensorBoard's IMAGES tab: uint8 [height, width, 3 or 4]."""
+        self._writer(series).add_image(tag, pixels, step, dataformats="HWC")
 
     def rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Append rows with the same keys to results.csv or selected.csv."""
@@ -213,6 +229,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _simple(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+    return {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in settings.items()}
 
 
 def _git() -> dict[str, Any] | None:

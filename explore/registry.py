@@ -112,8 +112,7 @@ def parse(cls: type, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> 
     Raises:
         InputError: for an unknown key or a value of the wrong type; the message says what is allowed.
     """
-    hints = typing.get_type_hints(cls)
-    allowed = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init and is_setting(hints[f.name])}
+    allowed = settings_of(cls)
     settings = {}
     for key, text in dict(options).items():
         if key not in allowed:
@@ -123,6 +122,12 @@ def parse(cls: type, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> 
         except ValueError:
             raise InputError(f"{key}={text!r} is not valid; allowed: {_describe(allowed[key])}") from None
     return settings
+
+
+def settings_of(cls: Any) -> dict[str, Any]:
+    """The fields of a dataclass that can be written as text: name -> type."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init and is_setting(hints[f.name])}
 
 
 def is_setting(hint: Any) -> bool:

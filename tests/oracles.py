@@ -18,6 +18,11 @@ def unflat(vector, shapes):
     return tuple(p.unflatten(-1, shape) for p, shape in zip(parts, shapes, strict=True))
 
 
+def mean_and_se(values):
+    """Of a NumPy array or a column of a table, with the names that results have."""
+    return {"mean": values.mean(), "se": values.std(ddof=1) / len(values) ** 0.5}
+
+
 # Gaussians -------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ FLOORS = {
             "posteriors",
             "predict fit",
             "acquisitions",
-            "active vime record",
+            "active compare toys vime record",
             "envs",
             "cli",
         )
@@ -73,7 +73,7 @@ def test_imports_come_from_floors_below(module):
             assert FLOORS[other] < FLOORS[own], f"{module} imports {name}"
 
 
-LOOPS = [m for m in FILES if m.partition(".")[0] in ("acquisitions", "active", "vime", "fit")]
+LOOPS = [m for m in FILES if m.partition(".")[0] in ("acquisitions", "active", "compare", "toys", "vime", "fit")]
 
 
 @pytest.mark.parametrize("module", LOOPS)

@@ -4,9 +4,27 @@ import pytest
 import torch
 
 from explore import fit as fitting
+from explore import registry, tree
 from explore.fit import fit
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
 from explore.posteriors.base import Predictive
 from explore.rng import Rng
+
+
+def test_an_interrupted_fit_continues_bit_for_bit():
+    rng = Rng(0)
+    x = rng.normal(2, 10, 1)
+    posterior = registry.posterior("noisy-kfac", Net(mlp(1, [3], 1)), Gaussian(), epochs=5, batch_size=4)
+    ours, theirs = Rng(1), Rng(2)
+    epochs = fit(posterior, x, x, ours)
+    for _ in range(2):
+        epoch = next(epochs)
+    theirs.generator.set_state(ours.generator.get_state())
+    (*_, whole), rest = epochs, list(fit(posterior, x, x, theirs, epoch.epoch, epoch.state))
+    assert [e.epoch for e in rest] == [3, 4, 5]
+    for (path, a), (_, b) in zip(tree.leaves(rest[-1].state), tree.leaves(whole.state), strict=True):
+        assert torch.equal(a, b), path
 
 
 @pytest.mark.parametrize(

@@ -113,3 +113,8 @@ def test_linearised_moments_are_those_of_the_dense_jacobian(monkeypatch):
             jacobian = torch.autograd.functional.jacobian(lambda w, p=p, r=r: f(w, x[r, p]), vector)
             torch.testing.assert_close(found.mean[r, p], f(vector, x[r, p]))
             torch.testing.assert_close(found.variance[r, p], (jacobian @ covariance @ jacobian.mT).diagonal())
+
+
+def test_one_sample_varies_not_at_all():
+    mean, variance = predict.moments(NET, tuple(w[:, :1] for w in LAYERS), X)
+    assert torch.equal(variance, torch.zeros_like(mean))

@@ -26,7 +26,7 @@ from explore.linalg import eigh, inverse_root
 from explore.posteriors.kronecker import two_sided
 from explore.posteriors.natural import NaturalGradient
 from explore.posteriors.noisy_kfac import Kronecker, Moments, damped
-from explore.posteriors.structures import Damping, mean_gradients, sample_gradients
+from explore.posteriors.structures import Damping, dense_eigenvalues, mean_gradients, sample_gradients
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -138,6 +138,9 @@ class BlockTridiagonalFactor(NamedTuple):
         left, right = flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3])
         gram = torch.einsum("rsbw,rtbw->rbst", left, right)
         return gram.square().mean((2, 3))
+
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        return dense_eigenvalues(self, sum(c.diagonal.shape[1] * c.diagonal.shape[2] for c in self.conditionals))
 
     def dense(self) -> Float[Tensor, "R W W"]:
         shapes = tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)

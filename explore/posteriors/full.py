@@ -28,7 +28,7 @@ from torch import Tensor
 from explore.errors import InputError
 from explore.linalg import inverse_root
 from explore.posteriors.natural import NaturalGradient
-from explore.posteriors.structures import Damping, over_matrices, sample_gradients
+from explore.posteriors.structures import Damping, dense_eigenvalues, over_matrices, sample_gradients
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -75,6 +75,9 @@ class DenseFactor(NamedTuple):
             white = self._inner(tuple(x.flatten(1, 2) for x in g)).unflatten(1, (s, b)).transpose(1, 2)
             found.append((white @ white.mT).square().sum((2, 3)) / s**2)
         return torch.cat(found, 1)
+
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        return dense_eigenvalues(self, self._matrix().shape[1])
 
     def dense(self) -> Float[Tensor, "R W W"]:
         root = self._matrix()

@@ -86,6 +86,29 @@ class GaussianPosterior(Variational):
         _, precision, scale = self.gaussian(state)
         return scale * precision.quad(self._taps(state, batch, rng))
 
+    def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
+        """What the posterior has learnt of the weights' space; Lambda = P / scale is its precision.
+
+        `damping_share` tr(prior precision) / tr(Lambda): how much of the precision the prior holds.
+        `effective_rank` W - tr(prior precision Lambda^-1), MacKay's (1992) number of well-determined parameters: of
+        W directions those that the data have decided.
+        `condition` the largest eigenvalue of P over the smallest (NaN where P has too many to be computed).
+        """
+        mean, precision, scale = self.gaussian(state)
+        eigenvalues = precision.eigenvalues().double()
+        prior = [p.double().expand(m.shape[1:]) for p, m in zip(self._prior_precision(mean), mean, strict=True)]
+        held = torch.stack([(p * v).sum((1, 2)) for p, v in zip(prior, precision.variance(), strict=True)]).sum(0)
+        found = {
+            "damping_share": sum(float(p.sum()) for p in prior) * scale / eigenvalues.sum(1),
+            "effective_rank": self.net.weights - scale * held,
+            "condition": eigenvalues.amax(1) / eigenvalues.amin(1),
+        }
+        return {name: value.to(mean[0]) for name, value in found.items()}
+
+    def _prior_precision(self, mean: Means) -> tuple[Float[Tensor, "_I 1"], ...]:
+        """1 / eta of every row of a layer's matrix."""
+        return tuple(torch.full_like(m[0, :, :1], 1 / self.prior_variance) for m in mean)
+
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
         _, precision, scale = self.gaussian(state)
         taps = self._taps(state, batch, rng)

@@ -81,6 +81,10 @@ class KroneckerFactor(NamedTuple):
             total = x.square().sum((2, 3, 4))
         return (inputs / o + outputs / i - total.square() / (i * o)) / taps.grads.shape[1] ** 2
 
+    def eigenvalues(self) -> Float[Tensor, "R w"]:
+        a, s = (torch.linalg.svdvals(root) ** -2 for root in self)
+        return (a.unsqueeze(2) * s.unsqueeze(1)).flatten(1)
+
     def dense(self) -> Float[Tensor, "R w w"]:
         a, s = self._matrices()
         return torch.einsum("rij,rop->riojp", a, s).flatten(1, 2).flatten(2, 3)
@@ -128,6 +132,9 @@ class EigenFactor(NamedTuple):
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
         """With the basis held fixed: what can change is r."""
         return self._diagonal.curvature(rotate(taps, self.inputs, self.outputs))
+
+    def eigenvalues(self) -> Float[Tensor, "R w"]:
+        return self._diagonal.eigenvalues()
 
     def dense(self) -> Float[Tensor, "R w w"]:
         basis = torch.einsum("rij,rop->riojp", self.inputs, self.outputs).flatten(1, 2).flatten(2, 3)

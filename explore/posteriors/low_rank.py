@@ -20,6 +20,7 @@ from torch import Tensor
 
 from explore.linalg import eigh, inverse_root
 from explore.posteriors.full import example_gradients
+from explore.posteriors.structures import dense_eigenvalues
 from explore.shapes import Means, Taps, flatten
 
 Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]
@@ -166,6 +167,9 @@ class LowRankFactor(NamedTuple):
             diagonal = (outside.square() * (variance.square().unsqueeze(1) - 2 * shared)).sum(2)
             found.append(low + 2 * cross + diagonal + weighted.square().sum((2, 3)))
         return torch.cat(found, 1)
+
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        return dense_eigenvalues(self, sum(d.shape[1] * d.shape[2] for d in self.diagonal))
 
     def dense(self) -> Float[Tensor, "R W W"]:
         u = flatten(self.columns)

@@ -14,12 +14,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore import tree
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights
 
 Statistics = Any
 Damping = float | Float[Tensor, " R"]
 """What is added to a Fisher matrix: the same for all replicas, or a number for each."""
+DENSE = 2048  # up to this many weights a matrix is written out for its eigenvalues
 
 
 @runtime_checkable
@@ -49,6 +51,9 @@ class Factor(Protocol):
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         """|P^-1/2 D P^-1/2|_F^2, where D is E_s[g_b g_b^T] projected on the directions the structure can take."""
+
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        """All eigenvalues of P, in no order; NaN where a factor that couples layers has too many to be computed."""
 
     def dense(self) -> Float[Tensor, "R W W"]:
         """P written out."""
@@ -100,9 +105,21 @@ class Blocks(NamedTuple):
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         return torch.stack([b.curvature(t) for b, t in zip(self.blocks, taps, strict=True)]).sum(0)
 
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        return torch.cat([b.eigenvalues() for b in self.blocks], 1)
+
     def dense(self) -> Float[Tensor, "R W W"]:
         blocks = [b.dense() for b in self.blocks]
         return torch.stack([torch.block_diag(*rows) for rows in zip(*blocks, strict=True)])
+
+
+def dense_eigenvalues(factor: Any, weights: int) -> Float[Tensor, "R W"]:
+    """Those of the matrix written out, which takes the cube of `weights` in time: NaN for more than 2048."""
+    # In double precision: single would lose the eigenvalues below 1e-7 times the largest.
+    factor = tree.map_tensors(Tensor.double, factor)
+    if weights <= DENSE:
+        return torch.linalg.eigvalsh(factor.dense())
+    return torch.full((len(factor.logdet()), weights), torch.nan)
 
 
 class PerLayer:
@@ -155,6 +172,9 @@ class Diagonal(NamedTuple):
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
         squares = mean_square_gradients(taps)
         return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
+
+    def eigenvalues(self) -> Float[Tensor, "R w"]:
+        return self.precision.flatten(1)
 
     def dense(self) -> Float[Tensor, "R w w"]:
         return torch.diag_embed(self.precision.flatten(1))

@@ -3,6 +3,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -42,6 +44,20 @@ def active():
 def as_json(active):
     """Runs a tiny `explore active --json`, and gives the object."""
     return lambda *arguments: json.loads(active("--json", *arguments).stdout)
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """A table with two numeric targets and two columns of classes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3))
+    frame = pd.DataFrame(x, columns=["a", "b", "id"])
+    frame["y"], frame["z"] = x[:, 0] - x[:, 1], x[:, 0] * 100
+    frame["kind"] = np.where(x[:, 0] > 0.3, "high", np.where(x[:, 0] < -0.3, "low", "mid"))
+    frame["sign"] = np.where(x[:, 1] > 0, "+", "-")
+    path = tmp_path / "table.csv"
+    frame.to_csv(path, index=False)
+    return path
 
 
 @pytest.fixture(autouse=True)

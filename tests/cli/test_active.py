@@ -12,30 +12,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import explore
 from explore import record
 from explore.data import load, pool_splits
+from tests.oracles import mean_and_se
 
 RUN = Path("runs/active-boston-noisy-kfac-max-variance")
 
 
-def mean_and_se(values):
-    return {"mean": values.mean(), "se": values.std(ddof=1) / len(values) ** 0.5}
-
-
 def config(folder=RUN):
     return json.loads((folder / "config.json").read_text())
-
-
-@pytest.fixture
-def csv(tmp_path):
-    """A table with two numeric targets and two columns of classes."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(60, 3))
-    frame = pd.DataFrame(x, columns=["a", "b", "id"])
-    frame["y"], frame["z"] = x[:, 0] - x[:, 1], x[:, 0] * 100
-    frame["kind"] = np.where(x[:, 0] > 0.3, "high", np.where(x[:, 0] < -0.3, "low", "mid"))
-    frame["sign"] = np.where(x[:, 1] > 0, "+", "-")
-    path = tmp_path / "table.csv"
-    frame.to_csv(path, index=False)
-    return path
 
 
 def test_json_is_all_of_stdout_and_agrees_with_results_csv(active):
@@ -330,7 +313,7 @@ def test_data_that_cannot_be_had(explore, monkeypatch, tmp_path):
 
 
 def test_the_fingerprint_sees_every_value():
-    from explore.cli.experiment import fingerprint
+    from explore.cli.problem import fingerprint
 
     boston = load("boston")
     x = boston.x.copy()

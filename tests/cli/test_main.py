@@ -21,7 +21,7 @@ def test_help_names_every_command(explore):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--version"], ["--help"], ["active", "--help"], ["list", "posteriors"], ["list", "datasets"]]
+    "arguments", [["--version"], ["--help"], ["active", "--help"], ["compare", "--help"], ["list", "posteriors"]]
 )
 def test_what_computes_nothing_imports_no_torch(arguments):
     code = (

@@ -343,6 +343,19 @@ def test_sampled_and_linearised_predictions_of_a_linear_net_agree(name):
     assert (found.variance / exact.variance - 1).abs().max() < 5 * (2 / n) ** 0.5
 
 
+@gaussian
+def test_diagnostics_equal_those_of_the_dense_covariance(name):
+    posterior, state, _ = trained(name, kl_weight=0.7, prior_variance=0.6)
+    state = state._replace(common=state.common._replace(n_data=1.5 * state.common.n_data))
+    _, covariance = oracles.implied_gaussian(posterior, state, R)
+    spectrum = torch.linalg.eigvalsh(covariance)
+    found = posterior.diagnostics(state)
+    w = posterior.net.weights
+    assert_close(found["condition"], spectrum[:, -1] / spectrum[:, 0], rtol=1e-6)
+    assert_close(found["damping_share"], w / 0.6 / (1 / spectrum).sum(1))
+    assert_close(found["effective_rank"], w - spectrum.sum(1) / 0.6)
+
+
 # Exact answers ---------------------------------------------------------------------------------------------
 
 # Settings with which a linear-Gaussian model reaches its fixed point, and for how many steps.

@@ -85,6 +85,7 @@ def test_the_factor_is_the_dense_matrix():
     close(flatten(factor.solve(parts)), v @ inverse)
     close(flatten(factor.multiply(parts)), v @ inverse.inverse())
     close(factor.logdet(), -torch.logdet(inverse))
+    close(factor.eigenvalues().sort(1).values, torch.linalg.eigvalsh(torch.linalg.inv(inverse)))
     close(flatten(factor.variance()), inverse.diagonal(dim1=1, dim2=2))
     root = flatten(factor.root(unflatten(torch.eye(26, dtype=v.dtype).expand(R, -1, -1), SHAPES)))
     close(root.mT @ root, inverse)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from explore.posteriors import full, low_rank
+from explore.posteriors import full, low_rank, structures
 from explore.posteriors.full import DenseFactor
 from explore.posteriors.low_rank import LowRankFactor
 from explore.shapes import Taps
@@ -105,6 +105,23 @@ def test_numbers(make):
     close(factor.logdet(), torch.logdet(factor.dense()))
     close(oracles.flat(new.variance()), inverse.diagonal(dim1=1, dim2=2))
     close(factor.trace(new), (factor.dense() * inverse).sum((1, 2)))
+
+
+def test_eigenvalues(make):
+    factor = make()
+    close(factor.eigenvalues().sort(1).values, torch.linalg.eigvalsh(factor.dense()))
+
+
+def test_small_eigenvalues_survive_single_precision():
+    u, d = tuple(1e3 * torch.ones(1, 1, *shape) for shape in SHAPES), tuple(torch.ones(1, *shape) for shape in SHAPES)
+    found = LowRankFactor(u, d).eigenvalues().sort(1).values
+    close(found, torch.tensor([[1.0] * (W - 1) + [1 + W * 1e6]], dtype=torch.float64), rtol=1e-6)
+
+
+def test_eigenvalues_of_too_many_weights_are_unknown(make, monkeypatch):
+    monkeypatch.setattr(structures, "DENSE", W - 1)
+    found = make().eigenvalues()
+    assert found.shape == (R, W) and found.isnan().all()
 
 
 def test_trace_between_different_ranks():

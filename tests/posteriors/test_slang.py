@@ -263,3 +263,19 @@ def test_memory_does_not_hold_every_examples_gradient():
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
     assert 0 < float(done.stdout) < 0.7
+
+
+def test_diagnostics_know_the_prior_of_the_biases():
+    posterior = SLANG(net=Net(mlp(2, [3], 1)), likelihood=Gaussian(), bias_prior_variance=1e6, rank=2, beta=0.1)
+    rng = Rng(0, dtype=torch.float64)
+    x = rng.normal(2, 8, 2)
+    state = posterior.init(8, 2, rng)
+    for _ in range(5):
+        state, _ = posterior.update(state, Batch(x, x[..., :1]), rng)
+    _, covariance = oracles.implied_gaussian(posterior, state, 2)
+    prior = torch.tensor([1.0] * 6 + [1e-6] * 3 + [1.0] * 3 + [1e-6], dtype=torch.float64)  # the last row of a layer
+    found = posterior.diagnostics(state)
+    rank = 13 - (prior * covariance.diagonal(dim1=1, dim2=2)).sum(1)
+    torch.testing.assert_close(found["effective_rank"], rank, rtol=1e-9, atol=0)
+    trace = torch.linalg.inv(covariance).diagonal(dim1=1, dim2=2).sum(1)
+    torch.testing.assert_close(found["damping_share"], prior.sum() / trace, rtol=1e-9, atol=0)

@@ -80,6 +80,7 @@ def test_numbers(make):
     factor, new = make(), make()
     inverse = torch.linalg.inv(new.dense())
     close(factor.logdet(), torch.logdet(factor.dense()))
+    close(factor.eigenvalues().sort(1).values, torch.linalg.eigvalsh(factor.dense()))
     close(oracles.flat(new.variance()), inverse.diagonal(dim1=1, dim2=2))
     close(factor.trace(new), (factor.dense() * inverse).sum((1, 2)))
 

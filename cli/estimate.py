@@ -1,0 +1,40 @@
+"""Means with their standard errors, and how metrics are called and written."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from torch import Tensor
+
+TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood"}
+
+
+class Estimate(NamedTuple):
+    """Mean and standard error over trials; the error of one trial is unknown."""
+
+    mean: float
+    se: float
+
+    def text(self, decimals: int) -> str:
+        """Such as 5.139 ± 0.033."""
+        parts = [v for v in self if not math.isnan(v)] or [math.nan]
+        return " ± ".join(f"{round(v, decimals) + 0.0:.{decimals}f}" for v in parts)  # + 0.0: no "-0.000"
+
+
+def estimate(values: Tensor) -> Estimate:
+    """Of values [T]."""
+    values = values.double()
+    se = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else math.nan
+    return Estimate(float(values.mean()), se)
+
+
+def unit(metric: str) -> str:
+    """To stand behind a metric's title."""
+    return {"rmse": " (units of the target)", "log_likelihood": " (nats per point)"}.get(metric, "")
+
+
+def decimals(values: Tensor) -> int:
+    """Three figures of the largest value, and never fewer than three decimals."""
+    size = float(values.abs().nan_to_num(0, 0, 0).max())
+    return max(3, 2 - math.floor(math.log10(size))) if size > 0 else 3

@@ -1,0 +1,68 @@
+"""Options that several commands have, word for word the same. Imports no torch."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from explore.errors import InputError
+
+POSITIVE = click.IntRange(min=1)
+# What may differ between a run and its continuation: none of it decides the numbers, but for their last digits.
+FREE = {"resume", "device", "threads", "quiet", "as_json"}
+
+_DATA = (
+    click.option("--dataset", metavar="NAME", help="A name from `explore list datasets`.  [default: boston]"),
+    click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="A CSV file instead."),
+    click.option("--target", multiple=True, metavar="COLUMN", help="Column of FILE to predict; repeatable."),
+    click.option("--drop-columns", default="", show_default=False, metavar="A,B", help="Features to leave out."),
+    click.option(
+        "--task", type=click.Choice(["regression", "classification"]), help="For FILE.  [default: regression]"
+    ),
+)
+_RUN = (
+    click.option("--samples", type=click.IntRange(min=2), default=100, help="Weight samples for predictions."),
+    click.option("--device", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
+    click.option("--threads", type=POSITIVE, help="Processor threads.  [default: 1]"),
+    click.option("--out", default="runs", type=click.Path(file_okay=False), help="Folder of the run folders."),
+    click.option("--name", help="The run's name.  [default: made of the settings]"),
+    click.option("--resume", metavar="RUN", help="Continue in this run folder, with its settings."),
+    click.option("--quiet", is_flag=True, help="No progress and no notes, only the result."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+)
+
+
+def data(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where examples come from."""
+    return _all(_DATA, command)
+
+
+def run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where and how to compute, and what to do with the result."""
+    return _all(_RUN, command)
+
+
+def check_resume(ctx: click.Context) -> None:
+    """Refuse options that would change the numbers of a run that is continued."""
+    if ctx.params["resume"] and (fixed := given(ctx, FREE)):
+        raise InputError(
+            f"--resume continues with the recorded settings; leave out {', '.join(fixed)} "
+            "(allowed with it: --device, --threads, --quiet, --json)"
+        )
+
+
+def given(ctx: click.Context, ignored: Collection[str]) -> list[str]:
+    """What stands on the command line, as the user writes it, but for the ignored parameters."""
+    names = {p.name: p.opts[0] if isinstance(p, click.Option) else p.make_metavar(ctx) for p in ctx.command.params}
+    return [
+        shown
+        for name, shown in names.items()
+        if name and name not in ignored and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+
+
+def _all(options: tuple[Any, ...], command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(options):
+        command = option(command)
+    return command

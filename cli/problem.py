@@ -1,0 +1,117 @@
+"""Data and model from settings that JSON can hold: what every command that trains on a data set shares."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from explore import data, registry
+from explore.errors import InputError
+from explore.likelihoods import LIKELIHOODS, Likelihood
+from explore.nets import Net, mlp
+from explore.posteriors.base import Predictive
+
+Settings = dict[str, Any]
+
+
+def resolve(options: Mapping[str, Any]) -> Settings:
+    """The settings of data and network that command-line options ask for.
+
+    Raises:
+        InputError: for options that contradict each other, or data that cannot be had.
+    """
+    settings = _source(options) | {"hidden": _widths(options["hidden"])}
+    dataset = load(settings)
+    return settings | {"task": dataset.task, "fingerprint": fingerprint(dataset), "likelihood": _likelihood(dataset)}
+
+
+def _source(options: Mapping[str, Any]) -> Settings:
+    """Where the data come from."""
+    if options["data"] and options["dataset"]:
+        raise InputError("give --dataset or --data, not both")
+    if not options["data"] and (options["target"] or options["task"]):
+        raise InputError("--target and --task belong to --data; a data set by name has its own")
+    if options["data"] and not options["target"]:
+        raise InputError("--data needs --target, the column to predict")
+    return {
+        "dataset": None if options["data"] else options["dataset"] or "boston",
+        "data": str(Path(options["data"]).resolve()) if options["data"] else None,
+        "target": list(options["target"]),
+        "drop_columns": [name.strip() for name in options["drop_columns"].split(",") if name.strip()],
+        "task": options["task"] or "regression",
+    }
+
+
+def _widths(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(f"--hidden is {text!r}; it must be positive whole numbers such as 50,50")
+    return [int(part) for part in parts]
+
+
+def parameters(texts: tuple[str, ...]) -> list[tuple[str, str]]:
+    """(key, value) of each `-p key=value`."""
+    found = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise InputError(f"-p takes KEY=VALUE; got {text!r}")
+        found.append((key, value))
+    return found
+
+
+def load(settings: Settings) -> data.Dataset:
+    """The data set of a run.
+
+    Raises:
+        InputError: when it cannot be had, or is not the one that the run began with.
+    """
+    drop = settings["drop_columns"]
+    try:
+        if settings["data"]:
+            dataset = data.load_csv(settings["data"], settings["target"], drop, settings["task"])
+        else:
+            dataset = data.drop_columns(data.load(settings["dataset"]), drop)
+    except (OSError, ImportError) as error:  # no file, no network, no library for its format
+        raise InputError(str(error)) from error
+    if "fingerprint" in settings and settings["fingerprint"] != fingerprint(dataset):
+        raise InputError(f"the data of {dataset.name} have changed since the run began; restore them to continue")
+    return dataset
+
+
+def fingerprint(dataset: data.Dataset) -> str:
+    """A hash of all numbers of a data set."""
+    return hashlib.sha256(dataset.x.tobytes() + dataset.y.tobytes()).hexdigest()
+
+
+def _likelihood(dataset: data.Dataset) -> str:
+    if dataset.task == "regression":
+        return "gaussian"
+    return "bernoulli" if len(dataset.classes) == 2 else "categorical"
+
+
+def likelihood(settings: Settings) -> Likelihood:
+    """The likelihood of a run."""
+    made: Likelihood = LIKELIHOODS[settings["likelihood"]](**_tuples(settings["likelihood_settings"]))
+    return made
+
+
+def posterior(settings: Settings, dataset: data.Dataset, name: str, own: Settings) -> Predictive:
+    """A posterior with settings of its own, on a network for the data."""
+    classes = len(dataset.classes)
+    outputs = {0: dataset.y.shape[-1], 2: 1}.get(classes, classes)
+    net = Net(mlp(dataset.x.shape[1], settings["hidden"], outputs))
+    made: Predictive = registry.find("posteriors", name)(net=net, likelihood=likelihood(settings), **_tuples(own))
+    return made
+
+
+def fields(record: Any) -> Settings:
+    """The settings of a posterior or a likelihood: what `-p` can set."""
+    return {name: getattr(record, name) for name in registry.settings_of(type(record))}
+
+
+def _tuples(settings: Settings) -> Settings:
+    """JSON makes lists of tuples."""
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}

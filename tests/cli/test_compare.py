@@ -1,0 +1,432 @@
+"""`explore compare` from start to end; its numbers are checked against the tables it writes."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import explore as library
+from explore import fit, predict, record, registry, toys
+from explore.cli import compare_recording
+from explore.data import load_csv, uci_splits
+from tests.oracles import mean_and_se
+
+RUN = Path("runs/compare-table")
+TINY = ["--splits", "2", "--samples", "5", "--hidden", "4", "--epochs", "3", "--no-figures"]
+TAGS = {
+    "train/elbo", "train/nll", "train/kl", "test/rmse", "test/log_likelihood", "test/joint_log_likelihood",
+    "test/coverage_95", "test/calibration_error", "uncertainty/epistemic_mean", "structure/damping_share",
+    "structure/effective_rank", "structure/condition",
+}  # fmt: skip
+
+
+@pytest.fixture
+def table(csv):
+    return ["--data", csv, "--target", "y", "--drop-columns", "id,kind,sign"]
+
+
+@pytest.fixture
+def compare(explore, table):
+    """Runs a tiny `explore compare` on the table, or on other data, that succeeds."""
+
+    def succeed(*arguments):
+        data = [] if {"--data", "--dataset", "--resume"} & set(arguments) else table
+        result = explore("compare", *data, *TINY, *arguments)
+        assert result.exit_code == 0, result.output
+        return result
+
+    return succeed
+
+
+def config(run=RUN):
+    return json.loads((run / "config.json").read_text())["settings"]
+
+
+def events(run, series):
+    return EventAccumulator(str(run / "tensorboard" / series)).Reload()
+
+
+def scalars(run):
+    found = {}
+    for folder in sorted((run / "tensorboard").iterdir()):
+        read = events(run, folder.name)
+        for tag in read.Tags()["scalars"]:
+            found[folder.name, tag] = [(e.step, e.value if math.isfinite(e.value) else None) for e in read.Scalars(tag)]
+    return found
+
+
+def test_all_posteriors_share_all_tags(compare, monkeypatch):
+    """Those with a density and those without."""
+    monkeypatch.setattr(toys, "UPDATES", 20)
+    names = ["noisy-kfac", "slang", "map", "ensemble"]
+    compare("--posterior", ",".join(names), "--figures")
+    rows = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+    for name in names:
+        read = events(RUN, name)
+        assert set(read.Tags()["scalars"]) == TAGS
+        assert set(read.Tags()["images"]) == {"figures/bands", "figures/boundary", "figures/reliability"}
+        mine = [row for row in rows if row["series"] == name]
+        assert [row["step"] for row in mine] == [1, 2, 3]
+        for tag in TAGS:
+            values = [e.value for e in read.Scalars(tag)]
+            assert [e.step for e in read.Scalars(tag)] == [1, 2, 3]
+            assert values == pytest.approx(
+                [math.nan if r[tag] is None else r[tag] for r in mine], rel=1e-6, nan_ok=True
+            )
+            missing = name in ("map", "ensemble") and (tag.startswith("structure") or tag in ("train/elbo", "train/kl"))
+            assert all(map(math.isnan, values)) if missing else all(map(math.isfinite, values))
+        start = read.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+        assert name.encode() in start
+        assert (b"initial_precision" in start) == (name == "slang")
+        # The table has the columns of all, whichever series TensorBoard reads first.
+        columns = read.summary_metadata["_hparams_/experiment"].plugin_data.content
+        assert all(key in columns for key in (b"initial_precision", b"factor_interval", b"members", b"test/rmse"))
+    for picture in ("bands", "boundary", "reliability"):
+        assert (RUN / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_is_all_of_stdout_and_agrees_with_results_csv(compare):
+    result = compare("--posterior", "noisy-adam,map,bbb", "--splits", 3, "--json")
+    found = json.loads(result.stdout)
+    assert result.stdout.count("\n") == 1
+    assert list(found) == ["dataset", "splits", "best", "posteriors", "run"]
+    assert (found["dataset"], found["splits"], found["run"]) == ("table", 3, str(RUN))
+    assert list(found["posteriors"]) == ["noisy-adam", "map", "bbb"]
+    results = pd.read_csv(RUN / "results.csv")
+    assert results["split"].tolist() == [1, 2, 3] * 3
+    last = results.pivot(index="split", columns="posterior")
+    for metric, sign in (("rmse", 1), ("log_likelihood", -1)):
+        best = (sign * last[metric].mean()).idxmin()
+        assert found["best"][metric] == best
+        for name, entry in found["posteriors"].items():
+            assert entry[metric] == pytest.approx(mean_and_se(last[metric][name]), rel=1e-5)
+            difference = mean_and_se(last[metric][name] - last[metric][best])
+            assert entry["minus_best"][metric] == pytest.approx(difference, rel=1e-4, abs=1e-6)
+            assert entry["failed"] == []
+            assert entry["seconds"] == last["seconds"][name].iloc[0] > 0
+
+
+def test_report_and_run_folder(compare):
+    result = compare("--posterior", "map,noisy-adam")
+    lines = result.stdout.splitlines()
+    assert "test RMSE (units of the target), mean ± s.e. over 2 splits" in lines
+    rmse = pd.read_csv(RUN / "results.csv").groupby("posterior").rmse
+    for name, values in rmse:
+        row = next(line for line in lines if line.startswith(f"│ {name} "))
+        assert "{mean:.3f} ± {se:.3f}".format(**mean_and_se(values)) in row
+        assert (" best " in row) == (name == min(rmse.groups, key=lambda n: rmse.get_group(n).mean()))
+    assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
+    assert "map, noisy-adam on 2 splits, on cpu" in result.stderr
+    assert sorted(p.name for p in RUN.iterdir() if p.name != ".lock") == [
+        "checkpoint.pt", "config.json", "metrics.jsonl", "reliability.png", "results.csv", "selected.csv",
+        "tensorboard",
+    ]  # fmt: skip
+    assert set(config()["posteriors"]) == {"map", "noisy-adam"}
+    assert config()["posteriors"]["map"]["settings"]["epochs"] == 3
+
+
+def test_a_result_by_hand(compare, csv):
+    compare("--posterior", "map,ensemble")
+    data = load_csv(csv, "y", ["id", "kind", "sign"])
+    found = pd.read_csv(RUN / "results.csv").query("posterior == 'ensemble'")
+    x, y, test_x, test_y, scale = [], [], [], [], []
+    for train, test in uci_splits(60, 2):
+        mean, deviation = data.x[train].mean(0), data.x[train].std(0)
+        y_mean, y_scale = data.y[train].mean(0), data.y[train].std(0)
+        x.append((data.x[train] - mean) / deviation)
+        test_x.append((data.x[test] - mean) / deviation)
+        y.append((data.y[train] - y_mean) / y_scale)
+        test_y.append((data.y[test] - y_mean) / y_scale)
+        scale.append(y_scale)
+    tensors = [torch.tensor(np.stack(part), dtype=torch.float32) for part in (x, y, test_x, test_y, scale)]
+    posterior = library.posterior(
+        "ensemble", library.Net(library.mlp(data.x.shape[1], [4], 1)), library.Gaussian(), epochs=3
+    )
+    rng = library.Rng(0)
+    *_, last = fit.fit(posterior, tensors[0], tensors[1], rng.stream("fit"))
+    stream = rng.stream("test", 3)
+    layers = posterior.sample(last.state, 5, stream)
+    noise = posterior.likelihood.draw(last.state.common.noise, 5, stream)
+    metrics = predict.evaluate(posterior.net, posterior.likelihood, layers, noise, *tensors[2:])
+    for column, name in {"rmse": "rmse", "log_likelihood": "log_likelihood", "epistemic_mean": "epistemic"}.items():
+        assert found[column].to_numpy() == pytest.approx(metrics[name].numpy(), rel=1e-6)
+
+
+def test_company_changes_no_number(compare):
+    compare("--posterior", "bbb,noisy-adam", "--name", "two")
+    compare("--posterior", "noisy-adam", "--name", "one")
+    two, one = (pd.read_csv(f"runs/compare-{n}/results.csv").drop(columns="seconds") for n in ("two", "one"))
+    pd.testing.assert_frame_equal(two[two.posterior == "noisy-adam"].reset_index(drop=True), one)
+
+
+@pytest.mark.parametrize(("target", "likelihood"), [("kind", "categorical"), ("sign", "bernoulli")])
+def test_classes(compare, csv, target, likelihood):
+    other = {"kind": "sign", "sign": "kind"}[target]
+    result = compare(
+        "--data", csv, "--target", target, "--task", "classification", "--drop-columns", other, "--posterior",
+        "noisy-kfac,map",
+    )  # fmt: skip
+    assert config()["likelihood"] == likelihood
+    assert "test error rate, mean ± s.e. over 2 splits" in result.stdout.splitlines()
+    tags = TAGS - {"test/rmse", "test/coverage_95"} | {"test/error"}
+    assert {tag for _, tag in scalars(RUN)} == tags
+    assert len(scalars(RUN)) == 2 * len(tags)
+    results = pd.read_csv(RUN / "results.csv")
+    assert results.error.between(0, 1).all() and results.calibration_error.between(0, 1).all()
+
+
+def test_a_set_by_name(compare):
+    compare("--dataset", "boston", "--posterior", "map", "--splits", 1)
+    results = pd.read_csv("runs/compare-boston/results.csv")
+    assert len(results) == 1 and math.isfinite(results.rmse[0])
+
+
+def test_settings_of_all_and_of_one(compare):
+    compare(
+        "--posterior", "noisy-kfac,map,bbb", "-p", "lr=0.03", "-p", "map.lr=0.04", "-p", "samples=3",
+        "-p", "bbb.epochs=2", "-p", "likelihood.noise_std=0.5", "-p", "batch_size=20", "--seed", 4,
+    )  # fmt: skip
+    own = {name: entry["settings"] for name, entry in config()["posteriors"].items()}
+    assert {name: s["lr"] for name, s in own.items()} == {"noisy-kfac": 0.03, "map": 0.04, "bbb": 0.03}
+    assert {name: s.get("samples") for name, s in own.items()} == {"noisy-kfac": 3, "map": None, "bbb": 3}
+    assert {name: s["epochs"] for name, s in own.items()} == {"noisy-kfac": 3, "map": 3, "bbb": 2}
+    assert {s["batch_size"] for s in own.values()} == {20}
+    assert config()["likelihood_settings"]["noise_std"] == 0.5
+    assert config()["seed"] == 4
+
+
+@pytest.mark.parametrize(
+    ("presets", "given", "chosen"),
+    [
+        ({"paper": {}, "uci": {"lr": 0.5}}, [], "uci"),
+        ({"small": {"lr": 0.5}, "paper": {}}, [], "paper"),
+        ({"first": {}, "second": {"lr": 0.5}}, [], "first"),
+        ({"paper": {}, "uci": {}, "other": {"lr": 0.5}}, ["--preset", "other"], "other"),
+    ],
+)
+def test_presets(compare, monkeypatch, presets, given, chosen):
+    monkeypatch.setattr(sys.modules[registry.find("posteriors", "map").__module__], "PRESETS", presets)
+    compare("--posterior", "map", *given)
+    entry = config()["posteriors"]["map"]
+    assert entry["preset"] == chosen
+    assert entry["settings"]["lr"] == presets[chosen].get("lr", 0.01)
+
+
+def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
+    result = compare("--posterior", "map,toy-prior", "-p", "fails=true", "--json")
+    assert "Warning: Split 2, toy-prior: the fit failed and was stopped where it stood." in result.stderr
+    assert json.loads(result.stdout)["posteriors"]["toy-prior"]["failed"] == [2]
+    assert pd.read_csv(RUN / "results.csv").alive.tolist() == [True, True, True, False]
+    assert {tag for series, tag in scalars(RUN) if series == "toy-prior"} == TAGS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--posterior", "kfac,map"], "unknown posterior 'kfac'; allowed: bbb,"),
+        (["--posterior", "map,bbb,map"], "--posterior names map twice; name each once"),
+        (["--splits", "0"], "Invalid value for '--splits'"),
+        (["--preset", "tiny"], "unknown preset of noisy-kfac 'tiny'; allowed: paper, small"),
+        (["-p", "members2=1"], "unknown setting 'members2'; allowed: batch_size, beta,"),
+        (["-p", "map.lr=1"], "unknown name before a setting 'map'; allowed: bbb, ensemble, likelihood, noisy-kfac"),
+        (["-p", "bbb.members=3"], "unknown setting 'members'; allowed: batch_size,"),
+        (["-p", "ensemble.members=many"], "members='many' is not valid; allowed: a whole number"),
+        (["-p", "likelihood.scale=1"], "unknown setting 'scale'; allowed: noise_std,"),
+        (["-p", "lr"], "-p takes KEY=VALUE; got 'lr'"),
+        (["-p", "epochs=3"], "give --epochs or -p epochs=..., not both"),
+        (["-p", "lr=-1"], "lr is -1.0; it must be"),
+        (["--dataset", "bostn"], "unknown dataset 'bostn'; allowed: australian, boston,"),
+        (["--target", "y"], "--target and --task belong to --data"),
+        (["--data", "absent.csv"], "File 'absent.csv' does not exist"),
+        (["--data", "two.csv"], "--data needs --target"),
+        (["--data", "two.csv", "--target", "y"], "5 splits of 2 examples with 2 for training"),
+        (["--hidden", "0"], "--hidden is '0'"),
+        (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
+        (["--name", "../x"], "--name is '../x'"),
+        (["somewhere"], "leave out --epochs (allowed with them: --out, --name, --quiet, --json)"),
+    ],
+)
+def test_wrong_options(explore, arguments, message):
+    Path("two.csv").write_text("a,y\n1,2\n2,3\n")
+    result = explore("compare", "--epochs", 2, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+    assert result.stdout == ""
+    assert not Path("runs").exists()
+
+
+# Resume ----------------------------------------------------------------------------------------------------
+
+
+def same_numbers(run, other):
+    """Equal bytes in the curves, equal results but for the seconds, the same events in TensorBoard."""
+    assert (run / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+    ours, theirs = (pd.read_csv(r / "results.csv", dtype=str).drop(columns="seconds") for r in (run, other))
+    pd.testing.assert_frame_equal(ours, theirs)
+    assert scalars(run) == scalars(other)
+
+
+def test_killed_and_resumed_equals_uninterrupted(explore, compare, table):
+    arguments = ["--posterior", "map,noisy-ekfac,ensemble", "--epochs", 25, "--threads", 1]
+    compare(*arguments, "--name", "whole")
+    command = [sys.executable, "-m", "explore.cli", "compare", *table, *TINY, *arguments, "--name", "x"]
+    run = Path("runs/compare-x")
+    with subprocess.Popen([str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while not (run.exists() and (run / "metrics.jsonl").read_text().count("noisy-ekfac") > 3):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+    assert "ensemble" not in (run / "metrics.jsonl").read_text()
+    result = explore("compare", "--resume", run, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert "1 of 3 posteriors" in result.stderr
+    same_numbers(run, Path("runs/compare-whole"))
+
+
+class PowerCut(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "calls"),
+    [
+        (record.Run, "scalars", 4), (record.Run, "image", 1), (record.Run, "checkpoint", 2),
+        (record.Run, "checkpoint", 3), (record.Run, "hparams", 1),
+    ],
+)  # fmt: skip
+def test_a_crash_at_any_write_loses_no_measurement(compare, explore, monkeypatch, where, what, calls):
+    function, left = getattr(where, what), iter(range(calls))
+
+    def cut(*arguments, **keywords):
+        if next(left, None) is None:
+            raise PowerCut
+        return function(*arguments, **keywords)
+
+    compare("--posterior", "map,ensemble", "--name", "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(where, what, cut)
+        with pytest.raises(PowerCut):
+            compare("--posterior", "map,ensemble")
+    result = explore("compare", "--resume", RUN)
+    assert result.exit_code == 0, result.stderr
+    same_numbers(RUN, Path("runs/compare-whole"))
+    for series in ("map", "ensemble"):
+        assert [e.step for e in events(RUN, series).Images("figures/reliability")] == [3]
+
+
+def test_interrupted_by_the_user(compare, explore, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(compare_recording, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(AssertionError, match="Interrupted after"):
+            compare("--posterior", "map,ensemble")
+    assert explore("compare", "--resume", RUN).exit_code == 0
+    assert len(pd.read_csv(RUN / "results.csv")) == 4
+
+
+def test_a_finished_run_shows_its_result_again(compare, explore, monkeypatch):
+    monkeypatch.setattr(toys, "UPDATES", 20)
+    first = compare("--posterior", "map,ensemble", "--figures")
+    files = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
+    again = explore("compare", "--resume", RUN)
+    assert again.exit_code == 0
+    assert "2 of 2 posteriors, 6 of 6 epochs are done" in again.stderr
+    assert again.stdout == first.stdout
+    assert {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()} == files
+
+
+def test_resume_refuses_other_settings_and_other_commands(compare, explore, active):
+    compare("--posterior", "map")
+    result = explore("compare", "--resume", RUN, "--splits", 3)
+    assert result.exit_code == 2
+    assert "leave out --splits (allowed with it: --device, --threads, --quiet, --json)" in result.stderr
+    active("--rounds", 1, "--name", "x")
+    assert "is a run of explore active, not of compare" in explore("compare", "--resume", "runs/active-x").stderr
+
+
+# Finished runs ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_runs(compare, active):
+    compare("--posterior", "map,noisy-adam")
+    active("--name", "x")
+    return [str(RUN), "runs/active-x"]
+
+
+def test_overlay_of_finished_runs(explore, two_runs):
+    before = {path: path.read_bytes() for run in two_runs for path in Path(run).rglob("*") if path.is_file()}
+    result = explore("compare", *two_runs)
+    assert result.exit_code == 0, result.stderr
+    assert "the steps of active and compare do not count the same things" in result.stderr
+    overlay = Path("runs/compare-overlay")
+    originals = {f"compare-table/{s}": RUN / "tensorboard" / s for s in ("map", "noisy-adam")} | {
+        f"active-x/noisy-kfac-{arm}": Path("runs/active-x/tensorboard") / f"noisy-kfac-{arm}"
+        for arm in ("max-variance", "random")
+    }
+    assert {str(p.parent.relative_to(overlay / "tensorboard")) for p in overlay.rglob("events*")} == set(originals)
+    results = pd.read_csv(overlay / "results.csv").set_index(["run", "series", "tag"])
+    for name, folder in originals.items():
+        copied, original = (EventAccumulator(str(f)).Reload() for f in (overlay / "tensorboard" / name, folder))
+        tags = original.Tags()["scalars"]
+        assert copied.Tags()["scalars"] == tags
+        for tag in tags:
+            assert [(e.step, str(e.value)) for e in copied.Scalars(tag)] == [
+                (e.step, str(e.value)) for e in original.Scalars(tag)
+            ]
+            row = results.loc[(*name.split("/"), tag)]
+            last = original.Scalars(tag)[-1]
+            assert row.step == (22 if name.startswith("active") else 3)
+            if last.step == row.step:  # the last round of `active` chooses nothing and so has no score
+                assert row.value == pytest.approx(last.value, rel=1e-6, nan_ok=True)
+    assert (overlay / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_overlay_as_json_of_an_overlay(explore, two_runs):
+    explore("compare", *two_runs)
+    found = json.loads(explore("compare", "runs/compare-overlay", "--json", "--name", "y").stdout)
+    assert found["run"] == "runs/compare-y"
+    rmse = pd.read_csv(RUN / "results.csv").query("posterior == 'map'").rmse.mean()
+    assert found["series"]["compare-overlay/compare-table/map"]["test/rmse"] == pytest.approx(rmse, rel=1e-6)
+    result = explore("compare", "--resume", "runs/compare-overlay")
+    assert result.exit_code == 2
+    assert "there is nothing to continue" in result.stderr
+
+
+def test_overlay_leaves_out_a_torn_line(explore, compare):
+    compare("--posterior", "map")
+    with open(RUN / "metrics.jsonl", "a") as file:
+        file.write('{"series": "ma')
+    assert explore("compare", RUN).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (shutil.rmtree, f"{RUN} is no run folder, or is damaged: "),
+        (lambda run: (run / "metrics.jsonl").write_text(""), f"{RUN} has no curves yet"),
+        (lambda run: (run / "metrics.jsonl").write_text("{\n"), f"{RUN} is no run folder, or is damaged"),
+        (lambda run: shutil.rmtree(run / "tensorboard"), "it has no folder tensorboard"),
+        (lambda run: shutil.copytree(run, "other/compare-table"), "several runs are called compare-table"),
+    ],
+)
+def test_overlay_of_wrong_folders(compare, explore, damage, message):
+    compare("--posterior", "map")
+    damage(RUN)
+    result = explore("compare", RUN, *(["other/compare-table"] if Path("other").exists() else []))
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not Path("runs/compare-overlay").exists()

@@ -1,0 +1,160 @@
+"""Measurements of posteriors under the same splits, against formulas written out."""
+
+import math
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+
+from explore import compare, registry, toys
+from explore.data.base import Dataset
+from explore.likelihoods import Categorical, Gaussian
+from explore.nets import Net, mlp
+from explore.rng import Rng
+from explore.shapes import Batch
+
+R, S = 2, 6
+NET = Net(mlp(3, [4], 1))
+
+
+def dataset(classes=0, n=40):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(3, 2, (n, 2)), np.ones((n, 1))], 1)  # a column is constant
+    y = rng.integers(classes, size=n) if classes else 10 * np.sin(x[:, :1]) + 5
+    task: Literal["classification", "regression"] = "classification" if classes else "regression"
+    return Dataset("d", x, y, ("a", "b", "c"), task, tuple(map(str, range(classes))))
+
+
+def posterior(name="noisy-kfac", classes=0, **settings):
+    likelihood = Categorical() if classes else Gaussian()
+    return registry.posterior(name, Net(mlp(3, [4], classes or 1)), likelihood, **settings)
+
+
+def draw():
+    return Rng(0, dtype=torch.float64)
+
+
+def trained(name="noisy-kfac", classes=0, **settings):
+    splits = compare.split(dataset(classes), R, draw())
+    *_, last = compare.follow(p := posterior(name, classes, epochs=3, **settings), splits, draw(), S)
+    return p, splits, last
+
+
+def test_splits_are_standardised_by_their_training_part():
+    d = dataset()
+    found = compare.split(d, R, draw())
+    rng = np.random.RandomState(1)
+    for r in range(R):
+        order = rng.permutation(40)
+        train, test = order[:36], order[36:]
+        mean, deviation = d.x[train].mean(0), d.x[train].std(0)
+        deviation[2] = 1
+        np.testing.assert_allclose(found.x[r], (d.x[train] - mean) / deviation)
+        np.testing.assert_allclose(found.test_x[r], (d.x[test] - mean) / deviation)
+        scale = d.y[train].std(0)
+        np.testing.assert_allclose(found.test_y[r], (d.y[test] - d.y[train].mean(0)) / scale)
+        assert found.scale is not None
+        np.testing.assert_allclose(found.scale[r], scale)
+    classes = compare.split(dataset(3), R, draw())
+    assert classes.scale is None and classes.y.dtype == torch.int64
+
+
+@pytest.mark.parametrize(("epochs", "some"), [(1, {1}), (7, set(range(1, 8))), (1000, {20, 40, 980, 1000})])
+def test_points(epochs, some):
+    found = compare.points(epochs)
+    assert some <= found and max(found) == epochs and len(found) == min(epochs, 50)
+
+
+def test_elbo_is_the_posteriors_own():
+    p, splits, last = trained(kl_weight=0.7)
+    # As many samples, and the same ones: the streams begin alike.
+    expected = p.elbo(last.state, Batch(splits.x, splits.y), draw().stream("test", 3), S)
+    torch.testing.assert_close(last.scalars["train/elbo"], expected)
+    kl = p.kl_prior(last.state) + p.likelihood.kl(last.state.common.noise)
+    torch.testing.assert_close(last.scalars["train/kl"], kl)
+
+
+def test_joint_log_likelihood_multiplies_the_points_first():
+    p, splits, last = trained()
+    rng = draw().stream("test", 3)
+    layers = p.sample(last.state, S, rng)
+    tau = p.likelihood.draw(last.state.common.noise, S, rng)
+    out = p.net.output(layers, splits.test_x) * splits.scale[:, None, None]
+    y, deviation = splits.test_y.unsqueeze(1) * splits.scale[:, None, None], splits.scale * tau.rsqrt()
+    density = torch.distributions.Normal(out, deviation[..., None, None]).log_prob(y).squeeze(3).exp()
+    expected = density.prod(2).mean(1).log() / y.shape[2]
+    torch.testing.assert_close(last.scalars["test/joint_log_likelihood"], expected)
+    torch.testing.assert_close(last.scalars["test/log_likelihood"], density.mean(1).log().mean(1))
+
+
+class Given:
+    """Class probabilities that are the net's outputs themselves."""
+
+    def probabilities(self, out):
+        return out
+
+
+def test_calibration_error_of_classes_is_that_of_a_loop(monkeypatch):
+    rng = draw()
+    p = rng.uniform(R, 200, 3) + 1e-3
+    p[:, :20] = torch.tensor([1.0, 0.0, 0.0])  # a confidence of exactly 1 belongs to the last bin
+    p = p / p.sum(2, keepdim=True)
+    y = (3 * rng.uniform(R, 200)).long()
+    monkeypatch.setattr(compare.predict, "outputs", lambda *_: [(slice(None), p.unsqueeze(1))])
+    found = compare.reliability(NET, Given(), (), None, p, y)
+    for r in range(R):
+        error = 0.0
+        for b in range(15):
+            rows = [i for i in range(200) if b / 15 <= p[r, i].max() and (p[r, i].max() < (b + 1) / 15 or b == 14)]
+            if rows:
+                confidence = np.mean([float(p[r, i].max()) for i in rows])
+                accuracy = np.mean([bool(p[r, i].argmax() == y[r, i]) for i in rows])
+                error += len(rows) / 200 * float(abs(confidence - accuracy))
+        assert float(found.error[r]) == pytest.approx(error)
+    torch.testing.assert_close(found.weight.sum(1), torch.ones(R, dtype=torch.float64))
+
+
+def test_intervals_of_a_gaussian_that_is_right_are_reliable(monkeypatch):
+    rng, n, noise = draw(), 20000, torch.full((R, 1), 4.0, dtype=torch.float64)  # deviation 0.5
+    mean, variance = rng.normal(R, n, 1), torch.full((R, n, 1), 0.75, dtype=torch.float64)
+    monkeypatch.setattr(compare.predict, "moments", lambda *_: (mean, variance))
+    right = compare.reliability(NET, Gaussian(), (), noise, mean, mean + rng.normal(R, n, 1))
+    assert (right.observed - right.expected).abs().max() < 5 * 0.5 / n**0.5
+    wide = compare.reliability(NET, Gaussian(), (), noise, mean, mean + 0.5 * rng.normal(R, n, 1))
+    # P(|z| / 2 <= q) with z standard normal, q the quantile of each level
+    q = torch.distributions.Normal(0.0, 1.0).icdf((1 + wide.expected[0]) / 2)
+    expected = 2 * torch.distributions.Normal(0.0, 1.0).cdf(2 * q) - 1
+    assert (wide.observed - expected).abs().max() < 5 * 0.5 / n**0.5
+    assert (wide.error > 10 * right.error).all()
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_every_posterior_has_the_same_tags(classes):
+    tags = {name: list(trained(name, classes)[2].scalars) for name in ("noisy-kfac", "map", "mc-dropout")}
+    assert len({tuple(t) for t in tags.values()}) == 1
+    assert ("test/error" in tags["map"]) == (classes > 0)
+
+
+def test_saved_continues_bit_for_bit():
+    splits, p = compare.split(dataset(), R, Rng(0)), posterior("noisy-ekfac", epochs=4)
+    whole = [e for e in compare.follow(p, splits, Rng(0), S) if isinstance(e, compare.Measured)]
+    rest = [e for e in compare.follow(p, splits, Rng(0), S, whole[1].saved) if isinstance(e, compare.Measured)]
+    assert [e.epoch for e in rest] == [3, 4]
+    for a, b in zip(whole[2:], rest, strict=True):
+        for tag, value in a.scalars.items():
+            assert torch.equal(value, b.scalars[tag]), tag
+
+
+def test_toys_are_learnt(monkeypatch):
+    monkeypatch.setattr(toys, "UPDATES", 600)
+    p = posterior("ensemble", lr=0.02)
+    b = toys.bands(p, Gaussian(), [20], Rng(0), 10)
+    seen = (b.x.abs() > 0.8) & (b.x.abs() < 1.9)
+    assert ((b.mean - (2 * b.x).sin())[seen].abs() < 0.15).all()
+    assert (b.total > b.epistemic).all() and (b.data_x.abs() >= 0.7).all()
+    c = toys.boundary(p, [20], Rng(0), 10)
+    cell = ((c.data_x + 3) * 10).round().long()
+    right = (c.probability[cell[:, 1], cell[:, 0]] > 0.5) == (c.data_y > 0.5)
+    assert right.float().mean() > 0.9
+    assert math.isclose(float(c.axis[0]), -3) and c.probability.shape == (61, 61)

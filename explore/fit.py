@@ -30,20 +30,23 @@ def batches(n: int, size: int) -> list[slice]:
     return [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
 
 
-def fit(posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng) -> Iterator[Epoch]:
-    """Train from the initial state on n examples a replica.
+def fit(
+    posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, state: State = None
+) -> Iterator[Epoch]:
+    """Train on n examples a replica.
 
     Args:
         posterior: what to train; its own settings say for how long.
         x: [R, n, ...] inputs.
         y: [R, n, O] targets, or [R, n] class indices.
         rng: the stream of this fit; it fixes start, order and noise.
+        state: where to start; None: the posterior's initial state.
 
     Yields:
         `Epoch` after each pass.
     """
     replicas, n = x.shape[:2]
-    state = posterior.init(n, replicas, rng)
+    state = posterior.init(n, replicas, rng) if state is None else state
     slices = batches(n, posterior.batch_size)
     rows = torch.arange(replicas, device=x.device).unsqueeze(1)
     total = posterior.epochs * len(slices)

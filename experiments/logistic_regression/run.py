@@ -142,12 +142,12 @@ def table(results: pd.DataFrame, name: str) -> str:
         "|---" * 8 + "|",
     ]
     for method, rows in results.groupby("method", sort=False):
-        excess = rows.set_index("split")["nll"] - exact_nll
-        lines.append(
-            f"| {method} | {cell(method, rows['elbo'], '.4f')} | {cell(method, rows['nll'], '.4f')} | {excess.mean():.4f} "
-            f"| {cell(method, rows['kl'], '.4g')} | {rows['trend'].mean():.2f} | {rows['wall'].iloc[0]:.0f} "
-            f"| {rows['cpu'].iloc[0]:.0f} |"
+        elbo, nll, kl = (
+            cell(method, rows[c], digits) for c, digits in (("elbo", ".4f"), ("nll", ".4f"), ("kl", ".4g"))
         )
+        excess = (rows.set_index("split")["nll"] - exact_nll).mean()
+        trend, wall, cpu = rows[["trend", "wall", "cpu"]].mean()
+        lines.append(f"| {method} | {elbo} | {nll} | {excess:.4f} | {kl} | {trend:.2f} | {wall:.0f} | {cpu:.0f} |")
     return "\n".join(lines) + "\n"
 
 

@@ -31,11 +31,12 @@ def grid(mean, root):
     return mean + points @ root.T, mass / mass.sum()
 
 
-def bound(mean, root, x, y):
+def bound(q, x, y):
+    mean, root = q
     weights, mass = grid(mean, root)
     log_likelihood = special.log_expit(y * (weights @ x.T)).sum(1)
-    q = torch.as_tensor(mean), torch.as_tensor(root @ root.T)
-    return mass @ log_likelihood - float(oracles.kl(*q, torch.zeros(2).double(), (1 / PRIOR).diag()))
+    prior = torch.zeros(2).double(), (1 / PRIOR).diag()
+    return mass @ log_likelihood - float(oracles.kl(torch.as_tensor(mean), torch.as_tensor(root @ root.T), *prior))
 
 
 @pytest.mark.parametrize("factorised", [False, True])
@@ -49,7 +50,7 @@ def test_the_optimum_is_that_of_brute_force(factorised):
             return p[:2], root
 
         x, y = own.x[r].numpy(), own.y[r].numpy()
-        found = optimize.minimize(lambda p, x=x, y=y: -bound(*unpack(p), x, y), np.zeros(5), options={"gtol": 1e-6})
+        found = optimize.minimize(lambda p, x=x, y=y: -bound(unpack(p), x, y), np.zeros(5), options={"gtol": 1e-6})
         mean, root = unpack(found.x)
         np.testing.assert_allclose(ours.mean[r], mean, rtol=1e-3)
         np.testing.assert_allclose(ours.covariance[r], root @ root.T, rtol=2e-3, atol=1e-12)

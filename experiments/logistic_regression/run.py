@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 PRIOR_PRECISION = {"australian": 1e-5, "breast-cancer": 1.0}
 BIAS_PRECISION = 1e-5
 COMMON = {"batch_size": 32, "samples": 12, "lr": 0.05, "decay": 0.51}
-FULL = {"beta": 0.05, "momentum": 0.0, "lr_decay": 1.0}
+FULL = {"beta": 0.05, "momentum": 0.0, "lr_decay": 1.0, "adaptive_damping": False}
 MEAN_FIELD = {"beta2": 0.05, "momentum": 0.0, "damping": 0.0, "kl_start": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "mf-ef": ("vogn", MEAN_FIELD | {"fisher": "empirical"}),

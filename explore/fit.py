@@ -38,7 +38,7 @@ def fit(
     done: int = 0,
     state: State | None = None,
 ) -> Iterator[Epoch]:
-    """Train from the initial state on n examples a replica.
+    """Train on n examples a replica.
 
     Args:
         posterior: what to train; its own settings say for how long.
@@ -47,7 +47,7 @@ def fit(
         rng: the stream of this fit; it fixes start, order and noise.
         done: epochs that a fit which was interrupted has done; to continue it bit for bit, `rng.generator` must be
             as it was after them.
-        state: what they led to; None: the posterior's initial state.
+        state: where to start, after those epochs; None: the posterior's initial state.
 
     Yields:
         `Epoch` after each pass.

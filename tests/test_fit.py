@@ -76,3 +76,8 @@ def test_every_epoch_shows_every_example_once_with_its_target():
         orders.append(tuple((seen - seen.min(1, keepdim=True).values).flatten().tolist()))
     assert len(set(orders)) == 3  # shuffled anew every epoch ...
     assert all(o[:10] != o[10:] for o in orders)  # ... and for every replica by itself
+
+
+def test_a_fit_can_start_from_a_state():
+    x = torch.zeros(2, 10, 1)
+    assert [e.state for e in fit(Recorder(), x, x, Rng(0), state=5)] == [7, 9, 11]

@@ -32,6 +32,7 @@ from torch import Tensor
 from explore.linalg import eigh
 from explore.posteriors import natural
 from explore.posteriors.base import Common, advance, common, settle
+from explore.posteriors.full import example_gradients
 from explore.posteriors.low_rank import (
     LowRankFactor,
     Vectors,
@@ -147,18 +148,20 @@ def leading(
 ) -> tuple[Vectors, Bool[Tensor, " R"]]:
     """U+ with U+ U+^T = the leading L eigenpairs of X = keep U U^T + weight E[g g^T], and where that succeeded.
 
-    With few examples X has few eigenvalues other than 0, and they are those of a small Gram matrix; where that is
-    larger than the sketch of the randomised method, the latter is cheaper.
+    With few examples X has few eigenvalues other than 0, and they are those of a small Gram matrix; with few weights X
+    itself is small. Where both are larger than the sketch of the randomised method, the latter is cheaper.
     """
     weights = sum(x.shape[2] * x.shape[3] for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
     sketch = min(2 * rank + 2, weights)
     if (rank + n) ** 2 <= sketch * weights:
-        return leading_exact(columns, taps, keep, weight)
+        return leading_gram(columns, taps, keep, weight)
+    if weights <= 4 * sketch:
+        return leading_dense(columns, taps, keep, weight)
     return leading_randomised(columns, taps, keep, weight, sketch, iterations, rng)
 
 
-def leading_exact(
+def leading_gram(
     columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float
 ) -> tuple[Vectors, Bool[Tensor, " R"]]:
     """X = Y Y^T with Y = [sqrt(keep) U, sqrt(weight / n) G]; Y^T Y has its eigenvalues, and U+ = Y C."""
@@ -172,6 +175,21 @@ def leading_exact(
     from_old = combine(old * c[:, :rank].mT, columns)
     from_new = gradients_combine(taps, new * c[:, rank:])
     return tuple(a + b for a, b in zip(from_old, from_new, strict=True)), ok
+
+
+def leading_dense(
+    columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float
+) -> tuple[Vectors, Bool[Tensor, " R"]]:
+    """X written out."""
+    shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
+    rank, n, u = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2], flatten(columns)
+    x = keep * u.mT @ u
+    for part in example_gradients(taps):
+        g = flatten(part).flatten(1, 2)
+        x = torch.baddbmm(x, g.mT, g, alpha=weight / n)
+    values, vectors, ok = eigh(x)
+    c = vectors * torch.where(_kept(values), values.clamp_min(0).sqrt(), 0).unsqueeze(1)
+    return tuple(v.contiguous() for v in unflatten(c[:, :, -rank:].mT, shapes)), ok
 
 
 def leading_randomised(

@@ -13,7 +13,7 @@ from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors.full import Dense
 from explore.posteriors.low_rank import LowRankFactor
-from explore.posteriors.slang import SLANG, leading, leading_exact, leading_randomised
+from explore.posteriors.slang import SLANG, leading, leading_dense, leading_gram, leading_randomised
 from explore.rng import Rng
 from explore.shapes import Batch, Taps
 from tests import oracles
@@ -57,8 +57,8 @@ def biases():
     return oracles.flat(tuple(torch.arange(i).eq(i - 1)[:, None].expand(i, o) for i, o in NET.shapes)).numpy()
 
 
-# (samples, examples): with (1, 2) the eigenpairs come from a Gram matrix but for the highest rank, with (4, 6) from the
-# randomised method.
+# (samples, examples): with (1, 2) the eigenpairs come from a Gram matrix, with (4, 6) and rank 1 from the randomised
+# method, otherwise from the dense matrix.
 @pytest.mark.parametrize(("samples", "examples"), [(1, 2), (4, 6)])
 @pytest.mark.parametrize("rank", [1, 2, W])
 @pytest.mark.parametrize("extra", [{}, {"decay": 0.6}, {"bias_prior_variance": 100.0}], ids=str)
@@ -73,7 +73,7 @@ def test_updates_follow_the_paper(samples, examples, rank, extra):
         state, _ = posterior.update(state, batch, ours)
         eps = oracles.flat(tuple(noise.normal(2, samples, *shape) for shape in NET.shapes)).numpy()
         sketch = min(2 * rank + 2, W)
-        if (rank + samples * examples) ** 2 > sketch * W:  # the start of the randomised method
+        if (rank + samples * examples) ** 2 > sketch * W > 4 * sketch**2:  # the start of the randomised method
             noise.uniform(2, sketch, W)
         schedule = 1 / (1 + step**0.6) if "decay" in extra else 1
         alpha, beta = ALPHA * schedule, BETA * schedule
@@ -124,9 +124,10 @@ def square(columns):
 
 @pytest.mark.parametrize("positions", [1, 3])
 @pytest.mark.parametrize("rank", [1, 3, TOTAL])
-def test_exact_eigenpairs(rank, positions):
+@pytest.mark.parametrize("method", [leading_gram, leading_dense])
+def test_exact_eigenpairs(method, rank, positions):
     u, taps, x = problem(rank, positions)
-    found, ok = leading_exact(u, taps, 0.7, 3.0)
+    found, ok = method(u, taps, 0.7, 3.0)
     assert ok.all() and [f.shape for f in found] == [v.shape for v in u]
     close(square(found), torch.stack([torch.as_tensor(top(m.numpy(), rank)) for m in x]))
 
@@ -134,7 +135,7 @@ def test_exact_eigenpairs(rank, positions):
 @pytest.mark.parametrize("rank", [1, 3])
 def test_randomised_eigenpairs_are_close_and_never_too_large(rank):
     u, taps, x = problem(rank)
-    exact, _ = leading_exact(u, taps, 0.7, 3.0)
+    exact, _ = leading_gram(u, taps, 0.7, 3.0)
     error = []
     for iterations in (1, 4, 40):
         found, ok = leading_randomised(u, taps, 0.7, 3.0, 2 * rank + 2, iterations, rng(4))
@@ -147,21 +148,19 @@ def test_randomised_eigenpairs_are_close_and_never_too_large(rank):
 @pytest.mark.parametrize("positions", [1, 3])
 def test_a_sketch_of_all_weights_is_exact(positions):
     u, taps, _ = problem(5, positions)
-    exact, _ = leading_exact(u, taps, 0.7, 3.0)
+    exact, _ = leading_gram(u, taps, 0.7, 3.0)
     found, _ = leading_randomised(u, taps, 0.7, 3.0, TOTAL, 1, rng(4))
     close(square(found), square(exact))
 
 
-@pytest.mark.parametrize("method", ["exact", "randomised"])
+@pytest.mark.parametrize("method", [leading_gram, leading_dense, leading_randomised])
 def test_a_failed_replica_is_reported_and_touches_no_other(method):
     u, taps, _ = problem(2, replicas=3)
     broken = tuple(Taps(t.inputs, t.grads.clone()) for t in taps)
     broken[1].grads[1, 0, 2] = torch.nan
 
     def run(taps):
-        if method == "exact":
-            return leading_exact(u, taps, 0.7, 3.0)
-        return leading_randomised(u, taps, 0.7, 3.0, 6, 4, rng(4))
+        return method(u, taps, 0.7, 3.0, *([6, 4, rng(4)] if method is leading_randomised else []))
 
     (hurt, ok), (healthy, _) = run(broken), run(taps)
     assert ok.tolist() == [True, False, True]
@@ -173,22 +172,28 @@ def test_directions_without_weight_leave_no_column():
     u, taps, _ = problem(TOTAL)
     nothing = tuple(torch.zeros_like(x) for x in u)
     for found, _ in (
-        leading_exact(nothing, taps, 0.7, 3.0),
+        leading_gram(nothing, taps, 0.7, 3.0),
+        leading_dense(nothing, taps, 0.7, 3.0),
         leading_randomised(nothing, taps, 0.7, 3.0, TOTAL, 4, rng(4)),
     ):
         assert (oracles.flat(found).norm(dim=2) > 0).sum(1).tolist() == [S * B, S * B]
         assert torch.isfinite(oracles.flat(found)).all()
 
 
-def test_the_cheaper_method_is_taken():
-    few, many = rng(1), rng(1)
-    u, taps, _ = problem(1)
-    leading(u, taps, 0.7, 3.0, 4, few)
+# Few examples: a Gram matrix; many, and few weights beside the rank: the dense one; else the randomised method.
+@pytest.mark.parametrize(("repeats", "rank", "random"), [(1, 1, False), (3, 1, True), (3, 2, False)])
+def test_the_cheaper_method_is_taken(repeats, rank, random):
+    u, taps, _ = problem(rank)
+    noise = rng(1)
     leading(
-        u, tuple(Taps(t.inputs.repeat(1, 1, 3, 1, 1), t.grads.repeat(1, 1, 3, 1, 1)) for t in taps), 0.7, 3.0, 4, many
+        u,
+        tuple(Taps(t.inputs.repeat(1, 1, repeats, 1, 1), t.grads.repeat(1, 1, repeats, 1, 1)) for t in taps),
+        0.7,
+        3.0,
+        4,
+        noise,
     )
-    assert torch.equal(few.normal(1), rng(1).normal(1))  # no random start was drawn
-    assert not torch.equal(many.normal(1), rng(1).normal(1))
+    assert torch.equal(noise.normal(1), rng(1).normal(1)) != random  # whether a random start was drawn
 
 
 # Against the dense matrix ----------------------------------------------------------------------------------

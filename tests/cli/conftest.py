@@ -101,7 +101,7 @@ class ToyPrior(Predictive):
     widths: tuple[int, ...] = (1, 2)
 
     def init(self, n_data, replicas, rng):
-        return ToyState(common(n_data, replicas, self.likelihood, rng), self.net.glorot(replicas, rng, self.members))
+        return ToyState(common(self, n_data, replicas, rng), self.net.glorot(replicas, rng, self.members))
 
     def update(self, state, batch, rng, progress=0.0):
         if self.fails:

@@ -71,7 +71,7 @@ def draw(seed=0, device="cpu", kind=Rng):
 
 def data(net=MLP, seed=5, device="cpu"):
     rng = draw(seed, device).stream("toy")
-    x = rng.normal(R, N, *((1, 4, 4) if net in (CONV, CONV_NO_BIAS) else (2,)))
+    x = rng.normal(R, N, *((1, 4, 4) if net in (CONV, CONV_NO_BIAS, NORM) else (2,)))
     return Batch(x, torch.stack([x.flatten(2).sum(2).sin(), x.flatten(2).prod(2)], 2))
 
 

@@ -1,6 +1,7 @@
 """Problems small enough to draw, and what a posterior makes of them.
 
-They are fitted with the posterior's own settings but for the number of epochs: as many as make about 6000 updates.
+They are fitted with the posterior's own settings but for the number of epochs: as many as make about 6000 updates, or
+the posterior's own number where it takes all data at once.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def boundary(posterior: Predictive, hidden: Sequence[int], rng: Rng, samples: in
 def _fit(
     posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], x: Tensor, y: Tensor, rng: Rng
 ) -> tuple[Predictive, State]:
-    epochs = max(1, round(UPDATES / len(batches(x.shape[1], posterior.batch_size))))
+    steps = len(batches(x.shape[1], posterior.batch_size))
+    # Who takes all data at once (a sampler) counts iterations of its own.
+    epochs = max(1, round(UPDATES / steps)) if steps > 1 else posterior.epochs
     net = Net(mlp(x.shape[2], list(hidden), 1))
     posterior = dataclasses.replace(posterior, net=net, likelihood=likelihood, epochs=epochs)
     *_, last = fit(posterior, x, y, rng)

@@ -147,7 +147,7 @@ def test_saved_continues_bit_for_bit():
 
 
 def test_toys_are_learnt(monkeypatch):
-    monkeypatch.setattr(toys, "UPDATES", 600)
+    monkeypatch.setattr(toys, "UPDATES", 400)
     p = posterior("ensemble", lr=0.02)
     b = toys.bands(p, Gaussian(), [20], Rng(0), 10)
     seen = (b.x.abs() > 0.8) & (b.x.abs() < 1.9)

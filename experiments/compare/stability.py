@@ -60,7 +60,9 @@ def main(updates: int, splits: int, out: str) -> None:
         table.to_csv(HERE / "stability.csv", index=False)
     table["shown"] = table["relative_rmse"].map("{:.2f}".format).where(table["alive"], "failed")
     worst = table.sort_values("relative_rmse").groupby(["posterior", "dataset"])["shown"].last().unstack()
-    (HERE / "stability.md").write_text(worst.to_markdown() + "\n", encoding="utf-8")
+    lines = [["posterior", *worst.columns], ["---"] * (1 + len(worst.columns)), *worst.reset_index().values.tolist()]
+    text = "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+    (HERE / "stability.md").write_text(text, encoding="utf-8")
     diverged = table[~table["alive"] | ~(table["relative_rmse"] < 1)]
     print(f"{len(table)} fits, {len(diverged)} diverged", diverged.to_string() if len(diverged) else "", sep="\n")
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from explore import predict, registry
+from explore import predict, registry, tree
 from explore.acquisitions.base import Acquisition, Choice, View
 from explore.errors import InputError, one_of
 from explore.fit import Epoch, fit
@@ -277,7 +277,7 @@ class ActiveLearner:
 
     def _view(self, arm: slice) -> View:
         def draw() -> Any:
-            return tuple(w[arm] for w in self._draw("acquire")[0])
+            return tree.map_tensors(lambda w: w[arm], self._draw("acquire")[0])
 
         f = self.fitted
         noise = self.posterior.likelihood.expected(f.state.common.noise)

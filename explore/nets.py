@@ -46,6 +46,7 @@ class Net:
     Attributes:
         shapes: (I, O) of each layer, in the order of `module.modules()`.
         biases: whether each layer has a bias, the last row of its matrix.
+        convolutions: whether each layer is a convolution.
         norms: the batch normalisations.
 
     Raises:
@@ -66,6 +67,7 @@ class Net:
         self._module = root
         self.shapes = tuple((s.inputs, s.outputs) for s in self._slots)
         self.biases = tuple(s.bias for s in self._slots)
+        self.convolutions = tuple(isinstance(s, ConvSlot) for s in self._slots)
         self.norms = tuple(slot.norm for slot in self._norms)
         self.weights = sum(i * o for i, o in self.shapes)
 
@@ -119,7 +121,7 @@ class Net:
         Args:
             layers: one `Layer` a layer, then the batch normalisations.
             x: [R, B, ...] inputs.
-            samples: S, needed only where every layer is a callable.
+            samples: S, needed only where no layer says it.
 
         Returns:
             (out [R, S, B, O], pullback). `pullback(dout [R, S, B, O])` gives one `Taps` a layer, with the
@@ -176,9 +178,7 @@ class Net:
             also = f" and {len(self._norms)} batch normalisations" if self._norms else ""
             raise InputError(f"{len(layers)} weight matrices for {count} layers{also}")
         replicas, batch = x.shape[:2]
-        samples = next((w.shape[1] for w in layers if isinstance(w, Tensor)), samples)
-        if samples is None:
-            raise ValueError("the number of samples is needed where no layer is a matrix")
+        samples = count_samples(layers, samples)
         if self._shared:
             folded = x.flatten(0, 1)
         else:
@@ -211,6 +211,15 @@ class _Pass(NamedTuple):
     calls: list[tuple[Tensor, Tensor]]  # the input and the tap of each layer
     leads: list[Lead]  # R, S or 1, and B of each layer's input
     statistics: tuple[Tensor, ...]  # what each normalisation saw
+
+
+def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
+    """S, as the layers say it: where none does, the default."""
+    known = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
+    samples = next((s for s in known if s is not None), default)
+    if samples is None:
+        raise ValueError("the number of samples is needed where no layer says it")
+    return samples
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from explore.likelihoods import Likelihood, Noise
 from explore.nets import Layer, Net
+from explore.nets import count_samples as count
 from explore.posteriors.gaussian import GaussianPosterior
 from explore.shapes import State
 
@@ -27,11 +28,6 @@ class Moments(NamedTuple):
 
     mean: Float[Tensor, "R P O"]
     variance: Float[Tensor, "R P O"]
-
-
-def count(layers: Sequence[Layer]) -> int:
-    """S."""
-    return next(w for w in layers if isinstance(w, Tensor)).shape[1]
 
 
 def outputs(net: Net, layers: Sequence[Layer], x: Tensor) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:

@@ -22,7 +22,8 @@ Lead = tuple[int, int, int]
 Layer = Tensor | Callable[[Tensor], Tensor]
 """A [R, S, I, O] matrix, or a callable a [R, S or 1, B, T, I] -> pre-activation [R, S, B, T, O].
 
-A normalisation is always a tensor, [R, S, 4, C]: scale, shift, running mean and running variance.
+A callable may say its S in an attribute `samples`. A normalisation is always a tensor, [R, S, 4, C]: scale, shift,
+running mean and running variance.
 """
 
 

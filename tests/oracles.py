@@ -39,13 +39,13 @@ def kl(mean, covariance, mean0, covariance0):
 
 
 def implied_gaussian(posterior, state, replicas):
-    """(mean [R, W], covariance [R, W, W]) of the Gaussian whose log density `posterior.log_prob` gives.
+    """(mean [R, n], covariance [R, n, n]) over n coordinates of the Gaussian that `posterior.log_prob` is.
 
     The gradient of a quadratic is linear: its values at 0 and at the unit vectors say everything.
     """
-    n = posterior.net.weights
+    n = sum(i * o for i, o in posterior.coordinates)
     points = torch.cat([torch.zeros(1, n), torch.eye(n)]).double().expand(replicas, -1, -1).clone().requires_grad_()
-    log_prob = posterior.log_prob(state, unflat(points, posterior.net.shapes))
+    log_prob = posterior.log_prob(state, unflat(points, posterior.coordinates))
     (slopes,) = torch.autograd.grad(log_prob.sum(), points)
     covariance = torch.linalg.inv(slopes[:, :1] - slopes[:, 1:])
     return torch.einsum("rij,rj->ri", covariance, slopes[:, 0]), covariance

@@ -15,8 +15,8 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         (
-            "errors",
-            "shapes slots rng tree registry linalg",
+            "errors hadamard_triton",
+            "shapes slots rng tree registry linalg hadamard",
             "likelihoods nets images data",
             "posteriors",
             "predict fit",

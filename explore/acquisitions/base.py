@@ -14,9 +14,8 @@ from torch import Tensor
 from explore import predict
 from explore.errors import InputError
 from explore.likelihoods import Likelihood, Noise
-from explore.nets import Net
+from explore.nets import Layer, Net
 from explore.rng import Rng
-from explore.shapes import Weights
 
 
 class Choice(NamedTuple):
@@ -45,12 +44,12 @@ class View:
     likelihood: Likelihood
     x: Tensor
     mask: Bool[Tensor, "R P"]
-    draw: Callable[[], Weights]
+    draw: Callable[[], tuple[Layer, ...]]
     noise: Noise
     rng: Rng
 
     @cached_property
-    def layers(self) -> Weights:
+    def layers(self) -> tuple[Layer, ...]:
         """The weight samples, the same for every point.
 
         Raises:

@@ -21,7 +21,7 @@ from explore.likelihoods import Likelihood, Phi
 from explore.nets import Layer, Net
 from explore.posteriors.norms import NormPolicy, NormState, advance_norms, expand_norms, start_norms
 from explore.rng import Rng
-from explore.shapes import Batch, Info, NormTaps, State
+from explore.shapes import Batch, Info, NormTaps, State, Weights
 
 L = TypeVar("L", bound=Layer)
 
@@ -108,28 +108,38 @@ class Predictive(ABC):
 class Variational(Predictive):
     """A posterior with a density, trained towards the maximum of E_q[log p(D|w)] - kl_weight * KL(q || prior).
 
-    The prior is N(0, prior_variance) on every weight and bias.
+    The density is over the weights, or over fewer numbers that the weights are made of: its `coordinates`. The prior is
+    N(0, prior_variance) on every one of them.
     """
 
     prior_variance: float = 1.0  # eta
     kl_weight: float = 1.0  # lambda; 1 is Bayes' rule
     gain_step: float = 0.01  # rho: the step of the one-example update that `gain` measures
 
+    @property
     @abstractmethod
-    def log_prob(self, state: State, weights: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
-        """Log density of weight samples, one [R, S, I, O] matrix a layer; batch normalisations behind have none."""
+    def coordinates(self) -> tuple[tuple[int, int], ...]:
+        """(I, O) of each tensor of coordinates: the weight matrices, where the density is over the weights."""
+
+    @abstractmethod
+    def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
+        """Coordinates drawn from the density, a tuple of [R, n, I, O]; `sample` makes its layers of such a draw."""
+
+    @abstractmethod
+    def log_prob(self, state: State, drawn: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
+        """Log density of coordinates, a tuple of [R, S, I, O]; batch normalisations behind them have none."""
 
     @abstractmethod
     def entropy(self, state: State) -> Float[Tensor, " R"]:
-        """Differential entropy over all weights, in nats."""
+        """Differential entropy over all coordinates, in nats."""
 
     @abstractmethod
     def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
-        """KL(new || old) over all weights, in nats."""
+        """KL(new || old) over all coordinates, in nats."""
 
     @abstractmethod
     def kl_prior(self, state: State) -> Float[Tensor, " R"]:
-        """KL(q || prior) over all weights, in nats."""
+        """KL(q || prior) over all coordinates, in nats."""
 
     @abstractmethod
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:

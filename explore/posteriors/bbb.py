@@ -18,13 +18,13 @@ from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from explore.nets import Layer
 from explore.posteriors import adam
 from explore.posteriors.base import Common, advance, common, settle
 from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.norms import expand_norms
+from explore.posteriors.reparam import Local
 from explore.posteriors.structures import Blocks, Diagonal
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, NormTaps
@@ -67,7 +67,7 @@ class BBB(GaussianPosterior):
             layers: tuple[Layer, ...]
             if self.reparameterisation == "local":
                 layers = tuple(
-                    _Local(m, F.softplus(r), self.samples, rng) for m, r in zip(here.mean, here.rho, strict=True)
+                    Local(m, F.softplus(r), self.samples, rng) for m, r in zip(here.mean, here.rho, strict=True)
                 )
             else:
                 layers = self.sample(here, self.samples, rng)[:half]
@@ -87,21 +87,6 @@ class BBB(GaussianPosterior):
 
     def gaussian(self, state: BBBState) -> tuple[Means, Blocks, float]:
         return state.mean, Blocks(tuple(Diagonal(F.softplus(r) ** -2) for r in state.rho)), 1.0
-
-
-class _Local:
-    """A layer that draws its pre-activations instead of its weights."""
-
-    def __init__(self, mean: Tensor, std: Tensor, samples: int, rng: Rng):
-        self.mean, self.variance, self.samples, self.rng = mean, std.square(), samples, rng
-
-    def __call__(self, a: Tensor) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
-        mean = torch.einsum("rsbti,rio->rsbto", a, self.mean)
-        variance = torch.einsum("rsbti,rio->rsbto", a.square(), self.variance)
-        # Without a bias an input of zeros has no variance, and the root no gradient there.
-        noise = self.rng.normal(mean.shape[0], self.samples, *mean.shape[2:])
-        return mean + variance.clamp_min(1e-20).sqrt() * noise
 
 
 PRESETS: dict[str, dict[str, object]] = {

@@ -1,4 +1,4 @@
-"""A Gaussian over all weights, q = N(mean, scale * P^-1), with P in the form of a `Factor`.
+"""A Gaussian over all coordinates, q = N(mean, scale * P^-1), with P in the form of a `Factor`.
 
 Everything that follows from the density alone stands here once; how the mean and P are learnt is each method's own.
 """
@@ -20,8 +20,8 @@ from explore.shapes import Batch, Means, State, Taps, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianPosterior(Variational):
-    """A variational posterior with a Gaussian density."""
+class CoordinateGaussian(Variational):
+    """A variational posterior that is Gaussian in its coordinates."""
 
     gain_samples: int = 10  # weight samples that `gain` averages gradients over
 
@@ -29,23 +29,30 @@ class GaussianPosterior(Variational):
     def gaussian(self, state: State) -> tuple[Means, Factor, float]:
         """(mean, P, scale) of q = N(mean, scale * P^-1); the mean is a tuple of [R, I, O]."""
 
-    def sample(self, state: State, n: int, rng: Rng) -> Weights:
+    @abstractmethod
+    def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
+        """P, and for each of its blocks taps that give the gradient of every example's log-likelihood.
+
+        At `gain_samples` samples of the coordinates.
+        """
+
+    @property
+    def dimension(self) -> int:
+        """How many coordinates there are."""
+        return sum(i * o for i, o in self.coordinates)
+
+    def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
         mean, precision, scale = self.gaussian(state)
         eps = tuple(rng.normal(m.shape[0], n, *m.shape[1:]) for m in mean)
         noise = precision.root(eps)
-        weights = [torch.add(m.unsqueeze(1), x, alpha=math.sqrt(scale)) for m, x in zip(mean, noise, strict=True)]
-        return with_norms(weights, state.common, n)
-
-    def at_mean(self, state: State) -> Weights:
-        """The net at the mean weights, S = 1."""
-        return with_norms([m.unsqueeze(1) for m in self.gaussian(state)[0]], state.common, 1)
+        return tuple(torch.add(m.unsqueeze(1), x, alpha=math.sqrt(scale)) for m, x in zip(mean, noise, strict=True))
 
     def solve(self, state: State, v: Weights) -> Weights:
         """Sigma v, the covariance times vectors: x with Sigma^-1 x = v.
 
         Args:
             state: of this posterior.
-            v: S vectors over all weights, one [R, S, I, O] matrix a layer.
+            v: S vectors over all coordinates, a tuple of [R, S, I, O].
 
         Returns:
             As v.
@@ -53,16 +60,16 @@ class GaussianPosterior(Variational):
         _, precision, scale = self.gaussian(state)
         return tuple(scale * x for x in precision.solve(v))
 
-    def log_prob(self, state: State, weights: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
+    def log_prob(self, state: State, drawn: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
         mean, precision, scale = self.gaussian(state)
-        d = tuple(w - m.unsqueeze(1) for w, m in zip(weights[: len(mean)], mean, strict=True))
+        d = tuple(w - m.unsqueeze(1) for w, m in zip(drawn[: len(mean)], mean, strict=True))
         mahalanobis = _dot(d, precision.multiply(d)) / scale
-        normaliser = self.net.weights * math.log(2 * math.pi * scale) - precision.logdet()
+        normaliser = self.dimension * math.log(2 * math.pi * scale) - precision.logdet()
         return -0.5 * (mahalanobis + normaliser.unsqueeze(1))
 
     def entropy(self, state: State) -> Float[Tensor, " R"]:
         _, precision, scale = self.gaussian(state)
-        return 0.5 * (self.net.weights * math.log(2 * math.pi * math.e * scale) - precision.logdet())
+        return 0.5 * (self.dimension * math.log(2 * math.pi * math.e * scale) - precision.logdet())
 
     def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
         mean, precision, scale = self.gaussian(new)
@@ -70,24 +77,26 @@ class GaussianPosterior(Variational):
         d = tuple((m - m0).unsqueeze(1) for m, m0 in zip(mean, mean0, strict=True))
         trace = precision0.trace(precision) * (scale / scale0)
         mahalanobis = _dot(d, precision0.multiply(d)).squeeze(1) / scale0
-        logdet = precision.logdet() - precision0.logdet() - self.net.weights * math.log(scale / scale0)
-        return 0.5 * (trace + mahalanobis - self.net.weights + logdet)
+        logdet = precision.logdet() - precision0.logdet() - self.dimension * math.log(scale / scale0)
+        return 0.5 * (trace + mahalanobis - self.dimension + logdet)
 
-    def kl_prior(self, state: State) -> Float[Tensor, " R"]:
+    def gaussian_kl(self, state: State) -> Float[Tensor, " R"]:
+        """KL(q || N(0, prior_variance))."""
         mean, precision, scale = self.gaussian(state)
         eta = self.prior_variance
         squares = torch.zeros_like(precision.logdet())
         for v, m in zip(precision.variance(), mean, strict=True):
             squares = squares + scale * v.sum((1, 2)) + m.square().sum((1, 2))
-        return 0.5 * (squares / eta + precision.logdet() - self.net.weights * (1 + math.log(scale / eta)))
+        return 0.5 * (squares / eta + precision.logdet() - self.dimension * (1 + math.log(scale / eta)))
 
     def quad(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
         """g^T Sigma g for every example, g the gradient of its log-likelihood averaged over `gain_samples` samples."""
-        _, precision, scale = self.gaussian(state)
-        return scale * precision.quad(self._taps(state, batch, rng))
+        _, _, scale = self.gaussian(state)
+        precision, taps = self.gradients(state, batch, rng)
+        return scale * precision.quad(taps)
 
     def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
-        """What the posterior has learnt of the weights' space; Lambda = P / scale is its precision.
+        """What the posterior has learnt of the coordinates' space; Lambda = P / scale is its precision.
 
         `damping_share` tr(prior precision) / tr(Lambda): how much of the precision the prior holds.
         `effective_rank` W - tr(prior precision Lambda^-1), MacKay's (1992) number of well-determined parameters: of
@@ -100,7 +109,7 @@ class GaussianPosterior(Variational):
         held = torch.stack([(p * v).sum((1, 2)) for p, v in zip(prior, precision.variance(), strict=True)]).sum(0)
         found = {
             "damping_share": sum(float(p.sum()) for p in prior) * scale / eigenvalues.sum(1),
-            "effective_rank": self.net.weights - scale * held,
+            "effective_rank": self.dimension - scale * held,
             "condition": eigenvalues.amax(1) / eigenvalues.amin(1),
         }
         return {name: value.to(mean[0]) for name, value in found.items()}
@@ -110,18 +119,37 @@ class GaussianPosterior(Variational):
         return tuple(torch.full_like(m[0, :, :1], 1 / self.prior_variance) for m in mean)
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        _, precision, scale = self.gaussian(state)
-        taps = self._taps(state, batch, rng)
+        _, _, scale = self.gaussian(state)
+        precision, taps = self.gradients(state, batch, rng)
         # |dmu|^2 / 2 and tr[(Sigma dLambda)^2] / 4, in units in which Sigma = scale * P^-1.
         mean = 0.5 * self.gain_step**2 * scale * precision.quad(taps)
         return mean + 0.25 * (self.gain_step * scale) ** 2 * precision.curvature(taps)
 
-    def _taps(self, state: State, batch: Batch, rng: Rng) -> tuple[Taps, ...]:
-        """What every example's log-likelihood gives at weight samples of this posterior."""
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianPosterior(CoordinateGaussian):
+    """A variational posterior with a Gaussian density over the weights themselves."""
+
+    @property
+    def coordinates(self) -> tuple[tuple[int, int], ...]:
+        return self.net.shapes
+
+    def sample(self, state: State, n: int, rng: Rng) -> Weights:
+        return with_norms(self.sample_coordinates(state, n, rng), state.common, n)
+
+    def at_mean(self, state: State) -> Weights:
+        """The net at the mean weights, S = 1."""
+        return with_norms([m.unsqueeze(1) for m in self.gaussian(state)[0]], state.common, 1)
+
+    def kl_prior(self, state: State) -> Float[Tensor, " R"]:
+        return self.gaussian_kl(state)
+
+    def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
+        _, precision, _ = self.gaussian(state)
         layers = self.sample(state, self.gain_samples, rng)
         noise = self.likelihood.draw(state.common.noise, self.gain_samples, rng)
         out, pullback = self.net.forward(layers, batch.x)
-        return pullback(self.likelihood.score(noise, out, batch.y.unsqueeze(1)))
+        return precision, pullback(self.likelihood.score(noise, out, batch.y.unsqueeze(1)))
 
 
 def _dot(u: Weights, v: Weights) -> Float[Tensor, "R S"]:

@@ -1,0 +1,172 @@
+"""Time and memory of the Walsh-Hadamard transform, and of nets built on it, over the width D.
+
+    pip install fht-cpu==1.0.1 hadamard-transform==0.2.0
+    python experiments/benchmarks/hadamard.py
+
+One process and one thread; medians of calls that go round all methods. On a CPU it is processor time that counts, as
+the machine may be shared. Each call gets a batch of 128 vectors of single precision.
+
+* transform: `explore.hadamard` without and with fht-cpu, a dense product, and the two packages by themselves (fht-cpu
+  out of place, as here, and without the division by sqrt(D)). On a GPU: the kernel, copying, and a dense product, also
+  in bfloat16.
+* layer: D -> D with one weight sample, drawn anew: WHVI, and a factorised Gaussian.
+* net: a forward pass of 16 -> D -> D -> 1, weights drawn anew, for WHVI, Bayes by Backprop and MC dropout (compare
+  figure 5 of Rossi et al. 2020).
+
+Peak memory is what a call needs beyond what it found allocated: on a CPU by the kernel's high-water mark, which small
+calls do not move. Dense layers stop at D = 4096, before they need gigabytes. Writes results/hadamard.csv and .md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import pandas as pd
+import torch
+
+from explore import hadamard as module
+from explore.hadamard import hadamard
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
+from explore.posteriors.base import Predictive
+from explore.posteriors.bbb import BBB
+from explore.posteriors.mc_dropout import MCDropout
+from explore.posteriors.whvi import WHVI
+from explore.rng import Rng
+
+HERE = Path(__file__).parent
+BATCH, DENSE_LAYERS = 128, 2**12
+Calls = dict[str, Callable[[], object]]
+
+
+def transforms(d: int, device: str) -> Calls:
+    x = torch.randn(BATCH, d, device=device)
+    if device == "cuda":
+        x = torch.randn(2**26 // d, d, device=device)  # 256 MiB: beyond the caches
+        half = x.bfloat16()
+        calls: Calls = {"explore": lambda: hadamard(x), "copy": x.clone}
+        return calls | {"explore bf16": lambda: hadamard(half), "copy bf16": half.clone}
+    h = module._matrix(d, True, x.dtype, x.device)
+    calls = {"dense": lambda: x @ h, "explore": lambda: module._blocked(x, True)}
+    if find_spec("fht_cpu"):
+        from fht_cpu import fht
+
+        calls["explore + fht-cpu"] = lambda: hadamard(x)
+        calls["fht-cpu"] = lambda: fht(x.numpy(), inplace=False, num_threads=torch.get_num_threads())
+    if find_spec("hadamard_transform"):
+        from hadamard_transform import hadamard_transform
+
+        calls["hadamard-transform"] = lambda: hadamard_transform(x)
+    return calls
+
+
+def forward_passes(
+    posteriors: dict[str, type[Predictive]], net: Net, inputs: int, device: str, **settings: object
+) -> Calls:
+    """A draw of the weights and a forward pass, for each posterior."""
+
+    def call(cls: type[Predictive]) -> Callable[[], object]:
+        own = settings if cls is WHVI else {}
+        posterior, rng = cls(net=net, likelihood=Gaussian(), **own), Rng(0, device)  # type: ignore[arg-type]
+        state = posterior.init(1000, 1, rng)
+        x = torch.randn(1, BATCH, inputs, device=device)
+        return lambda: net.output(posterior.sample(state, 1, rng), x)
+
+    return {name: call(cls) for name, cls in posteriors.items()}
+
+
+def layers(d: int, device: str) -> Calls:
+    posteriors = {"whvi": WHVI} | ({"bbb": BBB} if d <= DENSE_LAYERS else {})
+    return forward_passes(posteriors, Net(mlp(d, [], d)), d, device, last_layer="whvi")
+
+
+def nets(d: int, device: str) -> Calls:
+    posteriors = {"whvi": WHVI} | ({"bbb": BBB, "mc-dropout": MCDropout} if d <= DENSE_LAYERS else {})
+    return forward_passes(posteriors, Net(mlp(16, [d, d], 1)), 16, device)
+
+
+def seconds(calls: Calls, device: str, budget: float) -> dict[str, float]:
+    """The median time of each call: they take turns of 6 calls, the first not counted, for `budget` seconds each."""
+    clock = time.perf_counter if device == "cuda" else time.thread_time
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + budget * len(calls)
+    while time.perf_counter() < end or not all(found.values()):
+        for name, call in calls.items():
+            for _ in range(6):
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                start = clock()
+                call()
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                found[name].append(clock() - start)
+            del found[name][-6]
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def peak_mib(call: Callable[[], object], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+    def status(field: str) -> int:
+        line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(field))
+        return int(line.split()[1])
+
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    before = status("VmRSS")
+    call()
+    return (status("VmHWM") - before) / 1024
+
+
+@click.command()
+@click.option("--bits", default="6-14", show_default=True, help="Powers of two to measure.")
+@click.option("--budget", default=1.0, show_default=True, help="Seconds for each method and D.")
+@click.option("--out", default=HERE / "results", type=click.Path(path_type=Path), show_default=True)
+def main(bits: str, budget: float, out: Path) -> None:
+    """Measure and write both files."""
+    torch.set_num_threads(1)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    low, high = map(int, bits.split("-"))
+    rows = []
+    with torch.no_grad():
+        for what, make in (("transform", transforms), ("layer", layers), ("net", nets)):
+            for d in (2**k for k in range(low, high + 1)):
+                calls = make(d, device)
+                for name, value in seconds(calls, device, budget).items():
+                    memory = peak_mib(calls[name], device)
+                    rows.append({"what": what, "D": d, "method": name, "ms": value * 1e3, "peak_mib": memory})
+                    print(f"{what} {d} {name}: {value * 1e3:.3f} ms, {memory:.1f} MiB", flush=True)
+    table = pd.DataFrame(rows)
+    out.mkdir(exist_ok=True)
+    name = "hadamard" if device == "cpu" else "hadamard_gpu"
+    table.to_csv(out / f"{name}.csv", index=False, float_format="%.4g")
+    text = [f"<!-- python experiments/benchmarks/hadamard.py on {device}, torch {torch.__version__} -->"]
+    for what, part in table.groupby("what", sort=False):
+        for column, unit in (("ms", "milliseconds"), ("peak_mib", "peak MiB")):
+            wide = part.pivot(index="D", columns="method", values=column)[part["method"].unique()]
+            text += [
+                "",
+                f"**{what}, {unit}**",
+                "",
+                "| D | " + " | ".join(wide) + " |",
+                "|---" * (wide.shape[1] + 1) + "|",
+            ]
+            text += [
+                f"| {d} | " + " | ".join("" if pd.isna(v) else f"{v:.3g}" for v in row) + " |"
+                for d, row in zip(wide.index, wide.to_numpy(), strict=True)
+            ]
+    (out / f"{name}.md").write_text("\n".join(text) + "\n")
+
+
+if __name__ == "__main__":
+    main()

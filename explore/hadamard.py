@@ -1,0 +1,113 @@
+"""The fast Walsh-Hadamard transform: y = H x in O(D log D), where a dense product takes D^2.
+
+    H_1 = 1,   H_2D = [[H_D, H_D], [H_D, -H_D]]              entries +-1; orthonormal after division by sqrt(D)
+
+H is symmetric, so the gradient of the transform is the transform of the gradient, and it is its own inverse when
+orthonormal. With H_ab = H_a (x) H_b a long transform is a few small dense ones along the axes of a reshaped vector,
+each of them a matrix product. Which way is taken depends on D and on the device only; the results are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from explore.errors import InputError
+
+DENSE = 128  # up to this D one dense product is fastest, measured on a CPU
+FACTOR_BITS = 5  # the blocks of longer transforms are at most 2^5 wide
+CHUNK = 2**17  # numbers that are transformed together, so that what lies between two blocks stays in the cache
+
+
+def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:
+    """The Walsh-Hadamard transform along the last axis, in natural (Hadamard, not sequency) order.
+
+    Args:
+        x: [..., D] with D a power of two, of any floating-point type; halves are summed in single precision.
+        orthonormal: divide by sqrt(D), which makes the transform its own inverse.
+
+    Returns:
+        [..., D], differentiable any number of times.
+
+    Raises:
+        InputError: when D is no power of two.
+    """
+    d = x.shape[-1] if x.dim() else 0
+    if d < 1 or d & (d - 1):
+        raise InputError(f"the Walsh-Hadamard transform takes a power of two of numbers; got {d}")
+    if x.requires_grad and torch.is_grad_enabled():
+        return _Hadamard.apply(x, orthonormal)
+    return _transform(x, orthonormal)  # the graph would cost short transforms half their time
+
+
+class _Hadamard(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, orthonormal):  # type: ignore[no-untyped-def]
+        ctx.orthonormal = orthonormal
+        return _transform(x, orthonormal)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        return hadamard(grad, ctx.orthonormal), None
+
+
+def _transform(x: Tensor, orthonormal: bool) -> Tensor:
+    if not x.numel():
+        return x.clone()
+    d = x.shape[-1]
+    rows = x.reshape(-1, d).contiguous()
+    if x.is_cuda and _has("triton"):
+        from explore import hadamard_triton
+
+        if d <= hadamard_triton.LONGEST:
+            return hadamard_triton.transform(rows, orthonormal).view(x.shape)
+    if x.dtype in (torch.bfloat16, torch.float16):
+        return _blocked(rows.float(), orthonormal).to(x.dtype).view(x.shape)
+    if d >= DENSE and x.device.type == "cpu" and _has("fht_cpu"):
+        return _fht_cpu(rows, orthonormal).view(x.shape)
+    return _blocked(rows, orthonormal).view(x.shape)
+
+
+def _blocked(x: Tensor, orthonormal: bool) -> Tensor:
+    """[N, D] -> [N, D], by one matrix product for each Kronecker factor."""
+    d = x.shape[1]
+    if d <= DENSE:
+        return x @ _matrix(d, orthonormal, x.dtype, x.device)
+    bits = d.bit_length() - 1
+    count = math.ceil(bits / FACTOR_BITS)
+    factors = [
+        _matrix(2 ** ((bits + i) // count), orthonormal, x.dtype, x.device) for i in range(count)
+    ]  # their widths multiply to D
+    out = torch.empty_like(x)
+    for part, target in zip(x.split(max(1, CHUNK // d)), out.split(max(1, CHUNK // d)), strict=True):
+        y, inner = part.reshape(-1, len(factors[-1])) @ factors[-1], len(factors[-1])
+        for h in factors[-2:0:-1]:
+            y, inner = h @ y.reshape(-1, len(h), inner), inner * len(h)
+        torch.matmul(factors[0], y.reshape(-1, len(factors[0]), inner), out=target.view(-1, len(factors[0]), inner))
+    return out
+
+
+def _fht_cpu(x: Tensor, orthonormal: bool) -> Tensor:
+    """The same by the compiled butterflies of the package fht-cpu."""
+    from fht_cpu import fht
+
+    out = x * x.shape[1] ** -0.5 if orthonormal else x.clone()
+    fht(out.numpy(), num_threads=torch.get_num_threads())  # in place
+    return out
+
+
+@lru_cache
+def _has(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+@lru_cache
+def _matrix(d: int, orthonormal: bool, dtype: torch.dtype, device: torch.device) -> Tensor:
+    h = torch.ones(1, 1, dtype=torch.float64)
+    while len(h) < d:
+        h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
+    return (h * d**-0.5 if orthonormal else h).to(device, dtype)

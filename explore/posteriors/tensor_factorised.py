@@ -1,0 +1,92 @@
+"""Factorised tensors: weight matrices as Kronecker products of small Gaussian matrices, as few parameters as in WHVI.
+
+The comparator of Rossi, Marmin, Filippone (2020, figure 3), who match its parameters to WHVI's. The form is the
+standard one (Novikov et al. 2015, Tensorizing Neural Networks, with two factors). For each hidden layer
+
+    W = 1/sqrt(n) sum_k A_k (x) B_k,   A_k [a, c], B_k [b, d] with independent Gaussian entries,   prior N(0, eta)
+
+with a, b about the square root of the inputs, c, d about that of the outputs, surplus rows and columns dropped. For a
+D x D layer and n = 1 these are 4 D parameters, exactly WHVI's (S1, S2, mu, sigma); otherwise n is what comes nearest.
+Biases are Gaussian, and so is every weight of the last layer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from explore.nets import Layer
+from explore.posteriors.reparam import Factorised, Form, Reparameterised, Tensors, spread_of
+from explore.rng import Rng
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorFactorised(Reparameterised):
+    """Factorised tensors with Gaussian factors."""
+
+    @cached_property
+    def forms(self) -> tuple[Form, ...]:
+        *hidden, last = zip(self.net.shapes, self.net.biases, strict=True)
+        return (*(Kronecker(i - bias, o, bias) for (i, o), bias in hidden), Factorised(*last[0]))
+
+
+class Kronecker(Form):
+    """W = 1/sqrt(n) sum_k A_k (x) B_k."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool):
+        self.inputs, self.outputs, self.bias = inputs, outputs, bias
+        (a, b), (c, d) = _halves(inputs), _halves(outputs)
+        width = 2 ** math.ceil(math.log2(inputs))
+        whvi = outputs + -(-outputs // width) * inputs + 2 * width
+        self.terms = max(1, round(whvi / (2 * (a * c + b * d))))
+        self.coordinates = ((self.terms * a, c), (self.terms * b, d), *(((1, outputs),) if bias else ()))
+
+    def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
+        # Products of two factors of this deviation have Glorot's.
+        scale = (2 / (self.inputs + self.bias + self.outputs)) ** 0.25
+        means = [scale * rng.normal(replicas, *shape) for shape in self.coordinates]
+        if self.bias:
+            means[2] = scale * means[2]
+        return tuple(means), tuple(spread_of(m, std) for m in means), ()
+
+    def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
+        a, b = (t.unflatten(-2, (self.terms, -1)) / self.terms**0.25 for t in z[:2])
+        bias = z[2] if self.bias else None
+        excess = a.new_zeros(len(a), 1)
+        if z[0].dim() == 5:
+            return Product(a, b, bias, self.outputs), excess
+        w = torch.einsum("rsnac,rsnbd->rsabcd", a, b).flatten(4).flatten(2, 3)[:, :, : self.inputs, : self.outputs]
+        return (w if bias is None else torch.cat([w, bias], 2)), excess
+
+
+class Product:
+    """A layer with factors of its own for every example: a [R, S, B, n, a, c], b [R, S, B, n, b, d]."""
+
+    def __init__(self, a: Tensor, b: Tensor, bias: Tensor | None, outputs: int):
+        self.a, self.b, self.bias, self.outputs, self.samples = a, b, bias, outputs, a.shape[1]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        x = x if self.bias is None else x[..., :-1]
+        rows, columns = self.a.shape[4], self.b.shape[4]
+        x = F.pad(x, (0, rows * columns - x.shape[-1])).unflatten(4, (rows, columns))
+        half = torch.einsum("rsetab,rsenac->rsetncb", x, self.a)
+        h = torch.einsum("rsetncb,rsenbd->rsetcd", half, self.b).flatten(4)[..., : self.outputs]
+        return h if self.bias is None else h + self.bias
+
+
+def _halves(n: int) -> tuple[int, int]:
+    """Two powers of two, as equal as possible, whose product is at least n."""
+    bits = math.ceil(math.log2(n))
+    return 2 ** (bits // 2), 2 ** (bits - bits // 2)
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    "paper": {},
+    "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
+}

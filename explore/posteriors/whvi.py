@@ -1,0 +1,253 @@
+"""WHVI: weight matrices made of a Gaussian vector by Walsh-Hadamard transforms, with parameters linear in the width.
+
+Rossi, Marmin, Filippone: Walsh-Hadamard Variational Inference for Bayesian Deep Learning (2020). For each hidden layer
+
+    W = sqrt(D) S1 H diag(g) H S2,   q(g) = N(mu, diag sigma^2) or N(mu, Sigma),   prior g ~ N(0, eta)
+    y = S1 sqrt(D) H [g o (H S2 x)]                                       two transforms, g drawn for every example
+
+H [D, D] is the orthonormal Walsh-Hadamard matrix; S1 and S2 are diagonal and optimised, and start as random signs, with
+which every weight has the variance of an entry of g. (With the paper's H of entries +-1 and no sqrt(D), g is smaller by
+sqrt(D).) Inputs are padded with zeros to D = 2^ceil(log2 inputs); ceil(outputs / D) blocks are stacked, with one g for
+all and an S1 and S2 each, and surplus rows are dropped. Biases are Gaussian, and so is every weight of the last layer.
+
+The covariance of W has rank D, so W has no density: the KL, the entropy and the gain are those of g, of biases and of
+the last layer, which are the posterior's coordinates.
+
+Normalising flows (Rezende, Mohamed 2015) make q(g) other than Gaussian, the KL being estimated with the samples:
+
+    g_k = g_{k-1} + u tanh(w^T g_{k-1} + b),   log |det| = log(1 + w^T u (1 - tanh^2))
+    KL  = E[log q_0(g_0) - sum log |det| - log p(g_K)]
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal, NamedTuple, cast  # cast: mypy calls no NamedTuple a callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.hadamard import hadamard
+from explore.nets import Layer
+from explore.posteriors.reparam import Factorised, Form, Own, Reparameterised, Tensors, glorot, spread_of
+from explore.rng import Rng
+
+Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH", "GH"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WHVI(Reparameterised):
+    """Walsh-Hadamard variational inference.
+
+    Args:
+        structure: the factors of W from left to right; a diagonal S is optimised, V is Gaussian as g is. Without a
+            second diagonal every stacked block has a g of its own, as nothing else would tell them apart.
+        covariance: of q(g).
+        flows: planar normalising flows on g, for each layer.
+        vectors: a layer with one input or one output takes its n weights from a square W of at least n entries, or is
+            stacked like any other.
+        last_layer: Gaussian with independent weights, or like the others.
+        convolutions: like the others, each filter being a row of W, or with dropout in place of a distribution.
+        rate: of that dropout.
+    """
+
+    structure: Structure = "S1HGHS2"
+    covariance: Literal["diagonal", "full"] = "diagonal"
+    flows: int = 0
+    vectors: Literal["reshape", "stack"] = "reshape"
+    last_layer: Literal["gaussian", "whvi"] = "gaussian"
+    convolutions: Literal["whvi", "mc-dropout"] = "whvi"
+    rate: float = 0.05
+
+    ranges: ClassVar[dict[str, str]] = {"flows": "[0, inf)", "rate": "[0, 1)"}
+
+    @cached_property
+    def forms(self) -> tuple[Form, ...]:
+        net, forms = self.net, list[Form]()
+        for (inputs, outputs), bias, convolution in zip(net.shapes, net.biases, net.convolutions, strict=True):
+            if len(forms) == len(net.shapes) - 1 and self.last_layer == "gaussian":
+                forms.append(Factorised(inputs, outputs))
+            elif convolution and self.convolutions == "mc-dropout":
+                forms.append(Dropout(inputs, outputs, bias, self.rate, self.prior_variance))
+            else:
+                forms.append(Walsh(inputs - bias, outputs, bias, self))
+        return tuple(forms)
+
+
+class Walsh(Form):
+    """W = sqrt(D) S1 H diag(g) H S2."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool, settings: WHVI):
+        self.settings, self.outputs, self.layer = settings, outputs, (inputs + bias, outputs)
+        self.reshaped = settings.vectors == "reshape" and min(self.layer[0] - bias, outputs) == 1
+        if self.reshaped:
+            self.d = inputs = outputs = _power_of_two(math.sqrt(max(inputs, outputs)))
+        else:
+            self.d = _power_of_two(inputs)
+        blocks, structure = -(-outputs // self.d), settings.structure
+        shapes = {"g": (1 if structure.endswith("2") else blocks, self.d)}
+        if structure == "GH":
+            shapes["g"] = (1, outputs)
+        elif structure.startswith("V1"):
+            shapes["s1"] = (1, outputs)
+        if structure.endswith("V2"):
+            shapes["s2"] = (blocks, inputs)
+        if bias:
+            shapes["bias"] = (1, self.outputs)
+        points = {"s1": (1, outputs)} if structure.startswith("S1") else {}
+        if structure.endswith("S2"):
+            points["s2"] = (blocks, inputs)
+        self.names, self.coordinates, self.points = tuple(shapes), tuple(shapes.values()), points
+        self.closed = settings.flows == 0
+
+    def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
+        means = []
+        for name, shape in zip(self.names, self.coordinates, strict=True):
+            means.append(_signs(replicas, shape, rng) if name[0] == "s" else glorot(replicas, shape, self.layer, rng))
+        full = self.settings.covariance == "full"
+        spreads = [spread_of(m, std, full and name == "g") for name, m in zip(self.names, means, strict=True)]
+        points = [_signs(replicas, shape, rng) for shape in self.points.values()]
+        if self.settings.flows:
+            points += start_flows(replicas, self.settings.flows, means[0][0].numel(), rng)
+        return tuple(means), tuple(spreads), tuple(points)
+
+    def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
+        parts = dict(zip(self.names, z, strict=True))
+        for name, point in zip(self.points, points, strict=False):  # what remains are the flows'
+            parts[name] = point.view(len(point), *[1] * (z[0].dim() - 3), *point.shape[1:])
+        excess = z[0].new_zeros(len(z[0]), 1)
+        if self.settings.flows:
+            start = parts["g"].flatten(-2)
+            end, log_det = flow(start, *points[-3:])
+            grown = end.square().sum(-1) - start.square().sum(-1)
+            excess = grown / (2 * self.settings.prior_variance) - log_det
+            parts["g"] = end.view_as(parts["g"])
+        if self.reshaped:
+            return self._vector(parts), excess
+        own = {name: p if p.dim() == 5 else p.unsqueeze(2) for name, p in parts.items()}
+        if "s1" in own:
+            return cast(Layer, Product(own["g"], own["s1"], own.get("s2"), own.get("bias"))), excess
+        return cast(Layer, Rows(own["g"], own.get("bias"))), excess
+
+    def _vector(self, parts: dict[str, Tensor]) -> Layer:
+        """The n weights of a layer with one input or output, out of the entries of W."""
+        g = parts["g"]
+        eye = torch.eye(self.d, dtype=g.dtype, device=g.device)
+        if "s1" in parts:
+            w = hadamard(g * hadamard(eye), orthonormal=False) * parts["s1"]  # [..., D, D], the transpose of W
+        else:
+            w = g * hadamard(eye, orthonormal=False)
+        if "s2" in parts:
+            w = w * parts["s2"].mT
+        inputs, outputs = self.layer[0] - ("bias" in parts), self.layer[1]
+        matrix = w.flatten(-2)[..., : inputs * outputs].unflatten(-1, (inputs, outputs))
+        if "bias" in parts:
+            matrix = torch.cat([matrix, parts["bias"]], -2)
+        return matrix if matrix.dim() == 4 else Own(matrix)
+
+
+class Product(NamedTuple):
+    """A layer x -> S1 sqrt(D) H [g o (H S2 x)]; each tensor is [R, S or 1, B or 1, I, O]."""
+
+    g: Tensor  # O = D; I = 1, or the stacked blocks
+    s1: Tensor  # O = outputs
+    s2: Tensor | None  # I = blocks, O = inputs
+    bias: Tensor | None
+
+    @property
+    def samples(self) -> int:
+        return self.g.shape[1]
+
+    def __call__(self, a: Tensor) -> Tensor:
+        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        x = (a if self.bias is None else a[..., :-1]).unsqueeze(4)
+        x = x if self.s2 is None else x * self.s2.unsqueeze(3)  # [R, S, B, T, blocks, inputs]
+        u = hadamard(F.pad(x, (0, self.g.shape[-1] - x.shape[-1])))
+        h = hadamard(self.g.unsqueeze(3) * u, orthonormal=False).flatten(4)  # sqrt(D) H
+        h = h[..., : self.s1.shape[-1]] * self.s1
+        return h if self.bias is None else h + self.bias
+
+
+class Rows(NamedTuple):
+    """A layer x -> g o (sqrt(D) H x); each tensor is [R, S or 1, B or 1, 1, O]."""
+
+    g: Tensor
+    bias: Tensor | None
+
+    @property
+    def samples(self) -> int:
+        return self.g.shape[1]
+
+    def __call__(self, a: Tensor) -> Tensor:
+        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        x = a if self.bias is None else a[..., :-1]
+        d, outputs = _power_of_two(x.shape[-1]), self.g.shape[-1]
+        u = hadamard(F.pad(x, (0, d - x.shape[-1])), orthonormal=False)
+        h = u.repeat(1, 1, 1, 1, -(-outputs // d))[..., :outputs] * self.g
+        return h if self.bias is None else h + self.bias
+
+
+class Dropout(Form):
+    """W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias: M is optimised, and z is no coordinate."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool, rate: float, prior_variance: float):
+        self.coordinates, self.shape, self.bias = (), (inputs, outputs), bias
+        self.rate, self.prior_variance = rate, prior_variance
+
+    def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
+        return (), (), (glorot(replicas, self.shape, self.shape, rng),)
+
+    def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
+        (m,) = points
+        mask = (rng.uniform(*lead, self.shape[0]) >= self.rate).to(m) / (1 - self.rate)
+        second = torch.full_like(m[:, :, :1], 1 / (1 - self.rate))  # E z^2
+        if self.bias:
+            mask[..., -1], second[:, -1] = 1, 1
+        decay = (second * m.square()).sum((1, 2)) / (2 * self.prior_variance)  # E|W|^2 / (2 eta), as in mc-dropout
+        if len(lead) == 2:
+            return mask.unsqueeze(3) * m.unsqueeze(1), decay.unsqueeze(1)
+        return (lambda a: (a * mask.unsqueeze(3)) @ m[:, None, None]), decay.unsqueeze(1)
+
+
+def flow(
+    z: Tensor, u: Float[Tensor, "R K n"], w: Float[Tensor, "R K n"], b: Float[Tensor, "R K"]
+) -> tuple[Tensor, Tensor]:
+    """K planar flows: [R, ..., n] -> ([R, ..., n], the sum of log |det|, [R, ...])."""
+    inner = (w * u).sum(-1, keepdim=True)
+    # The component of u along w is bent such that w^T u > -1, where the flow can be inverted.
+    u = u + (F.softplus(inner) - 1 - inner) * w / w.square().sum(-1, keepdim=True)
+    inner = (w * u).sum(-1)
+    shape = (len(z), *[1] * (z.dim() - 2))
+    log_det = torch.zeros_like(z[..., 0])
+    for k in range(u.shape[1]):
+        t = ((z * w[:, k].view(*shape, -1)).sum(-1) + b[:, k].view(shape)).tanh()
+        log_det = log_det + (inner[:, k].view(shape) * (1 - t.square())).log1p()
+        z = z + t.unsqueeze(-1) * u[:, k].view(*shape, -1)
+    return z, log_det
+
+
+def start_flows(replicas: int, flows: int, n: int, rng: Rng) -> list[Tensor]:
+    """(u, w, b) with u bent to a hundredth of white noise: the flows start near the identity."""
+    w = rng.normal(replicas, flows, n)
+    along = math.log(math.e - 1) * w / w.square().sum(-1, keepdim=True)  # where softplus(w^T u) is 1
+    u = along + 0.01 * rng.normal(replicas, flows, n)
+    return [u, w, torch.zeros_like(w[..., 0])]
+
+
+def _power_of_two(n: float) -> int:
+    return 2 ** math.ceil(math.log2(n))
+
+
+def _signs(replicas: int, shape: tuple[int, int], rng: Rng) -> Tensor:
+    return 2.0 * (rng.uniform(replicas, *shape) < 0.5).to(rng.dtype) - 1
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    # The paper's learning rate, batches and samples. It takes 50 500 steps, so `epochs` should be 3 232 000 / N.
+    "paper": {"lr": 1e-3, "schedule": "power", "batch_size": 64, "samples": 1, "noise_start": 500, "vectors": "stack"},
+    "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
+}

@@ -9,16 +9,19 @@ from rich.text import Text
 
 from explore import registry
 
-# For users, the kind `data` is called datasets.
-KINDS = {"datasets" if kind == "data" else kind: kind for kind in registry.KINDS}
+# For users, the kind `data` is called datasets; environments are in Gymnasium's registry, not in ours.
+KINDS = {"datasets" if kind == "data" else kind: kind for kind in registry.KINDS} | {"envs": "envs"}
 
 
-@click.command("list", short_help="List posteriors, acquisitions or datasets.")
+@click.command("list", short_help="List posteriors, acquisitions, datasets or environments.")
 @click.argument("kind", type=click.Choice(sorted(KINDS)))
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of names and descriptions.")
 def command(kind: str, as_json: bool) -> None:
-    """List posteriors, acquisitions or datasets with one line about each."""
-    found = registry.names(KINDS[kind])
+    """List posteriors, acquisitions, datasets or environments with one line about each."""
+    if kind == "envs":
+        from explore.envs import ENVS as found
+    else:
+        found = registry.names(KINDS[kind])
     if as_json:
         click.echo(json.dumps([{"name": n, "description": d} for n, d in found.items()], indent=2))
         return

@@ -1,0 +1,152 @@
+"""Swing-up of a pole on a cart: rllab's CartpoleSwingup and VIME's sparse version of it.
+
+Duan et al. 2016, "Benchmarking Deep Reinforcement Learning for Continuous Control"; Houthooft et al. 2016, "VIME".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from explore.envs.simulation import Array, RigidBodies, Shape, box
+from explore.envs.solver import ANGULAR_SLOP, GRAVITY, SLOP, join, limited, solve
+from explore.envs.worlds import World
+from explore.errors import check_range, one_of
+
+WIDTH, HEIGHT = 4 / 12**0.5, 3 / 12**0.5
+CART_MASS, POLE_MASS = 1.0, 0.1
+CART_INERTIA = CART_MASS * (WIDTH**2 + HEIGHT**2) / 12
+POLE_INERTIA = POLE_MASS * (0.1**2 + 1) / 12  # about its centre of mass, half a metre from the hinge
+
+
+class CartPoleSwingup(RigidBodies):
+    """A force of up to 10 N on the cart; observed are x, its velocity, the pole's angle (0 is up) and velocity.
+
+    Sparse reward: 1 where cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The
+    episode ends where abs(x) > 3.
+
+    `reset="rllab"` leaves the pole's hinge at x = 0 and its centre of mass at rest, whatever the cart does; the
+    solver's first step joins them with a jolt, and a policy of white noise then seldom finds a reward. "consistent"
+    starts from the same x, velocities and angle, joined.
+    """
+
+    limit = 10.0
+    initial = np.array([(0, HEIGHT / 2), (0, HEIGHT)])
+    observations = 4
+    view = (0.0, 0.9, 4.0)
+
+    def __init__(
+        self,
+        n: int = 1,
+        physics: str = "equations",
+        sparse: bool = True,
+        threshold: float = 0.8,
+        reset: str = "rllab",
+    ) -> None:
+        super().__init__(n, physics, sparse)
+        if reset not in ("rllab", "consistent"):
+            raise one_of("reset", reset, ("rllab", "consistent"))
+        check_range("threshold", threshold, "[-1, 1)")
+        self.threshold, self.reset = threshold, reset
+
+    def build(self, box2d: Any) -> World:
+        world = box2d.b2World(doSleep=False)
+        cart = world.CreateDynamicBody(position=(0, HEIGHT / 2))
+        cart.CreatePolygonFixture(box=(WIDTH / 2, HEIGHT / 2), density=1, friction=0.0005)
+        pole = world.CreateDynamicBody(position=(0, HEIGHT))
+        pole.CreatePolygonFixture(vertices=box(0.1, 1, 0).tolist(), density=1, friction=2e-6, groupIndex=-1)
+        track = world.CreateStaticBody(position=(0, -0.1))
+        track.CreatePolygonFixture(box=(100, 0.1), friction=2e-6, groupIndex=-1)
+        world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=cart, bodyB=pole, anchor=(0, HEIGHT))
+        world.CreateJoint(type=box2d.b2PrismaticJoint, bodyA=track, bodyB=cart, anchor=cart.position, axis=(1, 0))
+
+        def act(force: float) -> None:
+            cart.ApplyForce(cart.GetWorldVector((force, 0)), cart.worldCenter, True)
+
+        return World(world, [cart, pole], act)
+
+    def draw(self, rng: np.random.Generator) -> Array:
+        return rng.random(4)
+
+    def place(self, bodies: Array, draws: Array) -> None:
+        x, v, angle, spin = (2 * draws - 1) * np.array([[1], [2], [1], [3]]) + np.array([[0], [0], [np.pi], [0]])
+        cart, pole = bodies
+        cart[0], cart[3] = x, v
+        pole[2], pole[5] = angle, spin
+        if self.reset == "consistent":
+            pole[0] = x
+            pole[3] = v - 0.5 * spin * np.cos(angle)
+            pole[4] = -0.5 * spin * np.sin(angle)
+
+    def advance(self, force: Array) -> None:
+        """One step of Box2D: gravity and force, joints' impulses, semi-implicit Euler, joints' positions.
+
+        Its impulses have converged after 8 iterations and are solved for here; positions have not after 3, so these
+        are iterated.
+        """
+        h, (cart, pole) = self.step_size, self.bodies
+        x, angle = cart[0], pole[2]
+        rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)  # from the pole's centre of mass to the hinge
+        cx, cy = pole[0] - rx, pole[1] - ry
+        u = cart[3] + h / CART_MASS * force
+        vx, vy, spin = pole[3], pole[4] - h * GRAVITY, pole[5]
+
+        # The hinge moves with the cart, which the track lets move along x alone: impulse (px, py) on the pole.
+        kxx = 1 / POLE_MASS + 1 / CART_MASS + ry * ry / POLE_INERTIA
+        kyy = 1 / POLE_MASS + rx * rx / POLE_INERTIA
+        px, py = solve(kxx, -rx * ry / POLE_INERTIA, kyy, u - vx + spin * ry, -vy - spin * rx)
+        u = u - px / CART_MASS
+        vx, vy = vx + px / POLE_MASS, vy + py / POLE_MASS
+        spin = spin + (rx * py - ry * px) / POLE_INERTIA
+        spin = limited(spin, h)
+
+        state = np.stack([x + h * u, cart[1], cx + h * vx, cy + h * vy, angle + h * spin])
+        join(state, _correct, self.iterations[1])
+        cart[0], cart[1], cx, cy, angle = state
+        cart[3] = u
+        pole[0], pole[1] = cx + 0.5 * np.sin(angle), cy - 0.5 * np.cos(angle)
+        pole[2], pole[3], pole[4], pole[5] = angle, vx, vy, spin
+
+    def outcome(self) -> tuple[Array, Array]:
+        done = np.abs(self.bodies[0, 0]) > 3
+        up = np.cos(self.bodies[1, 2])
+        if self.sparse:
+            return np.where(done, 0.0, up > self.threshold), done
+        return np.where(done, -100.0, up), done
+
+    def observe(self) -> Array:
+        cart, pole = self.bodies
+        return np.stack([cart[0], cart[3], pole[2], pole[5]], axis=1, dtype=np.float32, casting="same_kind")
+
+    def shapes(self, i: int) -> Sequence[Shape]:
+        y = HEIGHT / 2
+        track = Shape(np.array([(-3, y), (3, y)]), None)
+        bodies = (box(WIDTH, HEIGHT, -HEIGHT / 2), box(0.1, 1, 0))
+        return [track, *self.outlines(i, bodies, ("steelblue", "peru"))]
+
+
+def _correct(state: Array) -> Array:
+    """One iteration of Box2D's position correction: the hinge, then the track; where a joint was off [M].
+
+    `state` [5, M] is changed: the cart's x and y, the pole's centre of mass and angle. The hinge turns and lifts the
+    cart as well, which the track undoes exactly.
+    """
+    x, y, cx, cy, angle = state
+    arm = HEIGHT / 2
+    rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)
+    ex, ey = cx + rx - x, cy + ry - y - arm
+    masses = 1 / POLE_MASS + 1 / CART_MASS
+    kxx = masses + arm * arm / CART_INERTIA + ry * ry / POLE_INERTIA
+    kyy = masses + rx * rx / POLE_INERTIA
+    px, py = solve(kxx, -rx * ry / POLE_INERTIA, kyy, -ex, -ey)
+    off = ex * ex + ey * ey > SLOP * SLOP
+    off |= np.abs(y - py / CART_MASS - HEIGHT / 2) > SLOP
+    off |= np.abs(px) * arm / CART_INERTIA > ANGULAR_SLOP
+    x -= px / CART_MASS
+    y[:] = HEIGHT / 2
+    cx += px / POLE_MASS
+    cy += py / POLE_MASS
+    angle += (rx * py - ry * px) / POLE_INERTIA
+    return off

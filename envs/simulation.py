@@ -1,0 +1,159 @@
+"""What an environment is made of: `n` copies of it, stepped together, without episodes or Gymnasium."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from explore.envs.worlds import World, Worlds
+from explore.errors import one_of
+
+Array = NDArray[Any]
+LARGE = 1e6  # rllab's bound of an observation
+
+
+class Shape(NamedTuple):
+    """A polygon, or a line if it has no `fill`; points [P, 2] in metres."""
+
+    points: Array
+    fill: str | None
+
+
+class Simulation(ABC):
+    """`n` copies of one environment.
+
+    A copy begins anew from an array of random numbers that `draw` takes from the copy's own generator, so that
+    a copy in a batch and an environment alone see the same episodes.
+    """
+
+    observation_space: gym.spaces.Box  # of one copy
+    action_space: gym.spaces.Space[Any]
+    frames_per_second: ClassVar[int] = 20
+    view: ClassVar[tuple[float, float, float]]  # centre and half the width of the picture, in metres
+    horizon: int | None = None  # steps until it ends by itself, where the registration sets no limit
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator) -> Array:
+        """The random numbers [D] of one reset."""
+
+    @abstractmethod
+    def start(self, where: Array, draws: Array) -> None:
+        """Begin episodes in the copies `where` [M] from draws [M, D]."""
+
+    @abstractmethod
+    def step(self, actions: Array) -> tuple[Array, Array]:
+        """Act in all copies, actions [n, ...]; rewards [n] and whether the episode has ended [n]."""
+
+    @abstractmethod
+    def observe(self) -> Array:
+        """Observations [n, O], single precision."""
+
+    @abstractmethod
+    def shapes(self, i: int) -> Sequence[Shape]:
+        """A picture of one copy, from the back to the front."""
+
+
+class RigidBodies(Simulation):
+    """Bodies in the plane, moved by one force or torque.
+
+    `bodies` [K, 6, n] holds x, y, angle of each body's origin and vx, vy of its centre of mass, and its angular
+    velocity, as Box2D does. With `physics="box2d"` they follow Box2D worlds, the reference; with "equations" the
+    same physics in NumPy, all copies at once.
+
+    Args:
+        n: number of copies.
+        physics: "box2d" or "equations".
+        sparse: VIME's reward instead of rllab's.
+    """
+
+    limit: ClassVar[float]  # an action of 1 is this force (N) or torque (N m)
+    step_size: ClassVar[float] = 0.05  # s
+    iterations: ClassVar[tuple[int, int]] = (8, 3)  # of velocities and of positions
+    frame_skip: ClassVar[int] = 1
+    initial: ClassVar[Array]  # positions of the bodies [K, 2]
+    observations: ClassVar[int]
+
+    def __init__(self, n: int, physics: str, sparse: bool) -> None:
+        super().__init__(n)
+        self.sparse = sparse
+        self.bodies = np.zeros((len(self.initial), 6, n))
+        self.observation_space = gym.spaces.Box(-LARGE, LARGE, (self.observations,), np.float32)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        if physics not in ("box2d", "equations"):
+            raise one_of("physics", physics, ("box2d", "equations"))
+        self.worlds = None
+        if physics == "box2d":
+            self.worlds = Worlds(self.build, self.bodies, self.step_size, self.iterations)
+
+    @abstractmethod
+    def build(self, box2d: Any) -> World:
+        """A Box2D world, bodies at their initial positions."""
+
+    @abstractmethod
+    def place(self, bodies: Array, draws: Array) -> None:
+        """Set what differs between episodes in bodies [K, 6, M], from draws [D, M]."""
+
+    @abstractmethod
+    def outcome(self) -> tuple[Array, Array]:
+        """Reward [n] and end [n] of the present bodies."""
+
+    def advance(self, force: Array) -> None:
+        """Move the bodies one time step by the equations of motion; force [n]."""
+        raise NotImplementedError
+
+    def start(self, where: Array, draws: Array) -> None:
+        bodies = np.zeros((len(self.initial), 6, len(where)))
+        bodies[:, :2] = self.initial[:, :, None]
+        self.place(bodies, draws.T)
+        self.bodies[:, :, where] = bodies
+        if self.worlds:
+            self.worlds.start(where)
+
+    def step(self, actions: Array) -> tuple[Array, Array]:
+        force = np.clip(np.asarray(actions, float)[:, 0], -1.0, 1.0) * self.limit
+        for _ in range(self.frame_skip):
+            if self.worlds:
+                self.worlds.step(force)
+            else:
+                self.advance(force)
+        return self.outcome()
+
+    def outlines(self, i: int, locals_: Sequence[Array], fills: Sequence[str]) -> list[Shape]:
+        """The bodies of copy `i` from their corners in their own frames."""
+        placed = []
+        for (x, y, angle), corners, fill in zip(self.bodies[:, :3, i], locals_, fills, strict=True):
+            c, s = np.cos(angle), np.sin(angle)
+            placed.append(Shape(corners @ np.array([[c, s], [-s, c]]) + (x, y), fill))
+        return placed
+
+
+def box(width: float, height: float, bottom: float) -> Array:
+    """Corners [4, 2] of a rectangle centred at x = 0."""
+    w = width / 2
+    return np.array([(-w, bottom), (w, bottom), (w, bottom + height), (-w, bottom + height)])
+
+
+def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
+    """`n` copies of the simulation "module:Class".
+
+    Raises:
+        InputError: for a setting that it does not have.
+    """
+    module, _, name = simulation.partition(":")
+    cls = getattr(importlib.import_module(module), name)
+    allowed = list(inspect.signature(cls).parameters)[1:]
+    for setting in settings:
+        if setting not in allowed:
+            raise one_of("setting", setting, allowed)
+    made: Simulation = cls(n, **settings)
+    return made

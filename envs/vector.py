@@ -1,0 +1,104 @@
+"""Many environments as one `gymnasium.vector.VectorEnv`, stepped together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.utils import seeding
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from explore.envs.render import picture
+from explore.envs.simulation import Array, simulate
+from explore.errors import InputError, one_of
+
+MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
+
+
+class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
+    """`num_envs` copies of a simulation; the same episodes as that many single environments with the same seeds.
+
+    Args:
+        simulation: "module:Class" of a `Simulation`.
+        num_envs: number of copies.
+        max_episode_steps: where episodes are truncated; None: where the simulation says.
+        autoreset_mode: NEXT_STEP, where the step after an end ignores the action, or SAME_STEP, where observations are
+            those after the reset and `info["final_obs"]` has the last ones.
+        render_mode: None or "rgb_array".
+        settings: of the simulation.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
+
+    def __init__(
+        self,
+        simulation: str,
+        num_envs: int = 1,
+        max_episode_steps: int | None = None,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        render_mode: str | None = None,
+        **settings: Any,
+    ) -> None:
+        if autoreset_mode not in (*MODES, *(mode.value for mode in MODES)):
+            raise one_of("autoreset_mode", str(autoreset_mode), [mode.value for mode in MODES])
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise one_of("render_mode", str(render_mode), self.metadata["render_modes"])
+        self.simulation = simulate(simulation, num_envs, **settings)
+        self.num_envs, self.render_mode = num_envs, render_mode
+        self._mode = AutoresetMode(autoreset_mode)
+        self.metadata = self.metadata | {
+            "autoreset_mode": self._mode,
+            "render_fps": self.simulation.frames_per_second,
+        }
+        self.single_observation_space = self.simulation.observation_space
+        self.single_action_space = self.simulation.action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        limits = [limit for limit in (max_episode_steps, self.simulation.horizon) if limit is not None]
+        self._limit = min(limits, default=np.inf)
+        self._steps, self._ended = np.zeros(num_envs, int), np.zeros(num_envs, bool)
+        self._rngs: list[np.random.Generator] = []
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Begin anew everywhere; an integer seed gives copy i the seed `seed + i`."""
+        if seed is None:
+            seeds: Sequence[int | None] = [None] * self.num_envs
+        else:
+            seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
+        if len(seeds) != self.num_envs:
+            raise InputError(f"there are {len(seeds)} seeds for {self.num_envs} environments")
+        old = self._rngs or [None] * self.num_envs
+        self._rngs = [rng if s is None and rng else seeding.np_random(s)[0] for s, rng in zip(seeds, old, strict=True)]
+        self._begin(np.arange(self.num_envs))
+        return self.simulation.observe(), {}
+
+    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        waiting = np.flatnonzero(self._ended)
+        rewards, terminated = self.simulation.step(np.asarray(actions))
+        rewards = np.asarray(rewards, np.float64)
+        self._steps += 1
+        truncated = self._steps >= self._limit
+        if waiting.size:  # NEXT_STEP: this step was their reset
+            self._begin(waiting)
+            rewards[waiting], terminated[waiting], truncated[waiting] = 0.0, False, False
+        observations, infos = self.simulation.observe(), {}
+        self._ended = terminated | truncated
+        if self._mode == AutoresetMode.SAME_STEP and self._ended.any():
+            where, last = np.flatnonzero(self._ended), np.full(self.num_envs, None, object)
+            for i in where:
+                last[i] = observations[i].copy()
+            infos = {"final_obs": last, "_final_obs": self._ended, "final_info": {}, "_final_info": self._ended.copy()}
+            self._begin(where)
+            observations = self.simulation.observe()
+        return observations, rewards, terminated, truncated, infos
+
+    def render(self) -> tuple[Array, ...] | None:
+        return tuple(picture(self.simulation, i) for i in range(self.num_envs)) if self.render_mode else None
+
+    def _begin(self, where: Array) -> None:
+        self.simulation.start(where, np.stack([self.simulation.draw(self._rngs[i]) for i in where]))
+        self._steps[where], self._ended = 0, np.zeros(self.num_envs, bool)

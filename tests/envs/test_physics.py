@@ -1,0 +1,176 @@
+"""The equations of motion against Box2D, and what each environment rewards and ends."""
+
+import numpy as np
+import pytest
+
+from explore.envs.cart_pole import CartPoleSwingup
+from explore.envs.chain import Chain
+from explore.envs.double_pendulum import DoublePendulum
+from explore.envs.mountain_car import TRACK, MountainCar
+from explore.envs.simulation import simulate
+from explore.errors import InputError
+
+BOTH = pytest.mark.parametrize("cls", [CartPoleSwingup, DoublePendulum])
+
+
+def pair(cls, bodies):
+    """A Box2D simulation and one of the equations, both with the given bodies [K, 6, n]."""
+    n = bodies.shape[2]
+    found = [cls(n, physics=physics) for physics in ("box2d", "equations")]
+    for simulation in found:
+        simulation.bodies[:] = bodies
+    found[0].worlds.start(np.arange(n))
+    return found
+
+
+def resets(cls, n, rng):
+    simulation = cls(n)
+    simulation.start(np.arange(n), np.stack([simulation.draw(rng) for _ in range(n)]))
+    return simulation.bodies
+
+
+def off(one, other):
+    return np.abs(one.bodies - other.bodies).max((0, 1))
+
+
+@BOTH
+def test_one_step_from_resets_and_from_anywhere(cls):
+    rng = np.random.default_rng(0)
+    bodies = np.repeat(resets(cls, 5000, rng), 2, axis=2)
+    anywhere = bodies[:, :, 1::2]
+    anywhere[:, 2] += rng.uniform(-3, 3, anywhere[:, 2].shape)
+    anywhere[:, 3:] += rng.uniform(-5, 5, anywhere[:, 3:].shape)
+    if cls is CartPoleSwingup:
+        anywhere[0, [2, 4, 5]] = 0  # the track allows no other motion of the cart
+    box2d, equations = pair(cls, bodies)
+    actions = rng.standard_normal((10_000, 1))
+    rewards = [simulation.step(actions)[0] for simulation in (box2d, equations)]
+    assert off(box2d, equations).max() < 1e-4
+    assert np.abs(bodies[:, 3:] - box2d.bodies[:, 3:]).max() > 1  # the jolt of the joints
+    np.testing.assert_allclose(box2d.observe(), equations.observe(), atol=1e-4)
+    assert (rewards[0] == rewards[1]).mean() > 0.999
+
+
+@BOTH
+def test_twenty_steps(cls):
+    rng = np.random.default_rng(1)
+    box2d, equations = pair(cls, resets(cls, 500, rng))
+    for _ in range(20):
+        actions = rng.standard_normal((500, 1))
+        box2d.step(actions)
+        equations.step(actions)
+    assert off(box2d, equations).max() < 1e-2
+
+
+def test_limit_of_rotation_in_a_step():
+    bodies = resets(DoublePendulum, 100, np.random.default_rng(2))
+    bodies[1, 5] = np.linspace(-400, 400, 100)
+    box2d, equations = pair(DoublePendulum, bodies)
+    box2d.advance = lambda force: box2d.worlds.step(force)
+    for simulation in (box2d, equations):
+        simulation.advance(np.zeros(100))
+    assert np.abs(bodies[1, 2] - equations.bodies[1, 2]).max() > 1.5
+    assert off(box2d, equations).max() < 1e-2
+
+
+def test_first_step_of_rllabs_cart_pole():
+    # Nominally (0.5, 1, pi, 3); values measured in rllab's world.
+    for physics in ("box2d", "equations"):
+        simulation = CartPoleSwingup(1, physics)
+        draws = (np.array([[0.5, 1.0, np.pi, 3.0]]) - [0, 0, np.pi, 0]) / [1, 2, 1, 3] / 2 + 0.5
+        simulation.start(np.zeros(1, int), draws)
+        np.testing.assert_allclose(simulation.observe(), [[0.5, 1, np.pi, 3]], atol=1e-6)
+        simulation.step(np.zeros((1, 1)))
+        np.testing.assert_allclose(simulation.observe(), [[0.53, 0.94, 2.48, -0.65]], atol=5e-3)
+
+
+def test_a_consistent_reset_has_no_jolt():
+    simulation = CartPoleSwingup(200, reset="consistent")
+    rng = np.random.default_rng(3)
+    simulation.start(np.arange(200), rng.random((200, 4)))
+    before = simulation.observe()
+    simulation.step(np.zeros((200, 1)))
+    change = np.abs(simulation.observe() - before).max(0)
+    assert (change < [0.15, 0.3, 0.25, 1.5]).all()  # a twentieth of a second of free motion
+
+
+def test_energy_of_a_hanging_pendulum():
+    # Two links hang still under no torque; a small swing keeps its energy but for the integrator's error.
+    simulation = DoublePendulum(1)
+    simulation.start(np.zeros(1, int), np.zeros((1, 4)))
+    for _ in range(50):
+        simulation.step(np.zeros((1, 1)))
+    np.testing.assert_allclose(simulation.observe(), [[0, 1, 0, 0, 1, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("x", "angle", "sparse", "dense", "done"),
+    [(0, 0, 1, 1, 0), (2.9, 0.6, 1, np.cos(0.6), 0), (0, 0.7, 0, np.cos(0.7), 0), (3.1, 0, 0, -100, 1)],
+)
+def test_reward_of_the_cart_pole(x, angle, sparse, dense, done):
+    for kind, expected in ((True, sparse), (False, dense)):
+        simulation = CartPoleSwingup(1, sparse=kind)
+        simulation.bodies[0, 0], simulation.bodies[1, 2] = x, angle
+        reward, ended = simulation.outcome()
+        assert (reward[0], ended[0]) == (pytest.approx(expected), done)
+
+
+@pytest.mark.parametrize(("x", "y", "done"), [(0.59, 0.4, 0), (0.6, 0.4, 1), (-1.9, 2, 0), (-2.0, 2, 1), (2.1, 2, 1)])
+def test_reward_of_the_mountain_car(x, y, done):
+    for kind, expected in ((True, done), (False, y - 1)):
+        simulation = MountainCar(1, sparse=kind)
+        simulation.bodies[0, :2, 0] = x, y
+        reward, ended = simulation.outcome()
+        assert (reward[0], ended[0]) == (pytest.approx(expected), done)
+
+
+@pytest.mark.parametrize(("angle", "near"), [(np.pi, 1), (np.pi - 0.09, 1), (np.pi - 0.12, 0), (0, 0)])
+def test_reward_of_the_double_pendulum(angle, near):
+    for kind, expected in ((True, near), (False, -2 * np.sin((np.pi - angle) / 2))):
+        simulation = DoublePendulum(1, sparse=kind, threshold=0.1)
+        simulation.bodies[1, :3, 0] = 0, 1, angle
+        reward, ended = simulation.outcome()
+        assert not ended[0]
+        assert reward[0] == pytest.approx(expected)
+
+
+def test_the_mountain_car_escapes_by_pumping_and_pays_at_both_ends():
+    simulation = MountainCar(2)
+    simulation.start(np.arange(2), np.array([[0.9], [0.1]]))
+    first = np.zeros(2, int)
+    for step in range(1, 200):
+        reward, done = simulation.step(np.sign(simulation.observe()[:, 1:]))
+        assert (reward == done).all()
+        first[done & (first == 0)] = step
+        if first.all():
+            break
+    assert (first > 50).all() and (first < 150).all()
+    assert TRACK[100] == pytest.approx([0, 0])
+
+
+@pytest.mark.parametrize("length", [3, 20])
+def test_the_best_return_of_the_chain(length):
+    simulation = Chain(2, length)
+    rewards = [simulation.step(np.array([1, 0]))[0] for _ in range(simulation.horizon)]
+    np.testing.assert_allclose(np.sum(rewards, axis=0), [Chain.best_return, 0.001 * simulation.horizon])
+
+
+def test_wrong_settings():
+    name = "explore.envs.mountain_car:MountainCar"
+    with pytest.raises(InputError, match="unknown setting 'goal'; allowed: physics, sparse, threshold"):
+        simulate(name, 1, goal=1)
+    with pytest.raises(InputError, match="allowed: box2d"):
+        simulate(name, 1, physics="equations")
+    with pytest.raises(InputError, match="threshold"):
+        DoublePendulum(threshold=0)
+    with pytest.raises(InputError, match="unknown physics"):
+        CartPoleSwingup(physics="mujoco")
+    with pytest.raises(InputError, match="length"):
+        Chain(length=2)
+
+
+def test_the_message_where_box2d_is_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "Box2D", None)
+    with pytest.raises(InputError, match="pip install"):
+        MountainCar()
+    CartPoleSwingup()

@@ -6,13 +6,14 @@ Duan et al. 2016, "Benchmarking Deep Reinforcement Learning for Continuous Contr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from explore.envs.simulation import Array, RigidBodies, Shape, box
 from explore.envs.solver import ANGULAR_SLOP, GRAVITY, SLOP, join, limited, solve
-from explore.envs.worlds import World
+from explore.envs.worlds import World, push
 from explore.errors import check_range, one_of
 
 WIDTH, HEIGHT = 4 / 12**0.5, 3 / 12**0.5
@@ -51,7 +52,8 @@ class CartPoleSwingup(RigidBodies):
         check_range("threshold", threshold, "[-1, 1)")
         self.threshold, self.reset = threshold, reset
 
-    def build(self, box2d: Any) -> World:
+    @staticmethod
+    def build(box2d: Any) -> World:
         world = box2d.b2World(doSleep=False)
         cart = world.CreateDynamicBody(position=(0, HEIGHT / 2))
         cart.CreatePolygonFixture(box=(WIDTH / 2, HEIGHT / 2), density=1, friction=0.0005)
@@ -62,10 +64,7 @@ class CartPoleSwingup(RigidBodies):
         world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=cart, bodyB=pole, anchor=(0, HEIGHT))
         world.CreateJoint(type=box2d.b2PrismaticJoint, bodyA=track, bodyB=cart, anchor=cart.position, axis=(1, 0))
 
-        def act(force: float) -> None:
-            cart.ApplyForce(cart.GetWorldVector((force, 0)), cart.worldCenter, True)
-
-        return World(world, [cart, pole], act)
+        return World(world, [cart, pole], partial(push, cart))
 
     def draw(self, rng: np.random.Generator) -> Array:
         return rng.random(4)

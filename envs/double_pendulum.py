@@ -6,13 +6,14 @@ Duan et al. 2016, "Benchmarking Deep Reinforcement Learning for Continuous Contr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from explore.envs.simulation import Array, RigidBodies, Shape, box
 from explore.envs.solver import GRAVITY, SLOP, join, limited, solve
-from explore.envs.worlds import World
+from explore.envs.worlds import World, drive
 from explore.errors import check_range
 
 MASS = 0.5  # of a link of 1 m
@@ -40,9 +41,10 @@ class DoublePendulum(RigidBodies):
         check_range("threshold", threshold, "(0, inf)")
         self.threshold = threshold
 
-    def build(self, box2d: Any) -> World:
+    @staticmethod
+    def build(box2d: Any) -> World:
         world = box2d.b2World(doSleep=False)
-        links = [world.CreateDynamicBody(position=p) for p in self.initial.tolist()]
+        links = [world.CreateDynamicBody(position=p) for p in DoublePendulum.initial.tolist()]
         for link in links:
             link.CreatePolygonFixture(vertices=box(0.1, 1, -1).tolist(), density=5, groupIndex=-1)
         track = world.CreateStaticBody(position=(0, -0.1))
@@ -51,11 +53,7 @@ class DoublePendulum(RigidBodies):
         joint = world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=links[0], bodyB=links[1], anchor=(0, -1))
         joint.motorEnabled = True
 
-        def act(torque: float) -> None:
-            joint.motorSpeed = 1e5 if torque > 0 else -1e5  # out of reach, so that the motor gives all it has
-            joint.maxMotorTorque = abs(torque)
-
-        return World(world, links, act)
+        return World(world, links, partial(drive, joint))
 
     def draw(self, rng: np.random.Generator) -> Array:
         return rng.standard_normal(4)

@@ -6,12 +6,13 @@ Duan et al. 2016, "Benchmarking Deep Reinforcement Learning for Continuous Contr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from explore.envs.simulation import Array, RigidBodies, Shape, box
-from explore.envs.worlds import World
+from explore.envs.worlds import World, push
 from explore.errors import InputError, check_range
 
 _I = np.arange(-100, 101)
@@ -40,17 +41,15 @@ class MountainCar(RigidBodies):
         check_range("threshold", threshold, "(0, 2]")
         self.threshold = threshold
 
-    def build(self, box2d: Any) -> World:
+    @staticmethod
+    def build(box2d: Any) -> World:
         world = box2d.b2World(doSleep=False)
         car = world.CreateDynamicBody(position=(0, 0.05))
         car.CreatePolygonFixture(box=(0.2, 0.1), density=5, friction=0.0005)
         track = world.CreateStaticBody(position=(0, 1))
         track.CreateChainFixture(vertices_chain=(TRACK - (0, 1)).tolist())
 
-        def act(force: float) -> None:
-            car.ApplyForce(car.GetWorldVector((force, 0)), car.worldCenter, True)
-
-        return World(world, [car], act)
+        return World(world, [car], partial(push, car))
 
     def draw(self, rng: np.random.Generator) -> Array:
         return rng.random(1)

@@ -95,8 +95,9 @@ class RigidBodies(Simulation):
         if physics == "box2d":
             self.worlds = Worlds(self.build, self.bodies, self.step_size, self.iterations)
 
+    @staticmethod
     @abstractmethod
-    def build(self, box2d: Any) -> World:
+    def build(box2d: Any) -> World:
         """A Box2D world, bodies at their initial positions."""
 
     @abstractmethod

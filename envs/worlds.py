@@ -19,6 +19,17 @@ class World(NamedTuple):
     act: Callable[[float], None]
 
 
+def push(body: Any, force: float) -> None:
+    """Apply a force (N) at the centre of a body along its own x axis."""
+    body.ApplyForce(body.GetWorldVector((force, 0)), body.worldCenter, True)
+
+
+def drive(joint: Any, torque: float) -> None:
+    """Apply a torque (N m): the motor gives all it has, as its speed is out of reach."""
+    joint.motorSpeed = 1e5 if torque > 0 else -1e5
+    joint.maxMotorTorque = abs(torque)
+
+
 def load_box2d() -> Any:
     """The module Box2D.
 
@@ -50,11 +61,11 @@ class Worlds:
         self._box2d = load_box2d()
         self._build, self._bodies = build, bodies
         self._step = (step_size, *iterations)
-        self._worlds = [build(self._box2d) for _ in range(bodies.shape[2])]
+        self._worlds: dict[int, World] = {}
 
     def start(self, where: NDArray[Any]) -> None:
         """Put new worlds where bodies have been placed: an old one's joints remember impulses."""
-        for i in where:
+        for i in where.tolist():
             self._worlds[i] = self._build(self._box2d)
             for body, (x, y, angle, vx, vy, spin) in zip(
                 self._worlds[i].bodies, self._bodies[:, :, i].tolist(), strict=True
@@ -64,7 +75,8 @@ class Worlds:
 
     def step(self, force: NDArray[Any]) -> None:
         """One time step of all worlds under forces [n]."""
-        for i, (world, f) in enumerate(zip(self._worlds, force.tolist(), strict=True)):
+        for i, f in enumerate(force.tolist()):
+            world = self._worlds[i]
             world.act(f)
             world.world.Step(*self._step)
             for k, body in enumerate(world.bodies):

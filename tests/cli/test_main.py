@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import gymnasium
 import pytest
 
 from explore import registry
@@ -21,7 +22,8 @@ def test_help_names_every_command(explore):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--version"], ["--help"], ["active", "--help"], ["compare", "--help"], ["list", "posteriors"]]
+    "arguments",
+    [["--version"], ["--help"], ["active", "--help"], ["compare", "--help"], ["list", "posteriors"], ["list", "envs"]],
 )
 def test_what_computes_nothing_imports_no_torch(arguments):
     code = (
@@ -39,7 +41,7 @@ def test_python_m_is_the_command():
     )
     assert done.returncode == 2
     assert "Usage: explore list" in done.stderr
-    assert "'acquisitions', 'datasets', 'posteriors'" in done.stderr
+    assert "'acquisitions', 'datasets', 'envs', 'posteriors'" in done.stderr
 
 
 def test_an_unknown_command(explore):
@@ -58,6 +60,12 @@ def test_list(explore, kind, package):
     for entry in found:
         (line,) = [line for line in shown if line.startswith(entry["name"] + " ")]
         assert entry["description"].split()[0] in line
+
+
+def test_environments_are_listed_by_what_gymnasium_makes(explore):
+    found = {entry["name"] for entry in json.loads(explore("list", "envs", "--json").stdout)}
+    assert {"explore/SparseCartPoleSwingup-v0", "explore/SparseMountainCar-v0", "explore/Chain-v0"} <= found
+    assert found <= gymnasium.registry.keys()
 
 
 def test_a_new_posterior_is_listed(explore, toy):

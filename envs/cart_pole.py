@@ -17,6 +17,7 @@ from explore.envs.worlds import World, push
 from explore.errors import check_range, one_of
 
 WIDTH, HEIGHT = 4 / 12**0.5, 3 / 12**0.5
+RAIL = -0.1  # rllab's rail joins the centres of track and cart, so that the cart drops to it from HEIGHT / 2
 CART_MASS, POLE_MASS = 1.0, 0.1
 CART_INERTIA = CART_MASS * (WIDTH**2 + HEIGHT**2) / 12
 POLE_INERTIA = POLE_MASS * (0.1**2 + 1) / 12  # about its centre of mass, half a metre from the hinge
@@ -28,15 +29,15 @@ class CartPoleSwingup(RigidBodies):
     Sparse reward: 1 where cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The
     episode ends where abs(x) > 3.
 
-    `reset="rllab"` leaves the pole's hinge at x = 0 and its centre of mass at rest, whatever the cart does; the
-    solver's first step joins them with a jolt, and a policy of white noise then seldom finds a reward. "consistent"
-    starts from the same x, velocities and angle, joined.
+    `reset="rllab"` leaves the cart above its rail, and the pole's hinge at x = 0 and its centre of mass at rest,
+    whatever the cart does; the solver's first step joins them with a jolt. "consistent" starts from the same x,
+    velocities and angle, joined.
     """
 
     limit = 10.0
     initial = np.array([(0, HEIGHT / 2), (0, HEIGHT)])
     observations = 4
-    view = (0.0, 0.9, 4.0)
+    view = (0.0, 0.4, 4.0)
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class CartPoleSwingup(RigidBodies):
         track = world.CreateStaticBody(position=(0, -0.1))
         track.CreatePolygonFixture(box=(100, 0.1), friction=2e-6, groupIndex=-1)
         world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=cart, bodyB=pole, anchor=(0, HEIGHT))
-        world.CreateJoint(type=box2d.b2PrismaticJoint, bodyA=track, bodyB=cart, anchor=cart.position, axis=(1, 0))
+        world.CreateJoint(type=box2d.b2PrismaticJoint, bodyA=track, bodyB=cart)
 
         return World(world, [cart, pole], partial(push, cart))
 
@@ -75,7 +76,7 @@ class CartPoleSwingup(RigidBodies):
         cart[0], cart[3] = x, v
         pole[2], pole[5] = angle, spin
         if self.reset == "consistent":
-            pole[0] = x
+            cart[1], pole[0], pole[1] = RAIL, x, RAIL + HEIGHT / 2
             pole[3] = v - 0.5 * spin * np.cos(angle)
             pole[4] = -0.5 * spin * np.sin(angle)
 
@@ -120,8 +121,7 @@ class CartPoleSwingup(RigidBodies):
         return np.stack([cart[0], cart[3], pole[2], pole[5]], axis=1, dtype=np.float32, casting="same_kind")
 
     def shapes(self, i: int) -> Sequence[Shape]:
-        y = HEIGHT / 2
-        track = Shape(np.array([(-3, y), (3, y)]), None)
+        track = Shape(np.array([(-3, RAIL), (3, RAIL)]), None)
         bodies = (box(WIDTH, HEIGHT, -HEIGHT / 2), box(0.1, 1, 0))
         return [track, *self.outlines(i, bodies, ("steelblue", "peru"))]
 
@@ -141,10 +141,10 @@ def _correct(state: Array) -> Array:
     kyy = masses + rx * rx / POLE_INERTIA
     px, py = solve(kxx, -rx * ry / POLE_INERTIA, kyy, -ex, -ey)
     off = ex * ex + ey * ey > SLOP * SLOP
-    off |= np.abs(y - py / CART_MASS - HEIGHT / 2) > SLOP
+    off |= np.abs(y - py / CART_MASS - RAIL) > SLOP
     off |= np.abs(px) * arm / CART_INERTIA > ANGULAR_SLOP
     x -= px / CART_MASS
-    y[:] = HEIGHT / 2
+    y[:] = RAIL
     cx += px / POLE_MASS
     cy += py / POLE_MASS
     angle += (rx * py - ry * px) / POLE_INERTIA

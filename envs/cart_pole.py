@@ -64,7 +64,6 @@ class CartPoleSwingup(RigidBodies):
         track.CreatePolygonFixture(box=(100, 0.1), friction=2e-6, groupIndex=-1)
         world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=cart, bodyB=pole, anchor=(0, HEIGHT))
         world.CreateJoint(type=box2d.b2PrismaticJoint, bodyA=track, bodyB=cart)
-
         return World(world, [cart, pole], partial(push, cart))
 
     def draw(self, rng: np.random.Generator) -> Array:
@@ -99,8 +98,7 @@ class CartPoleSwingup(RigidBodies):
         px, py = solve(kxx, -rx * ry / POLE_INERTIA, kyy, u - vx + spin * ry, -vy - spin * rx)
         u = u - px / CART_MASS
         vx, vy = vx + px / POLE_MASS, vy + py / POLE_MASS
-        spin = spin + (rx * py - ry * px) / POLE_INERTIA
-        spin = limited(spin, h)
+        spin = limited(spin + (rx * py - ry * px) / POLE_INERTIA, h)
 
         state = np.stack([x + h * u, cart[1], cx + h * vx, cy + h * vy, angle + h * spin])
         join(state, _correct, self.iterations[1])

@@ -52,7 +52,6 @@ class DoublePendulum(RigidBodies):
         world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=track, bodyB=links[0], anchor=(0, 0))
         joint = world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=links[0], bodyB=links[1], anchor=(0, -1))
         joint.motorEnabled = True
-
         return World(world, links, partial(drive, joint))
 
     def draw(self, rng: np.random.Generator) -> Array:

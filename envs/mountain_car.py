@@ -48,7 +48,6 @@ class MountainCar(RigidBodies):
         car.CreatePolygonFixture(box=(0.2, 0.1), density=5, friction=0.0005)
         track = world.CreateStaticBody(position=(0, 1))
         track.CreateChainFixture(vertices_chain=(TRACK - (0, 1)).tolist())
-
         return World(world, [car], partial(push, car))
 
     def draw(self, rng: np.random.Generator) -> Array:

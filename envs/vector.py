@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.error import ResetNeeded
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -77,6 +78,8 @@ class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
         return self.simulation.observe(), {}
 
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        if not self._rngs:
+            raise ResetNeeded("call reset before step")
         waiting = np.flatnonzero(self._ended)
         rewards, terminated = self.simulation.step(np.asarray(actions))
         rewards = np.asarray(rewards, np.float64)

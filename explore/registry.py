@@ -1,4 +1,4 @@
-"""Plug-ins: a new posterior, acquisition, dataset or environment is one new file.
+"""Plug-ins: a new posterior, acquisition or dataset is one new file.
 
 A module of a plug-in package is a plug-in if it defines a class or function of its own name, case and
 underscores apart (`noisy_kfac.py`: `class NoisyKFAC`). Its name for users is the file's, with dashes; its

@@ -106,6 +106,8 @@ def test_batches_refuse_what_they_cannot():
         batch("explore/SparseMountainCar-v0", 1, autoreset_mode=AutoresetMode.DISABLED)
     with pytest.raises(InputError, match="render_mode"):
         batch("explore/SparseMountainCar-v0", 1, render_mode="human")
+    with pytest.raises(gym.error.ResetNeeded):
+        batch("explore/SparseMountainCar-v0", 1).step(np.zeros((1, 1)))
 
 
 @every

@@ -6,8 +6,8 @@ Zhang et al. 2017 (Noisy Natural Gradient as Variational Inference), Section 5.2
 with one hidden layer of 10 ReLU units, prior N(0, 1) on the weights and Gam(6, 6) on the noise's precision; the Pearson
 correlation, over 100 other points, of a posterior's predictive variances with those by Hamiltonian Monte Carlo.
 
-Writes OUT/results.csv (one line a set, posterior and trial), results.md and correlation.png; the sampler's variances
-are kept in OUT/hmc/ and used again. Posteriors that are not asked for keep their lines.
+Writes OUT/results.csv (one line a set, posterior and trial), hmc.csv (two runs of the sampler compared), results.md and
+correlation.png; the sampler's variances are kept in OUT/hmc/ and used again. What is not asked for keeps its lines.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "block-tridiagonal": STEPS | NATURAL,
     "slang": STEPS | {"samples": 10, "rank": 8, "bias_prior_variance": None},
     "vogn": STEPS | {"samples": 10, "lr": 0.003, "beta2": 0.01, "prior_variance": 1.0, "kl_start": 1.0},
+    "whvi": STEPS | {"samples": 10, "lr": 0.01, "schedule": "cosine", "noise_start": 0},
     "ensemble": STEPS | {"epochs": 500, "members": 50},
 }
 HMC = {"epochs": 300, "warmup": 100, "thinning": 5, "chains": 4}
@@ -111,9 +112,10 @@ def by_hmc(dataset: str, task: Task, seed: int, cache: Path) -> dict[str, np.nda
 
 
 def correlation(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Pearson's, along the last axis."""
+    """Pearson's, along the last axis; none (NaN) where one is constant, as it is where all units of a net are dead."""
     one, two = (v - v.mean(-1, keepdims=True) for v in (one, two))
-    return (one * two).sum(-1) / np.sqrt((one**2).sum(-1) * (two**2).sum(-1))
+    with np.errstate(invalid="ignore"):
+        return (one * two).sum(-1) / np.sqrt((one**2).sum(-1) * (two**2).sum(-1))
 
 
 def trials_of(name: str, task: Task, seed: int, reference: np.ndarray, samples: int) -> tuple[pd.DataFrame, float]:
@@ -181,28 +183,19 @@ def picture(results: pd.DataFrame, hmc: pd.DataFrame, file: Path) -> None:
 @click.option("--out", default=HERE / "results", type=click.Path(path_type=Path), help="Default: results/ here.")
 def main(datasets: str, posteriors: str, trials: int, seed: int, points: int, samples: int, out: Path) -> None:
     """Run everything that is asked for and write table and picture of all that is there."""
-    found, twice = [], []
     for dataset in datasets.split(","):
         problems = task(dataset, trials, points, seed)
         hmc = by_hmc(dataset, problems, seed, out / "hmc" / f"{dataset}-seed{seed}-{trials}x{points}.npz")
-        agreement = correlation(*hmc["variance"])
         quality = {"r_hat": hmc["r_hat"].max((0, 2)), "seconds": hmc["seconds"].sum()}
-        twice.append(
-            pd.DataFrame({"dataset": dataset, "trial": range(1, trials + 1), "correlation": agreement, **quality})
-        )
+        twice = pd.DataFrame({"trial": range(1, trials + 1), "correlation": correlation(*hmc["variance"]), **quality})
+        references = merged(out / "hmc.csv", twice.assign(dataset=dataset), ["dataset", "trial"])
         for name in posteriors.split(","):
             rows, seconds = trials_of(name, problems, seed, hmc["variance"].mean(0), samples)
-            found.append(rows.assign(dataset=dataset, posterior=name, seconds=seconds))
             print(f"{dataset:9} {name:18} {rows['correlation'].mean():.3f}  {seconds:.0f} s", flush=True)
-    results, hmc = (
-        merged(out / file, pd.concat(new), keys)
-        for file, new, keys in (
-            ("results.csv", found, ["posterior", "dataset", "trial"]),
-            ("hmc.csv", twice, ["dataset", "trial"]),
-        )
-    )
-    (out / "results.md").write_text(table(results, hmc))
-    picture(results, hmc, out / "correlation.png")
+            rows = rows.assign(dataset=dataset, posterior=name, seconds=seconds)
+            results = merged(out / "results.csv", rows, ["posterior", "dataset", "trial"])
+    (out / "results.md").write_text(table(results, references))
+    picture(results, references, out / "correlation.png")
 
 
 def merged(file: Path, new: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

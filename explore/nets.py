@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -47,6 +47,7 @@ class Net:
         shapes: (I, O) of each layer, in the order of `module.modules()`.
         biases: whether each layer has a bias, the last row of its matrix.
         convolutions: whether each layer is a convolution.
+        sequence: the kinds of module that run one after the other; what is no plain nn.Sequential counts as one.
         norms: the batch normalisations.
 
     Raises:
@@ -57,6 +58,7 @@ class Net:
         root = nn.Sequential(copy.deepcopy(module)).eval()
         self._slots: list[WeightSlot] = []
         self._norms: list[NormSlot] = []
+        self.sequence = tuple(_kinds(root))
         self._replace(root, "", set())
         if not self._slots:
             raise InputError("the network has no Linear or Conv2d layer")
@@ -202,6 +204,14 @@ class Net:
         if out.dim() != 2:
             raise InputError(f"the network must map [B, ...] to [B, outputs]; it gave {out.dim()} axes")
         return _Pass(out.unflatten(0, lead), calls, leads, statistics)
+
+
+def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:
+    if type(module) is not nn.Sequential:
+        yield type(module)
+        return
+    for child in module:
+        yield from _kinds(child)
 
 
 class _Pass(NamedTuple):

@@ -21,9 +21,9 @@ START = np.array([[10, 11, 12], [20, 21, 22]])
 
 
 def posterior(name="noisy-kfac", likelihood=None, outputs=1, inputs=2, **settings):
-    return registry.posterior(
-        name, Net(mlp(inputs, [6], outputs)), likelihood or Gaussian(), "small", **{"epochs": 4, "lr": 0.05} | settings
-    )
+    quick = {"epochs": 8, "warmup": 4, "max_tree_depth": 3} if name == "hmc" else {"epochs": 4, "lr": 0.05}
+    net = Net(mlp(inputs, [6], outputs))
+    return registry.posterior(name, net, likelihood or Gaussian(), "small", **quick | settings)
 
 
 def learner(arms=("max-variance", "random"), x=X, y=Y, start=START, model=None, **kwargs):

@@ -92,6 +92,13 @@ def test_pullback_gives_every_examples_weight_gradient(case):
         close(gradients, torch.einsum("rsbo,rsbow->rsbw", dout, jacobian))
 
 
+def test_sequence_names_what_runs_in_order_and_looks_into_no_custom_module():
+    nested = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 2)))
+    assert Net(nested).sequence == (nn.Linear, nn.Tanh, nn.Linear)
+    assert Net(nn.Sequential(Residual(), nn.Flatten())).sequence == (Residual, nn.Flatten)
+    assert Net(nn.Conv2d(1, 2, 2)).sequence == (nn.Conv2d,)
+
+
 def test_output_is_differentiable_in_the_weights(case):
     module, net, weights, x = case
     weights = tuple(w.requires_grad_() for w in weights)

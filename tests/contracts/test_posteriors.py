@@ -33,6 +33,8 @@ CONV_NO_BIAS = Net(nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.F
 CONV = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)))
 NORM = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)))
 
+FEW_DRAWS = {"epochs": 40, "warmup": 20, "thinning": 1, "chains": 2, "max_tree_depth": 5}
+
 # Rates at which a few updates leave a mark on every part of the state.
 LIVELY: dict[str, dict] = {
     "noisy-adam": {"beta": 0.1, "gain_samples": 100},
@@ -42,6 +44,7 @@ LIVELY: dict[str, dict] = {
     "vogn": {"beta2": 0.1, "damping": 0.1, "prior_variance": 1.0},
     "full": {"beta": 0.1},
     "slang": {"beta": 0.1, "rank": 3},
+    "hmc": FEW_DRAWS,
 }
 # Rates at which the last batches are nearly all that the Fisher matrix is made of.
 FORGETFUL: dict[str, dict] = {
@@ -51,14 +54,21 @@ FORGETFUL: dict[str, dict] = {
     "noisy-ekfac": {"beta": 0.5, "omega": 0.5, "basis_interval": 3},
     "full": {"beta": 0.5},
     "slang": {"beta": 0.5, "rank": 3},
+    "hmc": FEW_DRAWS,
 }
 POINTS = {"map"}  # weights that do not vary
+NORMLESS = {"hmc"}  # nets without batch normalisation only
 
 every = pytest.mark.parametrize("name", CLASSES)
 variational = pytest.mark.parametrize("name", VARIATIONAL)
 gaussian = pytest.mark.parametrize(
     "name", [name for name in VARIATIONAL if issubclass(CLASSES[name], GaussianPosterior)]
 )
+
+
+def step_size(name):
+    """A larger step, for those that take one."""
+    return {"lr": 0.02} if any(field.name == "lr" for field in dataclasses.fields(CLASSES[name])) else {}
 
 
 def build(name, net=MLP, likelihood=None, **settings):
@@ -178,7 +188,7 @@ def cached(path):
 @pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli(), Gaussian(noise_std=0.5)])
 def test_fits_under_every_likelihood(name, likelihood):
     net = Net(mlp(2, [8], 1 if isinstance(likelihood, Bernoulli) else 2))
-    posterior, batch = build(name, net, likelihood, lr=0.02), data()
+    posterior, batch = build(name, net, likelihood, **step_size(name)), data()
     if not isinstance(likelihood, Gaussian):
         batch = Batch(batch.x, (batch.x[..., 0] > 0).long())
     rng = draw()
@@ -235,7 +245,7 @@ def test_presets_are_valid_settings(name):
 @pytest.mark.parametrize("name", [name for name in CLASSES if name not in POINTS])
 def test_less_certain_where_no_data_were_seen(name):
     net = Net(mlp(1, [20], 1))
-    posterior = build(name, net, Gaussian(noise_std=0.1), lr=0.02)
+    posterior = build(name, net, Gaussian(noise_std=0.1), **step_size(name))
     rng = draw()
     x = (2 * rng.uniform(R, 20, 1) - 1).sort(1).values
     batch = Batch(x, (3 * x).sin())

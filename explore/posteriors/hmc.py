@@ -1,0 +1,308 @@
+"""HMC: weights sampled from the exact posterior by the No-U-Turn Sampler, the reference to judge others by.
+
+Hoffman and Gelman: The No-U-Turn Sampler (2014), as implemented in NumPyro. For weights w of small nets,
+
+    log p(w | D) = (N/B) sum_b log p(y_b | x_b, w) - |w|^2 / (2 eta) + constant
+
+A Gaussian's unknown precision tau ~ Gamma(a0, b0) is integrated out, which leaves the weights' posterior as it is:
+
+    log p(D | w) = -a log b(w) + constant,    a = a0 + N O / 2,  b(w) = b0 + (N/B) |y - f(x; w)|^2 / 2
+    tau | w, D ~ Gamma(a, b(w))
+
+An update moves every chain by `thinning` transitions and keeps where it ends. It sees its batch as N/B copies of each
+example, so the answer is exact only where a batch is the whole data, the default. The first `warmup` updates tune
+the sampler; the last `epochs - warmup` draws of each chain are kept. NumPyro computes in double precision on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from explore.errors import InputError
+from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
+from explore.posteriors.base import Common, Predictive, common, settle
+from explore.rng import Rng
+from explore.shapes import Batch, Info, Weights, unflatten
+
+
+class HMCState(NamedTuple):
+    """The state of `HMC`; S = chains * draws: draw by draw, the chains side by side."""
+
+    common: Common
+    weights: Weights  # the last draws
+    log_joint: Float[Tensor, "R S"]  # log p(D, w) of each, up to a constant
+    rates: Float[Tensor, "R S"] | None  # b(w) of each, infinite before there are data; None where no noise is unknown
+    chains: tuple[Tensor, ...]  # NumPyro's own state of every chain, [R, C, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HMC(Predictive):
+    """Draws of the exact posterior, by NUTS; for a chain of dense layers and activations."""
+
+    epochs: int = 300
+    batch_size: int = 2**31
+    warmup: int = 100  # updates that tune step size and mass matrix
+    thinning: int = 10  # transitions an update
+    chains: int = 4  # C
+    prior_variance: float = 1.0  # eta
+    target_accept: float = 0.8  # the acceptance probability that the step size is tuned to
+    max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps a transition
+
+    ranges: ClassVar[dict[str, str]] = {"target_accept": "(0, 1)"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.draws < 4:
+            raise InputError(f"epochs is {self.epochs}; it must be at least warmup + 4 = {self.warmup + 4}")
+        _sampler(self)  # what cannot be sampled is refused here
+
+    @property
+    def draws(self) -> int:
+        """How many are kept of each chain."""
+        return self.epochs - self.warmup
+
+    def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:
+        """Draws from the prior; each chain starts at one of its own."""
+        if round(n_data / self.batch_size) > 1:
+            raise InputError(f"batch_size is {self.batch_size}; hmc takes all data at once, so at least {n_data:g}")
+        shared = common(self, n_data, replicas, rng)
+        vector = math.sqrt(self.prior_variance) * rng.normal(replicas, self.chains * self.draws, self.net.weights)
+        chains = _sampler(self).start(vector[:, : self.chains])
+        log_joint = -vector.square().sum(2) / (2 * self.prior_variance)
+        rates = torch.full_like(log_joint, torch.inf) if self._unknown_noise else None
+        return HMCState(shared, unflatten(vector, self.net.shapes), log_joint, rates, chains)
+
+    def update(self, state: HMCState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[HMCState, Info]:
+        shared, y = state.common, batch.y.unsqueeze(1)
+        n_data, step = float(shared.n_data), int(shared.step)
+        copies = n_data / batch.x.shape[1]
+        chains, moved = _sampler(self).advance(state.chains, batch, copies, rng)
+        drawn = unflatten(moved.z, self.net.shapes)
+        out = self.net.output(drawn, batch.x)
+
+        slot = (step - self.warmup) % self.draws  # after `epochs` updates the kept ones stand in order
+
+        def keep(old: Tensor, new: Tensor) -> Tensor:
+            return old.slice_scatter(new, 1, slot * self.chains, (slot + 1) * self.chains)
+
+        weights = tuple(keep(old, new) for old, new in zip(state.weights, drawn, strict=True))
+        log_joint = keep(state.log_joint, -moved.potential)
+        noise, rates = shared.noise, state.rates
+        if rates is not None:
+            half = 0.5 * copies * (y - out).square().sum((2, 3))
+            rates = keep(rates, self.likelihood.prior_rate + half)  # type: ignore[attr-defined]
+            noise = _mixture(self.likelihood.prior_shape + 0.5 * copies * y[0].numel(), rates)  # type: ignore[attr-defined]
+
+        shared = shared._replace(noise=noise, step=shared.step + 1)
+        info = {
+            "nll": -self.likelihood.log_prob(self.likelihood.expected(noise), out, y).mean((1, 2)),
+            "r_hat": split_r_hat(log_joint.unflatten(1, (self.draws, self.chains))),
+            "acceptance": moved.acceptance,
+            "divergent": moved.divergent,
+        }
+        new = HMCState(shared, weights, log_joint, rates, chains)
+        return settle(new, state, (moved.potential,)), info
+
+    def sample(self, state: HMCState, n: int, rng: Rng) -> Weights:
+        """The draws kept or n of them, each at most once; nothing is drawn anew."""
+        replicas, kept = state.weights[0].shape[:2]
+        if n >= kept:
+            return state.weights
+        chosen = rng.permutation(replicas, kept)[:, :n, None, None]
+        return tuple(w.take_along_dim(chosen, 1) for w in state.weights)
+
+    @property
+    def _unknown_noise(self) -> bool:
+        return getattr(self.likelihood, "noise_std", 1.0) is None
+
+
+def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
+    """How much more the halves of all chains scatter than their values do: 1 where they agree.
+
+    Gelman et al., Bayesian Data Analysis (2013), eq. 11.4.
+    """
+    half = draws.shape[1] // 2
+    parts = torch.cat([draws[:, :half], draws[:, -half:]], 2)
+    within = parts.var(1).mean(1).clamp_min(torch.finfo(parts.dtype).tiny)
+    return ((half - 1) / half + parts.mean(1).var(1) / within).sqrt()
+
+
+def _mixture(shape: float, rates: Float[Tensor, "R S"]) -> Gamma:
+    """The Gamma distribution with mean and variance of the mixture over s of Gamma(shape, rates_s), rates_s finite."""
+    known = rates.isfinite().to(rates)
+    share = known / known.sum(1, keepdim=True)
+    inverse = (share / rates).sum(1)
+    spread = (share * (1 / rates - inverse.unsqueeze(1)).square()).sum(1)
+    mean, variance = shape * inverse, shape * inverse.square() + shape * (shape + 1) * spread
+    return Gamma(mean.square() / variance, mean / variance)
+
+
+# NumPyro ---------------------------------------------------------------------------------------------------
+
+
+def _gaussian(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
+    import jax.numpy as jnp
+
+    half = 0.5 * copies * jnp.sum((y - out) ** 2)
+    if likelihood.noise_std is not None:
+        return -half / likelihood.noise_std**2
+    return -(likelihood.prior_shape + 0.5 * copies * out.size) * jnp.log(likelihood.prior_rate + half)
+
+
+def _categorical(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
+    import jax
+
+    return copies * (jax.nn.log_softmax(out) * jax.nn.one_hot(y, out.shape[-1])).sum()
+
+
+def _bernoulli(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
+    import jax
+
+    return copies * jax.nn.log_sigmoid(out[:, 0] * (2 * y - 1)).sum()
+
+
+# Torch's modules and likelihoods in NumPyro's terms; log p(D | w) up to a constant, the noise integrated out.
+ACTIVATIONS: dict[type, str] = {
+    nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.Identity: "identity",
+}  # fmt: skip
+LOG_LIKELIHOODS: dict[type, Callable[..., Any]] = {
+    Gaussian: _gaussian, Categorical: _categorical, Bernoulli: _bernoulli,
+}  # fmt: skip
+
+
+class Moved(NamedTuple):
+    """Where the chains are after some transitions."""
+
+    z: Tensor  # [R, C, W]
+    potential: Tensor  # [R, C], -log p(D, w)
+    acceptance: Tensor  # [R], the mean over chains and transitions
+    divergent: Tensor  # [R], the share of transitions that were
+
+
+class _Sampler:
+    """NUTS for one posterior: the chains of all replicas in one call, compiled once for each shape of the data."""
+
+    def __init__(self, posterior: HMC):
+        try:
+            import jax
+            import jax.numpy as jnp
+            from numpyro.infer.hmc import hmc
+        except ImportError:
+            raise InputError("hmc needs the extra 'reference': pip install 'explore-bnn[reference]'") from None
+        net, likelihood = posterior.net, posterior.likelihood
+        *_, wrong = [None, *(kind for kind in net.sequence if kind is not nn.Linear and kind not in ACTIVATIONS)]
+        if wrong is not None:
+            allowed = ", ".join(kind.__name__ for kind in (nn.Linear, *ACTIVATIONS))
+            raise InputError(f"hmc takes an nn.Sequential of {allowed}; this network has a {wrong.__name__}")
+        if type(likelihood) not in LOG_LIKELIHOODS:
+            raise InputError(f"hmc knows the likelihoods {', '.join(k.__name__ for k in LOG_LIKELIHOODS)}")
+        self._jax: Any = jax
+
+        def output(z: Any, x: Any) -> Any:
+            start, layers = 0, zip(net.shapes, net.biases, strict=True)
+            for kind in net.sequence:
+                if kind is not nn.Linear:
+                    x = getattr(jax.nn, ACTIVATIONS[kind])(x)
+                    continue
+                (inputs, outputs), bias = next(layers)
+                w = z[start : start + inputs * outputs].reshape(inputs, outputs)
+                x = x @ w[: inputs - bias] + (w[-1] if bias else 0)
+                start += inputs * outputs
+            return x
+
+        def potential(x: Any, y: Any, copies: Any) -> Callable[[Any], Any]:
+            def energy(z: Any) -> Any:
+                fit = LOG_LIKELIHOODS[type(likelihood)](likelihood, output(z, x), y, copies)
+                return z @ z / (2 * posterior.prior_variance) - fit
+
+            return energy
+
+        self.potential: Callable[..., Any] = potential  # x [B, D], y [B, O] or [B], copies -> (z [W] -> -log p(D, w))
+        begin, transition = hmc(potential_fn_gen=potential, algo="NUTS")
+
+        def start() -> Any:
+            state = begin(
+                jnp.zeros(net.weights),
+                num_warmup=posterior.warmup * posterior.thinning,
+                target_accept_prob=posterior.target_accept,
+                max_tree_depth=posterior.max_tree_depth,
+                model_args=(jnp.zeros((1, net.shapes[0][0] - net.biases[0])), jnp.zeros(1, int), 0.0),
+            )
+            return _with_key(state, None)
+
+        def move(state: Any, key: Any, x: Any, y: Any, copies: Any) -> Any:
+            value, gradient = jax.value_and_grad(potential(x, y, copies))(state.z)  # of these data
+            state = state._replace(potential_energy=value, z_grad=gradient)
+
+            def once(state: Any, key: Any) -> Any:
+                state = _with_key(transition(_with_key(state, key), (x, y, copies)), None)
+                return state, (state.accept_prob, state.diverging)
+
+            state, seen = jax.lax.scan(once, state, jax.random.split(key, posterior.thinning))
+            return state, [s.mean() for s in seen]
+
+        def replica(state: Any, keys: Any, x: Any, y: Any, copies: Any) -> Any:
+            return jax.lax.map(lambda one: move(*one, x, y, copies), (state, keys))
+
+        # Chains one after the other: side by side all would wait for the longest trajectory.
+        self._move: Any = jax.jit(lambda *args: jax.lax.map(lambda one: replica(*one, args[-1]), args[:-1]))
+        with self.numbers():
+            self._fresh: Any = jax.tree.map(np.asarray, jax.jit(start)())  # the call also sets up `transition`
+
+    def start(self, z: Float[Tensor, "R C W"]) -> tuple[Tensor, ...]:
+        """The state of chains that are at z and have seen no data."""
+        chains = self._jax.tree.map(lambda leaf: np.broadcast_to(leaf, (*z.shape[:2], *leaf.shape)), self._fresh)
+        return self._torch(chains._replace(z=_numpy(z)), z.device, z.dtype)
+
+    def advance(
+        self, chains: tuple[Tensor, ...], batch: Batch, copies: float, rng: Rng
+    ) -> tuple[tuple[Tensor, ...], Moved]:
+        """The chains after `thinning` transitions each on `copies` copies of the batch."""
+        lead = chains[0].shape[:2]
+        keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)
+        with self.numbers():
+            state = self._jax.tree.unflatten(self._jax.tree.structure(self._fresh), map(_numpy, chains))
+            keys = self._jax.random.wrap_key_data(keys)
+            state, (accepted, divergent) = self._move(state, keys, _numpy(batch.x), _numpy(batch.y), copies)
+            seen = (state.z, state.potential_energy, accepted.mean(1), divergent.mean(1))
+            moved = Moved(*self._torch(seen, rng.device, rng.dtype))
+            return self._torch(state, rng.device, rng.dtype), moved
+
+    def numbers(self) -> Any:
+        """Double precision on the CPU, for the calls inside alone."""
+        stack = ExitStack()
+        stack.enter_context(self._jax.enable_x64(True))
+        stack.enter_context(self._jax.default_device(self._jax.devices("cpu")[0]))
+        return stack
+
+    def _torch(self, values: Any, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        leaves = (torch.tensor(np.asarray(leaf), device=device) for leaf in self._jax.tree.leaves(values))
+        return tuple(t.to(dtype) if t.is_floating_point() else t for t in leaves)
+
+
+_sampler = lru_cache(maxsize=16)(_Sampler)  # compiling takes seconds
+
+
+def _numpy(t: Tensor) -> np.ndarray:
+    return t.double().cpu().numpy() if t.is_floating_point() else t.cpu().numpy()
+
+
+def _with_key(state: Any, key: Any) -> Any:
+    """NumPyro's state with another random key; ours come from the `Rng` of each update."""
+    return state._replace(rng_key=key, adapt_state=state.adapt_state._replace(rng_key=None))
+
+
+PRESETS: dict[str, dict[str, object]] = {
+    "paper": {},
+    "small": {"epochs": 80, "warmup": 40, "thinning": 5, "chains": 2},
+}

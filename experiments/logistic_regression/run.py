@@ -145,9 +145,10 @@ def table(results: pd.DataFrame, name: str) -> str:
         elbo, nll, kl = (
             cell(method, rows[c], digits) for c, digits in (("elbo", ".4f"), ("nll", ".4f"), ("kl", ".4g"))
         )
-        excess = (rows.set_index("split")["nll"] - exact_nll).mean()
+        paired = rows.set_index("split")["nll"] - exact_nll
+        excess = f"{paired.mean():.4f} ± {paired.sem():.4f}"
         trend, wall, cpu = rows[["trend", "wall", "cpu"]].mean()
-        lines.append(f"| {method} | {elbo} | {nll} | {excess:.4f} | {kl} | {trend:.2f} | {wall:.0f} | {cpu:.0f} |")
+        lines.append(f"| {method} | {elbo} | {nll} | {excess} | {kl} | {trend:.2f} | {wall:.0f} | {cpu:.0f} |")
     return "\n".join(lines) + "\n"
 
 

@@ -143,7 +143,7 @@ def table(results: pd.DataFrame, name: str) -> str:
     ]
     for method, rows in results.groupby("method", sort=False):
         elbo, nll, kl = (
-            cell(method, rows[c], digits) for c, digits in (("elbo", ".4f"), ("nll", ".4f"), ("kl", ".4g"))
+            cell(method, rows[c].round(9), digits) for c, digits in (("elbo", ".4f"), ("nll", ".4f"), ("kl", ".4g"))
         )
         paired = rows.set_index("split")["nll"] - exact_nll
         excess = f"{paired.mean():.4f} ± {paired.sem():.4f}"

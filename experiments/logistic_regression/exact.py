@@ -77,7 +77,7 @@ def symmetric_kl(a: Normal, b: Normal) -> Float[Tensor, " R"]:
         root = torch.linalg.cholesky(q.covariance)
         total += torch.cholesky_solve(p.covariance, root).diagonal(dim1=1, dim2=2).sum(1)
         total += (d * torch.cholesky_solve(d, root)).sum((1, 2))
-    return (total / 4).clamp_min(0)  # rounding
+    return total / 4
 
 
 def conditions(q: Normal, problem: Problem) -> tuple[Float[Tensor, "R W"], Float[Tensor, "R W W"]]:

@@ -143,11 +143,12 @@ def table(results: pd.DataFrame, name: str) -> str:
     ]
     for method, rows in results.groupby("method", sort=False):
         elbo, nll, kl = (
-            cell(method, rows[c], digits) for c, digits in (("elbo", ".4f"), ("nll", ".4f"), ("kl", ".4g"))
+            cell(method, rows[c].round(9), digits) for c, digits in (("elbo", ".4f"), ("nll", ".4f"), ("kl", ".4g"))
         )
-        excess = (rows.set_index("split")["nll"] - exact_nll).mean()
+        paired = rows.set_index("split")["nll"] - exact_nll
+        excess = f"{paired.mean():.4f} ± {paired.sem():.4f}"
         trend, wall, cpu = rows[["trend", "wall", "cpu"]].mean()
-        lines.append(f"| {method} | {elbo} | {nll} | {excess:.4f} | {kl} | {trend:.2f} | {wall:.0f} | {cpu:.0f} |")
+        lines.append(f"| {method} | {elbo} | {nll} | {excess} | {kl} | {trend:.2f} | {wall:.0f} | {cpu:.0f} |")
     return "\n".join(lines) + "\n"
 
 

@@ -168,7 +168,7 @@ def picture(results: pd.DataFrame, hmc: pd.DataFrame, file: Path) -> None:
     axis.plot(range(len(shown)), hmc.groupby("dataset")["correlation"].mean().reindex(shown), "k_", label="HMC, twice")
     axis.set_xticks(range(len(shown)), shown)
     axis.set_ylabel("correlation of predictive variances with HMC's")
-    axis.legend(fontsize=8, ncols=2, title="open: Zhang et al. 2017")
+    axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1), title="open: Zhang et al.")
     figure.tight_layout()
     figure.savefig(file, dpi=120)
 

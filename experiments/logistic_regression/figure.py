@@ -42,5 +42,5 @@ def draw(found: Mapping[str, Normal], weights: Sequence[str]) -> Figure:
     for axis, title in ((means, "means"), (variances, "variances")):
         axis.set_title(title)
         axis.set_xticks(range(len(order)), [weights[i] for i in order], rotation=90, fontsize=7)
-    variances.legend()
+    variances.legend(loc="upper left")
     return figure

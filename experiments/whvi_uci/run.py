@@ -32,8 +32,8 @@ HERE = Path(__file__).parent
 # Next to nothing is said about the noise, since the paper estimates it as a parameter.
 NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
 COMMON = {"batch_size": 64}
-# Chosen on Boston's splits 9 to 16 (--skip 8), which are not in the table. Under the prior variance 1 that suits 50 units
-# the 128 x 128 weights that the data say little about are so wide that the nets drown in their noise.
+# Chosen on Boston's splits 9 to 16 (--skip 8), which are not in the table. Under the prior variance 1, which suits 50
+# units, the 128 x 128 weights that the data say little about are so wide that the nets drown in their noise.
 METHODS: dict[str, dict[str, Any]] = {
     "whvi": {"samples": 1, "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.03},
     "bbb": {"samples": 1, "prior_variance": 0.01, "initial_std": 0.01, "lr": 0.03},

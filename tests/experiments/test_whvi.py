@@ -23,6 +23,7 @@ def test_metrics_are_those_of_the_paper():
     found = uci.scores(posterior, state, splits, noise, samples=6)
 
     (w,), tau = compare.draw(posterior, state, noise.stream("test"), 6)
+    assert isinstance(w, torch.Tensor)
     for r in range(2):
         f = scale[r] * (w[r, :, :3, 0] @ x[r, 4:].T + w[r, :, 3])  # [S, P]
         target, variance = scale[r] * y[r, 4:, 0], (scale[r] ** 2 / tau[r]).unsqueeze(1)
@@ -41,6 +42,7 @@ def test_metrics_are_those_of_the_paper():
 def test_splits_left_out_are_the_first():
     every, rest = uci.split("boston", 3, 0, Rng(0)), uci.split("boston", 2, 1, Rng(0))
     for whole, part in zip(every, rest, strict=True):
+        assert whole is not None
         torch.testing.assert_close(part, whole[1:])
 
 

@@ -31,7 +31,7 @@ from explore.shapes import State
 HERE = Path(__file__).parent
 # Next to nothing is said about the noise, since the paper estimates it as a parameter.
 NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
-COMMON = {"batch_size": 64}
+COMMON: dict[str, Any] = {"batch_size": 64}
 # Chosen on Boston's splits 9 to 16 (--skip 8), which are not in the table. Under the prior variance 1, which suits 50
 # units, the 128 x 128 weights that the data say little about are so wide that the nets drown in their noise.
 METHODS: dict[str, dict[str, Any]] = {
@@ -56,7 +56,8 @@ COLUMNS = {
 def split(name: str, splits: int, skip: int, rng: Rng) -> compare.Splits:
     """Standard splits, the first ones left out."""
     every = compare.split(load(name), skip + splits, rng)
-    return compare.Splits(*(None if part is None else part[skip:] for part in every))
+    kept: list[Any] = [None if part is None else part[skip:] for part in every]
+    return compare.Splits(*kept)
 
 
 def scores(posterior: Predictive, state: State, splits: compare.Splits, rng: Rng, samples: int) -> dict[str, Tensor]:
@@ -70,6 +71,7 @@ def scores(posterior: Predictive, state: State, splits: compare.Splits, rng: Rng
     x, y = splits.test_x, splits.test_y
     log_prob = compare.log_probs(posterior.net, posterior.likelihood, layers, noise, x, y)
     outputs = torch.cat([out for _, out in predict.outputs(posterior.net, layers, x)], 2)  # [R, S, P, O]
+    assert splits.scale is not None  # of regressions alone
     errors = (outputs - y.unsqueeze(1)) * splits.scale[:, None, None]
     own = {
         "sample_rmse": errors.square().mean((1, 2, 3)).sqrt(),
@@ -94,7 +96,7 @@ def train(name: str, splits: compare.Splits, steps: int, samples: int, rng: Rng)
     return pd.DataFrame(first | {k: v.numpy() for k, v in found.items()} | {"epochs": epochs} | seconds)
 
 
-def estimate(values: pd.Series, digits: int) -> str:
+def estimate(values: Any, digits: int) -> str:
     return f"{values.mean():.{digits}f} ± {values.sem():.{digits}f}"
 
 

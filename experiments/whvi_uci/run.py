@@ -1,0 +1,156 @@
+"""WHVI against three other posteriors on UCI regression: two hidden layers of 128 ReLU, eight 90/10 splits.
+
+    python experiments/whvi_uci/run.py --datasets boston,concrete,yacht,power
+
+Rossi et al.: Walsh-Hadamard Variational Inference (2020), Table 3, with the posteriors of the library. The splits of a
+set are the replicas of one run, the same for every posterior. Writes results/NAME.csv (one line a posterior and split)
+and results/table.md, the table of all sets that have a CSV there.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+import torch
+from torch import Tensor
+
+from explore import compare, predict, registry
+from explore.data import load
+from explore.errors import InputError, one_of
+from explore.fit import batches, fit
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
+from explore.posteriors.base import Predictive
+from explore.rng import Rng
+from explore.shapes import State
+
+HERE = Path(__file__).parent
+# Next to nothing is said about the noise, since the paper estimates it as a parameter.
+NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
+COMMON: dict[str, Any] = {"batch_size": 64}
+# Chosen on Boston's splits 9 to 16 (--skip 8), which are not in the table. Under the prior variance 1, which suits 50
+# units, the 128 x 128 weights that the data say little about are so wide that the nets drown in their noise.
+METHODS: dict[str, dict[str, Any]] = {
+    "whvi": {"samples": 1, "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.03},
+    "bbb": {"samples": 1, "prior_variance": 0.01, "initial_std": 0.01, "lr": 0.03},
+    "noisy-kfac": {
+        "samples": 1, "prior_variance": 0.03, "lr": 0.03, "beta": 0.01, "factor_interval": 5, "adaptive_damping": False,
+    },
+    "mc-dropout": {},
+}  # fmt: skip
+# RMSE and MNLL of WHVI, mean and standard deviation over splits. Its Energy and Naval have two outputs, and are others.
+PAPER = {
+    "boston": (3.14, 0.71, 4.33, 1.80), "concrete": (4.70, 0.72, 3.17, 0.37), "kin8nm": (0.08, 0.00, -1.19, 0.04),
+    "power": (4.00, 0.12, 2.71, 0.03), "protein": (4.36, 0.11, 2.79, 0.01), "yacht": (0.69, 0.16, 1.80, 1.01),
+}  # fmt: skip
+COLUMNS = {
+    "rmse": "RMSE of the mean", "sample_rmse": "RMSE of the samples", "log_likelihood": "log-likelihood",
+    "joint_log_likelihood": "joint log-likelihood", "gibbs": "Gibbs MNLL", "coverage_95": "95 % coverage",
+}  # fmt: skip
+
+
+def split(name: str, splits: int, skip: int, rng: Rng) -> compare.Splits:
+    """Standard splits, the first ones left out."""
+    every = compare.split(load(name), skip + splits, rng)
+    kept: list[Any] = [None if part is None else part[skip:] for part in every]
+    return compare.Splits(*kept)
+
+
+def scores(posterior: Predictive, state: State, splits: compare.Splits, rng: Rng, samples: int) -> dict[str, Tensor]:
+    """The columns of the table in original units, each [R].
+
+    What `compare.measure` knows, and of the same samples the two numbers of the paper: the RMSE over all of them,
+    sqrt(mean_{s,i} (y_i - f_s(x_i))^2), and the loss of Gibbs' classifier, mean_{s,i} -log p(y_i | x_i, w_s).
+    """
+    found = compare.measure(posterior, state, splits, rng.stream("test"), samples)
+    layers, noise = compare.draw(posterior, state, rng.stream("test"), samples)
+    x, y = splits.test_x, splits.test_y
+    log_prob = compare.log_probs(posterior.net, posterior.likelihood, layers, noise, x, y)
+    outputs = torch.cat([out for _, out in predict.outputs(posterior.net, layers, x)], 2)  # [R, S, P, O]
+    assert splits.scale is not None  # of regressions alone
+    errors = (outputs - y.unsqueeze(1)) * splits.scale[:, None, None]
+    own = {
+        "sample_rmse": errors.square().mean((1, 2, 3)).sqrt(),
+        "gibbs": splits.scale.log().sum(1) - log_prob.mean((1, 2)),
+    }
+    return {name: own[name] if name in own else found[f"test/{name}"] for name in COLUMNS}
+
+
+def train(name: str, splits: compare.Splits, steps: int, samples: int, rng: Rng) -> pd.DataFrame:
+    """A line a split."""
+    replicas, n, inputs = splits.x.shape
+    epochs = max(1, round(steps / len(batches(n, COMMON["batch_size"]))))
+    net = Net(mlp(inputs, [128, 128], splits.y.shape[2]))
+    posterior = registry.posterior(name, net, NOISE, epochs=epochs, **COMMON, **METHODS[name])
+    wall, cpu = time.perf_counter(), time.process_time()
+    *_, last = fit(posterior, splits.x, splits.y, rng.stream("fit"))
+    seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    if failed := int((~last.state.common.alive).sum()):
+        raise RuntimeError(f"{name} failed on {failed} of {replicas} splits")
+    found = scores(posterior, last.state, splits, rng, samples)
+    first = {"posterior": name, "split": range(1, replicas + 1)}
+    return pd.DataFrame(first | {k: v.numpy() for k, v in found.items()} | {"epochs": epochs} | seconds)
+
+
+def estimate(values: Any, digits: int) -> str:
+    return f"{values.mean():.{digits}f} ± {values.sem():.{digits}f}"
+
+
+def table(results: dict[str, pd.DataFrame]) -> str:
+    """Means with standard deviations in brackets, as in the paper; differences with standard errors."""
+    lines = []
+    for name, rows in results.items():
+        rmse = rows.pivot(index="split", columns="posterior", values="rmse")
+        headings = ["posterior", *COLUMNS.values(), "RMSE of whvi − its own", "epochs", "wall s", "CPU s"]
+        lines += ["", f"**{name}**", "", "| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+        for method, own in rows.groupby("posterior", sort=False):
+            cells = [f"{own[c].mean():.3f} ({own[c].std():.3f})" for c in COLUMNS]
+            paired = "" if method == "whvi" or "whvi" not in rmse else estimate(rmse["whvi"] - rmse[method], 3)
+            cost = [f"{own[c].mean():.0f}" for c in ("epochs", "wall", "cpu")]
+            lines.append(f"| {method} | " + " | ".join([*cells, paired, *cost]) + " |")
+        if name in PAPER:
+            a, b, c, d = PAPER[name]
+            lines.append(f"| WHVI in the paper | | {a:.2f} ({b:.2f}) | | | {c:.2f} ({d:.2f}) |" + " |" * 5)
+    return "\n".join(lines[1:]) + "\n"
+
+
+@click.command()
+@click.option("--datasets", default="boston,concrete,yacht,power", show_default=True)
+@click.option("--posteriors", default=",".join(METHODS), show_default=True)
+@click.option("--splits", type=click.IntRange(min=2), default=8, show_default=True)
+@click.option("--skip", type=click.IntRange(min=0), default=0, help="Leave out so many splits before them.")
+@click.option("--steps", type=click.IntRange(min=1), default=2500, show_default=True, help="Of 64 examples.")
+@click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="For predictions.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
+def main(**options: Any) -> None:
+    """Run everything and write the table."""
+    try:
+        run(**options)
+    except InputError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def run(datasets: str, posteriors: str, splits: int, skip: int, steps: int, samples: int, seed: int, out: Path) -> None:
+    names = posteriors.split(",")
+    for name in names:
+        if name not in METHODS:
+            raise one_of("posterior", name, METHODS)
+    torch.set_num_threads(1)
+    out.mkdir(parents=True, exist_ok=True)
+    for dataset in datasets.split(","):
+        rng, rows = Rng(seed), list[pd.DataFrame]()
+        parts = split(dataset, splits, skip, rng)
+        for name in names:
+            rows.append(train(name, parts, steps, samples, rng))
+            pd.concat(rows).to_csv(out / f"{dataset}.csv", index=False, float_format="%.6g")
+            print(f"{dataset}: {name}, test RMSE {rows[-1]['rmse'].mean():.3f}", flush=True)
+    (out / "table.md").write_text(table({file.stem: pd.read_csv(file) for file in sorted(out.glob("*.csv"))}))
+
+
+if __name__ == "__main__":
+    main()

@@ -109,7 +109,7 @@ class RigidBodies(Simulation):
         """Reward [n] and end [n] of the present bodies."""
 
     def advance(self, force: Array) -> None:
-        """Move the bodies one time step by the equations of motion; force [n]."""
+        """Move the bodies one time step by the equations of motion; force [n]. A task for Box2D alone has none."""
         raise NotImplementedError
 
     def start(self, where: Array, draws: Array) -> None:

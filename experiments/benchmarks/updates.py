@@ -2,7 +2,7 @@
 
     python experiments/benchmarks/updates.py --device cpu --device cuda
 
-small: 20 replicas of a 13-50-1 net with 10 weight samples (or members, or masks) each, batches of 10.
+small: 20 replicas of a 13-50-1 net with 10 weight samples (or members) each, batches of 10.
 resnet: one ResNet-18 for 32x32 images with batch normalisation, batch 128, one weight sample. Factors are refreshed as
 often as each posterior's preset `image` says, and an average over `--updates` steps has its share of that.
 
@@ -28,7 +28,7 @@ from explore.nets import Net, mlp
 from explore.rng import Rng
 from explore.shapes import Batch
 
-COUNTS = ("samples", "members", "masks")  # fields that say how many nets a posterior runs at once
+COUNTS = ("samples", "members")  # fields that say how many nets a posterior runs at once
 RESULTS = Path(__file__).parent / "results" / "updates.csv"
 
 

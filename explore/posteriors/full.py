@@ -16,8 +16,6 @@ square in memory, for each replica.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,7 +26,7 @@ from torch import Tensor
 from explore.errors import InputError
 from explore.linalg import inverse_root
 from explore.posteriors.natural import NaturalGradient
-from explore.posteriors.structures import Damping, dense_eigenvalues, over_matrices, sample_gradients
+from explore.posteriors.structures import Damping, dense_eigenvalues, example_gradients, over_matrices
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -122,17 +120,6 @@ class Dense:
         eye = torch.eye(fisher.shape[1], dtype=fisher.dtype, device=fisher.device)
         root, ok = inverse_root(fisher + over_matrices(damping) * eye)
         return DenseFactor(tuple(x.contiguous() for x in unflatten(root, self.shapes))), ok
-
-
-def example_gradients(taps: tuple[Taps, ...], budget: int = 2**24) -> Iterator[tuple[Tensor, ...]]:
-    """Every example's own gradient, a tuple of [R, S, b, I, O], for b examples at a time.
-
-    b is as many as `budget` numbers allow, and at least one.
-    """
-    r, s, n = taps[0].grads.shape[:3]
-    size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
-    for start in range(0, n, size):
-        yield tuple(sample_gradients(t.part(slice(start, start + size))) for t in taps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.linalg import eigh, inverse_root
-from explore.posteriors.full import example_gradients
-from explore.posteriors.structures import dense_eigenvalues
+from explore.posteriors.structures import dense_eigenvalues, example_gradients
 from explore.shapes import Means, Taps, flatten
 
 Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]

@@ -30,10 +30,10 @@ def mean_gradient(taps: tuple[Taps, ...]) -> Means:
     return tuple(_sum_outer(t) / (t.grads.shape[1] * t.grads.shape[2]) for t in taps)
 
 
-def regularised_gradient(taps: tuple[Taps, ...], weights: Weights, gamma: float) -> Means:
+def regularised_gradient(gradient: Means, weights: Weights, gamma: float) -> Means:
     """V = E[g] - gamma W: the mean gradient with the prior's, at the samples W and averaged over them."""
-    matrices = weights[: len(taps)]  # batch normalisations have no prior
-    return tuple(torch.sub(g, w.mean(1), alpha=gamma) for g, w in zip(mean_gradient(taps), matrices, strict=True))
+    matrices = weights[: len(gradient)]  # batch normalisations have no prior
+    return tuple(torch.sub(g, w.mean(1), alpha=gamma) for g, w in zip(gradient, matrices, strict=True))
 
 
 def _sum_outer(t: Taps) -> Tensor:
@@ -239,8 +239,9 @@ class NaturalGradient(NoisyGradients):
             sampling, step_factor, ok = self._factor(statistics, state.damping, n_data)
 
         gamma = self.kl_weight / (n_data * self.prior_variance)
-        gradient = regularised_gradient(taps, weights, gamma)
-        average, corrected = momentum(state.momentum, gradient, self.momentum, step)
+        gradient = mean_gradient(taps)
+        regularised = regularised_gradient(gradient, weights, gamma)
+        average, corrected = momentum(state.momentum, regularised, self.momentum, step)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
         lr = self.lr * schedule
         direction = clipped(direction, corrected, lr, self.kl_clip)
@@ -255,7 +256,7 @@ class NaturalGradient(NoisyGradients):
             moved = tuple(w + d.unsqueeze(1) for w, d in zip(matrices, step_taken, strict=True))
             out_moved, _ = self.net.train_output((*moved, *norms), batch.x)
             gained = nll + self.likelihood.log_prob(noise, out_moved, y).mean((1, 2))
-            linear = inner(mean_gradient(taps), step_taken)
+            linear = inner(gradient, step_taken)
             curvature = 2 * (linear - gained) + gamma * inner(step_taken, step_taken)
             damping, accepted = adapt(gamma + state.damping, curvature / inner(corrected, step_taken))
             accepted |= ~nll.isfinite()  # what no damping mends fails

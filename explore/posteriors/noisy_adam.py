@@ -81,7 +81,7 @@ class NoisyAdam(natural.NoisyGradients):
         fisher = natural.fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
 
         gamma = self._gamma(n_data)
-        gradient = natural.regularised_gradient(taps, weights, gamma)
+        gradient = natural.regularised_gradient(natural.mean_gradient(taps), weights, gamma)
         average, corrected = natural.momentum(state.momentum, gradient, self.momentum, step)
         squares = tuple(
             torch.lerp(f, mean_squares(t), self.beta * schedule) for f, t in zip(state.squares, fisher, strict=True)

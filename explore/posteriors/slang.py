@@ -32,7 +32,6 @@ from torch import Tensor
 from explore.linalg import eigh
 from explore.posteriors import natural
 from explore.posteriors.base import Common, advance, common, settle
-from explore.posteriors.full import example_gradients
 from explore.posteriors.low_rank import (
     LowRankFactor,
     Vectors,
@@ -42,7 +41,7 @@ from explore.posteriors.low_rank import (
     gradients_inner,
     inner,
 )
-from explore.posteriors.structures import mean_squares
+from explore.posteriors.structures import example_gradients, mean_squares
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, Taps, flatten, unflatten
 

@@ -8,6 +8,7 @@ A structure may couple layers; `PerLayer` lifts a rule for one layer.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -193,6 +194,17 @@ def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
 def sample_gradients(taps: Taps) -> Float[Tensor, "R S B I O"]:
     """Each example's weight gradient for each sample."""
     return torch.einsum("rsbti,rsbto->rsbio", taps.inputs, taps.grads)
+
+
+def example_gradients(taps: tuple[Taps, ...], budget: int = 2**24) -> Iterator[tuple[Tensor, ...]]:
+    """Every example's own gradient, a tuple of [R, S, b, I, O], for b examples at a time.
+
+    b is as many as `budget` numbers allow, and at least one.
+    """
+    r, s, n = taps[0].grads.shape[:3]
+    size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
+    for start in range(0, n, size):
+        yield tuple(sample_gradients(t.part(slice(start, start + size))) for t in taps)
 
 
 def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:

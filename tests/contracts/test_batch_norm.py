@@ -3,9 +3,6 @@
 import gzip
 import io
 import os
-import subprocess
-import sys
-import textwrap
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from explore.rng import Rng
 from explore.shapes import Batch
 from explore.slots import ConvSlot
 from tests.contracts.test_posteriors import CLASSES, LIVELY, NORM, NORMLESS, R, assert_same_bits, draw, refuses, train
+from tests.memory import peak_of_updates
 
 CONV = Net(
     nn.Sequential(
@@ -187,7 +185,7 @@ def test_patches_and_per_example_gradients_live_one_layer_at_a_time(name, monkey
 @pytest.mark.slow
 def test_vogn_on_resnet18_stays_in_memory():
     # All examples' gradients would be 5.3 GiB, all layers' patches 2.8; the net's own activations are 1.5.
-    script = """
+    setup = """
         import torch
         from explore.images import resnet18
         from explore.likelihoods import Categorical
@@ -196,22 +194,12 @@ def test_vogn_on_resnet18_stays_in_memory():
         from explore.rng import Rng
         from explore.shapes import Batch
 
-        def memory(key):
-            line = next(l for l in open("/proc/self/status") if l.startswith(key))
-            return int(line.split()[1]) / 2**20
-
         posterior = VOGN(net=Net(resnet18()), likelihood=Categorical(), samples=1)
         rng = Rng(0)
         state = posterior.init(50000, 1, rng)
         batch = Batch(rng.normal(1, 128, 3, 32, 32), torch.arange(128).remainder(10)[None])
-        start = memory("VmRSS")
-        for _ in range(2):
-            state, _ = posterior.update(state, batch, rng)
-        assert state.common.alive.all()
-        print(memory("VmHWM") - start)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
-    assert 0 < float(done.stdout) < 2.6
+    assert 0 < peak_of_updates(setup) < 2.6
 
 
 # Images ----------------------------------------------------------------------------------------------------

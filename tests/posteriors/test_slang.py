@@ -1,9 +1,5 @@
 """SLANG against the corrected equations of its paper, written out in NumPy."""
 
-import subprocess
-import sys
-import textwrap
-
 import numpy as np
 import pytest
 import torch
@@ -17,6 +13,7 @@ from explore.posteriors.slang import SLANG, leading, leading_dense, leading_gram
 from explore.rng import Rng
 from explore.shapes import Batch, Taps
 from tests import oracles
+from tests.memory import peak_of_updates
 
 MODULE = mlp(2, [3], 2).double()
 NET = Net(MODULE)
@@ -244,7 +241,7 @@ def test_kl_to_the_prior_of_weights_and_biases(bias):
 @pytest.mark.slow
 def test_memory_does_not_hold_every_examples_gradient():
     # 4 samples x 200 examples x 478410 weights would be 1.4 GiB.
-    script = """
+    setup = """
         import torch
         from explore.likelihoods import Categorical
         from explore.nets import Net, mlp
@@ -252,22 +249,12 @@ def test_memory_does_not_hold_every_examples_gradient():
         from explore.rng import Rng
         from explore.shapes import Batch
 
-        def memory(key):
-            line = next(l for l in open("/proc/self/status") if l.startswith(key))
-            return int(line.split()[1]) / 2**20
-
         posterior = SLANG(net=Net(mlp(784, [400, 400], 10)), likelihood=Categorical(), rank=8, samples=4)
         rng = Rng(0)
         state = posterior.init(50000, 1, rng)
         batch = Batch(rng.uniform(1, 200, 784), torch.zeros(1, 200, dtype=torch.long))
-        start = memory("VmRSS")
-        for _ in range(2):
-            state, _ = posterior.update(state, batch, rng)
-        assert state.common.alive.all()
-        print(memory("VmHWM") - start)
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
-    assert 0 < float(done.stdout) < 0.7
+    assert 0 < peak_of_updates(setup) < 0.7
 
 
 def test_diagnostics_know_the_prior_of_the_biases():

@@ -19,6 +19,7 @@ from explore import predict, registry, tree
 from explore.acquisitions.base import Acquisition, Choice, View
 from explore.errors import InputError, one_of
 from explore.fit import Epoch, fit
+from explore.linalg import mean_and_scale
 from explore.posteriors.base import Predictive
 from explore.rng import Rng
 from explore.shapes import Info, State
@@ -150,7 +151,7 @@ class ActiveLearner:
         x_mean, x_scale = self._input_scale()
         y, y_mean, y_scale = self._y, torch.zeros(()), torch.ones(())
         if not self._discrete:
-            y_mean, y_scale = _mean_and_scale(y)
+            y_mean, y_scale = mean_and_scale(y)
             y = self._scaled(y, y_mean, y_scale)
         x = self._scaled(self.x[self._labelled], x_mean, x_scale)
         epoch = None
@@ -296,10 +297,10 @@ class ActiveLearner:
         if self.standardise == "none" or self.x.dim() != 2:
             return torch.zeros_like(self.x[:1]).unsqueeze(0), torch.ones_like(self.x[:1]).unsqueeze(0)
         if self.standardise == "labelled":
-            return _mean_and_scale(self.x[self._labelled])
+            return mean_and_scale(self.x[self._labelled])
         # Every replica may choose among equally many points; argsort puts theirs first.
         known = (~self._pool_mask).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(self._pool_mask.sum(1).min())]
-        return _mean_and_scale(self.x[known])
+        return mean_and_scale(self.x[known])
 
 
 class Round(NamedTuple):
@@ -338,12 +339,3 @@ def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k
             return
         learner.tell(choice.indices, labels[choice.indices.cpu().numpy()])
         yield Round(this, n, metrics, info, choice, state)
-
-
-def _mean_and_scale(values: Float[Tensor, "R n D"]) -> tuple[Float[Tensor, "R 1 D"], Float[Tensor, "R 1 D"]]:
-    """Mean and deviation over n; a constant column gets deviation 1, so that it becomes 0."""
-    mean = values.mean(1, keepdim=True)
-    # Compared, not deviation == 0: rounding gives a constant column a small one.
-    constant = values.amax(1, keepdim=True) == values.amin(1, keepdim=True)
-    deviation = (values - mean).square().mean(1, keepdim=True).sqrt()
-    return torch.where(constant, values[:, :1], mean), torch.where(constant, 1.0, deviation)

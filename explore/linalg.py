@@ -48,3 +48,12 @@ def eigh(
     except torch.linalg.LinAlgError:
         values, vectors = (t.to(matrix.dtype) for t in torch.linalg.eigh(clean.double()))
     return values, vectors, ok
+
+
+def mean_and_scale(values: Float[Tensor, "R n D"]) -> tuple[Float[Tensor, "R 1 D"], Float[Tensor, "R 1 D"]]:
+    """Mean and deviation over n; a constant column gets deviation 1, so that it becomes 0."""
+    mean = values.mean(1, keepdim=True)
+    # Compared, not deviation == 0: rounding gives a constant column a small one.
+    constant = values.amax(1, keepdim=True) == values.amin(1, keepdim=True)
+    deviation = (values - mean).square().mean(1, keepdim=True).sqrt()
+    return torch.where(constant, values[:, :1], mean), torch.where(constant, 1.0, deviation)

@@ -27,22 +27,29 @@ def information_gain(view: View, k: int) -> Choice:
     mask, chosen = view.mask, []
     for _ in range(k):
         root = None if precision is None else inverse_root(precision)[0]
-        scores = torch.cat([_joint_gain(_centred(out), root, tau) for out in view.chunks()], 1)
+        scores = torch.cat([joint_gain(centred(out), root, tau) for out in view.chunks()], 1)
         chosen.append(best(scores, mask, 1))
         mask = mask.scatter(1, chosen[-1].indices, False)
-        f = _centred(view.draws(chosen[-1].indices)).squeeze(2)  # [R, S, O]
+        f = centred(view.draws(chosen[-1].indices)).squeeze(2)  # [R, S, O]
         if precision is None:
             precision = torch.eye(f.shape[1], dtype=f.dtype, device=f.device).expand(len(f), -1, -1)
         precision = precision + tau * (f @ f.mT)
     return Choice(torch.cat([c.indices for c in chosen], 1), torch.cat([c.scores for c in chosen], 1))
 
 
-def _centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
-    """F / sqrt(S - 1)."""
+def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
+    """Outputs as deviations from their mean over samples, F / sqrt(S - 1): their products add up to the covariance."""
     return (out - out.mean(1, keepdim=True)) / (out.shape[1] - 1) ** 0.5
 
 
-def _joint_gain(f: Float[Tensor, "R S b O"], root: Tensor | None, tau: Tensor) -> Float[Tensor, "R b"]:
+def joint_gain(f: Float[Tensor, "R S b O"], root: Tensor | None, tau: Tensor) -> Float[Tensor, "R b"]:
+    """1/2 log det(I + tau Cov_f) of each point, in nats.
+
+    Args:
+        f: `centred` outputs.
+        root: L^-1 where z has the precision L L^T, [R, S, S]; None: it is N(0, I).
+        tau: noise precision, [R, 1, 1].
+    """
     if root is not None:
         f = torch.einsum("rzs,rsbo->rzbo", root, f)
     covariance = torch.einsum("rsbo,rsbp->rbop", f, f)

@@ -1,0 +1,168 @@
+"""A Bayesian neural network that predicts what an environment does next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore import predict, registry, tree
+from explore.errors import InputError, check_range, one_of
+from explore.likelihoods import Gaussian
+from explore.linalg import mean_and_scale
+from explore.nets import Net, mlp
+from explore.posteriors.base import Predictive
+from explore.rng import Rng
+from explore.shapes import Batch, State
+from explore.vime.replay import Replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Of the dynamics model. The defaults are those of Houthooft et al. (2016) and their code, but for the noise.
+
+    Args:
+        posterior: a name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation
+            and an action to an observation.
+        preset: of the posterior's settings; None: "vime" where it has one, else its first.
+        posterior_settings: settings of the posterior on top of the preset's.
+        hidden: units of the hidden layers.
+        noise_std: standard deviation of the transitions' noise in standardised units; None: learnt. Theirs is 5, under
+            which the model hardly learns.
+        n_eff: N, how many transitions the posterior stands for; "replay": as many as are stored. Under a fixed N
+            it never gets more certain than that many transitions can make it, and the bonus does not fade: theirs
+            is 50, the five batches of ten to which they spread the prior.
+        target: what is predicted, the next observation or its difference to the last.
+        updates: steps of the posterior after each batch of experience.
+        batch_size: transitions a step.
+        capacity: transitions that are kept.
+        minimum: transitions before the first step.
+    """
+
+    posterior: str | Predictive = "noisy-kfac"
+    preset: str | None = None
+    posterior_settings: Mapping[str, Any] = field(default_factory=dict)
+    hidden: tuple[int, ...] = (32,)
+    noise_std: float | None = None
+    n_eff: float | Literal["replay"] = 50.0
+    target: Literal["next", "difference"] = "next"
+    updates: int = 500
+    batch_size: int = 10
+    capacity: int = 100_000
+    minimum: int = 500
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "batch_size", "capacity", "minimum"):
+            check_range(name, getattr(self, name), "[1, inf)")
+        if isinstance(self.n_eff, str) and self.n_eff != "replay":
+            raise InputError(f"n_eff is {self.n_eff!r}; it must be a positive number or 'replay'")
+        if not isinstance(self.n_eff, str):
+            check_range("n_eff", self.n_eff, "(0, inf)")
+        if self.target not in ("next", "difference"):
+            raise one_of("target", self.target, ("next", "difference"))
+
+    def build(self, inputs: int, outputs: int) -> Predictive:
+        """The posterior over the weights of a net from I inputs to O outputs.
+
+        Raises:
+            InputError: for a given posterior whose net has other sizes.
+        """
+        if not isinstance(self.posterior, str):
+            _check_sizes(self.posterior.net, inputs, outputs)
+            return self.posterior
+        net = Net(mlp(inputs, self.hidden, outputs))
+        presets = registry.presets(registry.find("posteriors", self.posterior))
+        preset = self.preset or ("vime" if "vime" in presets else None)
+        likelihood = Gaussian(noise_std=self.noise_std)
+        made: Predictive = registry.posterior(self.posterior, net, likelihood, preset, **self.posterior_settings)
+        return made
+
+
+class DynamicsState(NamedTuple):
+    """All that a dynamics model has learnt."""
+
+    posterior: State
+    input_mean: Float[Tensor, "1 1 I"]
+    input_scale: Float[Tensor, "1 1 I"]
+    target_mean: Float[Tensor, "1 1 O"]
+    target_scale: Float[Tensor, "1 1 O"]
+
+
+class Dynamics:
+    """p(o' | o, a) with a posterior over the weights of its net; everything it sees is standardised.
+
+    Mean and deviation are those of the replay at the last training, and stay as they are until the next: what is scored
+    is scaled as the model learnt it.
+
+    Args:
+        settings: of the model.
+        inputs: I, size of an observation and an action together; the observation stands first.
+        outputs: O, size of an observation.
+        rng: the stream of the initial weights; fixes device and floating-point type too.
+    """
+
+    def __init__(self, settings: Settings, inputs: int, outputs: int, rng: Rng):
+        self.settings, self._rng = settings, rng
+        self.posterior = settings.build(inputs, outputs)
+        n = settings.n_eff if isinstance(settings.n_eff, int | float) else settings.minimum
+        zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
+        (mean, y_mean), (scale, y_scale) = (rng.tensor(t).split([inputs, outputs], 2) for t in (zeros, ones))
+        self.state = DynamicsState(self.posterior.init(float(n), 1, rng), mean, scale, y_mean, y_scale)
+
+    def batch(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> Batch:
+        """Transitions as the net sees them, x [1, n, I] and y [1, n, O]."""
+        s = self.state
+        x, y = inputs.unsqueeze(0), self._target(inputs, following)
+        return Batch(
+            ((x - s.input_mean) / s.input_scale).to(self._rng.dtype),
+            ((y - s.target_mean) / s.target_scale).to(self._rng.dtype),
+        )
+
+    def train(self, replay: Replay, rng: Rng) -> None:
+        """Standardise anew and do `updates` steps on transitions drawn with replacement."""
+        target = self._target(replay.inputs, replay.next)
+        scales = (*mean_and_scale(replay.inputs.unsqueeze(0)), *mean_and_scale(target))
+        state = self.state.posterior
+        if self.settings.n_eff == "replay":
+            state = state._replace(common=state.common._replace(n_data=torch.tensor(len(replay)).double()))
+        self.state = DynamicsState(state, *(t.to(self._rng.dtype) for t in scales))
+        data = self.batch(replay.inputs, replay.next)
+        rows = (rng.uniform(self.settings.updates, self.settings.batch_size) * len(replay)).long()
+        x, y = data.x[0, rows].unsqueeze(1), data.y[0, rows].unsqueeze(1)  # [updates, 1, B, ...]
+        for step in zip(x, y, strict=True):
+            state, _ = self.posterior.update(state, Batch(*step), rng)
+        self.state = self.state._replace(posterior=state)
+
+    def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
+        """NLL a transition (nats) and RMSE in standardised units, and the share of targets within the central 95 %."""
+        state = self.state.posterior
+        layers = self.posterior.sample(state, samples, rng)
+        noise = self.posterior.likelihood.draw(state.common.noise, predict.count(layers), rng)
+        found = predict.evaluate(self.posterior.net, self.posterior.likelihood, layers, noise, batch.x, batch.y)
+        return {"nll": -float(found["log_likelihood"]), **{k: float(found[k]) for k in ("rmse", "coverage_95")}}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that was learnt."""
+        return tree.save(self.state)
+
+    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
+        """Continue from a `state_dict` of the same settings."""
+        self.state = tree.restore(self.state, saved)
+
+    def _target(self, inputs: Tensor, following: Tensor) -> Float[Tensor, "1 n O"]:
+        if self.settings.target == "difference":
+            following = following - inputs[:, : following.shape[1]]
+        return following.unsqueeze(0)
+
+
+def _check_sizes(net: Net, inputs: int, outputs: int) -> None:
+    (first, _), (_, last) = net.shapes[0], net.shapes[-1]
+    if (first - net.biases[0], last) != (inputs, outputs):
+        raise InputError(
+            f"the posterior's net maps {first - net.biases[0]} numbers to {last}; "
+            f"for this environment it must map {inputs} to {outputs}"
+        )

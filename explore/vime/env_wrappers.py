@@ -1,0 +1,126 @@
+"""VIME around Gymnasium environments: rewards become r + eta * bonus.
+
+    env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.1)
+
+The environment's own reward stays in `info["extrinsic_reward"]`; `info["intrinsic_reward"]` has the raw bonus and
+`info["scaled_intrinsic_reward"]` what was added. Experience comes step by step here, so the model is trained after
+every `interval` steps, and the bonus of a step is divided by the level of the batches before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+
+from explore.vime.reward import IntrinsicReward, Reward, Transitions
+from explore.vime.spaces import Array
+
+KEYS = ("extrinsic_reward", "intrinsic_reward", "scaled_intrinsic_reward")
+
+
+class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """One environment with an intrinsic reward.
+
+    Args:
+        env: what to wrap.
+        seed: root of the bonus's random numbers; None: the first `reset(seed=...)` says it, else 0.
+        settings: of `IntrinsicReward`, such as posterior, eta, bonus, normalise, n_eff, interval, posterior_settings,
+            encoder, device. What JSON can hold stands in `env.spec`, so that `gym.make` can rebuild it.
+
+    Attributes:
+        training: set it to False for evaluation: rewards pass through, and nothing is learnt.
+        bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None, **settings: Any):
+        RecordConstructorArgs.__init__(self, seed=seed, **settings)
+        gym.Wrapper.__init__(self, env)
+        self.bonus = IntrinsicReward(env.observation_space, env.action_space, seed=seed or 0, **settings)
+        self.training = True
+        self._seeded = seed is not None
+        self._last: Array | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; the first seed is the bonus's too. What was learnt stays."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        if seed is not None and not self._seeded:
+            self.bonus.seed(seed)
+            self._seeded = True
+        self._last = self.bonus.observations.one(observation)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step, and add the bonus to the reward."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if not self.training:
+            return observation, reward, terminated, truncated, info
+        assert self._last is not None, "Gymnasium's order: reset, then step"
+        following = self.bonus.observations.one(observation)
+        found = self.bonus.step(Transitions(self._last, self.bonus.actions.one(action), following))
+        self._last = following
+        shown = dict(zip(KEYS, (float(reward), float(found.raw[0]), float(found.scaled[0])), strict=True))
+        return observation, float(reward) + float(found.scaled[0]), terminated, truncated, info | shown
+
+
+class VIMEVector(VectorWrapper[Any, Any, Any]):
+    """A vector environment with an intrinsic reward; one model learns from all copies.
+
+    Steps that only reset a copy (autoreset mode NEXT_STEP) are no transitions: they get no bonus and are not learnt
+    from. In mode SAME_STEP the true last observation is taken from `info["final_obs"]`.
+
+    Args:
+        env: what to wrap.
+        seed: as for `VIME`.
+        settings: as for `VIME`.
+
+    Attributes:
+        training: as for `VIME`.
+        bonus: as for `VIME`.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None, **settings: Any):
+        super().__init__(env)
+        spaces = (env.single_observation_space, env.single_action_space)
+        self.bonus = IntrinsicReward(*spaces, seed=seed or 0, **settings)
+        self.training = True
+        self._seeded = seed is not None
+        self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self._last: Array | None = None
+        self._ended = np.zeros(env.num_envs, bool)  # by the last step
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin episodes; the first seed is the bonus's too. What was learnt stays."""
+        observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
+        first = seed if isinstance(seed, int) or seed is None else seed[0]
+        if first is not None and not self._seeded:
+            self.bonus.seed(first)
+            self._seeded = True
+        self._last = self.bonus.observations.many(observations)
+        self._ended = np.zeros(self.num_envs, bool)
+        return observations, infos
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Step, and add the bonus to the rewards."""
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        if not self.training:
+            return observations, rewards, terminated, truncated, infos
+        assert self._last is not None, "Gymnasium's order: reset, then step"
+        current = self.bonus.observations.many(observations)
+        following = current.copy()
+        for i in np.flatnonzero(infos.get("_final_obs", np.zeros(self.num_envs, bool))):
+            following[i] = self.bonus.observations.one(infos["final_obs"][i])[0]
+        real = ~self._ended if self._mode == AutoresetMode.NEXT_STEP else np.ones(self.num_envs, bool)
+        taken = Transitions(self._last[real], self.bonus.actions.many(actions)[real], following[real])
+        found = self.bonus.step(taken) if real.any() else Reward(np.zeros(0), np.zeros(0))
+        raw, scaled = np.zeros(self.num_envs), np.zeros(self.num_envs)
+        raw[real], scaled[real] = found
+        self._last, self._ended = current, terminated | truncated
+        for key, value in zip(KEYS, (np.asarray(rewards, float), raw, scaled), strict=True):
+            infos = infos | {key: value, f"_{key}": np.ones(self.num_envs, bool)}
+        return observations, rewards + scaled, terminated, truncated, infos

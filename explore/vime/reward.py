@@ -1,0 +1,283 @@
+"""The intrinsic reward: how much a transition tells about the environment's dynamics.
+
+Houthooft, Chen, Duan, Schulman, De Turck, Abbeel: VIME, Variational Information Maximizing Exploration (2016). After
+every batch of experience, in this order:
+
+    r'_t = r_t + eta * KL(q' || q) / d      q: before the batch; q': after a small step on transition t alone
+    d    = mean over the last 10 batches of their median KL, this batch included
+    the batch joins the replay, and q is trained on it
+
+So a bonus is measured before the model has learnt from the transition, and none is paid before its first training.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from jaxtyping import Float
+from torch import Tensor
+
+from explore import predict
+from explore.acquisitions.information_gain import centred, joint_gain
+from explore.errors import InputError, check_range, one_of
+from explore.posteriors.base import Variational
+from explore.rng import Rng
+from explore.shapes import Batch
+from explore.vime.dynamics import Dynamics, Settings
+from explore.vime.replay import Replay
+from explore.vime.spaces import Array, Encoder, Vectors
+
+Kind = Literal["kl", "expected-gain", "variance"]
+Normalise = Literal["median", "rms", "none"]
+QUEUE = 10  # batches that the divisor is averaged over
+CHUNK = 1024  # transitions scored at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bonus:
+    """How information becomes reward.
+
+    Args:
+        eta: weight of the bonus beside the environment's reward.
+        eta_decay: what eta is multiplied with after each batch.
+        bonus: "kl", the information gained from the transition (posteriors with a density); "expected-gain", the
+            information that o, a promises whatever follows, 1/2 log det(I + Cov_f / s^2); "variance", the mean
+            predictive variance over the weights.
+        normalise: what the bonus is divided by: the mean of the last 10 batches' medians, their root mean square,
+            or nothing.
+        samples: weight samples for "expected-gain" and "variance", and for the quality of the model.
+        interval: transitions a batch, where experience comes step by step. Then the divisor is of finished batches.
+    """
+
+    eta: float = 0.01
+    eta_decay: float = 1.0
+    bonus: Kind = "kl"
+    normalise: Normalise = "median"
+    samples: int = 30
+    interval: int = 5000
+
+    def __post_init__(self) -> None:
+        check_range("eta", self.eta, "[0, inf)")
+        check_range("eta_decay", self.eta_decay, "(0, 1]")
+        check_range("samples", self.samples, "[2, inf)")
+        check_range("interval", self.interval, "[1, inf)")
+        if self.bonus not in ("kl", "expected-gain", "variance"):
+            raise one_of("bonus", self.bonus, ("kl", "expected-gain", "variance"))
+        if self.normalise not in ("median", "rms", "none"):
+            raise one_of("normalise", self.normalise, ("median", "rms", "none"))
+
+
+class Reward(NamedTuple):
+    """The bonus of some transitions, [n] each."""
+
+    raw: Array  # in nats, or for "variance" in standardised units squared
+    scaled: Array  # eta * raw / divisor: what is added to the environment's reward
+
+
+class Transitions(NamedTuple):
+    """Steps of an environment, as vectors."""
+
+    observations: Array  # [n, O]
+    actions: Array  # [n, A]
+    following: Array  # [n, O], the true next observations: at the end of an episode not those after the reset
+
+
+class IntrinsicReward:
+    """Scores transitions, stores them, and learns from them.
+
+    Args:
+        observation_space: of one environment.
+        action_space: of one environment.
+        seed: root of its random numbers.
+        device: where the model is.
+        encoder: for observations that are no vectors, see `Vectors`.
+        settings: those of `Bonus` and of the dynamics model's `Settings`.
+
+    Attributes:
+        metrics: what there is to log about the last finished batch, by TensorBoard tag.
+        batches: how many batches are finished.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        encoder: Encoder | str | None = None,
+        **settings: Any,
+    ):
+        known = {f.name for f in fields(Bonus)}
+        unknown = settings.keys() - known - {f.name for f in fields(Settings)}
+        if unknown:
+            raise one_of("setting", min(unknown), known | {f.name for f in fields(Settings)})
+        self.bonus = Bonus(**{k: v for k, v in settings.items() if k in known})
+        self.settings = Settings(**{k: v for k, v in settings.items() if k not in known})
+        self.observations = Vectors(observation_space, "observations", encoder)
+        self.actions = Vectors(action_space, "actions")
+        self._device = device
+        self.seed(seed)
+        if self.bonus.bonus == "kl" and not isinstance(self.dynamics.posterior, Variational):
+            raise InputError(
+                f"bonus='kl' needs a posterior with a density, and {self.settings.posterior} has none; "
+                "use bonus='expected-gain' or 'variance'"
+            )
+
+    def seed(self, seed: int) -> None:
+        """Begin anew, with nothing seen and nothing learnt."""
+        self.rng = Rng(seed, self._device)
+        inputs, outputs = self.observations.size + self.actions.size, self.observations.size
+        self.dynamics = Dynamics(self.settings, inputs, outputs, self.rng.stream("init"))
+        self.replay = Replay(self.settings.capacity, inputs, outputs, self._device)
+        self.metrics: dict[str, float] = {}
+        self.batches, self._trained = 0, False
+        self._levels: deque[float] = deque(maxlen=QUEUE)  # of each batch, what the divisor is made of
+        self._open: list[Array] = []  # raw bonuses of each step of the batch that is not finished
+
+    @property
+    def eta(self) -> float:
+        """The weight now."""
+        return self.bonus.eta * self.bonus.eta_decay**self.batches
+
+    @property
+    def divisor(self) -> float | None:
+        """What the bonus is divided by; None before there is any."""
+        if self.bonus.normalise == "none":
+            return 1.0
+        if not self._levels:
+            return None
+        mean = float(np.mean(self._levels))
+        return mean if self.bonus.normalise == "median" else mean**0.5
+
+    def score(self, transitions: Transitions, call: int = 0) -> Float[Array, " n"]:
+        """The raw bonus under the model as it stands, 0 before its first training; stores and learns nothing."""
+        return self._raw(*self._tensors(transitions), call)
+
+    def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The bonus, eta * raw / divisor; 0 where there is no divisor yet."""
+        return raw * (self.eta / self.divisor) if self.divisor else np.zeros_like(raw)
+
+    def batch(self, transitions: Transitions) -> Reward:
+        """The bonus of a whole batch, divided by a level that counts it, as in the paper; then learns from it."""
+        raw = self.score(transitions)
+        self.replay.add(*self._tensors(transitions))
+        if self._trained:
+            self._levels.append(self._level(raw))
+        reward = Reward(raw, self.scaled(raw))
+        self._learn(raw)
+        return reward
+
+    def step(self, transitions: Transitions) -> Reward:
+        """The bonus of the next transitions, one or more; learns whenever `interval` of them have come.
+
+        The divisor is of finished batches; the first of them is scored after the model has been trained on it.
+        """
+        raw = self.score(transitions, len(self._open) + 1)
+        reward = Reward(raw, self.scaled(raw))
+        self.replay.add(*self._tensors(transitions))
+        self._open.append(raw)
+        if sum(map(len, self._open)) >= self.bonus.interval:
+            raws, self._open = np.concatenate(self._open), []
+            if self._trained:
+                self._levels.append(self._level(raws))
+            self._learn(raws)
+            if self._trained and not self._levels:
+                self._levels.append(self._level(self._raw(*self._newest(len(raws)), 0)))
+        return reward
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that was seen and learnt; with the same settings the same transitions get the same bonuses."""
+        own = {
+            "seed": torch.tensor(self.rng.seed),
+            "batches": torch.tensor(self.batches),
+            "trained": torch.tensor(self._trained),
+            "levels": torch.tensor(list(self._levels), dtype=torch.float64),
+            "open": torch.from_numpy(np.concatenate([*self._open, np.zeros(0)])),
+            "calls": torch.tensor([len(raw) for raw in self._open]),
+        }
+        parts = {"replay": self.replay.state_dict(), "dynamics": self.dynamics.state_dict(), "reward": own}
+        return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
+
+    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
+        """Continue from a `state_dict`.
+
+        Raises:
+            InputError: when it is of other settings or spaces.
+        """
+        parts: dict[str, dict[str, Tensor]] = {"replay": {}, "dynamics": {}, "reward": {}}
+        for name, value in saved.items():
+            part, _, rest = name.partition("/")
+            parts[part][rest] = value
+        own = parts["reward"]
+        self.seed(int(own["seed"]))
+        self.dynamics.load_state_dict(parts["dynamics"])
+        self.replay.load_state_dict(parts["replay"])
+        self.batches, self._trained = int(own["batches"]), bool(own["trained"])
+        self._levels.extend(own["levels"].tolist())
+        ends = own["calls"].cumsum(0)[:-1].numpy()
+        self._open = np.split(own["open"].numpy(), ends) if len(own["calls"]) else []
+
+    def _raw(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], call: int) -> Float[Array, " n"]:
+        if not self._trained:
+            return np.zeros(len(inputs))
+        batch = self.dynamics.batch(inputs, following)
+        parts = [slice(i, i + CHUNK) for i in range(0, max(1, len(inputs)), CHUNK)]
+        # Every chunk restarts the stream: all transitions are scored with the same weights.
+        raw = [
+            self._score(Batch(batch.x[:, part], batch.y[:, part]), self.rng.stream("acquire", self.batches, call))
+            for part in parts
+        ]
+        return np.nan_to_num(torch.cat(raw).double().cpu().numpy(), posinf=0.0)
+
+    def _score(self, batch: Batch, rng: Rng) -> Float[Tensor, " n"]:
+        posterior, state = self.dynamics.posterior, self.dynamics.state.posterior
+        if isinstance(posterior, Variational) and self.bonus.bonus == "kl":
+            return posterior.gain(state, batch, rng).squeeze(0)
+        layers = posterior.sample(state, self.bonus.samples, rng)
+        if self.bonus.bonus == "variance":
+            return predict.moments(posterior.net, layers, batch.x).variance.mean(-1).squeeze(0)
+        tau = posterior.likelihood.expected(state.common.noise).unsqueeze(-1)
+        gains = [joint_gain(centred(out), None, tau) for _, out in predict.outputs(posterior.net, layers, batch.x)]
+        return torch.cat(gains, 1).squeeze(0)
+
+    def _level(self, raw: Float[Array, " n"]) -> float:
+        return float(np.median(raw) if self.bonus.normalise == "median" else np.mean(raw**2))
+
+    def _learn(self, raw: Float[Array, " n"]) -> None:
+        """Train on the replay, whose last transitions are the finished batch, and say how it went."""
+        inputs, following = self._newest(len(raw))
+        rng = self.rng.stream("fit", self.batches)
+        values = {"bonus_mean": raw.mean(), "bonus_median": np.median(raw), "bonus_max": raw.max()}
+        metrics = {f"vime/{name}": float(value) for name, value in values.items()} | {"vime/eta": self.eta}
+        if self.divisor is not None:
+            metrics["vime/kl_divisor"] = self.divisor
+        if self._trained:  # transitions that the model has not seen
+            metrics |= self._quality(inputs, following, "before")
+        if len(self.replay) >= self.settings.minimum:
+            self.dynamics.train(self.replay, rng)
+            self._trained = True
+            metrics |= self._quality(inputs, following, "after")
+            if not bool(self.dynamics.state.posterior.common.alive.all()):
+                warnings.warn(f"the dynamics model failed in batch {self.batches + 1} and learns no more", stacklevel=2)
+        self.metrics = metrics
+        self.batches += 1
+
+    def _quality(self, inputs: Tensor, following: Tensor, when: str) -> dict[str, float]:
+        rng = self.rng.stream("test", self.batches)
+        found = self.dynamics.quality(self.dynamics.batch(inputs, following), rng, self.bonus.samples)
+        return {f"vime/dyn_{name}_{when}": value for name, value in found.items()}
+
+    def _newest(self, n: int) -> tuple[Tensor, Tensor]:
+        return self.replay.last(min(n, len(self.replay)))
+
+    def _tensors(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
+        inputs = np.concatenate([transitions.observations, transitions.actions], 1)
+        return self.rng.tensor(inputs), self.rng.tensor(transitions.following)

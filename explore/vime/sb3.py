@@ -1,0 +1,302 @@
+"""VIME for stable-baselines3: batched environments, a wrapper, a callback for on-policy algorithms, a replay buffer.
+
+    model = TRPO("MlpPolicy", env)
+    model.learn(500_000, VIMECallback(posterior="noisy-kfac", eta=0.1))      # PPO, TRPO, A2C: the paper's order
+    SAC("MlpPolicy", env, replay_buffer_class=VIMEReplayBuffer, replay_buffer_kwargs={"eta": 0.1})
+    PPO("MlpPolicy", VIMEVecEnv(env, eta=0.1))                               # any algorithm: step by step
+
+`rollout/ep_rew_mean` is the environment's own return in all of them, as long as episodes are monitored inside of the
+bonus: `make_vec_env` does so; for `VIME` around a single environment, `monitored` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+
+from explore.errors import InputError
+from explore.vime.env_wrappers import KEYS, VIME
+from explore.vime.reward import IntrinsicReward, Transitions
+from explore.vime.spaces import Array
+
+
+class BatchedVecEnv(VecEnv):
+    """A `gymnasium.vector.VectorEnv` as stable-baselines3 takes it.
+
+    Args:
+        env: in autoreset mode SAME_STEP, the one that stable-baselines3 has.
+
+    Raises:
+        InputError: for another mode.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]):
+        if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+            raise InputError("stable-baselines3 resets in the same step; make the environment with SAME_STEP autoreset")
+        self.env = env
+        self._actions: Array | None = None
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+
+    def reset(self) -> Any:
+        seeds = self._seeds if any(seed is not None for seed in self._seeds) else None
+        observations, _ = self.env.reset(seed=cast(Any, seeds))
+        self._reset_seeds()
+        return observations
+
+    def step_async(self, actions: Array) -> None:
+        self._actions = actions
+
+    def step_wait(self) -> Any:
+        observations, rewards, terminated, truncated, found = self.env.step(self._actions)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        ended = terminated | truncated
+        for i in np.flatnonzero(ended):
+            infos[i]["terminal_observation"] = found["final_obs"][i]
+            infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
+        return observations, rewards.astype(np.float32), ended, infos
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_images(self) -> Sequence[Array | None]:
+        return cast(Sequence[Array | None], self.env.render() or [None] * self.num_envs)
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [getattr(self.env, attr_name) for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        setattr(self.env, attr_name, value)
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError("the environments are one object; call its methods on `env`")
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False for _ in self._get_indices(indices)]
+
+
+class Episodes:
+    """Sums over the episodes of parallel environments."""
+
+    def __init__(self, environments: int):
+        self._open = np.zeros(environments)
+        self.finished: list[float] = []
+
+    def add(self, values: Array, ended: Array) -> None:
+        """One step: what it adds to the sums, and where an episode ended with it; [n] each."""
+        self._open += values
+        self.finished += self._open[ended].tolist()
+        self._open[ended] = 0.0
+
+    def record(self, logger: Logger, tag: str) -> None:
+        """Log the mean over the episodes that have ended since the last call, if there are any."""
+        if self.finished:
+            logger.record(tag, float(np.mean(self.finished)))
+        self.finished = []
+
+
+class VIMEVecEnv(VecEnvWrapper):
+    """Environments whose rewards have the bonus in them, for any algorithm; the model learns every `interval` steps.
+
+    Put it around the raw environments, and VecNormalize around it: the other way round the bonus would be beside a
+    reward whose scale moves.
+
+    Args:
+        venv: what to wrap.
+        seed: root of the bonus's random numbers.
+        settings: of `IntrinsicReward`.
+
+    Attributes:
+        training: False for evaluation: rewards pass through, and nothing is learnt.
+        bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+    """
+
+    def __init__(self, venv: VecEnv, *, seed: int = 0, **settings: Any):
+        super().__init__(venv)
+        self.bonus = IntrinsicReward(venv.observation_space, venv.action_space, seed=seed, **settings)
+        self.training = True
+        self._last: Array | None = None
+        self._actions: Array | None = None
+
+    def reset(self) -> Any:
+        observations = self.venv.reset()
+        self._last = self.bonus.observations.many(observations)
+        return observations
+
+    def step_async(self, actions: Array) -> None:
+        self._actions = np.array(actions)
+        self.venv.step_async(actions)
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = self.venv.step_wait()
+        current = self.bonus.observations.many(observations)
+        if not self.training:
+            self._last = current
+            return observations, rewards, dones, infos
+        assert self._last is not None
+        following = _following(self.bonus, current, infos)
+        found = self.bonus.step(Transitions(self._last, self.bonus.actions.many(self._actions), following))
+        self._last = current
+        shown = zip(rewards.tolist(), found.raw.tolist(), found.scaled.tolist(), strict=True)
+        infos = [info | dict(zip(KEYS, values, strict=True)) for info, values in zip(infos, shown, strict=True)]
+        return observations, rewards + found.scaled.astype(rewards.dtype), dones, infos
+
+
+class VIMECallback(BaseCallback):
+    """VIME for on-policy algorithms, in the order and with the divisor of the paper.
+
+    When a rollout is complete, its transitions are scored by the model of the rollouts before, the bonus is added to
+    the rewards of the rollout buffer, returns and advantages are computed anew, and the model learns.
+
+    Args:
+        bonus: to continue with; None: a fresh one.
+        seed: root of a fresh one's random numbers.
+        settings: of `IntrinsicReward`, for a fresh one.
+
+    Attributes:
+        bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+    """
+
+    bonus: IntrinsicReward
+
+    def __init__(self, bonus: IntrinsicReward | None = None, *, seed: int = 0, **settings: Any):
+        super().__init__()
+        self._settings = {"seed": seed, **settings}
+        if bonus is not None:
+            self.bonus = bonus
+
+    def _init_callback(self) -> None:
+        if not isinstance(self.model, OnPolicyAlgorithm):
+            raise InputError(
+                f"VIMECallback is for on-policy algorithms; for {type(self.model).__name__} use VIMEReplayBuffer"
+            )
+        env = self.training_env
+        if not hasattr(self, "bonus"):
+            self.bonus = IntrinsicReward(env.observation_space, env.action_space, **self._settings)
+        self._extrinsic, self._intrinsic = Episodes(env.num_envs), Episodes(env.num_envs)
+
+    def _on_rollout_start(self) -> None:
+        self._steps: list[tuple[Array, ...]] = []
+
+    def _on_step(self) -> bool:
+        normalise = self.model.get_vec_normalize_env()
+        last, current, infos = self.model._last_obs, self.locals["new_obs"], self.locals["infos"]
+        if normalise is not None:
+            last, current = normalise.unnormalize_obs(cast(Any, last)), normalise.get_original_obs()
+        vectors = self.bonus.observations
+        following = _following(self.bonus, vectors.many(current), infos, normalise)
+        actions = self.bonus.actions.many(self.locals["clipped_actions"])
+        self._steps.append((vectors.many(last), actions, following, self.locals["dones"].copy()))
+        self._extrinsic.add(self.locals["rewards"], self.locals["dones"])
+        return True
+
+    def _on_rollout_end(self) -> None:
+        observations, actions, following, dones = (np.stack(part) for part in zip(*self._steps, strict=True))
+        found = self.bonus.batch(
+            Transitions(*(part.reshape(-1, part.shape[2]) for part in (observations, actions, following)))
+        )
+        scaled = found.scaled.reshape(dones.shape)
+        buffer: RolloutBuffer = self.locals["rollout_buffer"]
+        buffer.rewards += scaled.astype(buffer.rewards.dtype)
+        buffer.compute_returns_and_advantage(last_values=self.locals["values"], dones=self.locals["dones"])
+        for values, ended in zip(scaled, dones, strict=True):
+            self._intrinsic.add(values, ended)
+        self._extrinsic.record(self.logger, "rollout/ep_extrinsic_mean")
+        self._intrinsic.record(self.logger, "rollout/ep_intrinsic_mean")
+        for tag, value in self.bonus.metrics.items():
+            self.logger.record(tag, value)
+
+
+class VIMEReplayBuffer(ReplayBuffer):
+    """A replay buffer that adds the bonus when transitions are sampled: as much as the model would gain from them now.
+
+    A bonus stored with the transition would be stale: what was new when it was seen may have been learnt since.
+
+    Args:
+        buffer_size: as in `ReplayBuffer`.
+        observation_space: as in `ReplayBuffer`.
+        action_space: as in `ReplayBuffer`.
+        device: of the sampled tensors.
+        n_envs: as in `ReplayBuffer`.
+        optimize_memory_usage: as in `ReplayBuffer`.
+        handle_timeout_termination: as in `ReplayBuffer`.
+        seed: root of the bonus's random numbers.
+        settings: of `IntrinsicReward`.
+
+    Attributes:
+        bonus: the `IntrinsicReward`.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        device: torch.device | str = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        *,
+        seed: int = 0,
+        **settings: Any,
+    ):
+        if isinstance(observation_space, spaces.Dict):
+            raise InputError("VIMEReplayBuffer takes no dictionaries of observations; flatten them first")
+        super().__init__(
+            buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage,
+            handle_timeout_termination,
+        )  # fmt: skip
+        self.bonus = IntrinsicReward(observation_space, action_space, seed=seed, **settings)
+
+    def add(self, obs: Array, next_obs: Array, action: Array, reward: Array, done: Array, infos: Any) -> None:
+        super().add(obs, next_obs, action, reward, done, infos)
+        self.bonus.step(self._transitions(obs, action, next_obs))
+
+    def _get_samples(self, batch_inds: Array, env: VecNormalize | None = None) -> ReplayBufferSamples:
+        samples = super()._get_samples(batch_inds)  # not normalised: the model has its own scale
+        parts = (t.cpu().numpy() for t in (samples.observations, samples.actions, samples.next_observations))
+        bonus = self.bonus.scaled(self.bonus.score(self._transitions(*parts)))
+        rewards = self._normalize_reward(samples.rewards.cpu().numpy(), env)
+        fields = {"rewards": self.to_torch(rewards + bonus[:, None].astype(np.float32))}
+        for name in ("observations", "next_observations"):
+            fields[name] = self.to_torch(cast(Array, self._normalize_obs(getattr(samples, name).cpu().numpy(), env)))
+        return samples._replace(**fields)
+
+    def _transitions(self, observations: Array, actions: Array, following: Array) -> Transitions:
+        vectors = self.bonus.observations
+        return Transitions(vectors.many(observations), self.bonus.actions.many(actions), vectors.many(following))
+
+
+def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
+    """`VIME` around an environment whose episodes are monitored inside, so that ep_rew_mean is without the bonus.
+
+    Stable-baselines3 puts a Monitor around everything that has none inside, which would count the bonus too.
+    """
+    made = gym.make(env) if isinstance(env, str) else env
+    return VIME(made if is_wrapped(made, Monitor) else Monitor(made), **settings)
+
+
+def _following(
+    bonus: IntrinsicReward, current: Array, infos: Sequence[dict[str, Any]], normalise: VecNormalize | None = None
+) -> Array:
+    """The true next observations as vectors: where an episode has ended its last one, not the first of the next."""
+    following = current.copy()
+    for i, info in enumerate(infos):
+        if "terminal_observation" in info:
+            last = info["terminal_observation"]
+            last = last if normalise is None else normalise.unnormalize_obs(last)
+            following[i] = bonus.observations.one(last)[0]
+    return following

@@ -1,0 +1,95 @@
+"""Observations and actions as vectors: what a dynamics model takes in."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from explore.errors import InputError
+
+Array = NDArray[Any]
+Encoder = Callable[[Any], Array]
+"""Maps a batch of observations, as a vector environment gives them, to an array [n, D]."""
+
+
+class Vectors:
+    """Turns the elements of a Gymnasium space into vectors of single precision.
+
+    Numbers stay as they are; Discrete and MultiDiscrete become one-hot; Dict and Tuple are laid end to end in their own
+    order, as `gymnasium.spaces.flatten` does it.
+
+    Args:
+        space: of one element.
+        what: its name in messages.
+        encoder: for elements that are no vectors of numbers, such as images; or "module:function".
+
+    Raises:
+        InputError: for images without an encoder, and for spaces of no fixed size.
+    """
+
+    def __init__(self, space: spaces.Space[Any], what: str, encoder: Encoder | str | None = None):
+        self.space = space
+        self._encoder = pkgutil.resolve_name(encoder) if isinstance(encoder, str) else encoder
+        if self._encoder is None:
+            _check(space, what)
+            self.size = int(spaces.flatdim(space))
+        else:
+            self.size = self.one(space.sample()).shape[1]
+
+    def one(self, element: Any) -> Array:
+        """A single element as [1, D]."""
+        return self.many(_batched(self.space, element))
+
+    def many(self, elements: Any) -> Array:
+        """N elements, stacked as vector environments and stable-baselines3 do, as [n, D]; always a copy."""
+        if self._encoder is None:
+            return _flatten(self.space, elements)
+        encoded = np.array(self._encoder(elements), np.float32)
+        if encoded.ndim != 2:
+            raise InputError(f"the encoder must give an array [n, D]; it gave one of shape {list(encoded.shape)}")
+        return encoded
+
+
+def _check(space: spaces.Space[Any], what: str) -> None:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
+            _check(part, what)
+    elif isinstance(space, spaces.Box) and len(space.shape) > 1 and space.dtype == np.uint8:
+        raise InputError(
+            f"{what} are images of shape {list(space.shape)}, and the dynamics model takes vectors; "
+            "give an encoder that maps a batch of them to an array [n, D]"
+        )
+    elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise InputError(
+            f"{what} of type {type(space).__name__} are not supported; "
+            "allowed: Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple"
+        )
+
+
+def _batched(space: spaces.Space[Any], element: Any) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {name: _batched(part, element[name]) for name, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_batched(part, e) for part, e in zip(space.spaces, element, strict=True))
+    return np.asarray(element)[None]
+
+
+def _flatten(space: spaces.Space[Any], elements: Any) -> Array:
+    if isinstance(space, spaces.Dict):
+        return np.concatenate([_flatten(part, elements[name]) for name, part in space.spaces.items()], 1)
+    if isinstance(space, spaces.Tuple):
+        return np.concatenate([_flatten(part, e) for part, e in zip(space.spaces, elements, strict=True)], 1)
+    values = np.asarray(elements)
+    if isinstance(space, spaces.Discrete):
+        # SB3 adds an axis to discrete actions in its buffers.
+        return np.eye(int(space.n), dtype=np.float32)[values.reshape(len(values)).astype(int) - int(space.start)]
+    if isinstance(space, spaces.MultiDiscrete):
+        values = (values - space.start).reshape(len(values), -1).astype(int)
+        columns = zip(values.T, np.ravel(space.nvec), strict=True)
+        return np.concatenate([np.eye(int(n), dtype=np.float32)[column] for column, n in columns], 1)
+    return values.reshape(len(values), -1).astype(np.float32)

@@ -77,7 +77,8 @@ class Settings:
         net = Net(mlp(inputs, self.hidden, outputs))
         presets = registry.presets(registry.find("posteriors", self.posterior))
         preset = self.preset or ("vime" if "vime" in presets else None)
-        likelihood = Gaussian(noise_std=self.noise_std)
+        # Next to nothing is said about the noise: it may be far below the scatter of the observations.
+        likelihood = Gaussian(noise_std=self.noise_std, prior_shape=1.0, prior_rate=0.01)
         made: Predictive = registry.posterior(self.posterior, net, likelihood, preset, **self.posterior_settings)
         return made
 

@@ -16,7 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -125,7 +125,7 @@ class IntrinsicReward:
         self.actions = Vectors(action_space, "actions")
         self._device = device
         self.seed(seed)
-        if self.bonus.bonus == "kl" and not isinstance(self.dynamics.posterior, Variational):
+        if self.bonus.bonus == "kl" and not hasattr(self.dynamics.posterior, "gain"):
             raise InputError(
                 f"bonus='kl' needs a posterior with a density, and {self.settings.posterior} has none; "
                 "use bonus='expected-gain' or 'variance'"
@@ -239,8 +239,8 @@ class IntrinsicReward:
 
     def _score(self, batch: Batch, rng: Rng) -> Float[Tensor, " n"]:
         posterior, state = self.dynamics.posterior, self.dynamics.state.posterior
-        if isinstance(posterior, Variational) and self.bonus.bonus == "kl":
-            return posterior.gain(state, batch, rng).squeeze(0)
+        if self.bonus.bonus == "kl":
+            return cast(Variational, posterior).gain(state, batch, rng).squeeze(0)
         layers = posterior.sample(state, self.bonus.samples, rng)
         if self.bonus.bonus == "variance":
             return predict.moments(posterior.net, layers, batch.x).variance.mean(-1).squeeze(0)

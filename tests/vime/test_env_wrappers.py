@@ -1,0 +1,153 @@
+"""The Gymnasium wrappers: what counts as a transition, and what passes through."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from explore.envs import ENVS
+from explore.vime import VIME, VIMEVector
+
+FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "interval": 20, "hidden": (4,), "capacity": 1000}
+CHAIN = "explore/Chain-v0"
+
+
+def walk(env, steps, seed=0):
+    """(reward, terminated or truncated, info) of random steps, reset where an episode ends."""
+    env.reset(seed=seed)
+    env.action_space.seed(seed)
+    for _ in range(steps):
+        _, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        yield reward, terminated or truncated, info
+        if terminated or truncated:
+            env.reset()
+
+
+def is_a_step(replay):
+    """Whether stored transitions can happen in the chain, whose state moves by at most one place."""
+    before, after = replay.inputs[:, : replay.next.shape[1]], replay.next
+    return ((before.argmax(1) - after.argmax(1)).abs() <= 1).all() and len(replay) > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*different from the unwrapped version")
+@pytest.mark.parametrize("name", ENVS)
+def test_gymnasiums_checker(name):
+    check_env(VIME(gym.make(name), **FEW), skip_render_check=True)
+
+
+def test_the_bonus_is_added_and_told():
+    paid = 0.0
+    for i, (reward, _, info) in enumerate(walk(VIME(gym.make("explore/SparseCartPoleSwingup-v0"), eta=0.5, **FEW), 60)):
+        assert reward == info["extrinsic_reward"] + info["scaled_intrinsic_reward"]
+        assert info["intrinsic_reward"] >= 0 and (i >= 20 or reward == info["extrinsic_reward"])
+        paid += info["scaled_intrinsic_reward"]
+    assert paid > 0
+
+
+def test_rebuilt_from_its_specification():
+    settings = FEW | {"hidden": [4], "posterior_settings": {"samples": 3}}
+    env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="bbb", eta=0.2, seed=5, **settings)
+    assert env.spec is not None
+    again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
+    assert (
+        isinstance(again, VIME) and again.bonus.bonus == env.bonus.bonus and again.bonus.settings == env.bonus.settings
+    )
+    assert [r for r, _, _ in walk(env, 50)] == [r for r, _, _ in walk(again, 50)]
+
+
+def test_the_first_reset_seeds_the_bonus():
+    one, two, other = (
+        [r for r, _, _ in walk(VIME(gym.make("explore/SparseMountainCar-v0"), seed=own, **FEW), 45, seed)]
+        for seed, own in ((1, None), (1, None), (1, 7))
+    )
+    assert one == two and one != other
+
+
+def test_evaluation_learns_nothing_and_pays_nothing():
+    env = VIME(gym.make("explore/SparseCartPoleSwingup-v0"), **FEW)
+    env.training = False
+    assert not any("intrinsic_reward" in info or reward for reward, _, info in walk(env, 30))
+    assert env.bonus.replay.seen == 0
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_no_transition_crosses_the_end_of_an_episode(mode):
+    def make():
+        return gym.wrappers.TimeLimit(gym.make(CHAIN).unwrapped, 5)
+
+    env = VIMEVector(SyncVectorEnv([make] * 3, autoreset_mode=mode), eta=1.0, **FEW)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    steps = 0
+    for _ in range(60):
+        rewards, terminated, truncated, infos = env.step(env.action_space.sample())[1:]
+        ended = terminated | truncated
+        np.testing.assert_allclose(rewards, infos["extrinsic_reward"] + infos["scaled_intrinsic_reward"])
+        if mode == AutoresetMode.DISABLED and ended.any():
+            env.reset(options={"reset_mask": ended})
+        steps += 3
+    assert is_a_step(env.bonus.replay)
+    # With NEXT_STEP every sixth step is none: it only resets.
+    assert env.bonus.replay.seen == (steps * 5 // 6 if mode == AutoresetMode.NEXT_STEP else steps)
+
+
+def test_a_single_environment_never_crosses_it_either():
+    env = VIME(gym.wrappers.TimeLimit(gym.make(CHAIN).unwrapped, 5), **FEW)
+    assert sum(ended for _, ended, _ in walk(env, 60)) == 12
+    assert is_a_step(env.bonus.replay) and env.bonus.replay.seen == 60
+
+
+def test_steps_that_only_reset_are_not_paid():
+    batched = gym.make_vec(
+        "explore/SparseCartPoleSwingup-v0", 4, vectorization_mode="vector_entry_point", max_episode_steps=7
+    )
+    env: Any = VIMEVector(batched, eta=1.0, **FEW)
+    env.reset(seed=0)
+    before = np.zeros(4, bool)
+    for _ in range(40):
+        terminated, truncated, infos = env.step(env.action_space.sample())[2:]
+        assert not infos["intrinsic_reward"][before].any()
+        if env.bonus.batches:
+            assert infos["intrinsic_reward"][~before].all()
+        before = terminated | truncated
+    assert before.any() or env.bonus.batches > 3
+
+
+def test_a_batch_in_evaluation_passes_through():
+    batched = gym.make_vec("explore/SparseMountainCar-v0", 4, vectorization_mode="vector_entry_point")
+    env: Any = VIMEVector(batched, **FEW)
+    env.training = False
+    env.reset(seed=0)
+    for _ in range(30):
+        rewards, infos = env.step(env.action_space.sample())[1::3]
+    assert not rewards.any() and not infos and env.bonus.replay.seen == 0
+
+
+class Nested(gym.Env):
+    """Observations and actions of every kind."""
+
+    observation_space = gym.spaces.Dict(
+        {"a": gym.spaces.Discrete(3), "b": gym.spaces.Tuple([gym.spaces.Box(-1, 1, (2,))])}
+    )
+    action_space = gym.spaces.MultiDiscrete([2, 3])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+def test_dictionaries_tuples_and_several_discrete_actions():
+    env = VIME(Nested(), **FEW)
+    assert sum(r for r, _, _ in walk(env, 50)) > 0 and env.bonus.replay.inputs.shape[1] == 5 + 5
+    batched: Any = VIMEVector(SyncVectorEnv([Nested] * 2), **FEW)
+    batched.reset(seed=0)
+    for _ in range(30):
+        rewards = batched.step(batched.action_space.sample())[1]
+    assert rewards.shape == (2,) and batched.bonus.batches > 0

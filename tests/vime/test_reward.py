@@ -1,0 +1,250 @@
+"""The bonus against what it is defined as, its order and its state."""
+
+import copy
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from explore import registry
+from explore.errors import InputError
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
+from explore.rng import Rng
+from explore.vime import IntrinsicReward, Transitions
+
+OBSERVATIONS, ACTIONS = spaces.Box(-10, 10, (2,)), spaces.Box(-1, 1, (1,))
+FEW: dict[str, Any] = {"updates": 20, "minimum": 20, "hidden": (8,)}
+
+
+def made(posterior="noisy-kfac", seed=3, **settings):
+    return IntrinsicReward(OBSERVATIONS, ACTIONS, seed=seed, posterior=posterior, **(FEW | settings))
+
+
+def transitions(n, seed=0, shift=0.0):
+    """Of a spring with friction, far from scale 1."""
+    rng = np.random.default_rng(seed)
+    observations = rng.normal(size=(n, 2)) * [3.0, 0.1] + [50.0 + shift, 0.0]
+    actions = rng.uniform(-1, 1, (n, 1))
+    x, v = observations.T
+    v_next = 0.9 * v - 0.01 * (x - 50) + 0.05 * actions[:, 0]
+    return Transitions(observations, actions, np.stack([x + v_next, v_next], 1))
+
+
+def with_batch(reward, n=60):
+    reward.batch(transitions(n))
+    return reward
+
+
+def test_nothing_is_paid_before_the_first_training():
+    reward = made(minimum=100)
+    for seed in (0, 1):
+        found = reward.batch(transitions(40, seed))
+        assert not found.raw.any() and not found.scaled.any() and "vime/dyn_nll_after" not in reward.metrics
+    reward.batch(transitions(40, 2))
+    found = reward.batch(transitions(40, 3))
+    assert (found.raw > 0).all() and (found.scaled > 0).all()
+
+
+@pytest.mark.parametrize("bonus", ["kl", "expected-gain", "variance"])
+def test_a_batch_is_scored_by_the_model_before_it(bonus):
+    reward = with_batch(made(bonus=bonus))
+    expected = reward.score(transitions(30, 1))
+    found = reward.batch(transitions(30, 1))
+    np.testing.assert_array_equal(found.raw, expected)
+    assert (reward.score(transitions(30, 1)) != expected).all()
+
+
+def test_the_divisor_is_the_mean_of_ten_medians_with_this_one():
+    reward = with_batch(made(eta=0.5, eta_decay=0.9))
+    medians: list[float] = []
+    for i in range(1, 14):
+        found = reward.batch(transitions(25, i))
+        medians.append(float(np.median(found.raw)))
+        divisor = np.mean(medians[-10:])
+        np.testing.assert_allclose(found.scaled, 0.5 * 0.9**i * found.raw / divisor, rtol=1e-12)
+        assert reward.metrics["vime/kl_divisor"] == pytest.approx(divisor)
+
+
+def test_other_divisors():
+    reward = with_batch(made(normalise="rms", eta=1.0))
+    found = [reward.batch(transitions(25, i)) for i in (1, 2)]
+    level = np.mean([np.mean(f.raw**2) for f in found]) ** 0.5
+    np.testing.assert_allclose(found[1].scaled, found[1].raw / level)
+    plain = with_batch(made(normalise="none", eta=2.0)).batch(transitions(25, 1))
+    np.testing.assert_allclose(plain.scaled, 2 * plain.raw)
+
+
+def test_kl_is_the_posteriors_gain_of_standardised_transitions():
+    reward, new = with_batch(made()), transitions(30, 1)
+    seen = transitions(60)
+    x, y = (np.concatenate([t.observations, t.actions], 1) for t in (seen, new)), (seen.following, new.following)
+    (x_seen, x_new), (y_seen, y_new) = x, y
+    tensors = [
+        torch.tensor((b - a.mean(0)) / a.std(0), dtype=torch.float32)[None]
+        for a, b in ((x_seen, x_new), (y_seen, y_new))
+    ]
+    batch = reward.dynamics.batch(*reward._tensors(new))
+    for ours, expected in zip(batch, tensors, strict=True):
+        np.testing.assert_allclose(ours, expected, atol=2e-4)
+    gain = reward.dynamics.posterior.gain(reward.dynamics.state.posterior, batch, reward.rng.stream("acquire", 1, 0))  # type: ignore[attr-defined]
+    np.testing.assert_allclose(reward.score(new), gain[0], rtol=1e-5)
+
+
+def test_expected_gain_and_variance_follow_from_the_samples():
+    new = transitions(30, 1)
+    for kind in ("expected-gain", "variance"):
+        reward = with_batch(made(bonus=kind, samples=7))
+        posterior, state = reward.dynamics.posterior, reward.dynamics.state.posterior
+        layers = posterior.sample(state, 7, reward.rng.stream("acquire", 1, 0))
+        out = posterior.net.output(layers, reward.dynamics.batch(*reward._tensors(new)).x)[0].double().numpy()
+        if kind == "variance":
+            expected = out.var(0, ddof=1).mean(-1)
+        else:
+            tau = float(posterior.likelihood.expected(state.common.noise))
+            expected = [0.5 * np.linalg.slogdet(np.eye(2) + tau * np.cov(out[:, i].T))[1] for i in range(30)]
+        np.testing.assert_allclose(reward.score(new), expected, rtol=1e-4)
+
+
+def test_scores_do_not_depend_on_the_chunks(monkeypatch):
+    reward = with_batch(made())
+    whole = reward.score(transitions(30, 1))
+    monkeypatch.setattr("explore.vime.reward.CHUNK", 7)
+    np.testing.assert_allclose(reward.score(transitions(30, 1)), whole, rtol=1e-4)
+
+
+def test_what_is_new_pays_more():
+    reward = made(updates=300, minimum=20)
+    for seed in range(4):
+        reward.batch(transitions(200, seed))
+    seen, new = (np.median(reward.score(transitions(100, 9, shift))) for shift in (0.0, 30.0))
+    assert new > 3 * seen
+
+
+def test_the_model_learns():
+    reward = made(updates=500)
+    reward.batch(transitions(500))
+    reward.batch(transitions(500, 1))
+    metrics = reward.metrics
+    assert metrics["vime/dyn_rmse_before"] < 0.3 and metrics["vime/dyn_coverage_95_before"] > 0.8
+
+
+@pytest.mark.parametrize("target", ["next", "difference"])
+@pytest.mark.parametrize("n_eff", [50.0, "replay"])
+def test_the_effective_data_size_is_the_posteriors(target, n_eff):
+    reward = with_batch(made(target=target, n_eff=n_eff), 40)
+    reward.batch(transitions(30, 1))
+    assert float(reward.dynamics.state.posterior.common.n_data) == (50.0 if n_eff == 50.0 else 70.0)
+    expected = (
+        transitions(40).following if target == "next" else transitions(40).following - transitions(40).observations
+    )
+    first = with_batch(made(target=target, n_eff=n_eff), 40)
+    np.testing.assert_allclose(first.dynamics.state.target_mean.flatten(), expected.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_step_by_step_the_divisor_is_of_finished_batches():
+    reward, data = made(interval=30, minimum=20, eta=1.0), [transitions(10, i) for i in range(12)]
+    found = [reward.step(t) for t in data]
+    assert reward.batches == 4 and not any(f.raw.any() for f in found[:3])
+    finished = [np.concatenate([f.raw for f in found[i : i + 3]]) for i in (3, 6, 9)]
+    first = found[3].raw / found[3].scaled  # of the first batch, scored by the model that was trained on it
+    np.testing.assert_allclose(first, first[0])
+    for i in (6, 9):
+        levels = [first[0], *(np.median(raw) for raw in finished[: i // 3 - 1])]
+        np.testing.assert_allclose(found[i].scaled, found[i].raw / np.mean(levels))
+
+
+@pytest.mark.parametrize("posterior", ["noisy-kfac", "bbb", "slang"])
+def test_restored_it_gives_the_same_bonuses(posterior):
+    reward = made(posterior, interval=25)
+    for i in range(4):
+        reward.batch(transitions(30, i))
+    reward.step(transitions(10, 5))
+    saved = {name: value.clone() for name, value in reward.state_dict().items()}
+    again = made(posterior, seed=99, interval=25)
+    again.load_state_dict(saved)
+    for i in range(6, 12):
+        ours, theirs = reward.step(transitions(10, i)), again.step(transitions(10, i))
+        np.testing.assert_array_equal(ours.raw, theirs.raw)
+        np.testing.assert_array_equal(ours.scaled, theirs.scaled)
+    assert again.metrics == reward.metrics
+
+
+def test_state_of_other_settings_is_refused():
+    with pytest.raises(InputError, match="does not belong here"):
+        made(hidden=(4,)).load_state_dict(with_batch(made()).state_dict())
+
+
+def test_a_posterior_of_the_users_own():
+    net = Net(mlp(3, [5, 5], 2))
+    posterior = registry.posterior("bbb", net, Gaussian(noise_std=0.5), samples=2)
+    assert (with_batch(made(posterior)).score(transitions(5)) > 0).all()
+    with pytest.raises(InputError, match="maps 4 numbers to 2.* must map 3 to 2"):
+        made(registry.posterior("bbb", Net(mlp(4, [5], 2)), Gaussian()))
+
+
+@pytest.mark.parametrize("posterior", ["ensemble", "mc-dropout", "map"])
+def test_without_a_density_there_is_no_kl_bonus(posterior):
+    with pytest.raises(InputError, match=f"{posterior} has none.*'expected-gain'"):
+        made(posterior)
+
+
+def test_an_ensemble_disagrees():
+    assert (with_batch(made("ensemble", bonus="expected-gain")).score(transitions(5, 1)) > 0).all()
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"eta": -1.0}, r"eta is -1.0; it must be in \[0, inf\)"),
+        ({"n_eff": 0}, r"n_eff is 0; it must be in \(0, inf\)"),
+        ({"updates": 0}, r"updates is 0; it must be in \[1, inf\)"),
+        ({"colour": 1}, "unknown setting 'colour'; allowed: .*eta"),
+        ({"posterior": "noisy"}, "unknown posterior 'noisy'"),
+    ],
+)
+def test_wrong_settings_say_what_is_allowed(wrong, message):
+    with pytest.raises(InputError, match=message):
+        made(**wrong)
+
+
+def test_wrong_words_too():
+    # In a process of its own, without the tests' type checks, which come before the library's.
+    code = """if True:
+        from gymnasium.spaces import Box
+        from explore.vime import IntrinsicReward
+        for wrong in ({"bonus": "surprise"}, {"normalise": "max"}, {"n_eff": "all"}, {"target": "last"}):
+            try:
+                IntrinsicReward(Box(-1, 1, (2,)), Box(-1, 1, (1,)), **wrong)
+            except ValueError as error:
+                print(error)"""
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert shown.splitlines() == [
+        "unknown bonus 'surprise'; allowed: expected-gain, kl, variance",
+        "unknown normalise 'max'; allowed: median, none, rms",
+        "n_eff is 'all'; it must be a positive number or 'replay'",
+        "unknown target 'last'; allowed: difference, next",
+    ]
+
+
+def test_a_model_that_failed_is_reported_and_its_bonus_stays_finite():
+    reward = with_batch(made())
+    broken = copy.deepcopy(transitions(30, 1))
+    broken.following[3] = np.inf
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = reward.batch(broken)
+        reward.batch(transitions(30, 2))
+    assert np.isfinite(found.scaled).all()
+    assert any("dynamics model failed" in str(w.message) for w in caught)
+
+
+def test_seeds_decide():
+    one, two, other = (with_batch(made(seed=s)).score(transitions(9, 1)) for s in (1, 1, 2))
+    assert (one == two).all() and (one != other).all()
+    assert Rng(0).stream("acquire", 1, 0).seed == 0

@@ -1,0 +1,234 @@
+"""VIME in stable-baselines3."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from sb3_contrib import TRPO
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common import env_checker
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+
+from explore.envs import ENVS
+from explore.errors import InputError
+from explore.vime import VIME, sb3
+
+FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "hidden": (4,), "capacity": 1000}
+POLE = "explore/SparseCartPoleSwingup-v0"
+
+
+def batched(name=POLE, n=3, mode=AutoresetMode.SAME_STEP, **settings) -> Any:
+    return sb3.BatchedVecEnv(
+        gym.make_vec(name, n, vectorization_mode="vector_entry_point", autoreset_mode=mode, **settings)
+    )
+
+
+def chain(limit=5):
+    return gym.wrappers.TimeLimit(gym.make("explore/Chain-v0").unwrapped, limit)
+
+
+def small(env, cls: Any = PPO, **settings):
+    return cls("MlpPolicy", env, n_steps=16, batch_size=16, seed=0, device="cpu", **settings)
+
+
+@pytest.mark.filterwarnings("ignore:Your observation .* has an unconventional shape")
+@pytest.mark.parametrize("name", ENVS)
+def test_stable_baselines3s_checker(name):
+    env_checker.check_env(VIME(gym.make(name), **FEW), skip_render_check=True)
+
+
+def test_a_batched_environment_is_like_several_single_ones():
+    ours: Any = batched(max_episode_steps=9)
+    theirs: Any = DummyVecEnv([lambda: gym.make(POLE, max_episode_steps=9)] * 3)
+    rng = np.random.default_rng(0)
+    for env in (ours, theirs):
+        env.seed(4)
+    np.testing.assert_array_equal(ours.reset(), theirs.reset())
+    ended = 0
+    for _ in range(40):
+        actions = rng.uniform(-1, 1, (3, 1)).astype(np.float32)
+        (o, r, d, infos), (o2, r2, d2, infos2) = ours.step(actions), theirs.step(actions)
+        np.testing.assert_allclose(o, o2, atol=1e-5)
+        np.testing.assert_array_equal(r, r2)
+        np.testing.assert_array_equal(d, d2)
+        for info, info2 in zip(infos, infos2, strict=True):
+            assert info.get("TimeLimit.truncated", False) == info2.get("TimeLimit.truncated", False)
+            if "terminal_observation" in info2:
+                np.testing.assert_allclose(info["terminal_observation"], info2["terminal_observation"], atol=1e-5)
+                ended += 1
+    assert ended >= 12
+
+
+def test_another_reset_mode_is_refused():
+    with pytest.raises(InputError, match="SAME_STEP"):
+        batched(mode=AutoresetMode.NEXT_STEP)
+
+
+class Keep(BaseCallback):
+    """Rewards, values and ends of each step, as they were before any bonus."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows: list[tuple[np.ndarray, ...]] = []
+
+    def _on_rollout_start(self):
+        self.rows = []
+
+    def _on_step(self):
+        names = ("rewards", "dones", "new_obs")
+        self.rows.append(tuple(np.array(self.locals[name]) for name in names))
+        return True
+
+
+@pytest.mark.parametrize("cls", [PPO, TRPO])
+def test_the_callback_pays_before_returns_are_computed(cls):
+    callback, keep = sb3.VIMECallback(eta=0.7, **FEW), Keep()
+    model = small(VecMonitor(batched("explore/SparseDoublePendulum-v0", 4)), cls, gae_lambda=1.0, gamma=0.9)
+    model.learn(2 * 16 * 4, [keep, callback])
+    buffer = model.rollout_buffer  # flattened by the training, but for the rewards
+    values, found, advantages = (a.reshape(4, 16).T for a in (buffer.values, buffer.returns, buffer.advantages))
+    rewards = np.stack([row[0] for row in keep.rows])
+    bonus = buffer.rewards - rewards
+    assert (bonus > 0).all()
+    # With lambda = 1 the returns are discounted sums, closed by the last value.
+    returns, total = np.zeros_like(rewards), callback.locals["values"].numpy()[:, 0]
+    for t in reversed(range(16)):
+        total = buffer.rewards[t] + 0.9 * total
+        returns[t] = total
+    np.testing.assert_allclose(found, returns, rtol=1e-4)
+    np.testing.assert_allclose(advantages, returns - values, rtol=1e-3, atol=1e-3)
+    assert callback.bonus.batches == 2
+
+
+def test_the_callback_learns_whole_episodes_only():
+    callback = sb3.VIMECallback(**FEW)
+    model = small(make_vec_env(chain, 3))
+    model.learn(3 * 16 * 2, callback)
+    replay = callback.bonus.replay
+    places = [t.argmax(1) for t in (replay.inputs[:, : replay.next.shape[1]], replay.next)]
+    assert len(replay) == 96 and ((places[0] - places[1]).abs() <= 1).all()
+
+
+def test_episode_returns_stay_the_environments():
+    envs = {
+        "callback": make_vec_env(chain, 2),
+        "vector": sb3.VIMEVecEnv(make_vec_env(chain, 2), eta=100.0, interval=20, **FEW),
+        "single": sb3.monitored(chain(), eta=100.0, interval=20, **FEW),
+    }
+    for name, env in envs.items():
+        model = small(env)
+        model.learn(128, sb3.VIMECallback(eta=100.0, **FEW) if name == "callback" else None)
+        assert model.ep_info_buffer and all(info["r"] <= 5 for info in model.ep_info_buffer), name
+
+
+def test_what_is_logged():
+    callback = sb3.VIMECallback(eta=100.0, **FEW)
+    model = small(make_vec_env(chain, 2))
+    logged: dict[str, Any] = {}
+
+    class Peek(BaseCallback):
+        def _on_step(self):
+            return True
+
+        def _on_rollout_end(self):
+            logged.update(self.logger.name_to_value)
+
+    model.learn(64, [callback, Peek()])
+    expected = {"bonus_mean", "bonus_median", "bonus_max", "eta", "kl_divisor", "dyn_nll_before", "dyn_rmse_after"}
+    assert {f"vime/{name}" for name in expected} <= logged.keys()
+    assert logged["rollout/ep_intrinsic_mean"] > 5 >= logged["rollout/ep_extrinsic_mean"]
+
+
+def test_a_vector_wrapper_pays_every_step_and_not_in_evaluation():
+    env = sb3.VIMEVecEnv(batched(n=3, max_episode_steps=6), eta=1.0, interval=15, **FEW)
+    env.reset()
+    paid = []
+    for _ in range(20):
+        _, rewards, dones, infos = env.step(np.zeros((3, 1), np.float32))
+        paid.append(rewards)
+        assert [i["extrinsic_reward"] + i["scaled_intrinsic_reward"] for i in infos] == pytest.approx(rewards)
+    assert not np.any(paid[:5]) and np.all(paid[5:]) and env.bonus.replay.seen == 60
+    env.training = False
+    assert not env.step(np.zeros((3, 1), np.float32))[1].any() and env.bonus.replay.seen == 60
+
+
+def test_terminal_observations_are_the_ones_learnt():
+    env = sb3.VIMEVecEnv(make_vec_env(chain, 2), interval=1000, **FEW)
+    env.reset()
+    for _ in range(30):
+        env.step(np.ones(2, int))
+    replay = env.bonus.replay
+    places = [t.argmax(1) for t in (replay.inputs[:, : replay.next.shape[1]], replay.next)]
+    assert len(replay) == 60 and (places[1] - places[0] == 1).all() and int(places[1].max()) == 6
+
+
+def test_beside_vecnormalize_the_model_sees_the_raw_observations():
+    callback = sb3.VIMECallback(**FEW)
+    env = VecNormalize(VecMonitor(batched("explore/SparseMountainCar-v0", 2, max_episode_steps=10)), norm_reward=False)
+    keep = Keep()
+    small(env).learn(16 * 2 * 2, [callback, keep])
+    raw = env.get_original_obs()
+    np.testing.assert_allclose(callback.bonus.replay.last(2)[1].numpy(), raw, rtol=1e-5)
+    x = callback.bonus.replay.inputs[:, 0]
+    assert float(x.abs().max()) < 1.5  # the valley; standardised positions of so few steps reach further
+
+
+def test_sac_pays_when_it_samples():
+    env = VecMonitor(batched("explore/SparseMountainCar-v0", 2))
+    kwargs = {"eta": 0.5, "interval": 40, **FEW}
+    model = SAC(
+        "MlpPolicy", env, replay_buffer_class=sb3.VIMEReplayBuffer, replay_buffer_kwargs=kwargs, learning_starts=60,
+        buffer_size=500, batch_size=8, seed=0, device="cpu", policy_kwargs={"net_arch": [8]},
+    )  # fmt: skip
+    model.learn(100)
+    buffer: Any = model.replay_buffer
+    assert not buffer.rewards.any() and buffer.bonus.batches == 2
+    np.random.seed(0)
+    samples = buffer.sample(16)
+    assert (samples.rewards > 0).all()
+    bonus = buffer.bonus
+    state = {name: value.clone() for name, value in bonus.state_dict().items()}
+    bonus.seed(1)
+    np.random.seed(0)
+    assert not buffer.sample(16).rewards.any()  # a model that knows nothing yet
+    bonus.load_state_dict(state)
+    np.random.seed(0)
+    np.testing.assert_array_equal(buffer.sample(16).rewards, samples.rewards)
+
+
+def test_sac_with_vecnormalize_normalises_after_the_bonus():
+    env = VecNormalize(VecMonitor(batched("explore/SparseMountainCar-v0", 2)), norm_reward=False)
+    model = SAC(
+        "MlpPolicy", env, replay_buffer_class=sb3.VIMEReplayBuffer, replay_buffer_kwargs={"interval": 40, **FEW},
+        learning_starts=60, buffer_size=500, batch_size=8, seed=0, device="cpu", policy_kwargs={"net_arch": [8]},
+    )  # fmt: skip
+    model.learn(80)
+    buffer: Any = model.replay_buffer
+    np.random.seed(0)
+    raw = buffer.sample(8)
+    np.random.seed(0)
+    scaled = buffer.sample(8, env)
+    np.testing.assert_allclose(env.normalize_obs(raw.observations.numpy()), scaled.observations, rtol=1e-5)
+    np.testing.assert_array_equal(raw.rewards, scaled.rewards)
+
+
+def test_each_algorithm_has_its_way():
+    model = SAC("MlpPolicy", batched(n=1), device="cpu", buffer_size=10)
+    with pytest.raises(InputError, match="on-policy.*VIMEReplayBuffer"):
+        model.learn(1, sb3.VIMECallback(**FEW))
+    with pytest.raises(InputError, match="dictionaries"):
+        sb3.VIMEReplayBuffer(10, gym.spaces.Dict({}), gym.spaces.Discrete(2))
+
+
+def test_a_trained_policy_is_evaluated_without_the_bonus():
+    env = sb3.VIMEVecEnv(make_vec_env(chain, 1), eta=1000.0, interval=20, **FEW)
+    model = small(env)
+    model.learn(64)
+    env.training = False
+    mean, _ = evaluate_policy(model, env, n_eval_episodes=3)
+    assert mean <= 5

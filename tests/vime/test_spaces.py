@@ -1,0 +1,67 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, iterate
+
+from explore.errors import InputError
+from explore.vime.spaces import Vectors
+
+NESTED = spaces.Dict(
+    {
+        "speed": spaces.Box(-1, 1, (2, 3)),
+        "gear": spaces.Discrete(4, start=-1),
+        "keys": spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[1, 0]), spaces.MultiBinary(3))),
+    }
+)
+SPACES = [NESTED, *NESTED.spaces.values(), spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]))]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda s: type(s).__name__)
+def test_vectors_are_gymnasiums(space):
+    vectors, batched = Vectors(space, "observations"), batch_space(space, 5)
+    batched.seed(0)
+    sample = batched.sample()
+    expected = np.stack([spaces.flatten(space, one) for one in iterate(batched, sample)])
+    found = vectors.many(sample)
+    assert found.dtype == np.float32 and found.shape == (5, vectors.size)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_array_equal(vectors.one(next(iter(iterate(batched, sample)))), found[:1])
+
+
+def test_a_vector_is_a_copy():
+    values = np.zeros((2, 3), np.float32)
+    found = Vectors(spaces.Box(-1, 1, (3,)), "observations").many(values)
+    values += 1
+    assert not found.any()
+
+
+@pytest.mark.parametrize("space", [spaces.Box(0, 255, (8, 8, 3), np.uint8), spaces.Text(4), spaces.Sequence(NESTED)])
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_is_no_vector_is_refused(space, inside):
+    with pytest.raises(InputError, match="observations.*(encoder|allowed)"):
+        Vectors(spaces.Dict({"part": space}) if inside else space, "observations")
+
+
+def mean_colour(images):
+    return np.asarray(images).mean((1, 2)) / 255
+
+
+def test_an_encoder_takes_images():
+    vectors = Vectors(spaces.Box(0, 255, (8, 8, 3), np.uint8), "observations", mean_colour)
+    assert vectors.size == 3 and vectors.many(np.full((4, 8, 8, 3), 255, np.uint8)).tolist() == [[1.0] * 3] * 4
+
+
+def test_an_encoder_must_give_vectors():
+    with pytest.raises(InputError, match=r"array \[n, D\]"):
+        Vectors(spaces.Box(0, 255, (8, 8, 3), np.uint8), "observations", lambda images: images)
+
+
+def test_an_encoder_by_name():
+    vectors = Vectors(spaces.Box(-1, 1, (2,)), "observations", "numpy:square")
+    np.testing.assert_array_equal(vectors.one(np.array([0.5, -1.0])), [[0.25, 1.0]])
+
+
+def test_chain_actions():
+    env = gym.make("explore.envs:explore/Chain-v0")
+    assert Vectors(env.action_space, "actions").many(np.array([1, 0, 1])).tolist() == [[0, 1], [1, 0], [0, 1]]

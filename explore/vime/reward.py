@@ -159,7 +159,7 @@ class IntrinsicReward:
 
     def score(self, transitions: Transitions, call: int = 0) -> Float[Array, " n"]:
         """The raw bonus under the model as it stands, 0 before its first training; stores and learns nothing."""
-        return self._raw(*self._tensors(transitions), call)
+        return self._raw(*self.tensors(transitions), call)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
         """The bonus, eta * raw / divisor; 0 where there is no divisor yet."""
@@ -168,7 +168,7 @@ class IntrinsicReward:
     def batch(self, transitions: Transitions) -> Reward:
         """The bonus of a whole batch, divided by a level that counts it, as in the paper; then learns from it."""
         raw = self.score(transitions)
-        self.replay.add(*self._tensors(transitions))
+        self.replay.add(*self.tensors(transitions))
         if self._trained:
             self._levels.append(self._level(raw))
         reward = Reward(raw, self.scaled(raw))
@@ -182,7 +182,7 @@ class IntrinsicReward:
         """
         raw = self.score(transitions, len(self._open) + 1)
         reward = Reward(raw, self.scaled(raw))
-        self.replay.add(*self._tensors(transitions))
+        self.replay.add(*self.tensors(transitions))
         self._open.append(raw)
         if sum(map(len, self._open)) >= self.bonus.interval:
             raws, self._open = np.concatenate(self._open), []
@@ -278,6 +278,6 @@ class IntrinsicReward:
     def _newest(self, n: int) -> tuple[Tensor, Tensor]:
         return self.replay.last(min(n, len(self.replay)))
 
-    def _tensors(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
+    def tensors(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
         inputs = np.concatenate([transitions.observations, transitions.actions], 1)
         return self.rng.tensor(inputs), self.rng.tensor(transitions.following)

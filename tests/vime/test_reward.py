@@ -89,7 +89,7 @@ def test_kl_is_the_posteriors_gain_of_standardised_transitions():
         torch.tensor((b - a.mean(0)) / a.std(0), dtype=torch.float32)[None]
         for a, b in ((x_seen, x_new), (y_seen, y_new))
     ]
-    batch = reward.dynamics.batch(*reward._tensors(new))
+    batch = reward.dynamics.batch(*reward.tensors(new))
     for ours, expected in zip(batch, tensors, strict=True):
         np.testing.assert_allclose(ours, expected, atol=2e-4)
     gain = reward.dynamics.posterior.gain(reward.dynamics.state.posterior, batch, reward.rng.stream("acquire", 1, 0))  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def test_expected_gain_and_variance_follow_from_the_samples():
         reward = with_batch(made(bonus=kind, samples=7))
         posterior, state = reward.dynamics.posterior, reward.dynamics.state.posterior
         layers = posterior.sample(state, 7, reward.rng.stream("acquire", 1, 0))
-        out = posterior.net.output(layers, reward.dynamics.batch(*reward._tensors(new)).x)[0].double().numpy()
+        out = posterior.net.output(layers, reward.dynamics.batch(*reward.tensors(new)).x)[0].double().numpy()
         if kind == "variance":
             expected = out.var(0, ddof=1).mean(-1)
         else:

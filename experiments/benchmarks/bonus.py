@@ -1,0 +1,90 @@
+"""What the intrinsic reward costs: scoring a rollout, and the model's updates after it.
+
+    python experiments/benchmarks/bonus.py
+
+5000 transitions of a 17-dimensional observation and a 6-dimensional action, a dynamics model with 32 hidden units, 10
+weight samples and otherwise the posterior's `vime` preset; 500 updates on batches of 10. For scale, "one by one" is
+what VIME's own code does: for every transition an update from the state before, and the KL divergence between the two;
+timed on some of them. Processor time of one thread, as the machine may be shared; medians.
+Writes results/bonus.csv and .md.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+import torch
+from gymnasium.spaces import Box
+
+from explore.shapes import Batch
+from explore.vime import IntrinsicReward, Transitions
+
+HERE = Path(__file__).parent
+POSTERIORS = ("noisy-kfac", "noisy-ekfac", "slang", "vogn", "whvi", "bbb")
+
+
+def transitions(n: int, observations: int, actions: int) -> Transitions:
+    rng = np.random.default_rng(0)
+    o, a = rng.normal(size=(n, observations)), rng.uniform(-1, 1, (n, actions))
+    return Transitions(o, a, np.tanh(o + a @ rng.normal(size=(actions, observations))))
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    work()
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return statistics.median(times)
+
+
+def measure(name: str, n: int, observations: int, actions: int, alone: int, repeats: int) -> dict[str, float | str]:
+    spaces = Box(-np.inf, np.inf, (observations,)), Box(-1.0, 1.0, (actions,))
+    reward = IntrinsicReward(*spaces, posterior=name)
+    data = transitions(n, observations, actions)
+    reward.batch(data)
+    posterior, state = reward.dynamics.posterior, reward.dynamics.state.posterior
+    batch = reward.dynamics.batch(*reward.tensors(data))
+
+    def one_by_one() -> None:
+        for i in range(alone):
+            one = Batch(batch.x[:, i : i + 1], batch.y[:, i : i + 1])
+            new, _ = posterior.update(state, one, reward.rng.stream("fit", i))
+            posterior.kl(new, state)  # type: ignore[attr-defined]
+
+    score = seconds(lambda: reward.score(data), repeats)
+    single = seconds(one_by_one, 1) / alone * n
+    updates = seconds(lambda: reward.dynamics.train(reward.replay, reward.rng.stream("fit", 0)), repeats)
+    return {
+        "posterior": name, "score_s": score, "updates_s": updates, "iteration_s": score + updates,
+        "one_by_one_s": single, "times_faster": single / score,
+    }  # fmt: skip
+
+
+@click.command()
+@click.option("--transitions", "n", type=click.IntRange(min=1), default=5000, show_default=True)
+@click.option("--alone", type=click.IntRange(min=1), default=200, show_default=True, help="Timed one by one.")
+@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
+def main(n: int, alone: int, repeats: int) -> None:
+    """Measure all posteriors and write the table."""
+    torch.set_num_threads(1)
+    rows = []
+    for name in POSTERIORS:
+        rows.append(measure(name, n, 17, 6, alone, repeats))
+        click.echo(rows[-1])
+    table = pd.DataFrame(rows)
+    table.to_csv(HERE / "results" / "bonus.csv", index=False, float_format="%.4g")
+    lines = ["| " + " | ".join(table.columns) + " |", "|---" * len(table.columns) + "|"]
+    lines += ["| " + " | ".join(v if isinstance(v, str) else f"{v:.3g}" for v in row) + " |" for row in table.values]
+    (HERE / "results" / "bonus.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

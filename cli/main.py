@@ -11,6 +11,7 @@ COMMANDS = {
     "active": "explore.cli.active",
     "compare": "explore.cli.compare",
     "list": "explore.cli.listing",
+    "rl": "explore.cli.rl",
 }
 
 

@@ -21,8 +21,8 @@ _DATA = (
         "--task", type=click.Choice(["regression", "classification"]), help="For FILE.  [default: regression]"
     ),
 )
-_RUN = (
-    click.option("--samples", type=click.IntRange(min=2), default=100, help="Weight samples for predictions."),
+_SAMPLES = click.option("--samples", type=click.IntRange(min=2), default=100, help="Weight samples for predictions.")
+_SESSION = (
     click.option("--device", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
     click.option("--threads", type=POSITIVE, help="Processor threads.  [default: 1]"),
     click.option("--out", default="runs", type=click.Path(file_okay=False), help="Folder of the run folders."),
@@ -39,8 +39,13 @@ def data(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How well to predict, and all of `session`."""
+    return _all((_SAMPLES, *_SESSION), command)
+
+
+def session(command: Callable[..., Any]) -> Callable[..., Any]:
     """Where and how to compute, and what to do with the result."""
-    return _all(_RUN, command)
+    return _all(_SESSION, command)
 
 
 def check_resume(ctx: click.Context) -> None:

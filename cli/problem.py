@@ -51,13 +51,13 @@ def _widths(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def parameters(texts: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(key, value) of each `-p key=value`."""
+def parameters(texts: tuple[str, ...], option: str = "-p") -> list[tuple[str, str]]:
+    """(key, value) of each `-p key=value`, or another option's."""
     found = []
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            raise InputError(f"-p takes KEY=VALUE; got {text!r}")
+            raise InputError(f"{option} takes KEY=VALUE; got {text!r}")
         found.append((key, value))
     return found
 
@@ -94,7 +94,7 @@ def _likelihood(dataset: data.Dataset) -> str:
 
 def likelihood(settings: Settings) -> Likelihood:
     """The likelihood of a run."""
-    made: Likelihood = LIKELIHOODS[settings["likelihood"]](**_tuples(settings["likelihood_settings"]))
+    made: Likelihood = LIKELIHOODS[settings["likelihood"]](**tuples(settings["likelihood_settings"]))
     return made
 
 
@@ -103,7 +103,7 @@ def posterior(settings: Settings, dataset: data.Dataset, name: str, own: Setting
     classes = len(dataset.classes)
     outputs = {0: dataset.y.shape[-1], 2: 1}.get(classes, classes)
     net = Net(mlp(dataset.x.shape[1], settings["hidden"], outputs))
-    made: Predictive = registry.find("posteriors", name)(net=net, likelihood=likelihood(settings), **_tuples(own))
+    made: Predictive = registry.find("posteriors", name)(net=net, likelihood=likelihood(settings), **tuples(own))
     return made
 
 
@@ -112,6 +112,6 @@ def fields(record: Any) -> Settings:
     return {name: getattr(record, name) for name in registry.settings_of(type(record))}
 
 
-def _tuples(settings: Settings) -> Settings:
-    """JSON makes lists of tuples."""
+def tuples(settings: Settings) -> Settings:
+    """With tuples where JSON has made lists of them."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}

@@ -1,0 +1,228 @@
+"""Environments, algorithm and bonus from settings that JSON can hold."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import make_dataclass
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from sb3_contrib import TRPO
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor
+
+import explore.envs  # noqa: F401  (registers its environments)
+from explore import registry
+from explore.cli import problem
+from explore.cli.problem import Settings
+from explore.errors import InputError
+from explore.vime.dynamics import Settings as Dynamics
+from explore.vime.reward import Bonus, IntrinsicReward
+from explore.vime.sb3 import BatchedVecEnv, VIMEReplayBuffer
+
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"trpo": TRPO, "ppo": PPO, "sac": SAC}
+ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
+# Options that are settings as they stand.
+PLAIN = ("env", "algo", "posterior", "timesteps", "seed", "seeds", "vec_normalize", "eval_freq", "checkpoint_freq")
+# Options of the bonus; -p vime.KEY sets the rest of it.
+OWN = ("eta", "bonus", "normalise", "n_eff")
+# What is set elsewhere, and a memory layout whose replay cannot be saved in part.
+HIDDEN = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "optimize_memory_usage"}
+POLICY = {"net_arch": tuple[int, ...], "activation": Literal["tanh", "relu", "elu"], "log_std_init": float}
+
+
+def resolve(options: Mapping[str, Any]) -> Settings:
+    """The settings that command-line options ask for, every default filled in.
+
+    Raises:
+        InputError: for options that contradict each other, an unknown name or a value of the wrong type.
+    """
+    if options["env"] is None:
+        raise InputError("give --env, an environment from `explore list envs` or any other of Gymnasium")
+    copies = options["n_envs"] or (10 if options["algo"] == "trpo" else 1)
+    settings = {"command": "rl"} | {name: options[name] for name in PLAIN}
+    return settings | {
+        "n_envs": copies,
+        "env_kwargs": dict(_environment_argument(text) for text in options["env_kwargs"]),
+        "algo_settings": _algorithm_settings(options, copies),
+        "vime": _vime(options),
+    }
+
+
+def _environment_argument(text: str) -> tuple[str, Any]:
+    key, colon, value = text.partition(":")
+    if not (key and colon):
+        raise InputError(f"--env-kwargs takes KEY:VALUE; got {text!r}")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def _algorithm_settings(options: Mapping[str, Any], copies: int) -> Settings:
+    """Arguments of the algorithm's constructor that can be written as text, and of its policy."""
+    cls = ALGORITHMS[options["algo"]]
+    known = {
+        name: (hint, parameter.default)
+        for name, parameter in inspect.signature(cls).parameters.items()
+        if name not in HIDDEN and not name.startswith("_") and (hint := _writable(parameter.annotation)) is not None
+    }
+    allowed = {name: hint for name, (hint, _) in known.items()} | POLICY
+    given = _parse(allowed, problem.parameters(options["algo_parameters"], "--algo-param"))
+    found = {name: default for name, (_, default) in known.items()}
+    if options["algo"] == "trpo":
+        found |= _paper(given.get("n_steps", 5000 // copies) * copies, copies)
+    if options["algo"] == "sac":  # more room than there are steps would only cost memory
+        found["buffer_size"] = min(found["buffer_size"], options["timesteps"])
+    return found | given
+
+
+def _paper(batch: int, copies: int) -> Settings:
+    """TRPO as in VIME (Houthooft et al. 2016), but for the critic, which they did not have, and more damping."""
+    return {
+        "n_steps": batch // copies, "batch_size": min(500, batch), "gamma": 0.99, "gae_lambda": 1.0, "target_kl": 0.01,
+        "cg_max_steps": 10, "cg_damping": 0.1, "line_search_shrinking_factor": 0.8, "line_search_max_iter": 15,
+        "net_arch": [32], "activation": "tanh", "log_std_init": 0.0,
+    }  # fmt: skip
+
+
+def _writable(hint: Any) -> Any:
+    """What of a type can be written as text; None: nothing."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    options = [a for a in (typing.get_args(hint) if union else (hint,)) if a in (int, float, bool, str)]
+    if not options:
+        return None
+    return typing.Union[*options, type(None)] if type(None) in typing.get_args(hint) else typing.Union[*options]  # noqa: UP007
+
+
+def _parse(allowed: Mapping[str, Any], texts: list[tuple[str, str]]) -> Settings:
+    """Typed values of texts; tuples as lists, as JSON will have them."""
+    found = registry.parse(make_dataclass("Allowed", list(allowed.items())), texts)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
+
+
+def _vime(options: Mapping[str, Any]) -> Settings | None:
+    """The arguments of `IntrinsicReward`; None: no bonus."""
+    own = {name: options[name] for name in OWN if options[name] is not None}
+    texts = problem.parameters(options["parameters"])
+    if options["posterior"] == "none":
+        if own or texts:
+            first = "-p" if texts else "--" + next(iter(own)).replace("_", "-")
+            raise InputError(f"--posterior none gives no bonus; leave out {first}")
+        return None
+    prefix = "vime."
+    hints = registry.settings_of(Bonus) | registry.settings_of(Dynamics)
+    if "n_eff" in own:
+        own |= _parse({"n_eff": hints["n_eff"]}, [("n_eff", own["n_eff"])])
+    allowed = {name: hint for name, hint in hints.items() if name not in OWN} | {"encoder": str}
+    given = own | _parse(allowed, [(k.removeprefix(prefix), v) for k, v in texts if k.startswith(prefix)])
+    cls = registry.find("posteriors", options["posterior"])
+    settings = registry.parse(cls, [(k, v) for k, v in texts if not k.startswith(prefix)])
+
+    encoder = {"encoder": given.pop("encoder")} if "encoder" in given else {}
+    tuples = problem.tuples(given)
+    bonus = Bonus(**{k: v for k, v in tuples.items() if k in registry.settings_of(Bonus)})
+    rest = {k: v for k, v in tuples.items() if k in registry.settings_of(Dynamics)}
+    dynamics = Dynamics(posterior=options["posterior"], posterior_settings=settings, **rest)
+    found = problem.fields(bonus) | problem.fields(dynamics) | encoder
+    # Sizes do not matter for what the settings are.
+    return found | {"posterior": options["posterior"], "posterior_settings": problem.fields(dynamics.build(1, 1))}
+
+
+def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
+    """A single environment.
+
+    Raises:
+        InputError: when there is none of that name, or it refuses its arguments.
+    """
+    try:
+        return gym.make(_spec(settings["env"]), **settings["env_kwargs"], **more)
+    except (TypeError, ImportError, gym.error.Error) as error:
+        raise InputError(f"cannot make {settings['env']}: {error}") from error
+
+
+def environments(settings: Settings, copies: int) -> VecEnv:
+    """Copies of the environment, with episodes monitored; batched where it can be.
+
+    Raises:
+        InputError: as `environment`.
+    """
+    spec = _spec(settings["env"])
+    if spec.vector_entry_point is not None:
+        try:
+            made = gym.make_vec(
+                spec, copies, vectorization_mode="vector_entry_point", autoreset_mode="SameStep",
+                **settings["env_kwargs"],
+            )  # fmt: skip
+            return VecMonitor(BatchedVecEnv(made))
+        except TypeError:  # Gymnasium's own know no other mode than NEXT_STEP
+            pass
+    return make_vec_env(lambda: environment(settings), copies)
+
+
+def _spec(name: str) -> EnvSpec:
+    module, _, identifier = name.rpartition(":")
+    try:
+        if module:
+            importlib.import_module(module)
+        return gym.spec(identifier)
+    except (ImportError, gym.error.Error) as error:
+        raise InputError(
+            f"unknown environment {name!r}: {error} (allowed: what `explore list envs` shows, "
+            "what Gymnasium has registered, and module:ID)"
+        ) from error
+
+
+def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, device: str) -> BaseAlgorithm:
+    """The algorithm with a fresh policy.
+
+    Raises:
+        InputError: when it refuses the environment or its settings.
+    """
+    own = dict(settings["algo_settings"])
+    policy: dict[str, Any] = {name: own.pop(name) for name in POLICY if name in own}
+    if "activation" in policy:
+        policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
+    if settings["algo"] == "sac" and settings["vime"]:
+        vime = problem.tuples(settings["vime"])
+        own |= {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": {"seed": bonus_seed, **vime}}
+    kind = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
+    if isinstance(env.observation_space, spaces.Dict):
+        kind = "MultiInputPolicy"
+    try:
+        return ALGORITHMS[settings["algo"]](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **own)
+    except (AssertionError, ValueError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{settings['algo']} refuses {settings['env']} or these settings: {error}") from error
+
+
+def intrinsic_reward(settings: Settings, env: VecEnv, seed: int, device: str) -> IntrinsicReward:
+    """A fresh bonus."""
+    vime = problem.tuples(settings["vime"])
+    return IntrinsicReward(env.observation_space, env.action_space, seed=seed, device=device, **vime)
+
+
+def batch(settings: Settings, model: BaseAlgorithm) -> int:
+    """Steps of an iteration: those between two updates of policy or, off-policy, of the dynamics model."""
+    if isinstance(model, OnPolicyAlgorithm):
+        return model.n_steps * model.n_envs
+    return int((settings["vime"] or {"interval": Bonus.interval})["interval"])
+
+
+def derived(*keys: int) -> int:
+    """A seed that SB3 takes; neighbours in the keys have nothing in common."""
+    return int(np.random.SeedSequence(keys).generate_state(1)[0] >> 1)

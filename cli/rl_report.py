@@ -1,0 +1,83 @@
+"""What a run of `explore rl` says at its end: a table, a JSON object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from rich.table import Table
+
+from explore.cli.estimate import estimate
+from explore.cli.problem import Settings
+from explore.record import plain
+
+LAST = 10  # iterations that say how well a policy does in the end
+COLUMNS = {
+    "return": f"return, last {LAST}",
+    "success": f"success, last {LAST}",
+    "paid": f"iterations paid, last {LAST}",
+    "first_paid": "first paid",
+    "seconds": "seconds",
+    "bonus_share": "bonus's share",
+}
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    """What each seed's last iterations earn, and when the environment first paid."""
+    return [_seed(seed, rows) for seed, rows in pd.read_csv(folder / "results.csv").groupby("seed")]
+
+
+def _seed(seed: Any, rows: pd.DataFrame) -> dict[str, Any]:
+    last, paid = rows.tail(LAST), rows[rows.extrinsic_total > 0]
+    return {
+        "seed": int(seed),
+        "return": float(last.ep_extrinsic_mean.mean()),  # an iteration in which no episode ended says nothing
+        "success": float(last.success.mean()),
+        "paid": float((last.extrinsic_total > 0).mean()),
+        "first_paid": int(paid.iteration.iloc[0]) if len(paid) else None,
+        "seconds": round(float(rows.seconds.sum()), 3),
+        "bonus_share": float((rows.bonus_share * rows.seconds).sum(skipna=False) / rows.seconds.sum()),
+    }
+
+
+def table(found: list[dict[str, Any]]) -> Table:
+    """A row a seed, and their means with standard errors."""
+    shown = Table("seed", *COLUMNS.values())
+    for column in shown.columns:
+        column.justify = "right"
+    for row in found:
+        shown.add_row(str(row["seed"]), *(_text(row[name], name) for name in COLUMNS))
+    if len(found) > 1:
+        means = [
+            "" if name == "first_paid" else estimate(torch.tensor([row[name] for row in found])).text(_places(name))
+            for name in COLUMNS
+        ]
+        shown.add_section()
+        shown.add_row("mean ± s.e.", *means)
+    return shown
+
+
+def _text(value: float | None, name: str) -> str:
+    return "never" if value is None else f"{value:.{_places(name)}f}"
+
+
+def _places(name: str) -> int:
+    return {"return": 3, "first_paid": 0, "seconds": 1}.get(name, 2)
+
+
+def summary(found: list[dict[str, Any]], settings: Settings, folder: Path) -> dict[str, Any]:
+    """The result as JSON can hold it (null: unknown).
+
+    Of the last iterations: `return` is the mean of the episodes' extrinsic returns, `success` the share of episodes
+    with a positive reward, `paid` the share of iterations with one; `first_paid` is the first iteration with one, or
+    null.
+    """
+    vime = settings["vime"] or {}
+    own = {name: settings[name] for name in ("env", "algo", "posterior")}
+    own |= {name: vime.get(name) for name in ("bonus", "eta")}
+    names = [name for name in COLUMNS if name != "first_paid"]
+    overall = {name: estimate(torch.tensor([row[name] for row in found]))._asdict() for name in names}
+    overall["solved"] = sum(row["paid"] == 1 for row in found)
+    return plain(own | {"seeds": found, "overall": overall, "run": str(folder)})

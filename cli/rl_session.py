@@ -1,0 +1,98 @@
+"""One start of `explore rl`: a new run or the rest of one, from its options to its report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from explore.cli import rl_recording as recording
+from explore.cli import rl_report as report
+from explore.cli import start
+from explore.cli.problem import Settings
+from explore.cli.rl_callbacks import RunWriter
+from explore.cli.rl_problem import resolve
+from explore.cli.rl_recording import Position, Recorder
+from explore.cli.rl_training import Training
+
+
+def run(options: Mapping[str, Any]) -> int:
+    """Do what the options ask for; the exit code: 0, or 130 after Ctrl-C."""
+    silent = options["quiet"] or options["as_json"]
+    old, device, now, changes = start.start(options, "rl")
+    settings = old.config["settings"] if old else resolve(options)
+    position = Position(**old.state) if old else Position()
+    # Before there is a folder: wrong settings leave none.
+    training = _training(settings, position, device, old.folder if old else None)
+    if old:
+        notes = [f"{old.folder}: {_where(settings, position)} is done.", *changes]
+        if training:
+            old.resumed(now)
+    else:
+        notes = [f"{settings['algo']} on {settings['env']} with {_bonus(settings)} on {device}"]
+    if not options["quiet"]:
+        for note in notes:
+            click.echo(note, err=True)
+
+    parts = ("rl", settings["env"], settings["algo"], settings["posterior"])
+    here = old or start.create(options, parts, settings, position.state(), now)
+    recorder: Recorder | None = None
+    with here, start.progress("seed {task.description}", silent) as progress:
+        total = settings["seeds"] * settings["timesteps"]
+        task = progress.add_task("", total=total)
+        try:
+            while training:
+                recorder = Recorder(here, settings, training, position)
+                progress.update(task, description=str(settings["seed"] + position.done))
+                progress.update(task, completed=position.done * settings["timesteps"] + position.timesteps)
+                recording.begin(here, settings, position.done)
+                training.learn(
+                    RunWriter(here, recording.series(settings, position.done)), position.iteration,
+                    on_step=lambda steps: progress.advance(task, steps),
+                    before_log=recorder.evaluate, after_log=recorder.keep,
+                )  # fmt: skip
+                training.close()
+                position = recorder.position
+                training = _training(settings, position, device, None)
+        except KeyboardInterrupt:
+            return start.interrupted("rl", here, _where(settings, recorder.saved if recorder else position))
+    _print(here.folder, settings, options["as_json"])
+    return 0
+
+
+def _training(settings: Settings, position: Position, device: str, folder: Path | None) -> Training | None:
+    """The seed that is to be trained, from its checkpoint in the run folder if it has one; None: all are done."""
+    if position.done == settings["seeds"]:
+        return None
+    saved = None
+    if folder and position.timesteps:
+        saved = recording.models(folder, settings, position.done) / str(position.timesteps)
+    return Training(settings, settings["seed"] + position.done, device, saved)
+
+
+def _where(settings: Settings, position: Position) -> str:
+    if position.done == settings["seeds"]:
+        return "the last seed"
+    seed = settings["seed"] + position.done
+    return f"{position.timesteps} of {settings['timesteps']} steps of seed {seed}"
+
+
+def _bonus(settings: Settings) -> str:
+    vime = settings["vime"]
+    return f"{vime['eta']:g} x {vime['bonus']} of {vime['posterior']}" if vime else "no bonus"
+
+
+def _print(folder: Path, settings: Settings, as_json: bool) -> None:
+    found = report.results(folder)
+    if as_json:
+        click.echo(json.dumps(report.summary(found, settings, folder)))
+        return
+    console = Console()
+    console.print(report.table(found))
+    click.echo(f"run          {folder}")
+    click.echo(f"tensorboard  tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}")

@@ -1,0 +1,95 @@
+"""`explore rl --watch RUN`: a trained policy as an animated GIF in its run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from PIL import Image
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+from explore.cli import rl_problem
+from explore.cli import rl_recording as recording
+from explore.cli.problem import Settings
+from explore.errors import InputError
+from explore.record import plain
+
+STEPS = 1000  # of an episode, at most
+
+
+def run(options: Mapping[str, Any], chosen: bool) -> None:
+    """Show an episode of a policy; the first seed's unless one was chosen.
+
+    Raises:
+        InputError: when the folder is no run of `explore rl`, or has no policy of this seed yet.
+    """
+    folder = Path(options["watch"])
+    settings = _settings(folder)
+    seed = options["seed"] if chosen else settings["seed"]
+    policy = _policy(folder, settings, seed)
+    env = rl_problem.environment(settings, render_mode="rgb_array")
+    frames, total = _episode(settings, policy, env, rl_problem.derived(seed, 0, 2))
+    path = folder / f"{recording.series(settings, seed - settings['seed'])}.gif"
+    milliseconds = round(1000 / env.metadata.get("render_fps", 30))
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)
+    env.close()
+    steps = len(frames) - 1
+    if options["as_json"]:
+        found = {"policy": str(policy), "seed": seed, "steps": steps, "return": total, "gif": str(path)}
+        click.echo(json.dumps(plain(found)))
+        return
+    if not options["quiet"]:
+        click.echo(f"{policy}: return {total:g} in {steps} steps", err=True)
+    click.echo(str(path))
+
+
+def _settings(folder: Path) -> Settings:
+    try:
+        settings: Settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
+    except (OSError, ValueError, LookupError) as error:
+        raise InputError(f"{folder} is no run folder, or is damaged: {error}") from error
+    if settings.get("command") != "rl":
+        raise InputError(f"{folder} is a run of explore {settings.get('command')}, not of rl")
+    return settings
+
+
+def _policy(folder: Path, settings: Settings, seed: int) -> Path:
+    """The folder of the best policy in an evaluation, else of the last one; a run may go on writing newer ones."""
+    seeds = range(settings["seed"], settings["seed"] + settings["seeds"])
+    if seed not in seeds:
+        raise InputError(f"{folder} has no seed {seed}; allowed: {', '.join(map(str, seeds))}")
+    models = recording.models(folder, settings, seed - settings["seed"])
+    for pattern in ("best-[0-9]*", "[0-9]*"):
+        if found := list(models.glob(pattern)):
+            return max(found, key=lambda path: int(path.name.removeprefix("best-")))
+    raise InputError(f"{folder} has no policy of seed {seed} yet; let it train longer")
+
+
+def _episode(settings: Settings, policy: Path, env: Any, seed: int) -> tuple[list[Image.Image], float]:
+    """Pictures of an episode without noise, and its return."""
+    model = rl_problem.ALGORITHMS[settings["algo"]].load(policy / "model.zip", device="cpu")
+    scale = (
+        VecNormalize.load(str(policy / "vecnormalize.pkl"), DummyVecEnv([lambda: env]))
+        if settings["vec_normalize"]
+        else None
+    )
+    observation, _ = env.reset(seed=seed)
+    frames, total, ended = [_picture(env)], 0.0, False
+    while not ended and len(frames) <= STEPS:
+        seen = scale.normalize_obs(observation) if scale else observation
+        action, _ = model.predict(seen, deterministic=True)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        total, ended = total + float(reward), terminated or truncated
+        frames.append(_picture(env))
+    return frames, total
+
+
+def _picture(env: Any) -> Image.Image:
+    pixels = env.render()
+    if not isinstance(pixels, np.ndarray):
+        raise InputError(f"{env.spec.id} gives no pictures (render_mode rgb_array)")
+    return Image.fromarray(pixels)

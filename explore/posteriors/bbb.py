@@ -92,4 +92,6 @@ class BBB(GaussianPosterior):
 PRESETS: dict[str, dict[str, object]] = {
     "paper": {},
     "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
-}
+    # See noisy K-FAC's.
+    "vime": {"prior_variance": 0.25},
+}  # fmt: skip

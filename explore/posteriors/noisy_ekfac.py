@@ -105,4 +105,8 @@ PRESETS: dict[str, dict[str, object]] = {
         "kl_weight": 0.5, "extrinsic_damping": 1e-3, "adaptive_damping": False, "kl_clip": 1e-3,
         "statistics_interval": 10, "basis_interval": 200,
     },
+    # See noisy K-FAC's.
+    "vime": {
+        "prior_variance": 0.25, "beta": 0.01, "adaptive_damping": False, "factor_interval": 10, "basis_interval": 50,
+    },
 }  # fmt: skip

@@ -194,4 +194,6 @@ PRESETS: dict[str, dict[str, object]] = {
         "epochs": 161, "batch_size": 256, "samples": 5, "prior_variance": 0.02, "kl_start": 1.0, "lr_decay": 0.1,
         "augmentation": 10.0,
     },
+    # See noisy K-FAC's.
+    "vime": {"prior_variance": 0.25, "kl_start": 1.0, "lr": 0.001, "beta2": 0.01, "damping": 1e-4},
 }  # fmt: skip

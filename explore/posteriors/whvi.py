@@ -252,4 +252,6 @@ PRESETS: dict[str, dict[str, object]] = {
     # Tried on four splits of Boston only, with two hidden layers of 128.
     "uci": {"epochs": 150, "batch_size": 64, "samples": 1},
     "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
-}
+    # See noisy K-FAC's.
+    "vime": {"prior_variance": 0.25, "lr": 0.003},
+}  # fmt: skip

@@ -1,0 +1,159 @@
+"""Which posterior explores best? VIME on three sparse tasks, each run a command of its own.
+
+    python experiments/sparse_control/run.py tune --jobs 2      # eta of every posterior, on seeds that are not reported
+    python experiments/sparse_control/run.py train --jobs 2     # the runs of the figure
+    python experiments/sparse_control/report.py                 # results/*.csv, table.md and figure.png
+
+Zhang et al.: Noisy Natural Gradient as Variational Inference (2017), Figure 3, after Houthooft et al.: VIME (2016).
+Every run is `explore rl` with a run folder under --runs; one that was interrupted is resumed, one that is complete is
+left alone, so the commands may be given again at any time. --dry-run shows what is left.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pandas as pd
+
+from explore.errors import one_of
+
+HERE = Path(__file__).parent
+BATCH = 5000  # steps an iteration
+TASKS = {
+    "mountain-car": ["--env", "explore/SparseMountainCar-v0"],
+    "cart-pole": ["--env", "explore/SparseCartPoleSwingup-v0"],
+    # At VIME's threshold of 1 white noise succeeds in 98 % of the episodes.
+    "double-pendulum": ["--env", "explore/SparseDoublePendulum-v0", "--env-kwargs", "threshold:0.1"],
+}
+POSTERIORS = ("noisy-kfac", "noisy-ekfac", "slang", "vogn", "whvi", "bbb")
+ETAS = (0.001, 0.01, 0.1)
+TUNING_SEEDS = (100,)
+TUNING_ITERATIONS = 30
+
+
+class Job(NamedTuple):
+    """One run of one seed."""
+
+    task: str
+    posterior: str
+    eta: float | None  # None: no bonus
+    seed: int
+    iterations: int
+
+    @property
+    def name(self) -> str:
+        """Of the run folder, without `rl-`."""
+        eta = "" if self.eta is None else f"-eta-{self.eta:g}"
+        return f"{self.task}-{self.posterior}{eta}-seed-{self.seed}"
+
+    def folder(self, runs: Path) -> Path:
+        """The run folder."""
+        return runs / f"rl-{self.name}"
+
+    def rows(self, runs: Path) -> pd.DataFrame:
+        """The iterations that are recorded."""
+        file = self.folder(runs) / "results.csv"
+        if not file.exists() or not file.stat().st_size:
+            return pd.DataFrame({"iteration": []})
+        return pd.read_csv(file)
+
+    def command(self, runs: Path) -> list[str]:
+        """What trains it, or the rest of it."""
+        own = [sys.executable, "-m", "explore.cli", "rl"]
+        if self.folder(runs).exists():
+            return [*own, "--resume", str(self.folder(runs)), "--quiet", "--json"]
+        eta = [] if self.eta is None else ["--eta", f"{self.eta:g}"]
+        return [
+            *own, *TASKS[self.task], "--posterior", self.posterior, *eta, "--seed", str(self.seed),
+            "--timesteps", str(self.iterations * BATCH), "--checkpoint-freq", "10", "--out", str(runs),
+            "--name", self.name, "--quiet", "--json",
+        ]  # fmt: skip
+
+
+def tuning(task: str, posteriors: list[str]) -> Iterator[Job]:
+    """Every eta of the grid."""
+    for seed in TUNING_SEEDS:
+        for eta in ETAS:
+            yield from (Job(task, name, eta, seed, TUNING_ITERATIONS) for name in posteriors if name != "none")
+
+
+def chosen(runs: Path, task: str, posterior: str) -> float | None:
+    """The eta with the highest extrinsic return over all iterations of the tuning; of equal ones the smallest.
+
+    Raises:
+        click.ClickException: while the tuning is not complete.
+    """
+    if posterior == "none":
+        return None
+    found = {}
+    for job in tuning(task, [posterior]):
+        rows = job.rows(runs)
+        if len(rows) < job.iterations:
+            raise click.ClickException(f"{job.name} is not complete; run `tune` first")
+        found[job.eta] = found.get(job.eta, 0.0) + float(rows["extrinsic_total"].sum())
+    return max(ETAS, key=lambda eta: found[eta])
+
+
+def training(runs: Path, task: str, posteriors: list[str], seeds: int, iterations: int) -> Iterator[Job]:
+    """The runs of the figure, seed by seed, so that what is complete can be compared."""
+    etas = {name: chosen(runs, task, name) for name in posteriors}
+    for seed in range(seeds):
+        yield from (Job(task, name, eta, seed, iterations) for name, eta in etas.items())
+
+
+def work(jobs: list[Job], runs: Path, processes: int, dry: bool) -> None:
+    """Do what is not complete."""
+    left = [job for job in jobs if len(job.rows(runs)) < job.iterations]
+    click.echo(f"{len(jobs) - len(left)} of {len(jobs)} runs are complete")
+
+    def do(job: Job) -> None:
+        done = subprocess.run(job.command(runs), capture_output=True, text=True, start_new_session=True)
+        said = "done" if done.returncode == 0 else f"failed: {done.stderr.strip().splitlines()[-1:]}"
+        click.echo(f"{job.name}: {said}")
+
+    if dry:
+        for job in left:
+            click.echo(shlex.join(job.command(runs)))
+        return
+    runs.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(do, left))
+
+
+def names(text: str, allowed: Any, what: str) -> list[str]:
+    """The names of a comma-separated option."""
+    for name in text.split(","):
+        if name not in allowed:
+            raise click.ClickException(str(one_of(what, name, allowed)))
+    return text.split(",")
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["tune", "train"]))
+@click.option("--tasks", default=",".join(TASKS), show_default=True)
+@click.option("--posteriors", default=",".join(("none", *POSTERIORS)), show_default=True)
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--iterations", type=click.IntRange(min=1), default=100, show_default=True)
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes side by side.")
+@click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default=HERE / "runs", show_default=True)
+@click.option("--dry-run", is_flag=True, help="Show the commands that are left.")
+def main(
+    what: str, tasks: str, posteriors: str, seeds: int, iterations: int, jobs: int, runs: Path, dry_run: bool
+) -> None:
+    """Tune eta, or train with the etas that were best."""
+    found: list[Job] = []
+    conditions = names(posteriors, ("none", *POSTERIORS), "posterior")
+    for task in names(tasks, TASKS, "task"):
+        found += tuning(task, conditions) if what == "tune" else training(runs, task, conditions, seeds, iterations)
+    work(found, runs, jobs, dry_run)
+
+
+if __name__ == "__main__":
+    main()

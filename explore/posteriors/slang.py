@@ -237,5 +237,5 @@ PRESETS: dict[str, dict[str, object]] = {
         "prior_variance": 1 / 54.6, "bias_prior_variance": 1e6,
     },
     # See noisy K-FAC's.
-    "vime": {"prior_variance": 0.25, "initial_precision": 50.0},
+    "vime": {"prior_variance": 0.25, "initial_precision": 50.0, "lr": 0.03},
 }  # fmt: skip

@@ -38,6 +38,9 @@ class Slot(nn.Module, ABC):
         self.name = name
         self.end()
 
+    # A slot holds neither parameters nor modules, for which nn.Module looks at every assignment.
+    __setattr__ = object.__setattr__
+
     def end(self) -> None:
         """Forget the pass."""
         self._layer, self._call, self._used = None, None, False

@@ -140,7 +140,8 @@ class IntrinsicReward:
         self.metrics: dict[str, float] = {}
         self.batches, self._trained = 0, False
         self._levels: deque[float] = deque(maxlen=QUEUE)  # of each batch, what the divisor is made of
-        self._open: list[Array] = []  # raw bonuses of each step of the batch that is not finished
+        self._open: list[Array] = []  # raw bonuses of each step of the batch that is not finished ...
+        self._begin = 0  # ... and how many transitions there were before it
 
     @property
     def eta(self) -> float:
@@ -184,8 +185,8 @@ class IntrinsicReward:
         reward = Reward(raw, self.scaled(raw))
         self.replay.add(*self.tensors(transitions))
         self._open.append(raw)
-        if sum(map(len, self._open)) >= self.bonus.interval:
-            raws, self._open = np.concatenate(self._open), []
+        if self.replay.seen - self._begin >= self.bonus.interval:
+            raws, self._open, self._begin = np.concatenate(self._open), [], self.replay.seen
             if self._trained:
                 self._levels.append(self._level(raws))
             self._learn(raws)
@@ -224,6 +225,7 @@ class IntrinsicReward:
         self._levels.extend(own["levels"].tolist())
         ends = own["calls"].cumsum(0)[:-1].numpy()
         self._open = np.split(own["open"].numpy(), ends) if len(own["calls"]) else []
+        self._begin = self.replay.seen - len(own["open"])
 
     def _raw(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], call: int) -> Float[Array, " n"]:
         if not self._trained:
@@ -266,7 +268,7 @@ class IntrinsicReward:
             self._trained = True
             metrics |= self._quality(inputs, following, "after")
             if not bool(self.dynamics.state.posterior.common.alive.all()):
-                warnings.warn(f"the dynamics model failed in batch {self.batches + 1} and learns no more", stacklevel=2)
+                warnings.warn("the dynamics model failed and learns no more", stacklevel=2)
         self.metrics = metrics
         self.batches += 1
 

@@ -1,0 +1,43 @@
+"""The examples of the README, run as they stand there, but for the number of steps."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import explore
+
+README = (Path(explore.__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def example(name):
+    found = re.search(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", README, re.DOTALL)
+    assert found, f"README.md has no example {name!r}"
+    return found[1]
+
+
+def shortened(text, steps, fewer):
+    assert steps in text
+    return text.replace(steps, fewer)
+
+
+def python(*arguments, cwd):
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, check=True, capture_output=True, text=True)
+
+
+def test_stable_baselines3(tmp_path):
+    shown = python("-c", shortened(example("stable-baselines3"), "50_000", "2_100"), cwd=tmp_path).stdout
+    assert "vime/dyn_nll_after" in shown
+
+
+def test_a_loop_of_ones_own(tmp_path):
+    code = shortened(example("vector loop"), "5_000", "300") + "\nassert learn_from[2].all(), learn_from"
+    python("-c", code, cwd=tmp_path)
+
+
+def test_the_zoo(tmp_path):
+    (tmp_path / "vime.yml").write_text(shortened(example("zoo"), "n_timesteps: 50000", "n_timesteps: 2100"))
+    words = example("zoo command").split()
+    shown = python(*words[1:], "--log-folder", "logs", "--eval-freq", "-1", cwd=tmp_path)
+    assert "explore.vime.VIME" in shown.stdout + shown.stderr
+    assert list(tmp_path.glob("logs/ppo/*/explore-SparseMountainCar-v0.zip")), shown.stdout[-2000:]

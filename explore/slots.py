@@ -39,7 +39,7 @@ class Slot(nn.Module, ABC):
         self.end()
 
     # A slot holds neither parameters nor modules, for which nn.Module looks at every assignment.
-    __setattr__ = object.__setattr__
+    __setattr__ = object.__setattr__  # type: ignore[assignment]
 
     def end(self) -> None:
         """Forget the pass."""

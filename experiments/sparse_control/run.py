@@ -33,7 +33,7 @@ TASKS = {
     "double-pendulum": ["--env", "explore/SparseDoublePendulum-v0", "--env-kwargs", "threshold:0.1"],
 }
 POSTERIORS = ("noisy-kfac", "noisy-ekfac", "slang", "vogn", "whvi", "bbb")
-ETAS = (0.001, 0.01, 0.1)
+ETAS = (0.0001, 0.001, 0.01)
 TUNING_SEEDS = (100,)
 TUNING_ITERATIONS = 30
 

@@ -37,15 +37,15 @@ def write(job, runs, totals, report):
 def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, monkeypatch):
     run, report = modules
     monkeypatch.setattr(run, "TUNING_ITERATIONS", 3)
-    totals = {0.001: [0, 0, 5], 0.01: [0, 9, 9], 0.1: [9, 0, 9]}
+    totals = {0.0001: [0, 0, 5], 0.001: [0, 9, 9], 0.01: [9, 0, 9]}
     with pytest.raises(Exception, match="not complete"):
         run.chosen(tmp_path, "mountain-car", "bbb")
     for job in run.tuning("mountain-car", ["bbb"]):
         write(job, tmp_path, totals[job.eta], report)
-    assert run.chosen(tmp_path, "mountain-car", "bbb") == 0.01  # of equal ones the smaller
+    assert run.chosen(tmp_path, "mountain-car", "bbb") == 0.001  # of equal ones the smaller
     jobs = list(run.training(tmp_path, "mountain-car", ["none", "bbb"], 2, 12))
     assert [(j.posterior, j.eta, j.seed) for j in jobs] == [
-        ("none", None, 0), ("bbb", 0.01, 0), ("none", None, 1), ("bbb", 0.01, 1),
+        ("none", None, 0), ("bbb", 0.001, 0), ("none", None, 1), ("bbb", 0.001, 1),
     ]  # fmt: skip
     write(jobs[0], tmp_path, [0] * 12, report)
     write(jobs[1], tmp_path, [0, 0] + [10] * 10, report)
@@ -58,7 +58,7 @@ def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, mo
     cells = [[c.strip() for c in line.split("|")] for line in shown.output.splitlines() if line.startswith("| ")]
     lines = {row[1]: row for row in cells}
     assert lines["none"][6:8] == ["0 of 2", "never"]
-    assert lines["bbb"][2:4] == ["0.01", "2"] and lines["bbb"][6:8] == ["1 of 2", "4 (2 seeds)"]
+    assert lines["bbb"][2:4] == ["0.001", "2"] and lines["bbb"][6:8] == ["1 of 2", "4 (2 seeds)"]
     assert lines["bbb"][5] == "0.95 (0.93 to 0.97)"  # 10 a batch of 5000 is 1 in 500 steps
     assert (tmp_path / "out" / "figure.png").stat().st_size > 10_000
 
@@ -73,4 +73,4 @@ def test_what_is_left(modules, tmp_path):
     )
     first, *commands = shown.output.splitlines()
     assert first == "1 of 3 runs are complete" and len(commands) == 2
-    assert f"--resume {jobs[1].folder(tmp_path)}" in commands[0] and "--eta 0.1" in commands[1]
+    assert f"--resume {jobs[1].folder(tmp_path)}" in commands[0] and "--eta 0.01" in commands[1]

@@ -92,7 +92,7 @@ def test_kl_is_the_posteriors_gain_of_standardised_transitions():
     batch = reward.dynamics.batch(*reward.tensors(new))
     for ours, expected in zip(batch, tensors, strict=True):
         np.testing.assert_allclose(ours, expected, atol=2e-4)
-    gain = reward.dynamics.posterior.gain(reward.dynamics.state.posterior, batch, reward.rng.stream("acquire", 1, 0))  # type: ignore[attr-defined]
+    gain = reward.dynamics.posterior.gain(reward.dynamics.state.posterior, batch, reward.rng.stream("acquire", 1, 0))
     np.testing.assert_allclose(reward.score(new), gain[0], rtol=1e-5)
 
 

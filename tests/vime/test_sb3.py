@@ -172,7 +172,7 @@ def test_beside_vecnormalize_the_model_sees_the_raw_observations():
     env = VecNormalize(VecMonitor(batched("explore/SparseMountainCar-v0", 2, max_episode_steps=10)), norm_reward=False)
     keep = Keep()
     small(env).learn(16 * 2 * 2, [callback, keep])
-    raw = env.get_original_obs()
+    raw: Any = env.get_original_obs()
     np.testing.assert_allclose(callback.bonus.replay.last(2)[1].numpy(), raw, rtol=1e-5)
     x = callback.bonus.replay.inputs[:, 0]
     assert float(x.abs().max()) < 1.5  # the valley; standardised positions of so few steps reach further
@@ -213,7 +213,8 @@ def test_sac_with_vecnormalize_normalises_after_the_bonus():
     raw = buffer.sample(8)
     np.random.seed(0)
     scaled = buffer.sample(8, env)
-    np.testing.assert_allclose(env.normalize_obs(raw.observations.numpy()), scaled.observations, rtol=1e-5)
+    normalised: Any = env.normalize_obs(raw.observations.numpy())
+    np.testing.assert_allclose(normalised, scaled.observations, rtol=1e-5)
     np.testing.assert_array_equal(raw.rewards, scaled.rewards)
 
 
@@ -230,5 +231,5 @@ def test_a_trained_policy_is_evaluated_without_the_bonus():
     model = small(env)
     model.learn(64)
     env.training = False
-    mean, _ = evaluate_policy(model, env, n_eval_episodes=3)
+    mean: Any = evaluate_policy(model, env, n_eval_episodes=3)[0]
     assert mean <= 5

@@ -1,3 +1,5 @@
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -22,10 +24,10 @@ def test_vectors_are_gymnasiums(space):
     vectors, batched = Vectors(space, "observations"), batch_space(space, 5)
     batched.seed(0)
     sample = batched.sample()
-    expected = np.stack([spaces.flatten(space, one) for one in iterate(batched, sample)])
+    each: Any = [spaces.flatten(space, one) for one in iterate(batched, sample)]
     found = vectors.many(sample)
     assert found.dtype == np.float32 and found.shape == (5, vectors.size)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(found, np.stack(each), rtol=1e-6)
     np.testing.assert_array_equal(vectors.one(next(iter(iterate(batched, sample)))), found[:1])
 
 

@@ -115,6 +115,7 @@ class IntrinsicReward:
         encoder: Encoder | str | None = None,
         **settings: Any,
     ):
+        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}  # JSON has no tuples
         known = {f.name for f in fields(Bonus)}
         unknown = settings.keys() - known - {f.name for f in fields(Settings)}
         if unknown:

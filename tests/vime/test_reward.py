@@ -127,7 +127,7 @@ def test_what_is_new_pays_more():
 
 
 def test_the_model_learns():
-    reward = made(updates=500)
+    reward = made(updates=500, hidden=(32,))
     reward.batch(transitions(500))
     reward.batch(transitions(500, 1))
     metrics = reward.metrics

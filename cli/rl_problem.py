@@ -196,9 +196,7 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
     policy: dict[str, Any] = {name: own.pop(name) for name in POLICY if name in own}
     if "activation" in policy:
         policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
-    if settings["algo"] == "sac" and settings["vime"]:
-        vime = problem.tuples(settings["vime"])
-        own |= {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": {"seed": bonus_seed, **vime}}
+    own |= replay(settings, bonus_seed)
     kind = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
     if isinstance(env.observation_space, spaces.Dict):
         kind = "MultiInputPolicy"
@@ -208,6 +206,14 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
         if isinstance(error, InputError):
             raise
         raise InputError(f"{settings['algo']} refuses {settings['env']} or these settings: {error}") from error
+
+
+def replay(settings: Settings, seed: int) -> dict[str, Any]:
+    """Arguments of an off-policy algorithm for the bonus in its replay buffer."""
+    if settings["algo"] != "sac" or not settings["vime"]:
+        return {}
+    vime = problem.tuples(settings["vime"])
+    return {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": {"seed": seed, **vime}}
 
 
 def intrinsic_reward(settings: Settings, env: VecEnv, seed: int, device: str) -> IntrinsicReward:

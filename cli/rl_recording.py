@@ -10,6 +10,7 @@ A folder of a model appears complete, and older ones go when the run's checkpoin
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -117,4 +118,7 @@ def _write(folder: Path, save: Callable[[Path], None]) -> None:
         shutil.rmtree(old, ignore_errors=True)
     draft.mkdir(parents=True)
     save(draft)
+    for path in draft.iterdir():
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())  # a checkpoint must not refer to what a power cut could take away
     draft.rename(folder)

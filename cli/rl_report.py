@@ -14,14 +14,11 @@ from explore.cli.problem import Settings
 from explore.record import plain
 
 LAST = 10  # iterations that say how well a policy does in the end
-COLUMNS = {
-    "return": f"return, last {LAST}",
-    "success": f"success, last {LAST}",
-    "paid": f"iterations paid, last {LAST}",
-    "first_paid": "first paid",
-    "seconds": "seconds",
-    "bonus_share": "bonus's share",
-}
+TITLE = (
+    f"The last {LAST} iterations: mean return of an episode (without bonus), share of episodes (success) and of "
+    "iterations (paid) with a positive reward"
+)
+COLUMNS = ("return", "success", "paid", "first_paid", "seconds", "bonus_share")
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -44,19 +41,20 @@ def _seed(seed: Any, rows: pd.DataFrame) -> dict[str, Any]:
 
 def table(found: list[dict[str, Any]]) -> Table:
     """A row a seed, and their means with standard errors."""
-    shown = Table("seed", *COLUMNS.values())
+    shown = Table("seed", *(name.replace("_", " ") for name in COLUMNS))
     for column in shown.columns:
         column.justify = "right"
     for row in found:
         shown.add_row(str(row["seed"]), *(_text(row[name], name) for name in COLUMNS))
     if len(found) > 1:
-        means = [
-            "" if name == "first_paid" else estimate(torch.tensor([row[name] for row in found])).text(_places(name))
-            for name in COLUMNS
-        ]
+        means = ["" if name == "first_paid" else estimate(_values(found, name)).text(_places(name)) for name in COLUMNS]
         shown.add_section()
         shown.add_row("mean ± s.e.", *means)
     return shown
+
+
+def _values(found: list[dict[str, Any]], name: str) -> torch.Tensor:
+    return torch.tensor([row[name] for row in found], dtype=torch.float64)
 
 
 def _text(value: float | None, name: str) -> str:
@@ -72,12 +70,13 @@ def summary(found: list[dict[str, Any]], settings: Settings, folder: Path) -> di
 
     Of the last iterations: `return` is the mean of the episodes' extrinsic returns, `success` the share of episodes
     with a positive reward, `paid` the share of iterations with one; `first_paid` is the first iteration with one, or
-    null.
+    null. `overall` has means and standard errors over seeds; `solved` counts the seeds that every one of the last
+    iterations paid.
     """
     vime = settings["vime"] or {}
     own = {name: settings[name] for name in ("env", "algo", "posterior")}
     own |= {name: vime.get(name) for name in ("bonus", "eta")}
     names = [name for name in COLUMNS if name != "first_paid"]
-    overall = {name: estimate(torch.tensor([row[name] for row in found]))._asdict() for name in names}
+    overall = {name: estimate(_values(found, name))._asdict() for name in names}
     overall["solved"] = sum(row["paid"] == 1 for row in found)
     return plain(own | {"seeds": found, "overall": overall, "run": str(folder)})

@@ -19,6 +19,7 @@ from explore.cli.rl_callbacks import RunWriter
 from explore.cli.rl_problem import resolve
 from explore.cli.rl_recording import Position, Recorder
 from explore.cli.rl_training import Training
+from explore.errors import InputError
 
 
 def run(options: Mapping[str, Any]) -> int:
@@ -30,7 +31,7 @@ def run(options: Mapping[str, Any]) -> int:
     # Before there is a folder: wrong settings leave none.
     training = _training(settings, position, device, old.folder if old else None)
     if old:
-        notes = [f"{old.folder}: {_where(settings, position)} is done.", *changes]
+        notes = [f"{old.folder}: done are {_where(settings, position)}.", *changes]
         if training:
             old.resumed(now)
     else:
@@ -72,12 +73,14 @@ def _training(settings: Settings, position: Position, device: str, folder: Path 
     saved = None
     if folder and position.timesteps:
         saved = recording.models(folder, settings, position.done) / str(position.timesteps)
+        if not saved.is_dir():
+            raise InputError(f"{folder} is damaged: it has no folder {saved.relative_to(folder)}")
     return Training(settings, settings["seed"] + position.done, device, saved)
 
 
 def _where(settings: Settings, position: Position) -> str:
     if position.done == settings["seeds"]:
-        return "the last seed"
+        return "all seeds"
     seed = settings["seed"] + position.done
     return f"{position.timesteps} of {settings['timesteps']} steps of seed {seed}"
 
@@ -93,6 +96,6 @@ def _print(folder: Path, settings: Settings, as_json: bool) -> None:
         click.echo(json.dumps(report.summary(found, settings, folder)))
         return
     console = Console()
-    console.print(report.table(found))
+    console.print(report.TITLE, report.table(found), sep="\n")
     click.echo(f"run          {folder}")
     click.echo(f"tensorboard  tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}")

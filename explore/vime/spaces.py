@@ -29,12 +29,12 @@ class Vectors:
         encoder: for elements that are no vectors of numbers, such as images; or "module:function".
 
     Raises:
-        InputError: for images without an encoder, and for spaces of no fixed size.
+        InputError: for images without an encoder, an encoder that is not there, and spaces of no fixed size.
     """
 
     def __init__(self, space: spaces.Space[Any], what: str, encoder: Encoder | str | None = None):
         self.space = space
-        self._encoder = pkgutil.resolve_name(encoder) if isinstance(encoder, str) else encoder
+        self._encoder = _named(encoder) if isinstance(encoder, str) else encoder
         if self._encoder is None:
             _check(space, what)
             self.size = int(spaces.flatdim(space))
@@ -53,6 +53,14 @@ class Vectors:
         if encoded.ndim != 2:
             raise InputError(f"the encoder must give an array [n, D]; it gave one of shape {list(encoded.shape)}")
         return encoded
+
+
+def _named(encoder: str) -> Encoder:
+    try:
+        found: Encoder = pkgutil.resolve_name(encoder)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"cannot load the encoder {encoder!r}: {error}") from error
+    return found
 
 
 def _check(space: spaces.Space[Any], what: str) -> None:

@@ -23,7 +23,15 @@ def test_help_names_every_command(explore):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--version"], ["--help"], ["active", "--help"], ["compare", "--help"], ["list", "posteriors"], ["list", "envs"]],
+    [
+        ["--version"],
+        ["--help"],
+        ["active", "--help"],
+        ["compare", "--help"],
+        ["rl", "--help"],
+        ["list", "posteriors"],
+        ["list", "envs"],
+    ],
 )
 def test_what_computes_nothing_imports_no_torch(arguments):
     code = (

@@ -1,0 +1,485 @@
+"""`explore rl` from start to end, interrupted and continued, and its GIF."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from gymnasium import spaces
+from PIL import Image
+from stable_baselines3.common.logger import KVWriter
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from explore import record
+from explore.cli import overlay, rl, rl_recording, rl_report
+from explore.cli.rl_problem import algorithm, environments, resolve
+from explore.cli.rl_training import Training
+from explore.vime import Transitions
+from explore.vime.dynamics import Settings as Dynamics
+from explore.vime.reward import Bonus
+
+RUN = Path("runs/rl-explore-Chain-v0-trpo-noisy-kfac")
+CHAIN = ["--env", "explore/Chain-v0", "--env-kwargs", "length:5", "--n-envs", "4"]
+LEARN = ["-p", "vime.minimum=60", "-p", "vime.updates=2"]
+TINY = [*CHAIN, "--algo-param", "n_steps=16", "--timesteps", "192"]  # three iterations of 64 steps
+PENDULUM = [
+    "--env", "Pendulum-v1", "--algo", "sac", "--timesteps", "64", "--posterior", "bbb", "-p", "vime.interval=32",
+    "-p", "vime.minimum=20", "-p", "vime.updates=5", "--algo-param", "learning_starts=50",
+    "--algo-param", "batch_size=8", "--algo-param", "net_arch=8",
+]  # fmt: skip
+
+
+@pytest.fixture
+def train(explore):
+    """Runs `explore rl` with these arguments, which succeeds."""
+
+    def succeed(*arguments):
+        result = explore("rl", *arguments)
+        assert result.exit_code == 0, result.output
+        return result
+
+    return succeed
+
+
+def settings_of(*arguments):
+    return resolve(rl.command.make_context("rl", [str(a) for a in arguments]).params)
+
+
+def metrics(run=RUN):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def results(run=RUN):
+    return pd.read_csv(run / "results.csv")
+
+
+def test_json_is_all_of_stdout_and_agrees_with_results_csv(train):
+    result = train(*TINY, *LEARN, "--seeds", 2, "--seed", 3, "--json")
+    found = json.loads(result.stdout)
+    assert result.stdout.count("\n") == 1
+    assert {k: found[k] for k in ("env", "algo", "posterior", "bonus", "eta", "run")} == {
+        "env": "explore/Chain-v0", "algo": "trpo", "posterior": "noisy-kfac", "bonus": "kl", "eta": Bonus().eta,
+        "run": str(RUN),
+    }  # fmt: skip
+    table = results()
+    assert table.groupby("seed").iteration.apply(list).to_dict() == {3: [1, 2, 3], 4: [1, 2, 3]}
+    assert table.timesteps.tolist() == [64, 128, 192] * 2
+    for row in found["seeds"]:
+        mine = table[table.seed == row["seed"]]
+        assert row["return"] == pytest.approx(mine.ep_extrinsic_mean.mean())
+        assert row["paid"] == (mine.extrinsic_total > 0).mean()
+        assert row["first_paid"] == mine[mine.extrinsic_total > 0].iteration.min()
+    returns = [row["return"] for row in found["seeds"]]
+    assert found["overall"]["return"]["mean"] == pytest.approx(np.mean(returns))
+    assert found["overall"]["return"]["se"] == pytest.approx(np.std(returns, ddof=1) / math.sqrt(2))
+    assert found["overall"]["solved"] == sum(row["paid"] == 1 for row in found["seeds"])
+
+
+def test_report_and_run_folder(train):
+    result = train(*TINY, *LEARN)
+    lines = result.stdout.splitlines()
+    assert f"run          {RUN}" in lines
+    assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
+    assert "0.01 x kl of noisy-kfac" in result.stderr
+    assert sorted(str(p.relative_to(RUN / "models")) for p in (RUN / "models").rglob("*.*")) == [
+        "noisy-kfac-seed-0/192/bonus.pt", "noisy-kfac-seed-0/192/model.zip",
+    ]  # fmt: skip
+    recorded = json.loads((RUN / "config.json").read_text())["settings"]
+    # TRPO as in the paper.
+    assert recorded["algo_settings"].items() >= {
+        "n_steps": 16, "batch_size": 64, "gamma": 0.99, "gae_lambda": 1.0, "target_kl": 0.01, "cg_max_steps": 10,
+        "line_search_max_iter": 15, "net_arch": [32], "activation": "tanh", "log_std_init": 0.0,
+    }.items()  # fmt: skip
+    assert recorded["vime"].items() >= {"eta": 0.01, "minimum": 60, "updates": 2, "hidden": [32]}.items()
+    assert recorded["vime"]["posterior_settings"]["prior_variance"] == 1.0
+
+
+def test_defaults_are_those_of_the_library():
+    shown = {p.name: p.help for p in rl.command.params if p.name in ("eta", "n_eff", "normalise", "bonus")}
+    for name, text in shown.items():
+        default = getattr(Bonus(), name, None) or getattr(Dynamics(), name, None)
+        assert text is not None and text.endswith(
+            f"[default: {default:g}]" if isinstance(default, float) else f"[default: {default}]"
+        )
+    assert settings_of("--env", "explore/Chain-v0")["algo_settings"]["n_steps"] == 500
+
+
+def test_an_iteration_by_hand(train):
+    """Rewards of the first iteration, in which no bonus is paid, against the policy's own steps."""
+    train(*TINY, "--posterior", "none", "--seed", 7)
+    settings = settings_of(*TINY, "--posterior", "none", "--seed", 7)
+    training: Any = Training(settings, 7, "cpu")
+    model, env = training.model, training.model.get_env()
+    observations, rewards, dones = env.reset(), np.zeros((16, 4)), np.zeros((16, 4), bool)
+    for i in range(16):
+        with torch.no_grad():
+            actions = model.policy(torch.as_tensor(observations))[0].numpy()
+        observations, rewards[i], dones[i], _ = env.step(actions)
+    first = results(Path("runs/rl-explore-Chain-v0-trpo-none")).iloc[0]
+    assert first.extrinsic_total == pytest.approx(rewards.sum(), rel=1e-6)
+    assert (first.episodes, dones[13].tolist()) == (4, [True] * 4)
+    assert first.ep_extrinsic_mean == pytest.approx(rewards[:14].sum(0).mean(), rel=1e-6)
+    assert first.success == (rewards[:14] > 0).any(0).mean()
+
+
+def test_tensorboard_seeds_and_posteriors_share_their_tags(train):
+    train(*TINY, *LEARN, "--seeds", 2)
+    train(*TINY, *LEARN, "--posterior", "bbb")
+    read = {}
+    for series in Path("runs").glob("*/tensorboard/*"):
+        events = EventAccumulator(str(series)).Reload()
+        read[series.name] = set(events.Tags()["scalars"])
+        rows = [row for row in metrics(series.parents[1]) if row["series"] == series.name]
+        assert [row["step"] for row in rows] == [64, 128, 192]
+        for row in rows:
+            for tag in row.keys() - {"series", "step"}:
+                values = {e.step: e.value for e in events.Scalars(tag)}
+                assert values[row["step"]] == pytest.approx(row[tag], rel=1e-6)
+        content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+        assert b"vime.eta" in content and b"algo.gamma" in content and b"posterior.prior_variance" in content
+    assert set(read) == {"noisy-kfac-seed-0", "noisy-kfac-seed-1", "bbb-seed-0"}
+    assert read["noisy-kfac-seed-0"] == read["noisy-kfac-seed-1"] == read["bbb-seed-0"]
+    assert read["bbb-seed-0"] >= {
+        "rollout/ep_rew_mean", "rollout/ep_len_mean", "rollout/ep_extrinsic_mean", "rollout/ep_intrinsic_mean",
+        "rollout/extrinsic_total", "rollout/success", "vime/bonus_mean", "vime/bonus_median", "vime/bonus_max",
+        "vime/eta", "vime/kl_divisor", "vime/dyn_nll_before", "vime/dyn_rmse_after", "time/bonus_share", "time/fps",
+        "train/policy_objective", "train/kl_divergence_loss",
+    }  # fmt: skip
+    last = metrics()[-1]
+    assert 0 < last["time/bonus_share"] < 1
+    # What the policy learnt in an iteration stands in its own line.
+    assert "train/policy_objective" in metrics()[0]
+
+
+def test_seeds_are_independent_and_reproducible(train):
+    train(*TINY, *LEARN, "--seeds", 2)
+    train(*TINY, *LEARN, "--seed", 1, "--name", "alone")
+    shown = ["iteration", "extrinsic_total", "ep_intrinsic_mean", "bonus_mean", "dyn_nll_before"]
+    both, alone = results(), results(Path("runs/rl-alone"))
+    pd.testing.assert_frame_equal(both[both.seed == 1][shown].reset_index(drop=True), alone[shown])
+    assert (both[both.seed == 0].bonus_mean.to_numpy()[1:] != alone.bonus_mean.to_numpy()[1:]).all()
+
+
+def test_copies_of_neighbouring_seeds_begin_differently():
+    settings = settings_of("--env", "Pendulum-v1", "--n-envs", 4, "--posterior", "none")
+    trainings: list[Any] = [Training(settings, seed, "cpu") for seed in (0, 1)]
+    starts = np.concatenate([training.model.get_env().reset() for training in trainings])
+    assert len(np.unique(starts[:, 2])) == 8
+
+
+@pytest.mark.parametrize("more", [[], ["--vec-normalize"]])
+def test_ppo_on_environments_of_gymnasium(train, more):
+    train(
+        "--env", "CartPole-v1", "--algo", "ppo", "--timesteps", 128, "--algo-param", "n_steps=64", *LEARN, *more,
+        "--algo-param", "net_arch=8,8", "--algo-param", "activation=relu", "--bonus", "variance", "--n-eff", "replay",
+        "--normalise", "rms", "--posterior", "ensemble", "-p", "members=2", "--eta", 0.5, "--eval-freq", 64,
+    )  # fmt: skip
+    run = Path("runs/rl-CartPole-v1-ppo-ensemble")
+    settings = json.loads((run / "config.json").read_text())["settings"]
+    assert (settings["n_envs"], settings["algo_settings"]["clip_range"]) == (1, 0.2)
+    assert settings["vime"].items() >= {"n_eff": "replay", "normalise": "rms", "bonus": "variance", "eta": 0.5}.items()
+    assert settings["vime"]["posterior_settings"]["members"] == 2
+    table = results(run)
+    assert table.bonus_mean[1] > 0
+    assert (metrics(run)[1]["eval/mean_reward"], table.iteration.tolist()) == (pytest.approx(50, abs=450), [1, 2])
+    last = run / "models/ensemble-seed-0/128"
+    assert (last / "vecnormalize.pkl").exists() == bool(more)
+
+
+def test_sac_with_and_without_a_bonus(train):
+    found = json.loads(train(*PENDULUM, "--json").stdout)
+    assert found["seeds"][0]["paid"] == 0
+    assert found["seeds"][0]["first_paid"] is None
+    assert found["seeds"][0]["bonus_share"] is None
+    run = Path(found["run"])
+    assert results(run).timesteps.tolist() == [32, 64]
+    assert metrics(run)[1]["vime/dyn_nll_before"] == results(run).dyn_nll_before[1]
+    assert {p.name for p in run.glob("models/*/64/*")} == {"bonus.pt", "model.zip", "replay_buffer.pt"}
+    assert json.loads(train("--watch", run, "--json").stdout)["steps"] == 200
+    train(*PENDULUM[:6], "--posterior", "none", "--algo-param", "learning_starts=50")
+    assert results(Path("runs/rl-Pendulum-v1-sac-none")).iteration.tolist() == [1]
+
+
+class Silent(KVWriter):
+    def write(self, key_values, key_excluded, step=0):
+        pass
+
+
+def trained(settings) -> Any:
+    training = Training(settings, 5, "cpu")
+    events = {name: lambda *_: None for name in ("on_step", "before_log", "after_log")}
+    training.learn(Silent(), 0, **events)
+    return training
+
+
+def test_a_checkpoint_restores_bonus_and_policy_to_the_bit(tmp_path):
+    settings = settings_of(*TINY, *LEARN, "--vec-normalize")
+    ours = trained(settings)
+    ours.save(tmp_path)
+    theirs: Any = Training(settings, 5, "cpu", tmp_path)
+    rng = np.random.default_rng(0)
+    new = Transitions(*(rng.normal(size=(50, n)).astype(np.float32) for n in (5, 2, 5)))
+    scored = ours.bonus.score(new)
+    assert (scored > 0).all()
+    assert np.array_equal(scored, theirs.bonus.score(new))
+    assert np.array_equal(ours.bonus.batch(new).scaled, theirs.bonus.batch(new).scaled)
+    for name, value in ours.model.policy.state_dict().items():
+        assert torch.equal(value, theirs.model.policy.state_dict()[name])
+    means = [t.model.get_vec_normalize_env().obs_rms.mean for t in (ours, theirs)]
+    assert np.array_equal(*means) and means[0].any()
+    # Not the episodes and the noise of the beginning again.
+    beginning: Any = Training(settings, 5, "cpu").model.get_env()
+    assert theirs.model.get_env().unwrapped._seeds != beginning.unwrapped._seeds
+
+
+def test_a_checkpoint_restores_the_replay_buffer(tmp_path):
+    settings = settings_of(*PENDULUM, "--algo-param", "buffer_size=60")
+    ours = trained(settings)
+    ours.save(tmp_path)
+    theirs: Any = Training(settings, 5, "cpu", tmp_path)
+    buffers = [t.model.replay_buffer for t in (ours, theirs)]
+    assert [(b.pos, b.full) for b in buffers] == [(4, True)] * 2
+    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
+        assert np.array_equal(*(getattr(b, name) for b in buffers))
+    samples = []
+    for buffer in buffers:
+        np.random.seed(0)
+        samples.append(buffer.sample(16))
+    for name in ("observations", "actions", "next_observations", "dones", "rewards"):
+        assert torch.equal(*(getattr(sample, name) for sample in samples))
+
+
+def test_killed_and_resumed(explore):
+    command = [sys.executable, "-m", "explore.cli", "rl", *TINY[:-1], "320", *LEARN, "--seeds", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        path = RUN / "results.csv"
+        deadline = time.monotonic() + 60
+        while not (path.exists() and "\n1,3," in path.read_text()):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+    before = results()
+    result = explore("rl", "--resume", RUN, "--json")
+    assert result.exit_code == 0, result.stderr
+    done = int(result.stderr.split("done are ")[1].split(" of 320 steps of seed 1")[0]) // 64
+    assert 2 <= done < 5
+    after = results()
+    pd.testing.assert_frame_equal(after[: 5 + done], before[: 5 + done])
+    assert after.iteration.tolist() == [1, 2, 3, 4, 5] * 2
+    assert after.timesteps.tolist() == [64, 128, 192, 256, 320] * 2
+    assert len(json.loads((RUN / "config.json").read_text())["sessions"]) == 2
+    for seed in (0, 1):
+        events = EventAccumulator(str(RUN / f"tensorboard/noisy-kfac-seed-{seed}")).Reload()
+        assert [e.step for e in events.Scalars("rollout/ep_rew_mean")] == [64, 128, 192, 256, 320]
+    assert [p.name for p in RUN.glob("models/*/*")] == ["320", "320"]
+
+
+class PowerCut(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("where", "what", "calls"),
+    [
+        (record.Run, "scalars", 1), (record.Run, "rows", 2), (record.Run, "checkpoint", 2), (record, "_replace", 3),
+        (Training, "save_policy", 0), (Training, "save_policy", 3), (shutil, "rmtree", 4),
+    ],
+)  # fmt: skip
+def test_a_crash_at_any_write_loses_no_iteration(train, monkeypatch, where, what, calls):
+    """It happens after so many calls of one of the writing functions."""
+    function, left = getattr(where, what), iter(range(calls))
+
+    def cut(*arguments, **keywords):
+        if next(left, None) is None:
+            raise PowerCut
+        return function(*arguments, **keywords)
+
+    short = [*TINY[:-1], "128", "--seeds", 2, "--posterior", "none", "--name", "x"]
+    with monkeypatch.context() as patch:
+        patch.setattr(where, what, cut)
+        with pytest.raises(PowerCut):
+            train(*short)
+    run = Path("runs/rl-x")
+    train("--resume", run)
+    assert results(run).iteration.tolist() == [1, 2] * 2
+    assert [row["step"] for row in metrics(run)] == [64, 128] * 2
+    assert all((run / f"models/none-seed-{seed}/128/model.zip").exists() for seed in (0, 1))
+
+
+def test_interrupted_and_continued_twice(train, explore, monkeypatch):
+    keep, left = rl_recording.Recorder.keep, iter(range(2))
+
+    def interrupt(self, row):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        keep(self, row)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rl_recording.Recorder, "keep", interrupt)
+        result = explore("rl", *TINY, *LEARN)
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert "Interrupted after 128 of 192 steps of seed 0." in result.stderr
+    assert f"Continue: explore rl --resume {RUN}\n" in result.stderr
+    shutil.copytree(RUN, "copy")
+    train("--resume", RUN)
+    train("--resume", "copy")
+    pd.testing.assert_frame_equal(results().iloc[:, :-2], results(Path("copy")).iloc[:, :-2])  # but for the seconds
+
+
+def test_a_finished_run_is_reported_again(train):
+    first = train(*TINY, "--posterior", "none", "--json")
+    folder = json.loads(first.stdout)["run"]
+    again = train("--resume", folder, "--json")
+    assert again.stdout == first.stdout
+    assert "done are all seeds" in again.stderr
+    assert len(json.loads(Path(folder, "config.json").read_text())["sessions"]) == 1
+
+
+def test_rare_checkpoints_and_the_best_policy(train, monkeypatch):
+    returns = iter([(1.0, 9.0), (3.0, 9.0), (2.0, 9.0)])
+    monkeypatch.setattr(Training, "evaluate", lambda self: next(returns))
+    saved: list[str] = []
+    save = Training.save
+
+    def note(self, folder):
+        saved.append(folder.name)
+        save(self, folder)
+
+    monkeypatch.setattr(Training, "save", note)
+    train(*TINY, *LEARN, "--checkpoint-freq", 2, "--eval-freq", 64)
+    assert saved == [".128", ".192"]
+    assert {p.name for p in RUN.glob("models/*/*")} == {"192", "best-128"}
+    assert [row["eval/mean_reward"] for row in metrics()] == [1.0, 3.0, 2.0]
+
+
+def test_evaluation_neither_pays_a_bonus_nor_disturbs_training(train):
+    train(*TINY, *LEARN, "--eta", 100)
+    train(*TINY, *LEARN, "--eta", 100, "--eval-freq", 128, "--name", "evaluated")
+    shown = ["extrinsic_total", "bonus_mean", "ep_intrinsic_mean"]
+    pd.testing.assert_frame_equal(results()[shown], results(Path("runs/rl-evaluated"))[shown])
+    (value,) = [row["eval/mean_reward"] for row in metrics(Path("runs/rl-evaluated")) if "eval/mean_reward" in row]
+    assert 0 <= value <= 12
+
+
+@pytest.mark.parametrize("more", [[], ["--vec-normalize", "--eval-freq", "64"]])
+def test_watch(train, explore, more):
+    train(*TINY, "--posterior", "none", "--seeds", 2, *more)
+    run = Path("runs/rl-explore-Chain-v0-trpo-none")
+    shown = train("--watch", run)
+    gif = run / "none-seed-0.gif"
+    assert shown.stdout == f"{gif}\n"
+    with Image.open(gif) as image:
+        assert (image.format, image.size) == ("GIF", (480, 320))
+        image.seek(1)  # there is more than one picture
+    found = json.loads(train("--watch", run, "--seed", 1, "--json").stdout)
+    assert (found["gif"], found["steps"]) == (str(run / "none-seed-1.gif"), 14)
+    assert Path(found["policy"]).name.startswith("best-" if more else "192")
+    assert 0 <= found["return"] <= 12
+    assert "has no seed 2; allowed: 0, 1" in explore("rl", "--watch", run, "--seed", 2).stderr
+
+
+def test_the_policy_is_one_for_stable_baselines3(train):
+    from sb3_contrib import TRPO
+
+    train(*TINY, *LEARN)
+    model = TRPO.load(RUN / "models/noisy-kfac-seed-0/192/model.zip")
+    assert model.num_timesteps == 192
+    assert model.predict(np.eye(5, dtype=np.float32)[1])[0] in (0, 1)
+
+
+def test_dictionaries_and_images():
+    env = environments({"env": "Pendulum-v1", "env_kwargs": {}}, 1)
+    env.observation_space = spaces.Dict({"x": spaces.Box(-1, 1, (3,))})
+    settings = settings_of("--env", "Pendulum-v1", "--posterior", "none", "--algo-param", "n_steps=8", "--n-envs", 1)
+    assert type(algorithm(settings, env, 0, 0, "cpu").policy).__name__ == "MultiInputActorCriticPolicy"
+
+
+def test_compare_reads_the_curves(train):
+    train(*TINY, *LEARN)
+    train(*TINY, "--posterior", "none")
+    curves = overlay.read(RUN) | overlay.read(Path("runs/rl-explore-Chain-v0-trpo-none"))
+    assert curves["noisy-kfac-seed-0"].tags["rollout/success"] == [row["rollout/success"] for row in metrics()]
+    assert {"rollout/ep_extrinsic_mean", "rollout/ep_rew_mean", "train/value_loss"} <= set(overlay.shared(curves))
+
+
+def test_report_of_rewards_that_came_late(tmp_path):
+    rows = pd.DataFrame({
+        "seed": 0, "iteration": range(1, 13), "extrinsic_total": [0.0] * 4 + [1.0] * 8, "seconds": 2.0,
+        "ep_extrinsic_mean": [0.0] * 4 + [math.nan] + [1.0] * 7, "success": [0.0] * 4 + [0.5] * 8, "bonus_share": 0.25,
+    })  # fmt: skip
+    rows.to_csv(tmp_path / "results.csv", index=False)
+    (found,) = rl_report.results(tmp_path)
+    assert found == {
+        "seed": 0, "return": 7 / 9, "success": 0.4, "paid": 0.8, "first_paid": 5, "seconds": 24.0, "bonus_share": 0.25,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env", "CartPole-v7"], "unknown environment 'CartPole-v7'"),
+        (["--env", "explore/Rope-v0"], "(allowed: what `explore list envs` shows,"),
+        (["--env", "nowhere.at.all:Rope-v0"], "No module named 'nowhere'"),
+        (["--env-kwargs", "size:3"], "unknown setting 'size'; allowed: length"),
+        (["--env-kwargs", "length=3"], "--env-kwargs takes KEY:VALUE; got 'length=3'"),
+        (["--env", "CartPole-v1", "--env-kwargs", "size:3"], "cannot make CartPole-v1: "),
+        (["--algo", "dqn"], "'trpo', 'ppo', 'sac'"),
+        (["--algo", "sac"], "sac refuses explore/Chain-v0 or these settings: The algorithm only supports"),
+        (["--algo-param", "speed=3"], "unknown setting 'speed'; allowed: activation, batch_size, cg_damping,"),
+        (["--algo-param", "gamma=high"], "gamma='high' is not valid; allowed: a number"),
+        (["--algo-param", "activation=sine"], "allowed: tanh | relu | elu"),
+        (["--algo-param", "gamma"], "--algo-param takes KEY=VALUE; got 'gamma'"),
+        (["--algo-param", "n_steps=0"], "trpo refuses explore/Chain-v0 or these settings: `n_steps * n_envs` must"),
+        (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),
+        (["--posterior", "ensemble"], "ensemble has none; use bonus='expected-gain' or 'variance'"),
+        (["--posterior", "none", "--n-eff", "9"], "--posterior none gives no bonus; leave out --n-eff"),
+        (["--posterior", "none", "-p", "lr=9"], "--posterior none gives no bonus; leave out -p"),
+        (["--n-eff", "all"], "n_eff='all' is not valid; allowed: a number or replay"),
+        (["--eta", "-1"], "eta is -1.0; it must be in [0, inf)"),
+        (["-p", "vime.eta=1"], "unknown setting 'eta'; allowed: batch_size, capacity,"),
+        (["-p", "vime.target=last"], "target='last' is not valid; allowed: next | difference"),
+        (["-p", "rate=1"], "unknown setting 'rate'; allowed: "),
+        (["-p", "vime.preset=tiny"], "unknown preset 'tiny'; allowed: "),
+        (["-p", "vime.encoder=nowhere:f"], "cannot load the encoder 'nowhere:f'"),
+        (["--bonus", "surprise"], "'kl', 'expected-gain', 'variance'"),
+        (["--timesteps", "0"], "Invalid value for '--timesteps'"),
+        (["--device", "abacus"], "there is no device 'abacus' here"),
+        (["--name", "../x"], "--name is '../x'"),
+        (["--resume", "absent", "--eta", "1"], "leave out --env, --eta"),
+        (["--watch", "absent"], "--watch shows a policy as it was trained; leave out --env"),
+    ],
+)
+def test_wrong_options(explore, arguments, message):
+    env = [] if "--env" in arguments else ["--env", "explore/Chain-v0"]
+    result = explore("rl", *env, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+    assert result.stdout == ""
+    assert not Path("runs").exists()
+
+
+def test_no_environment(explore):
+    assert "give --env, an environment from `explore list envs`" in explore("rl").stderr
+
+
+def test_runs_that_cannot_be_continued_or_watched(train, explore, active):
+    active("--rounds", 1, "--name", "x")
+    for option in ("--resume", "--watch"):
+        assert "is a run of explore active, not of rl" in explore("rl", option, "runs/active-x").stderr
+    assert "is no run folder" in explore("rl", "--watch", "absent").stderr
+    train(*TINY, "--posterior", "none", "--name", "y")
+    run = Path("runs/rl-y")
+    shutil.rmtree(run / "models/none-seed-0/192")
+    result = explore("rl", "--watch", run)
+    assert (result.exit_code, "has no policy of seed 0 yet" in result.stderr) == (2, True)

@@ -26,7 +26,7 @@ WATCH = {"watch", "seed", "quiet", "as_json"}
     "--bonus", type=click.Choice(["kl", "expected-gain", "variance"]),
     help="What is rewarded: information gained, information promised, or variance.  [default: kl]",
 )  # fmt: skip
-@click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.01]")
+@click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
 @click.option("--n-eff", metavar="N", help="Transitions the posterior stands for, or replay: all.  [default: 50]")
 @click.option(
     "--normalise", type=click.Choice(["median", "rms", "none"]),
@@ -54,7 +54,7 @@ def command(ctx: click.Context, **values: object) -> None:
     curves with the same tags for all posteriors and seeds.
 
     \b
-    explore rl --env explore/SparseMountainCar-v0 --eta 0.1 --seeds 5
+    explore rl --env explore/SparseMountainCar-v0 --eta 0.001 --seeds 5
     explore rl --env explore/SparseMountainCar-v0 --posterior none
     explore rl --env Pendulum-v1 --algo sac --timesteps 20000 --posterior bbb -p vime.updates=200
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac

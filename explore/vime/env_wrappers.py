@@ -1,6 +1,6 @@
 """VIME around Gymnasium environments: rewards become r + eta * bonus.
 
-    env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.1)
+    env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.001)
 
 The environment's own reward stays in `info["extrinsic_reward"]`; `info["intrinsic_reward"]` has the raw bonus and
 `info["scaled_intrinsic_reward"]` what was added. Experience comes step by step here, so the model is trained after

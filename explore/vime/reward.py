@@ -56,7 +56,7 @@ class Bonus:
         interval: transitions a batch, where experience comes step by step. Then the divisor is of finished batches.
     """
 
-    eta: float = 0.01
+    eta: float = 0.001
     eta_decay: float = 1.0
     bonus: Kind = "kl"
     normalise: Normalise = "median"

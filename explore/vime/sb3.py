@@ -1,9 +1,9 @@
 """VIME for stable-baselines3: batched environments, a wrapper, a callback for on-policy algorithms, a replay buffer.
 
     model = TRPO("MlpPolicy", env)
-    model.learn(500_000, VIMECallback(posterior="noisy-kfac", eta=0.1))      # PPO, TRPO, A2C: the paper's order
-    SAC("MlpPolicy", env, replay_buffer_class=VIMEReplayBuffer, replay_buffer_kwargs={"eta": 0.1})
-    PPO("MlpPolicy", VIMEVecEnv(env, eta=0.1))                               # any algorithm: step by step
+    model.learn(500_000, VIMECallback(posterior="noisy-kfac", eta=0.001))      # PPO, TRPO, A2C: the paper's order
+    SAC("MlpPolicy", env, replay_buffer_class=VIMEReplayBuffer, replay_buffer_kwargs={"eta": 0.001})
+    PPO("MlpPolicy", VIMEVecEnv(env, eta=0.001))                               # any algorithm: step by step
 
 `rollout/ep_rew_mean` is the environment's own return in all of them, as long as episodes are monitored inside of the
 bonus: `make_vec_env` does so; for `VIME` around a single environment, `monitored` does.

@@ -90,7 +90,7 @@ def test_report_and_run_folder(train):
     lines = result.stdout.splitlines()
     assert f"run          {RUN}" in lines
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
-    assert "0.01 x kl of noisy-kfac" in result.stderr
+    assert "0.001 x kl of noisy-kfac" in result.stderr
     assert sorted(str(p.relative_to(RUN / "models")) for p in (RUN / "models").rglob("*.*")) == [
         "noisy-kfac-seed-0/192/bonus.pt", "noisy-kfac-seed-0/192/model.zip",
     ]  # fmt: skip
@@ -100,7 +100,7 @@ def test_report_and_run_folder(train):
         "n_steps": 16, "batch_size": 64, "gamma": 0.99, "gae_lambda": 1.0, "target_kl": 0.01, "cg_max_steps": 10,
         "line_search_max_iter": 15, "net_arch": [32], "activation": "tanh", "log_std_init": 0.0,
     }.items()  # fmt: skip
-    assert recorded["vime"].items() >= {"eta": 0.01, "minimum": 60, "updates": 2, "hidden": [32]}.items()
+    assert recorded["vime"].items() >= {"eta": 0.001, "minimum": 60, "updates": 2, "hidden": [32]}.items()
     assert recorded["vime"]["posterior_settings"]["prior_variance"] == 1.0
 
 

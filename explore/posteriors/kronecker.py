@@ -21,8 +21,8 @@ def two_sided(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
     """left^T x right: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]."""
     r, s, i, o = x.shape
     # Each product has the samples on its wide side; batched products of narrow matrices are slow.
-    y = (right.mT @ x.reshape(r, s * i, o).mT).reshape(r, -1, s, i).permute(0, 3, 2, 1)  # [R, J, S, O]
-    return (left.mT @ y.reshape(r, i, -1)).reshape(r, -1, s, right.shape[-1]).transpose(1, 2)
+    y = torch.bmm(right.mT, x.reshape(r, s * i, o).mT).reshape(r, -1, s, i).permute(0, 3, 2, 1)  # [R, J, S, O]
+    return torch.bmm(left.mT, y.reshape(r, i, -1)).reshape(r, -1, s, right.shape[-1]).transpose(1, 2)
 
 
 class KroneckerFactor(NamedTuple):
@@ -161,7 +161,7 @@ def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R
 
 
 def _gram(root: Tensor) -> Tensor:
-    return root.mT @ root
+    return torch.bmm(root.mT, root)  # `@` would look first at how many axes there are
 
 
 def _from_inverse_root(root: Tensor) -> Tensor:

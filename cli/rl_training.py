@@ -63,7 +63,8 @@ class Training:
         if isinstance(buffer, VIMEReplayBuffer):
             self.bonus = buffer.bonus
         elif settings["vime"]:
-            self.bonus = rl_problem.intrinsic_reward(settings, env, seed, device)
+            # The model's environments, which have the channels of images first.
+            self.bonus = rl_problem.intrinsic_reward(settings, cast(VecEnv, self.model.get_env()), seed, device)
             self._timed = TimedVIME(self.bonus)
         if folder:
             if self.bonus is not None:

@@ -30,11 +30,13 @@ def _plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-def _modules(kind: str) -> dict[str, tuple[str, str, str]]:
-    """Name -> (module, attribute, description) of the files of the package `explore.<kind>`."""
+def _modules(kind: str, only: str | None = None) -> dict[str, tuple[str, str, str]]:
+    """Name -> (module, attribute, description) of the files of the package `explore.<kind>`, or of `only` one name."""
     package = importlib.import_module(f"explore.{kind}")
     found = {}
     for finder, module, _ in pkgutil.iter_modules(package.__path__):
+        if only is not None and module.replace("_", "-") != only:
+            continue
         source = Path(finder.path, f"{module}.py")  # type: ignore[union-attr]
         tree = ast.parse(source.read_text(encoding="utf-8")) if source.exists() else ast.Module([], [])
         for node in tree.body:
@@ -58,7 +60,7 @@ def find(kind: str, name: str) -> Any:
     Raises:
         InputError: for an unknown name; the message lists the known ones.
     """
-    modules = _modules(kind)
+    modules = _modules(kind, name)
     if ":" in name:
         module, _, attribute = name.partition(":")
         try:

@@ -15,15 +15,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from gymnasium import spaces
 from PIL import Image
+from sb3_contrib import TRPO
 from stable_baselines3.common.logger import KVWriter
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from explore import record
+from explore import record, registry
 from explore.cli import overlay, rl, rl_recording, rl_report
-from explore.cli.rl_problem import algorithm, environments, resolve
+from explore.cli.rl_problem import resolve
 from explore.cli.rl_training import Training
+from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.vime import Transitions
 from explore.vime.dynamics import Settings as Dynamics
 from explore.vime.reward import Bonus
@@ -101,7 +102,7 @@ def test_report_and_run_folder(train):
         "line_search_max_iter": 15, "net_arch": [32], "activation": "tanh", "log_std_init": 0.0,
     }.items()  # fmt: skip
     assert recorded["vime"].items() >= {"eta": 0.001, "minimum": 60, "updates": 2, "hidden": [32]}.items()
-    assert recorded["vime"]["posterior_settings"]["prior_variance"] == 1.0
+    assert recorded["vime"]["posterior_settings"].items() >= registry.preset(NoisyKFAC, "vime").items()
 
 
 def test_defaults_are_those_of_the_library():
@@ -389,19 +390,61 @@ def test_watch(train, explore, more):
 
 
 def test_the_policy_is_one_for_stable_baselines3(train):
-    from sb3_contrib import TRPO
-
     train(*TINY, *LEARN)
     model = TRPO.load(RUN / "models/noisy-kfac-seed-0/192/model.zip")
     assert model.num_timesteps == 192
     assert model.predict(np.eye(5, dtype=np.float32)[1])[0] in (0, 1)
 
 
-def test_dictionaries_and_images():
-    env = environments({"env": "Pendulum-v1", "env_kwargs": {}}, 1)
-    env.observation_space = spaces.Dict({"x": spaces.Box(-1, 1, (3,))})
-    settings = settings_of("--env", "Pendulum-v1", "--posterior", "none", "--algo-param", "n_steps=8", "--n-envs", 1)
-    assert type(algorithm(settings, env, 0, 0, "cpu").policy).__name__ == "MultiInputActorCriticPolicy"
+WORLDS = """
+import gymnasium as gym
+import numpy as np
+
+SPACES = {
+    "Pictures": gym.spaces.Box(0, 255, (36, 36, 3), np.uint8),
+    "Parts": gym.spaces.Dict({"x": gym.spaces.Box(-1, 1, (2,)), "n": gym.spaces.Discrete(3)}),
+}
+
+
+class World(gym.Env):
+    action_space = gym.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, name):
+        self.observation_space = SPACES[name]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 1.0, False, False, {}
+
+
+def encode(pictures):
+    return pictures.mean((2, 3)) / 255
+
+
+for name in SPACES:
+    gym.register(f"worlds/{name}-v0", World, max_episode_steps=5, kwargs={"name": name})
+"""
+
+
+@pytest.mark.parametrize("name", ["Parts", "Pictures"])
+def test_dictionaries_images_and_environments_of_a_module(train, monkeypatch, name):
+    Path("worlds.py").write_text(WORLDS)
+    monkeypatch.syspath_prepend(".")
+    encoder = ["-p", "vime.encoder=worlds:encode"] if name == "Pictures" else []
+    train(
+        "--env", f"worlds:worlds/{name}-v0", "--n-envs", 2, "--algo-param", "n_steps=10", "--timesteps", 40,
+        "--posterior", "bbb", "-p", "vime.minimum=20", "-p", "vime.updates=2", "--eval-freq", 40, *encoder,
+    )  # fmt: skip
+    run = Path(f"runs/rl-worlds-worlds-{name}-v0-trpo-bbb")
+    assert results(run).ep_extrinsic_mean.tolist() == [5, 5]
+    assert results(run).bonus_mean[1] > 0
+    policy = {"Parts": "MultiInputActorCriticPolicy", "Pictures": "ActorCriticCnnPolicy"}[name]
+    model = TRPO.load(run / "models/bbb-seed-0/40/model.zip")
+    assert type(model.policy).__name__ == policy
 
 
 def test_compare_reads_the_curves(train):

@@ -196,30 +196,23 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
     policy: dict[str, Any] = {name: own.pop(name) for name in POLICY if name in own}
     if "activation" in policy:
         policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
-    own |= replay(settings, bonus_seed)
+    if settings["algo"] == "sac" and settings["vime"]:
+        vime = {"seed": bonus_seed, **settings["vime"]}
+        own |= {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": vime}
     kind = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
     if isinstance(env.observation_space, spaces.Dict):
         kind = "MultiInputPolicy"
     try:
         return ALGORITHMS[settings["algo"]](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **own)
+    except InputError:
+        raise
     except (AssertionError, ValueError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{settings['algo']} refuses {settings['env']} or these settings: {error}") from error
-
-
-def replay(settings: Settings, seed: int) -> dict[str, Any]:
-    """Arguments of an off-policy algorithm for the bonus in its replay buffer."""
-    if settings["algo"] != "sac" or not settings["vime"]:
-        return {}
-    vime = problem.tuples(settings["vime"])
-    return {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": {"seed": seed, **vime}}
 
 
 def intrinsic_reward(settings: Settings, env: VecEnv, seed: int, device: str) -> IntrinsicReward:
     """A fresh bonus."""
-    vime = problem.tuples(settings["vime"])
-    return IntrinsicReward(env.observation_space, env.action_space, seed=seed, device=device, **vime)
+    return IntrinsicReward(env.observation_space, env.action_space, seed=seed, device=device, **settings["vime"])
 
 
 def batch(settings: Settings, model: BaseAlgorithm) -> int:

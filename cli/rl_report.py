@@ -18,7 +18,7 @@ TITLE = (
     f"The last {LAST} iterations: mean return of an episode (without bonus), share of episodes (success) and of "
     "iterations (paid) with a positive reward"
 )
-COLUMNS = ("return", "success", "paid", "first_paid", "seconds", "bonus_share")
+COLUMNS = ("return", "success", "paid", "seconds", "first_paid")
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -47,10 +47,14 @@ def table(found: list[dict[str, Any]]) -> Table:
     for row in found:
         shown.add_row(str(row["seed"]), *(_text(row[name], name) for name in COLUMNS))
     if len(found) > 1:
-        means = ["" if name == "first_paid" else estimate(_values(found, name)).text(_places(name)) for name in COLUMNS]
         shown.add_section()
-        shown.add_row("mean ± s.e.", *means)
+        shown.add_row("mean", *(estimate(_values(found, name)).text(_places(name)) for name in COLUMNS[:-1]))
     return shown
+
+
+def share(found: list[dict[str, Any]]) -> float:
+    """The bonus's share of the time of all seeds; NaN where it was not measured."""
+    return float((_values(found, "bonus_share") * _values(found, "seconds")).sum() / _values(found, "seconds").sum())
 
 
 def _values(found: list[dict[str, Any]], name: str) -> torch.Tensor:
@@ -62,7 +66,7 @@ def _text(value: float | None, name: str) -> str:
 
 
 def _places(name: str) -> int:
-    return {"return": 3, "first_paid": 0, "seconds": 1}.get(name, 2)
+    return {"return": 3, "seconds": 1, "first_paid": 0}.get(name, 2)
 
 
 def summary(found: list[dict[str, Any]], settings: Settings, folder: Path) -> dict[str, Any]:
@@ -76,7 +80,6 @@ def summary(found: list[dict[str, Any]], settings: Settings, folder: Path) -> di
     vime = settings["vime"] or {}
     own = {name: settings[name] for name in ("env", "algo", "posterior")}
     own |= {name: vime.get(name) for name in ("bonus", "eta")}
-    names = [name for name in COLUMNS if name != "first_paid"]
-    overall = {name: estimate(_values(found, name))._asdict() for name in names}
+    overall = {name: estimate(_values(found, name))._asdict() for name in (*COLUMNS[:-1], "bonus_share")}
     overall["solved"] = sum(row["paid"] == 1 for row in found)
     return plain(own | {"seeds": found, "overall": overall, "run": str(folder)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -97,5 +98,7 @@ def _print(folder: Path, settings: Settings, as_json: bool) -> None:
         return
     console = Console()
     console.print(report.TITLE, report.table(found), sep="\n")
+    if not math.isnan(share := report.share(found)):
+        click.echo(f"bonus        {share:.0%} of the time")
     click.echo(f"run          {folder}")
     click.echo(f"tensorboard  tensorboard --logdir {shlex.quote(str(folder / 'tensorboard'))}")

@@ -52,8 +52,7 @@ class Training:
             )
         if folder:
             cls = rl_problem.ALGORITHMS[settings["algo"]]
-            # The file has lists for tuples.
-            self.model = cls.load(folder / "model.zip", env, device, **rl_problem.replay(settings, seed))
+            self.model = cls.load(folder / "model.zip", env, device)
             # Else the seed of the beginning would give the same noise and episodes again.
             self.model.set_random_seed(rl_problem.derived(seed, self.model.num_timesteps))
         else:

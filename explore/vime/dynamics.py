@@ -79,7 +79,8 @@ class Settings:
         preset = self.preset or ("vime" if "vime" in presets else None)
         # Next to nothing is said about the noise: it may be far below the scatter of the observations.
         likelihood = Gaussian(noise_std=self.noise_std, prior_shape=1.0, prior_rate=0.01)
-        made: Predictive = registry.posterior(self.posterior, net, likelihood, preset, **self.posterior_settings)
+        own = {k: tuple(v) if isinstance(v, list) else v for k, v in self.posterior_settings.items()}  # as from JSON
+        made: Predictive = registry.posterior(self.posterior, net, likelihood, preset, **own)
         return made
 
 

@@ -229,7 +229,7 @@ class VIMEReplayBuffer(ReplayBuffer):
         buffer_size: as in `ReplayBuffer`.
         observation_space: as in `ReplayBuffer`.
         action_space: as in `ReplayBuffer`.
-        device: of the sampled tensors.
+        device: of the sampled tensors, and of the dynamics model.
         n_envs: as in `ReplayBuffer`.
         optimize_memory_usage: as in `ReplayBuffer`.
         handle_timeout_termination: as in `ReplayBuffer`.
@@ -259,7 +259,7 @@ class VIMEReplayBuffer(ReplayBuffer):
             buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage,
             handle_timeout_termination,
         )  # fmt: skip
-        self.bonus = IntrinsicReward(observation_space, action_space, seed=seed, **settings)
+        self.bonus = IntrinsicReward(observation_space, action_space, seed=seed, device=self.device, **settings)
 
     def add(self, obs: Array, next_obs: Array, action: Array, reward: Array, done: Array, infos: Any) -> None:
         super().add(obs, next_obs, action, reward, done, infos)

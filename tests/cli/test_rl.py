@@ -90,6 +90,9 @@ def test_report_and_run_folder(train):
     result = train(*TINY, *LEARN)
     lines = result.stdout.splitlines()
     assert f"run          {RUN}" in lines
+    table = results()
+    share = (table.bonus_share * table.seconds).sum() / table.seconds.sum()
+    assert f"bonus        {share:.0%} of the time" in lines
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
     assert "0.001 x kl of noisy-kfac" in result.stderr
     assert sorted(str(p.relative_to(RUN / "models")) for p in (RUN / "models").rglob("*.*")) == [

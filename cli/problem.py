@@ -94,7 +94,7 @@ def _likelihood(dataset: data.Dataset) -> str:
 
 def likelihood(settings: Settings) -> Likelihood:
     """The likelihood of a run."""
-    made: Likelihood = LIKELIHOODS[settings["likelihood"]](**tuples(settings["likelihood_settings"]))
+    made: Likelihood = LIKELIHOODS[settings["likelihood"]](**_tuples(settings["likelihood_settings"]))
     return made
 
 
@@ -103,7 +103,7 @@ def posterior(settings: Settings, dataset: data.Dataset, name: str, own: Setting
     classes = len(dataset.classes)
     outputs = {0: dataset.y.shape[-1], 2: 1}.get(classes, classes)
     net = Net(mlp(dataset.x.shape[1], settings["hidden"], outputs))
-    made: Predictive = registry.find("posteriors", name)(net=net, likelihood=likelihood(settings), **tuples(own))
+    made: Predictive = registry.find("posteriors", name)(net=net, likelihood=likelihood(settings), **_tuples(own))
     return made
 
 
@@ -112,6 +112,6 @@ def fields(record: Any) -> Settings:
     return {name: getattr(record, name) for name in registry.settings_of(type(record))}
 
 
-def tuples(settings: Settings) -> Settings:
-    """With tuples where JSON has made lists of them."""
+def _tuples(settings: Settings) -> Settings:
+    """JSON makes lists of tuples."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
+import operator
 import types
 import typing
 from collections.abc import Mapping
@@ -102,10 +104,9 @@ def _paper(batch: int, copies: int) -> Settings:
 def _writable(hint: Any) -> Any:
     """What of a type can be written as text; None: nothing."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    options = [a for a in (typing.get_args(hint) if union else (hint,)) if a in (int, float, bool, str)]
-    if not options:
-        return None
-    return typing.Union[*options, type(None)] if type(None) in typing.get_args(hint) else typing.Union[*options]  # noqa: UP007
+    every = typing.get_args(hint) if union else (hint,)
+    kept = [a for a in every if a in (int, float, bool, str)]
+    return functools.reduce(operator.or_, [*kept, *(a for a in every if a is types.NoneType)]) if kept else None
 
 
 def _parse(allowed: Mapping[str, Any], texts: list[tuple[str, str]]) -> Settings:
@@ -133,13 +134,11 @@ def _vime(options: Mapping[str, Any]) -> Settings | None:
     settings = registry.parse(cls, [(k, v) for k, v in texts if not k.startswith(prefix)])
 
     encoder = {"encoder": given.pop("encoder")} if "encoder" in given else {}
-    tuples = problem.tuples(given)
-    bonus = Bonus(**{k: v for k, v in tuples.items() if k in registry.settings_of(Bonus)})
-    rest = {k: v for k, v in tuples.items() if k in registry.settings_of(Dynamics)}
-    dynamics = Dynamics(posterior=options["posterior"], posterior_settings=settings, **rest)
-    found = problem.fields(bonus) | problem.fields(dynamics) | encoder
-    # Sizes do not matter for what the settings are.
-    return found | {"posterior": options["posterior"], "posterior_settings": problem.fields(dynamics.build(1, 1))}
+    one = spaces.Box(0, 1, (1,))  # sizes do not matter for what the settings are
+    made = IntrinsicReward(one, one, posterior=options["posterior"], posterior_settings=settings, **given)
+    return problem.fields(made.bonus) | problem.fields(made.settings) | encoder | {
+        "posterior": options["posterior"], "posterior_settings": problem.fields(made.dynamics.posterior),
+    }  # fmt: skip
 
 
 def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:

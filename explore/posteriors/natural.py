@@ -41,7 +41,8 @@ def _sum_outer(t: Taps) -> Tensor:
     if a.shape[1] == 1:
         g = g.sum(1, keepdim=True)
     a, g = a.flatten(1, 3), g.flatten(1, 3)
-    return torch.bmm(a.mT, g) if a.shape[2] < g.shape[2] else torch.bmm(g.mT, a).mT  # a batched product is fast when it is wide
+    # A batched product is fast when it is wide.
+    return torch.bmm(a.mT, g) if a.shape[2] < g.shape[2] else torch.bmm(g.mT, a).mT
 
 
 Fisher = Literal["true", "empirical", "exact"]

@@ -26,7 +26,7 @@ def python(*arguments, cwd):
 
 
 def test_stable_baselines3(tmp_path):
-    shown = python("-c", shortened(example("stable-baselines3"), "50_000", "2_100"), cwd=tmp_path).stdout
+    shown = python("-c", shortened(example("stable-baselines3"), "50_000", "2_048"), cwd=tmp_path).stdout
     assert "vime/dyn_nll_after" in shown
 
 
@@ -36,7 +36,7 @@ def test_a_loop_of_ones_own(tmp_path):
 
 
 def test_the_zoo(tmp_path):
-    (tmp_path / "vime.yml").write_text(shortened(example("zoo"), "n_timesteps: 50000", "n_timesteps: 2100"))
+    (tmp_path / "vime.yml").write_text(shortened(example("zoo"), "n_timesteps: 50000", "n_timesteps: 2048"))
     words = example("zoo command").split()
     shown = python(*words[1:], "--log-folder", "logs", "--eval-freq", "-1", cwd=tmp_path)
     assert "explore.vime.VIME" in shown.stdout + shown.stderr

@@ -44,13 +44,14 @@ def curves(runs: Path, seeds: int, iterations: int) -> pd.DataFrame:
 
 
 def tuned(runs: Path) -> pd.DataFrame:
-    """Mean return over the iterations of each run that chose eta."""
-    jobs = [job for task in TASKS for job in tuning(task, list(POSTERIORS))]
-    lines = [(j.task, j.posterior, j.eta, j.seed, j.rows(runs)) for j in jobs]
-    return pd.DataFrame(
-        [(*line, rows["extrinsic_total"].mean() * HORIZON / BATCH) for *line, rows in lines if len(rows)],
-        columns=["task", "posterior", "eta", "seed", "return"],
-    )
+    """Mean return over the iterations of each complete run with an eta of the grid."""
+    found = []
+    for job in (job for task in TASKS for job in tuning(task, list(POSTERIORS))):
+        rows = job.rows(runs)
+        if len(rows) >= job.iterations:
+            mean = rows["extrinsic_total"].mean() * HORIZON / BATCH
+            found.append((job.task, job.posterior, job.eta, job.seed, mean))
+    return pd.DataFrame(found, columns=["task", "posterior", "eta", "seed", "return"])
 
 
 def table(every: pd.DataFrame) -> str:

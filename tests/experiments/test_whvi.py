@@ -54,6 +54,12 @@ def test_uci(tmp_path):
     assert (rows["epochs"] == 1).all() and (rows["sample_rmse"] > rows["rmse"]).all()
     mean = rows.groupby("posterior")["rmse"].mean()
     text = (tmp_path / "table.md").read_text()
+    again = [*options[:2], "--posteriors", "whvi", *options[4:], "--samples", "5", "--out", str(tmp_path)]
+    assert CliRunner().invoke(uci.main, again, catch_exceptions=False).exit_code == 0
+    timings = ["wall", "cpu"]
+    pd.testing.assert_frame_equal(
+        pd.read_csv(tmp_path / "boston.csv").drop(columns=timings), rows.drop(columns=timings)
+    )
     assert f"| {mean['whvi'] - mean['mc-dropout']:.3f} ± " in text and "3.14 (0.71)" in text
 
 

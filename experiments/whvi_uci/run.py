@@ -124,7 +124,7 @@ def table(results: dict[str, pd.DataFrame]) -> str:
 @click.option("--posteriors", default=",".join(METHODS), show_default=True)
 @click.option("--splits", type=click.IntRange(min=2), default=8, show_default=True)
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Leave out so many splits before them.")
-@click.option("--steps", type=click.IntRange(min=1), default=2500, show_default=True, help="Of 64 examples.")
+@click.option("--steps", type=click.IntRange(min=1), default=15_000, show_default=True, help="Of 64 examples.")
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="For predictions.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")

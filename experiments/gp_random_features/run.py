@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def linear(name: str, shown: compare.Splits, steps: int, samples: int, rng: Rng,
     epochs = max(1, round(steps / len(batches(n, BATCH))))
     net = Net(nn.Linear(features, 1, bias=False))
     posterior = registry.posterior(name, net, NOISE, epochs=epochs, **COMMON, **settings)
-    *_, last = fit(posterior, shown.x, shown.y, rng.stream("fit"))
+    last = deque(fit(posterior, shown.x, shown.y, rng.stream("fit")), maxlen=1).pop()
     if not last.state.common.alive.all():
         raise RuntimeError(f"{name} failed")
     found = compare.measure(posterior, last.state, shown, rng.stream("test"), samples)
@@ -150,7 +151,7 @@ def table(rows: pd.DataFrame) -> str:
         lines += ["", f"**{name}**", "", "| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
         for (covariance, _, model), own in here.groupby(["covariance", "side", "model"], sort=False):
             first = own.iloc[0]
-            cells = [covariance, model, f"{first['parameters'] or ''}", f"{first['size']}"]
+            cells = [str(covariance), str(model), f"{first['parameters'] or ''}", f"{first['size']}"]
             cells += [f"{own[c].mean():.3f} ({own[c].std():.3f})" for c in COLUMNS]
             lines.append("| " + " | ".join([*cells, f"{first['cpu']:.0f}"]) + " |")
     return "\n".join(lines[1:]) + "\n"

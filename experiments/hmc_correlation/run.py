@@ -13,6 +13,7 @@ correlation.png; the sampler's variances are kept in OUT/hmc/ and used again. Wh
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,7 +93,7 @@ def fitted(name: str, task: Task, seed: int, **settings: object) -> tuple[Predic
     net = explore.Net(explore.mlp(task.x.shape[2], [HIDDEN], 1))
     posterior = explore.posterior(name, net, explore.Gaussian(), "paper", **settings)
     start = time.perf_counter()
-    *_, last = fit(posterior, task.x, task.y, Rng(seed).stream("fit"))
+    last = deque(fit(posterior, task.x, task.y, Rng(seed).stream("fit")), maxlen=1).pop()
     return posterior, last.state, time.perf_counter() - start
 
 

@@ -10,6 +10,7 @@ posterior and split), results/table.md and results/sizes.png.
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any, get_args
 
@@ -53,7 +54,7 @@ def train(
     net = Net(mlp(inputs, hidden, splits.y.shape[2]))
     posterior = registry.posterior(name, net, uci.NOISE, epochs=epochs, **settings)
     start = time.process_time()
-    *_, last = fit(posterior, splits.x, splits.y, rng.stream("fit"))
+    last = deque(fit(posterior, splits.x, splits.y, rng.stream("fit")), maxlen=1).pop()
     seconds = time.process_time() - start
     if failed := int((~last.state.common.alive).sum()):
         raise RuntimeError(f"{method} failed on {failed} of {replicas} splits")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -63,7 +64,7 @@ def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         results = RUN / "results.csv"
         deadline = time.monotonic() + 60
-        while not (results.exists() and "\n3," in results.read_text()):
+        while not (results.exists() and "\n1," in results.read_text()):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.005)
         os.kill(process.pid, how)
@@ -74,7 +75,7 @@ def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
         assert process.returncode == 130
         assert out == ""
         (line,) = [line for line in err.splitlines() if line.startswith("Continue: explore ")]
-        assert "Interrupted after round 3 of 10." in err
+        assert re.search(r"Interrupted after round [1-9] of 10\.", err)
         resume = shlex.split(line.removeprefix("Continue: explore "))
     else:
         assert process.returncode == -signal.SIGKILL

@@ -31,7 +31,7 @@ def test_stable_baselines3(tmp_path):
 
 
 def test_a_loop_of_ones_own(tmp_path):
-    code = shortened(example("vector loop"), "5_000", "300") + "\nassert learn_from[2].all(), learn_from"
+    code = shortened(example("vector loop"), "5_000", "300") + "\nassert learn_from[2].any(), learn_from"
     python("-c", code, cwd=tmp_path)
 
 

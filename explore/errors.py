@@ -1,5 +1,9 @@
 """The one exception for wrong input."""
 
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
 
 class InputError(ValueError):
     """What the user gave is wrong; the message says what, and what is allowed.
@@ -25,3 +29,24 @@ def check_range(name: str, value: float, interval: str) -> None:
     below = value <= high if interval[-1] == "]" else value < high
     if not (above and below):
         raise InputError(f"{name} is {value}; it must be in {interval}")
+
+
+def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
+    """Refuse a dataclass with a word that is not among its field's literals, or a number outside its field's interval.
+
+    Args:
+        record: the dataclass.
+        ranges: name -> interval; a number whose field is not named must be positive.
+
+    Raises:
+        InputError: naming the field, its value and what is allowed.
+    """
+    hints = get_type_hints(type(record))
+    for f in fields(record):
+        value = getattr(record, f.name)
+        if get_origin(hints[f.name]) is Literal and value not in get_args(hints[f.name]):
+            raise one_of(f.name, str(value), get_args(hints[f.name]))
+        if hints[f.name] is int and not isinstance(value, int):
+            raise InputError(f"{f.name} is {value}; it must be a whole number")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            check_range(f.name, value, ranges.get(f.name, "(0, inf)"))

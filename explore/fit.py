@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -65,3 +66,8 @@ def fit(
             batch = Batch(shuffled_x[:, part], shuffled_y[:, part])
             state, info = posterior.update(state, batch, rng, (epoch * len(slices) + i) / total)
         yield Epoch(epoch + 1, posterior.epochs, state, info)
+
+
+def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng) -> Epoch:
+    """The last epoch of a `fit`; the states before it, which would take gigabytes, are not kept."""
+    return deque(fit(posterior, x, y, rng), maxlen=1).pop()

@@ -7,7 +7,6 @@ the posterior's own number where it takes all data at once.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from sklearn.datasets import make_moons
 from torch import Tensor
 
 from explore import predict
-from explore.fit import batches, fit
+from explore.fit import batches, last_epoch
 from explore.likelihoods import Bernoulli, Likelihood
 from explore.nets import Net, mlp
 from explore.posteriors.base import Predictive
@@ -89,5 +88,5 @@ def _fit(
     epochs = max(1, round(UPDATES / steps)) if steps > 1 else posterior.epochs
     net = Net(mlp(x.shape[2], list(hidden), 1))
     posterior = dataclasses.replace(posterior, net=net, likelihood=likelihood, epochs=epochs)
-    last = deque(fit(posterior, x, y, rng), maxlen=1).pop()  # the states before it would take gigabytes
+    last = last_epoch(posterior, x, y, rng)
     return posterior, last.state

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,9 @@ from experiments.gp_random_features import kernel as kernels
 from experiments.gp_random_features import mean_field, sparse
 from experiments.gp_random_features.functions import FUNCTIONS
 from explore import compare, registry
-from explore.errors import InputError, one_of
-from explore.fit import batches, fit
+from explore.cli.script import Script
+from explore.errors import one_of
+from explore.fit import batches, last_epoch
 from explore.likelihoods import Gaussian
 from explore.nets import Net
 from explore.rng import Rng
@@ -73,7 +73,7 @@ def linear(name: str, shown: compare.Splits, steps: int, samples: int, rng: Rng,
     epochs = max(1, round(steps / len(batches(n, BATCH))))
     net = Net(nn.Linear(features, 1, bias=False))
     posterior = registry.posterior(name, net, NOISE, epochs=epochs, **COMMON, **settings)
-    last = deque(fit(posterior, shown.x, shown.y, rng.stream("fit")), maxlen=1).pop()
+    last = last_epoch(posterior, shown.x, shown.y, rng.stream("fit"))
     if not last.state.common.alive.all():
         raise RuntimeError(f"{name} failed")
     found = compare.measure(posterior, last.state, shown, rng.stream("test"), samples)
@@ -192,7 +192,7 @@ def picture(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-@click.command()
+@click.command(cls=Script)
 @click.option("--functions", default=",".join(FUNCTIONS), show_default=True)
 @click.option("--sides", default="16,32,64", show_default=True, help="D of WHVI's square matrices.")
 @click.option("--replicas", type=click.IntRange(min=2), default=3, show_default=True)
@@ -202,17 +202,10 @@ def picture(rows: pd.DataFrame) -> Figure:
 @click.option("--samples", type=click.IntRange(min=2), default=64, show_default=True, help="For predictions.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
-def main(**options: Any) -> None:
-    """Run everything, and write the table and the figure."""
-    try:
-        run(**options)
-    except InputError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def run(
+def main(
     functions: str, sides: str, replicas: int, train: int, test: int, steps: int, samples: int, seed: int, out: Path
 ) -> None:
+    """Run everything, and write the table and the figure."""
     names = functions.split(",")
     for name in names:
         if name not in FUNCTIONS:

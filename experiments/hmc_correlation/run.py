@@ -13,7 +13,6 @@ correlation.png; the sampler's variances are kept in OUT/hmc/ and used again. Wh
 from __future__ import annotations
 
 import time
-from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from torch import Tensor
 import explore
 from explore import predict
 from explore.data.splits import Standardiser, pool_splits
-from explore.fit import fit
+from explore.fit import last_epoch
 from explore.posteriors.base import Predictive
 from explore.posteriors.gaussian import GaussianPosterior
 from explore.posteriors.hmc import split_r_hat
@@ -93,7 +92,7 @@ def fitted(name: str, task: Task, seed: int, **settings: object) -> tuple[Predic
     net = explore.Net(explore.mlp(task.x.shape[2], [HIDDEN], 1))
     posterior = explore.posterior(name, net, explore.Gaussian(), "paper", **settings)
     start = time.perf_counter()
-    last = deque(fit(posterior, task.x, task.y, Rng(seed).stream("fit")), maxlen=1).pop()
+    last = last_epoch(posterior, task.x, task.y, Rng(seed).stream("fit"))
     return posterior, last.state, time.perf_counter() - start
 
 

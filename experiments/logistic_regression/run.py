@@ -25,6 +25,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from explore import registry
+from explore.cli.script import Script
 from explore.data import Dataset, load, load_csv
 from explore.errors import InputError, one_of
 from explore.fit import fit
@@ -152,7 +153,7 @@ def table(results: pd.DataFrame, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-@click.command()
+@click.command(cls=Script)
 @click.option("--dataset", default="australian", show_default=True, help="A set of `explore list datasets`.")
 @click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="A CSV file instead.")
 @click.option("--target", metavar="COLUMN", help="Column of FILE with the two classes.")
@@ -162,18 +163,11 @@ def table(results: pd.DataFrame, name: str) -> str:
 @click.option("--methods", default=",".join(METHODS), show_default=True, help="Beside the two exact optima.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
-def main(**options: Any) -> None:
-    """Run everything and write the table."""
-    try:
-        run(**options)
-    except InputError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def run(
+def main(
     dataset: str, data: str | None, target: str | None, prior_precision: float | None, splits: int, epochs: int,
     methods: str, seed: int, out: Path,
 ) -> None:  # fmt: skip
+    """Run everything and write the table."""
     names = methods.split(",")
     for name in names:
         if name not in METHODS:

@@ -16,6 +16,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from run import BATCH, HERE, POSTERIORS, TASKS, Job, chosen, tuning
 
+from explore.cli.script import Script
+from explore.errors import InputError
+
 HORIZON = 500
 LAST = 10  # iterations that decide whether a run has solved its task
 KEPT = ["extrinsic_total", "ep_extrinsic_mean", "success", "bonus_median", "dyn_nll_before", "dyn_rmse_before",
@@ -29,7 +32,7 @@ def curves(runs: Path, seeds: int, iterations: int) -> pd.DataFrame:
         for name in ("none", *POSTERIORS):
             try:
                 eta = chosen(runs, task, name)
-            except click.ClickException:
+            except InputError:
                 continue
             for seed in range(seeds):
                 rows = Job(task, name, eta, seed, iterations).rows(runs)
@@ -37,7 +40,7 @@ def curves(runs: Path, seeds: int, iterations: int) -> pd.DataFrame:
                     first = {"task": task, "condition": name, "eta": eta, "seed": seed}
                     found.append(rows[["iteration", *KEPT]].head(iterations).assign(**first))
     if not found:
-        raise click.ClickException("no run is complete")
+        raise InputError("no run is complete")
     every = pd.concat(found)
     every["return"] = every["extrinsic_total"] * HORIZON / BATCH
     return every[["task", "condition", "eta", "seed", "iteration", "return", *KEPT]]
@@ -107,7 +110,7 @@ def draw(every: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-@click.command()
+@click.command(cls=Script)
 @click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--iterations", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default=HERE / "runs", show_default=True)

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import click
 import pandas as pd
 
-from explore.errors import one_of
+from explore.cli.script import Script
+from explore.errors import InputError, one_of
 
 HERE = Path(__file__).parent
 BATCH = 5000  # steps an iteration
@@ -88,7 +89,7 @@ def chosen(runs: Path, task: str, posterior: str) -> float | None:
     """The eta with the highest extrinsic return over all iterations of the tuning; of equal ones the smallest.
 
     Raises:
-        click.ClickException: while the tuning is not complete.
+        InputError: while the tuning is not complete.
     """
     if posterior == "none":
         return None
@@ -96,7 +97,7 @@ def chosen(runs: Path, task: str, posterior: str) -> float | None:
     for job in tuning(task, [posterior]):
         rows = job.rows(runs)
         if len(rows) < job.iterations:
-            raise click.ClickException(f"{job.name} is not complete; run `tune` first")
+            raise InputError(f"{job.name} is not complete; run `tune` first")
         found[job.eta] = found.get(job.eta, 0.0) + float(rows["extrinsic_total"].sum())
     return max(ETAS, key=lambda eta: found[eta])
 
@@ -131,11 +132,11 @@ def names(text: str, allowed: Any, what: str) -> list[str]:
     """The names of a comma-separated option."""
     for name in text.split(","):
         if name not in allowed:
-            raise click.ClickException(str(one_of(what, name, allowed)))
+            raise one_of(what, name, allowed)
     return text.split(",")
 
 
-@click.command()
+@click.command(cls=Script)
 @click.argument("what", type=click.Choice(["tune", "train"]))
 @click.option("--tasks", default=",".join(TASKS), show_default=True)
 @click.option("--posteriors", default=",".join(("none", *POSTERIORS)), show_default=True)

@@ -10,7 +10,6 @@ posterior and split), results/table.md and results/sizes.png.
 from __future__ import annotations
 
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,8 +21,8 @@ from matplotlib.figure import Figure
 from experiments.whvi_toy.run import parameters
 from experiments.whvi_uci import run as uci
 from explore import compare, registry
-from explore.errors import InputError
-from explore.fit import batches, fit
+from explore.cli.script import Script
+from explore.fit import batches, last_epoch
 from explore.nets import Net, mlp
 from explore.posteriors.whvi import Structure
 from explore.rng import Rng
@@ -54,7 +53,7 @@ def train(
     net = Net(mlp(inputs, hidden, splits.y.shape[2]))
     posterior = registry.posterior(name, net, uci.NOISE, epochs=epochs, **settings)
     start = time.process_time()
-    last = deque(fit(posterior, splits.x, splits.y, rng.stream("fit")), maxlen=1).pop()
+    last = last_epoch(posterior, splits.x, splits.y, rng.stream("fit"))
     seconds = time.process_time() - start
     if failed := int((~last.state.common.alive).sum()):
         raise RuntimeError(f"{method} failed on {failed} of {replicas} splits")
@@ -121,7 +120,7 @@ def draw(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-@click.command()
+@click.command(cls=Script)
 @click.option("--datasets", default="concrete,yacht,power", show_default=True, help="For the structures.")
 @click.option("--sizes", default="concrete", show_default=True, help="The sets for width and depth.")
 @click.option("--widths", default=",".join(map(str, WIDTHS)), show_default=True)
@@ -134,18 +133,11 @@ def draw(rows: pd.DataFrame) -> Figure:
 @click.option("--prior-variance", type=float, help="The same for every method, instead of the chosen ones.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
-def main(**options: Any) -> None:
-    """Run everything, and write the tables and the figure."""
-    try:
-        run(**options)
-    except InputError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def run(
+def main(
     datasets: str, sizes: str, widths: str, depths: str, splits: int, skip: int, steps: int, size_steps: int,
     samples: int, prior_variance: float | None, seed: int, out: Path,
 ) -> None:  # fmt: skip
+    """Run everything, and write the tables and the figure."""
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
     nets = [[int(w)] * int(d) for d in depths.split(",") for w in widths.split(",")]

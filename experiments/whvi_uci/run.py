@@ -10,7 +10,6 @@ and results/table.md, the table of all sets that have a CSV there. Lines of othe
 from __future__ import annotations
 
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,10 @@ import torch
 from torch import Tensor
 
 from explore import compare, predict, registry
+from explore.cli.script import Script
 from explore.data import load
-from explore.errors import InputError, one_of
-from explore.fit import batches, fit
+from explore.errors import one_of
+from explore.fit import batches, last_epoch
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors.base import Predictive
@@ -88,7 +88,7 @@ def train(name: str, splits: compare.Splits, steps: int, samples: int, rng: Rng)
     net = Net(mlp(inputs, [128, 128], splits.y.shape[2]))
     posterior = registry.posterior(name, net, NOISE, epochs=epochs, **COMMON, **METHODS[name])
     wall, cpu = time.perf_counter(), time.process_time()
-    last = deque(fit(posterior, splits.x, splits.y, rng.stream("fit")), maxlen=1).pop()
+    last = last_epoch(posterior, splits.x, splits.y, rng.stream("fit"))
     seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     if failed := int((~last.state.common.alive).sum()):
         raise RuntimeError(f"{name} failed on {failed} of {replicas} splits")
@@ -119,7 +119,7 @@ def table(results: dict[str, pd.DataFrame]) -> str:
     return "\n".join(lines[1:]) + "\n"
 
 
-@click.command()
+@click.command(cls=Script)
 @click.option("--datasets", default="boston,concrete,yacht,power", show_default=True)
 @click.option("--posteriors", default=",".join(METHODS), show_default=True)
 @click.option("--splits", type=click.IntRange(min=2), default=8, show_default=True)
@@ -128,15 +128,10 @@ def table(results: dict[str, pd.DataFrame]) -> str:
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="For predictions.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
-def main(**options: Any) -> None:
+def main(
+    datasets: str, posteriors: str, splits: int, skip: int, steps: int, samples: int, seed: int, out: Path
+) -> None:
     """Run everything and write the table."""
-    try:
-        run(**options)
-    except InputError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def run(datasets: str, posteriors: str, splits: int, skip: int, steps: int, samples: int, seed: int, out: Path) -> None:
     names = posteriors.split(",")
     for name in names:
         if name not in METHODS:

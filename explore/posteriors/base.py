@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore import tree
-from explore.errors import InputError, check_range, one_of
+from explore.errors import check_fields
 from explore.likelihoods import Likelihood, Phi
 from explore.nets import Layer, Net
 from explore.posteriors.norms import NormPolicy, NormState, advance_norms, expand_norms, start_norms
@@ -61,15 +61,7 @@ class Predictive(ABC):
 
     def __post_init__(self) -> None:
         ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}
-        hints = get_type_hints(type(self))
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if get_origin(hints[f.name]) is Literal and value not in get_args(hints[f.name]):
-                raise one_of(f.name, str(value), get_args(hints[f.name]))
-            if hints[f.name] is int and not isinstance(value, int):
-                raise InputError(f"{f.name} is {value}; it must be a whole number")
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                check_range(f.name, value, ranges.get(f.name, "(0, inf)"))
+        check_fields(self, ranges)
 
     @abstractmethod
     def init(self, n_data: float, replicas: int, rng: Rng) -> State:
@@ -195,7 +187,7 @@ def settle(new: State, old: State, means: tuple[Tensor, ...], ok: Tensor | None 
         ok: [R] bool, what else decides.
     """
     alive = old.common.alive if ok is None else old.common.alive & ok
-    for m in means:
-        alive = alive & m.flatten(1).sum(1).isfinite()
+    # A sum over all tells as much as a test of each, in fewer small operations.
+    alive = alive & torch.stack([m.flatten(1).sum(1) for m in means]).sum(0).isfinite()
     kept = tree.where(alive, new, old)
     return kept._replace(common=kept.common._replace(alive=alive))

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore import predict, registry, tree
-from explore.errors import InputError, check_range, one_of
+from explore.errors import InputError, check_fields
 from explore.likelihoods import Gaussian
 from explore.linalg import mean_and_scale
 from explore.nets import Net, mlp
@@ -56,14 +56,9 @@ class Settings:
     minimum: int = 500
 
     def __post_init__(self) -> None:
-        for name in ("updates", "batch_size", "capacity", "minimum"):
-            check_range(name, getattr(self, name), "[1, inf)")
         if isinstance(self.n_eff, str) and self.n_eff != "replay":
             raise InputError(f"n_eff is {self.n_eff!r}; it must be a positive number or 'replay'")
-        if not isinstance(self.n_eff, str):
-            check_range("n_eff", self.n_eff, "(0, inf)")
-        if self.target not in ("next", "difference"):
-            raise one_of("target", self.target, ("next", "difference"))
+        check_fields(self, dict.fromkeys(("updates", "batch_size", "capacity", "minimum"), "[1, inf)"))
 
     def build(self, inputs: int, outputs: int) -> Predictive:
         """The posterior over the weights of a net from I inputs to O outputs.

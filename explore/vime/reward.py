@@ -26,7 +26,7 @@ from torch import Tensor
 
 from explore import predict
 from explore.acquisitions.information_gain import centred, joint_gain
-from explore.errors import InputError, check_range, one_of
+from explore.errors import InputError, check_fields, one_of
 from explore.posteriors.base import Variational
 from explore.rng import Rng
 from explore.shapes import Batch
@@ -64,14 +64,8 @@ class Bonus:
     interval: int = 5000
 
     def __post_init__(self) -> None:
-        check_range("eta", self.eta, "[0, inf)")
-        check_range("eta_decay", self.eta_decay, "(0, 1]")
-        check_range("samples", self.samples, "[2, inf)")
-        check_range("interval", self.interval, "[1, inf)")
-        if self.bonus not in ("kl", "expected-gain", "variance"):
-            raise one_of("bonus", self.bonus, ("kl", "expected-gain", "variance"))
-        if self.normalise not in ("median", "rms", "none"):
-            raise one_of("normalise", self.normalise, ("median", "rms", "none"))
+        ranges = {"eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, inf)", "interval": "[1, inf)"}
+        check_fields(self, ranges)
 
 
 class Reward(NamedTuple):
@@ -159,9 +153,9 @@ class IntrinsicReward:
         mean = float(np.mean(self._levels))
         return mean if self.bonus.normalise == "median" else mean**0.5
 
-    def score(self, transitions: Transitions, call: int = 0) -> Float[Array, " n"]:
+    def score(self, transitions: Transitions) -> Float[Array, " n"]:
         """The raw bonus under the model as it stands, 0 before its first training; stores and learns nothing."""
-        return self._raw(*self.tensors(transitions), call)
+        return self._raw(*self.tensors(transitions), 0)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
         """The bonus, eta * raw / divisor; 0 where there is no divisor yet."""
@@ -169,8 +163,9 @@ class IntrinsicReward:
 
     def batch(self, transitions: Transitions) -> Reward:
         """The bonus of a whole batch, divided by a level that counts it, as in the paper; then learns from it."""
-        raw = self.score(transitions)
-        self.replay.add(*self.tensors(transitions))
+        tensors = self.tensors(transitions)
+        raw = self._raw(*tensors, 0)
+        self.replay.add(*tensors)
         if self._trained:
             self._levels.append(self._level(raw))
         reward = Reward(raw, self.scaled(raw))
@@ -182,9 +177,10 @@ class IntrinsicReward:
 
         The divisor is of finished batches; the first of them is scored after the model has been trained on it.
         """
-        raw = self.score(transitions, len(self._open) + 1)
+        tensors = self.tensors(transitions)
+        raw = self._raw(*tensors, len(self._open) + 1)
         reward = Reward(raw, self.scaled(raw))
-        self.replay.add(*self.tensors(transitions))
+        self.replay.add(*tensors)
         self._open.append(raw)
         if self.replay.seen - self._begin >= self.bonus.interval:
             raws, self._open, self._begin = np.concatenate(self._open), [], self.replay.seen

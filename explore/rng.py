@@ -71,8 +71,8 @@ class Rng:
         d = (concentration - 1 / 3).unsqueeze(-1)
         x = self.normal(*concentration.shape, 6)
         v = (1 + x / (9 * d).sqrt()) ** 3
-        log_v = v.clamp_min(1e-30).log()
-        accepted = (v > 0) & (self.uniform(*x.shape).log() < 0.5 * x**2 + d * (1 - v + log_v))
+        # A v that is not positive has no logarithm and is not accepted: nothing is less than NaN.
+        accepted = self.uniform(*x.shape).log() < 0.5 * x**2 + d * (1 - v + v.log())
         accepted[..., -1] = True
         first = accepted.int().argmax(-1, keepdim=True)
         return (d * v).gather(-1, first).squeeze(-1).clamp_min(1e-30)

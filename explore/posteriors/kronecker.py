@@ -20,6 +20,8 @@ from explore.shapes import Taps
 def two_sided(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
     """left^T x right: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]."""
     r, s, i, o = x.shape
+    if s == 1:
+        return torch.bmm(left.mT, torch.bmm(x.squeeze(1), right)).unsqueeze(1)
     # Each product has the samples on its wide side; batched products of narrow matrices are slow.
     y = torch.bmm(right.mT, x.reshape(r, s * i, o).mT).reshape(r, -1, s, i).permute(0, 3, 2, 1)  # [R, J, S, O]
     return torch.bmm(left.mT, y.reshape(r, i, -1)).reshape(r, -1, s, right.shape[-1]).transpose(1, 2)
@@ -68,7 +70,8 @@ class KroneckerFactor(NamedTuple):
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
         a, g = self._whiten(taps)
         if taps.grads.shape[3] == 1:  # rank one a sample: S x S inner products say it all
-            ka, kg = a @ a.mT, g @ g.mT
+            kg = g @ g.mT
+            ka = (a @ a.mT).expand_as(kg)
             norm_a, norm_g = _diagonal(ka), _diagonal(kg)
             inputs = torch.einsum("rbs,rbst,rbt->rb", norm_g, ka.square(), norm_g)
             outputs = torch.einsum("rbs,rbst,rbt->rb", norm_a, kg.square(), norm_a)
@@ -92,7 +95,9 @@ class KroneckerFactor(NamedTuple):
     def _whiten(self, taps: Taps) -> tuple[Tensor, Tensor]:
         a = torch.einsum("rsbti,rji->rbstj", taps.inputs, self.inputs)
         g = torch.einsum("rsbto,rpo->rbstp", taps.grads, self.outputs)
-        return a.expand(-1, -1, g.shape[2], -1, -1).flatten(2, 3), g.flatten(2, 3)
+        if taps.grads.shape[3] > 1:  # at one position, inputs that all samples share stay one row
+            a = a.expand(-1, -1, g.shape[2], -1, -1)
+        return a.flatten(2, 3), g.flatten(2, 3)
 
     def _matrices(self) -> tuple[Tensor, Tensor]:
         return _from_inverse_root(self.inputs), _from_inverse_root(self.outputs)

@@ -26,6 +26,7 @@ Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]
 """Vectors over all weights, [_L] of them in rows; like samples of the weights."""
 
 BUDGET = 2**24  # numbers that the largest intermediate may have (64 MiB in single precision)
+CACHED = 2**20  # the same where many passes go over it, so that it stays in the cache
 
 
 def inner(u: Vectors, v: Vectors) -> Float[Tensor, "R _S _T"]:
@@ -133,7 +134,7 @@ class LowRankFactor(NamedTuple):
         ).sum(1)
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        means = (tuple(x.mean(1) for x in g) for g in example_gradients(taps, BUDGET))
+        means = (tuple(x.mean(1) for x in g) for g in example_gradients(taps, CACHED))
         return torch.cat([_dot(g, self.solve(g)) for g in means], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
@@ -150,7 +151,7 @@ class LowRankFactor(NamedTuple):
         z = flatten(self._correction())  # P^-1 = diag(1/d) - z^T z
         variance = 1 / flatten(self.diagonal)
         found = []
-        for g in example_gradients(taps, BUDGET):
+        for g in example_gradients(taps, CACHED):
             x = flatten(g).transpose(1, 2)  # [R, b, S, W]
             coordinates = x @ basis.unsqueeze(1).mT  # [R, b, S, L]
             outside = (x - coordinates @ basis.unsqueeze(1)).square().mean(2)  # e, [R, b, W]

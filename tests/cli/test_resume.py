@@ -20,7 +20,8 @@ from explore.cli import session
 
 RUN = Path("runs/active-x")
 TABLES = ("metrics.jsonl", "results.csv", "selected.csv")
-LONG = ["--trials", "2", "--rounds", "10", "--epochs", "20", "--test-size", "20", "--samples", "5", "--threads", "1"]
+# Rounds that last: on a busy machine the tester may not be scheduled for seconds.
+LONG = ["--trials", "2", "--rounds", "10", "--epochs", "100", "--test-size", "20", "--samples", "5", "--threads", "1"]
 
 
 def without_seconds(result):

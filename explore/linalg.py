@@ -50,6 +50,11 @@ def eigh(
     return values, vectors, ok
 
 
+def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:
+    """Each row times its replica's matrix; what an einsum does, in a third of its small operations."""
+    return torch.bmm(rows.flatten(1, 3), matrix).unflatten(1, rows.shape[1:4])
+
+
 def mean_and_scale(values: Float[Tensor, "R n D"]) -> tuple[Float[Tensor, "R 1 D"], Float[Tensor, "R 1 D"]]:
     """Mean and deviation over n; a constant column gets deviation 1, so that it becomes 0."""
     mean = values.mean(1, keepdim=True)

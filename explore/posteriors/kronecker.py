@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.linalg import rows_times
 from explore.posteriors.structures import Diagonal
 from explore.shapes import Taps
 
@@ -160,9 +161,9 @@ def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R
     """The taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
 
     def rotated(examples: slice) -> Tensor:
-        return torch.einsum("rsbti,rij->rsbtj", taps.part(examples).inputs, inputs)
+        return rows_times(taps.part(examples).inputs, inputs)
 
-    return Taps(rotated, torch.einsum("rsbto,rop->rsbtp", taps.grads, outputs))
+    return Taps(rotated, rows_times(taps.grads, outputs))
 
 
 def _gram(root: Tensor) -> Tensor:

@@ -31,12 +31,12 @@ CACHED = 2**20  # the same where many passes go over it, so that it stays in the
 
 def inner(u: Vectors, v: Vectors) -> Float[Tensor, "R _S _T"]:
     """All inner products of two sets of vectors."""
-    return torch.stack([x.flatten(2) @ y.flatten(2).mT for x, y in zip(u, v, strict=True)]).sum(0)
+    return torch.stack([torch.bmm(x.flatten(2), y.flatten(2).mT) for x, y in zip(u, v, strict=True)]).sum(0)
 
 
 def combine(c: Float[Tensor, "R _S _T"], v: Vectors) -> Vectors:
     """Linear combinations of vectors, one a row of c."""
-    return tuple((c @ x.flatten(2)).unflatten(2, x.shape[2:]) for x in v)
+    return tuple(torch.bmm(c, x.flatten(2)).unflatten(2, x.shape[2:]) for x in v)
 
 
 def gradients_inner(taps: tuple[Taps, ...], v: Vectors) -> Float[Tensor, "R n L"]:
@@ -45,7 +45,7 @@ def gradients_inner(taps: tuple[Taps, ...], v: Vectors) -> Float[Tensor, "R n L"
     for t, x in zip(taps, v, strict=True):
         parts = []
         for a, g in _parts(t, x.shape[1]):
-            h = a.flatten(1, 3) @ x.transpose(1, 2).flatten(2)  # [R, (S B T), (L O)]
+            h = torch.bmm(a.flatten(1, 3), x.transpose(1, 2).flatten(2))  # [R, (S B T), (L O)]
             h = h.unflatten(2, (x.shape[1], -1)).unflatten(1, a.shape[1:4])
             parts.append(torch.einsum("rsbtlo,rsbto->rsbl", h, g))
         total = total + torch.cat(parts, 2).flatten(1, 2)
@@ -63,7 +63,7 @@ def gradients_combine(taps: tuple[Taps, ...], c: Float[Tensor, "R n L"]) -> Vect
             shared = a.shape[1] < g.shape[1]  # then the samples can be summed first
             weighted = torch.einsum("rsbl,rsbto->rbtlo" if shared else "rsbl,rsbto->rsbtlo", part, g)
             weighted = weighted.flatten(1, 2 if shared else 3).flatten(2)  # [R, (S B T), (L O)]
-            total = total + a.flatten(1, 3).mT @ weighted
+            total = total + torch.bmm(a.flatten(1, 3).mT, weighted)
         found.append(total.unflatten(2, (c.shape[2], -1)).transpose(1, 2))
     return tuple(found)
 
@@ -76,7 +76,7 @@ def gradients_gram(taps: tuple[Taps, ...]) -> Float[Tensor, "R n n"]:
         if positions == 1:
             a, g = inputs.flatten(1, 3), t.grads.flatten(1, 3)
             repeat = s // inputs.shape[1]
-            total = total + (a @ a.mT).repeat(1, repeat, repeat) * (g @ g.mT)
+            total = total + torch.bmm(a, a.mT).repeat(1, repeat, repeat) * torch.bmm(g, g.mT)
             continue
         size = max(1, BUDGET // (r * s * b * inputs.shape[4]))
         for start in range(0, o, size):

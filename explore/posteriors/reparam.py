@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore import tree
+from explore.linalg import rows_times
 from explore.nets import Layer
 from explore.posteriors import adam
 from explore.posteriors.base import Common, advance, common, settle, with_norms
@@ -100,15 +101,10 @@ class Local:
 
     def __call__(self, a: Tensor) -> Tensor:
         """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
-        mean, variance = _times(a, self.mean), _times(a.square(), self.variance)
+        mean, variance = rows_times(a, self.mean), rows_times(a.square(), self.variance)
         # Without a bias an input of zeros has no variance, and the root no gradient there.
         noise = self.rng.normal(mean.shape[0], self.samples, *mean.shape[2:])
         return mean + variance.clamp_min(1e-20).sqrt() * noise
-
-
-def _times(a: Tensor, w: Float[Tensor, "R I O"]) -> Tensor:
-    # An einsum does the same, in many more small operations.
-    return torch.bmm(a.flatten(1, 3), w).unflatten(1, a.shape[1:4])
 
 
 class Triangular(NamedTuple):

@@ -52,6 +52,8 @@ class Bonus:
             predictive variance over the weights.
         normalise: what the bonus is divided by: the mean of the last 10 batches' medians, their root mean square,
             or nothing.
+        clip: the bonus of one transition is cut at so many times what it is divided by; None: never. A few transitions
+            unlike all others have hundreds of times the median, and a policy that seeks them alone does little else.
         samples: weight samples for "expected-gain" and "variance", and for the quality of the model.
         interval: transitions a batch, where experience comes step by step. Then the divisor is of finished batches.
     """
@@ -60,6 +62,7 @@ class Bonus:
     eta_decay: float = 1.0
     bonus: Kind = "kl"
     normalise: Normalise = "median"
+    clip: float | None = None
     samples: int = 30
     interval: int = 5000
 
@@ -158,8 +161,11 @@ class IntrinsicReward:
         return self._raw(*self.tensors(transitions), 0)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The bonus, eta * raw / divisor; 0 where there is no divisor yet."""
-        return raw * (self.eta / self.divisor) if self.divisor else np.zeros_like(raw)
+        """The bonus, eta * raw / divisor, cut where `clip` says; 0 where there is no divisor yet."""
+        if not self.divisor:
+            return np.zeros_like(raw)
+        cut = raw if self.bonus.clip is None else np.minimum(raw, self.bonus.clip * self.divisor)
+        return cut * (self.eta / self.divisor)
 
     def batch(self, transitions: Transitions) -> Reward:
         """The bonus of a whole batch, divided by a level that counts it, as in the paper; then learns from it."""

@@ -80,6 +80,14 @@ def test_other_divisors():
     np.testing.assert_allclose(plain.scaled, 2 * plain.raw)
 
 
+def test_a_bonus_is_cut_at_a_multiple_of_the_divisor():
+    reward = with_batch(made(eta=2.0, clip=1.5))
+    found = reward.batch(transitions(25, 1))
+    multiples = found.raw / reward.metrics["vime/kl_divisor"]
+    assert multiples.max() > 1.5 > multiples.min()
+    np.testing.assert_allclose(found.scaled, 2 * multiples.clip(max=1.5))
+
+
 def test_kl_is_the_posteriors_gain_of_standardised_transitions():
     reward, new = with_batch(made()), transitions(30, 1)
     seen = transitions(60)

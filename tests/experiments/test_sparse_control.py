@@ -36,7 +36,7 @@ def write(job, runs, totals, report):
 
 def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, monkeypatch):
     run, report = modules
-    monkeypatch.setattr(run, "TUNING_ITERATIONS", 3)
+    monkeypatch.setitem(run.TASKS, "mountain-car", run.TASKS["mountain-car"]._replace(tuning=3))
     totals = {0.0001: [0, 0, 5], 0.001: [0, 9, 9], 0.01: [9, 0, 9]}
     with pytest.raises(Exception, match="not complete"):
         run.chosen(tmp_path, "mountain-car", "bbb")
@@ -65,12 +65,21 @@ def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, mo
 
 def test_what_is_left(modules, tmp_path):
     run, report = modules
-    jobs = list(run.tuning("cart-pole", ["vogn"]))
-    write(jobs[0], tmp_path, [0] * run.TUNING_ITERATIONS, report)
+    jobs = list(run.tuning("mountain-car", ["vogn"]))
+    write(jobs[0], tmp_path, [0] * run.TASKS["mountain-car"].tuning, report)
     write(jobs[1], tmp_path, [0] * 4, report)
     shown = CliRunner().invoke(
-        run.main, ["tune", "--tasks", "cart-pole", "--posteriors", "vogn", "--runs", str(tmp_path), "--dry-run"]
+        run.main, ["tune", "--tasks", "mountain-car", "--posteriors", "vogn", "--runs", str(tmp_path), "--dry-run"]
     )
     first, *commands = shown.output.splitlines()
     assert first == "1 of 3 runs are complete" and len(commands) == 2
     assert f"--resume {jobs[1].folder(tmp_path)}" in commands[0] and "--eta 0.01" in commands[1]
+
+
+def test_a_task_decides_on_the_bonus(modules, tmp_path):
+    run, _ = modules
+    with_bonus, without = (
+        run.Job("cart-pole", *condition, seed=0, iterations=2).command(tmp_path)
+        for condition in (("bbb", 0.001), ("none", None))
+    )
+    assert "vime.clip=10" in with_bonus and not {"vime.clip=10", "--eta"} & set(without)

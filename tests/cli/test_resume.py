@@ -64,7 +64,7 @@ def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
     command = [sys.executable, "-m", "explore.cli", "active", *LONG, "--name", "x"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         results = RUN / "results.csv"
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not (results.exists() and "\n1," in results.read_text()):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.005)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,14 +64,20 @@ def _read(path: Path) -> pd.DataFrame:
     """The cells as text, indexed by their line in the file; "" where a line is too short."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
+    # header=None: pandas would rename duplicate columns. Skipping blank lines would shift line numbers.
+    as_text: dict[str, Any] = {
+        "header": None, "dtype": str, "keep_default_na": False, "skip_blank_lines": False, "encoding": "utf-8-sig",
+    }  # fmt: skip
     try:
-        # header=None: pandas would rename duplicate columns. Skipping blank lines would shift line numbers.
-        frame = pd.read_csv(
-            path, header=None, dtype=str, keep_default_na=False, skip_blank_lines=False, encoding="utf-8-sig"
-        ).fillna("")
+        (first, *others) = pd.read_csv(path, nrows=1, **as_text).iloc[0]
+        if not others and (found := [mark for mark in ";\t|" if mark in str(first)]):
+            raise InputError(f"the columns of {path} are separated by {found[0]!r}; save it with commas between them")
+        frame = pd.read_csv(path, **as_text).fillna("")
     except pd.errors.EmptyDataError:
         raise InputError(f"{path} is empty; its first line must name the columns") from None
-    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not encoded in UTF-8; save it so") from error
+    except pd.errors.ParserError as error:
         raise InputError(f"{path} is not a comma-separated text file: {str(error).strip()}") from error
     frame.index = pd.RangeIndex(1, len(frame) + 1)
     frame = frame.apply(lambda column: column.str.strip())

@@ -105,7 +105,9 @@ def test_compressed(tmp_path):
         ("a,y\n", {}, "has no line of data"),
         ("a,y\n\n", {}, "has no line of data"),
         ("a,y\n1,2\n1,2,3\n", {}, "not a comma-separated text file: .*Expected 2 fields in line 3, saw 3"),
-        (b"a,y\n1,\xff\n", {}, "not a comma-separated text file"),
+        (b"a,y\n1,\xff\n", {}, "not encoded in UTF-8"),
+        ("a;y\n1,5;2\n", {}, "separated by ';'; save it with commas"),
+        ("a\ty\n1.5\t2\n", {}, r"separated by '\\t'; save it with commas"),
     ],
 )
 def test_errors(csv, text, options, message):

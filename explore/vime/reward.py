@@ -3,11 +3,12 @@
 Houthooft, Chen, Duan, Schulman, De Turck, Abbeel: VIME, Variational Information Maximizing Exploration (2016). After
 every batch of experience, in this order:
 
-    r'_t = r_t + eta * KL(q' || q) / d      q: before the batch; q': after a small step on transition t alone
+    r'_t = r_t + eta * min(KL(q' || q) / d, 10)   q: before the batch; q': after a small step on transition t alone
     d    = mean over the last 10 batches of their median KL, this batch included
     the batch joins the replay, and q is trained on it
 
-So a bonus is measured before the model has learnt from the transition, and none is paid before its first training.
+Their code cuts the KL itself, at 1000. A bonus is measured before the model has learnt from the transition, and none is
+paid before its first training.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Bonus:
             predictive variance over the weights.
         normalise: what the bonus is divided by: the mean of the last 10 batches' medians, their root mean square,
             or nothing.
-        clip: the bonus of one transition is cut at so many times what it is divided by; None: never. A few transitions
-            unlike all others have hundreds of times the median, and a policy that seeks them alone does little else.
+        clip: the bonus of one transition is cut at so many times what it is divided by; None: never, as in the paper.
+            Where the mean is hundreds of times the median, a policy seeks the few transitions that make it so.
         samples: weight samples for "expected-gain" and "variance", and for the quality of the model.
         interval: transitions a batch, where experience comes step by step. Then the divisor is of finished batches.
     """
@@ -62,7 +63,7 @@ class Bonus:
     eta_decay: float = 1.0
     bonus: Kind = "kl"
     normalise: Normalise = "median"
-    clip: float | None = None
+    clip: float | None = 10.0
     samples: int = 30
     interval: int = 5000
 

@@ -61,7 +61,7 @@ def test_a_batch_is_scored_by_the_model_before_it(bonus):
 
 
 def test_the_divisor_is_the_mean_of_ten_medians_with_this_one():
-    reward = with_batch(made(eta=0.5, eta_decay=0.9))
+    reward = with_batch(made(eta=0.5, eta_decay=0.9, clip=None))
     medians: list[float] = []
     for i in range(1, 14):
         found = reward.batch(transitions(25, i))
@@ -72,7 +72,7 @@ def test_the_divisor_is_the_mean_of_ten_medians_with_this_one():
 
 
 def test_other_divisors():
-    reward = with_batch(made(normalise="rms", eta=1.0))
+    reward = with_batch(made(normalise="rms", eta=1.0, clip=None))
     found = [reward.batch(transitions(25, i)) for i in (1, 2)]
     level = np.mean([np.mean(f.raw**2) for f in found]) ** 0.5
     np.testing.assert_allclose(found[1].scaled, found[1].raw / level)
@@ -156,7 +156,7 @@ def test_the_effective_data_size_is_the_posteriors(target, n_eff):
 
 
 def test_step_by_step_the_divisor_is_of_finished_batches():
-    reward, data = made(interval=30, minimum=20, eta=1.0), [transitions(10, i) for i in range(12)]
+    reward, data = made(interval=30, minimum=20, eta=1.0, clip=None), [transitions(10, i) for i in range(12)]
     found = [reward.step(t) for t in data]
     assert reward.batches == 4 and not any(f.raw.any() for f in found[:3])
     finished = [np.concatenate([f.raw for f in found[i : i + 3]]) for i in (3, 6, 9)]

@@ -2,13 +2,15 @@
 
     python experiments/sparse_control/report.py
 
-Writes results/curves.csv (a line a task, condition, seed and iteration), results/tuning.csv (the returns that chose
-eta), results/table.md and results/figure.png. A return is the environment's own reward in an iteration per 500 steps,
-the length of an episode that does not end before. Only seeds whose runs are complete count.
+Writes results/curves.csv (a line a task, condition, seed and iteration), results/runs.csv (a line a run: its mean
+return, its time and the commits it was made at), results/tuning.csv (the returns that chose eta), results/table.md and
+results/figure.png. A return is the environment's own reward in an iteration per 500 steps, the length of an episode
+that does not end before. Only seeds whose runs are complete count.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -44,6 +46,19 @@ def curves(runs: Path, seeds: int, iterations: int) -> pd.DataFrame:
     every = pd.concat(found)
     every["return"] = every["extrinsic_total"] * HORIZON / BATCH
     return every[["task", "condition", "eta", "seed", "iteration", "return", *KEPT]]
+
+
+def summary(every: pd.DataFrame, runs: Path) -> pd.DataFrame:
+    """Each run's mean return, seconds, and the commits of its sessions."""
+    lines = []
+    for key, rows in every.groupby(["task", "condition", "eta", "seed"], sort=False, dropna=False):
+        task, name, eta, seed = key
+        config = Job(task, name, None if name == "none" else eta, seed, len(rows)).folder(runs) / "config.json"
+        sessions = json.loads(config.read_text())["sessions"]
+        commits = " ".join(dict.fromkeys(session["git"]["commit"][:7] for session in sessions))
+        lines.append((*key, len(rows), rows["return"].mean(), rows["seconds"].sum(), commits))
+    columns = ["task", "condition", "eta", "seed", "iterations", "mean_return", "seconds", "commits"]
+    return pd.DataFrame(lines, columns=columns)
 
 
 def tuned(runs: Path) -> pd.DataFrame:
@@ -120,6 +135,7 @@ def main(seeds: int, iterations: int, runs: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     every = curves(runs, seeds, iterations)
     every.to_csv(out / "curves.csv", index=False, float_format="%.5g")
+    summary(every, runs).to_csv(out / "runs.csv", index=False, float_format="%.5g")
     tuned(runs).to_csv(out / "tuning.csv", index=False, float_format="%.5g")
     (out / "table.md").write_text(table(every))
     draw(every, out / "figure.png")

@@ -1,6 +1,7 @@
 """The choice of eta, what is left to do, and the report, from run folders made by hand."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -32,6 +33,8 @@ def write(job, runs, totals, report):
         rows[column] = 0.5 if job.posterior != "none" or not column.startswith(("dyn", "bonus")) else float("nan")
     job.folder(runs).mkdir(parents=True)
     rows.to_csv(job.folder(runs) / "results.csv", index=False)
+    sessions = [{"git": {"commit": commit}} for commit in ("aaaaaaaaa", "aaaaaaaaa", "bbbbbbbbb")]
+    (job.folder(runs) / "config.json").write_text(json.dumps({"sessions": sessions}))
 
 
 def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, monkeypatch):
@@ -60,6 +63,9 @@ def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, mo
     assert lines["none"][6:8] == ["0 of 2", "never"]
     assert lines["bbb"][2:4] == ["0.001", "2"] and lines["bbb"][6:8] == ["1 of 2", "4 (2 seeds)"]
     assert lines["bbb"][5] == "0.95 (0.93 to 0.97)"  # 10 a batch of 5000 is 1 in 500 steps
+    summary = pd.read_csv(tmp_path / "out" / "runs.csv").set_index(["condition", "seed"])
+    assert summary.loc[("bbb", 1), "mean_return"] == pytest.approx(0.75) and len(summary) == 4
+    assert set(summary["commits"]) == {"aaaaaaa bbbbbbb"}
     assert (tmp_path / "out" / "figure.png").stat().st_size > 10_000
 
 

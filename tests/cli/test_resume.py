@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,8 +21,7 @@ from explore.cli import session
 
 RUN = Path("runs/active-x")
 TABLES = ("metrics.jsonl", "results.csv", "selected.csv")
-# Rounds that last: on a busy machine the tester may not be scheduled for seconds.
-LONG = ["--trials", "2", "--rounds", "10", "--epochs", "100", "--test-size", "20", "--samples", "5", "--threads", "1"]
+LONG = ["--trials", "2", "--rounds", "10", "--epochs", "20", "--test-size", "20", "--samples", "5", "--threads", "1"]
 
 
 def without_seconds(result):
@@ -59,10 +59,16 @@ def whole(tmp_path_factory):
     return here / RUN, without_seconds(done)
 
 
+def heed_interrupts():
+    """What a shell starts in the background ignores them, and so do its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
     command = [sys.executable, "-m", "explore.cli", "active", *LONG, "--name", "x"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, preexec_fn=heed_interrupts, **piped) as process:
         results = RUN / "results.csv"
         deadline = time.monotonic() + 120
         while not (results.exists() and "\n1," in results.read_text()):

@@ -121,7 +121,8 @@ def draw(every: pd.DataFrame, path: Path) -> None:
             axis.plot(by.median(), color=colour, label="no bonus" if name == "none" else name)
             axis.fill_between(by.median().index, by.quantile(0.25), by.quantile(0.75), color=colour, alpha=0.15)
         axis.set(title=task, xlabel=f"iteration ({BATCH} steps)", ylabel="return per 500 steps")
-    axes[0][0].legend()
+    shown = {label: line for axis in axes[0] for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown))
     figure.savefig(path, dpi=120)
 
 

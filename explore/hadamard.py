@@ -34,8 +34,10 @@ def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:
         [..., D], differentiable any number of times.
 
     Raises:
-        InputError: when D is no power of two.
+        InputError: when D is no power of two, or the numbers are integers.
     """
+    if not x.is_floating_point():
+        raise InputError(f"the Walsh-Hadamard transform takes floating-point numbers; got {x.dtype}")
     d = x.shape[-1] if x.dim() else 0
     if d < 1 or d & (d - 1):
         raise InputError(f"the Walsh-Hadamard transform takes a power of two of numbers; got {d}")
@@ -56,48 +58,49 @@ class _Hadamard(torch.autograd.Function):
 
 
 def _transform(x: Tensor, orthonormal: bool) -> Tensor:
+    d = x.shape[-1]
     if not x.numel():
         return x.clone()
-    d = x.shape[-1]
-    rows = x.reshape(-1, d).contiguous()
     if x.is_cuda and _has("triton"):
         from explore import hadamard_triton
 
         if d <= hadamard_triton.LONGEST:
-            return hadamard_triton.transform(rows, orthonormal).view(x.shape)
+            return hadamard_triton.transform(x.reshape(-1, d).contiguous(), orthonormal).view(x.shape)
     if x.dtype in (torch.bfloat16, torch.float16):
-        return _blocked(rows.float(), orthonormal).to(x.dtype).view(x.shape)
-    if d >= DENSE and x.device.type == "cpu" and _has("fht_cpu"):
-        return _fht_cpu(rows, orthonormal).view(x.shape)
-    return _blocked(rows, orthonormal).view(x.shape)
+        return _blocked(x.float(), orthonormal).to(x.dtype)
+    if d >= DENSE and x.is_cpu and _has("fht_cpu"):
+        return _fht_cpu(x, orthonormal)
+    return _blocked(x, orthonormal)
 
 
 def _blocked(x: Tensor, orthonormal: bool) -> Tensor:
-    """[N, D] -> [N, D], by one matrix product for each Kronecker factor."""
-    d = x.shape[1]
+    """By one matrix product for each Kronecker factor."""
+    d = x.shape[-1]
     if d <= DENSE:
-        return x @ _matrix(d, orthonormal, x.dtype, x.device)
+        return x.contiguous() @ _matrix(d, orthonormal, x.dtype, x.device)
     bits = d.bit_length() - 1
     count = math.ceil(bits / FACTOR_BITS)
     factors = [
         _matrix(2 ** ((bits + i) // count), orthonormal, x.dtype, x.device) for i in range(count)
     ]  # their widths multiply to D
-    out = torch.empty_like(x)
-    for part, target in zip(x.split(max(1, CHUNK // d)), out.split(max(1, CHUNK // d)), strict=True):
+    rows = x.reshape(-1, d)
+    out = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    for part, target in zip(rows.split(max(1, CHUNK // d)), out.split(max(1, CHUNK // d)), strict=True):
         y, inner = part.reshape(-1, len(factors[-1])) @ factors[-1], len(factors[-1])
         for h in factors[-2:0:-1]:
             y, inner = h @ y.reshape(-1, len(h), inner), inner * len(h)
         torch.matmul(factors[0], y.reshape(-1, len(factors[0]), inner), out=target.view(-1, len(factors[0]), inner))
-    return out
+    return out.view(x.shape)
 
 
 def _fht_cpu(x: Tensor, orthonormal: bool) -> Tensor:
-    """The same by the compiled butterflies of the package fht-cpu."""
+    """The same by the compiled butterflies of the package fht-cpu; NumPy around them, as its calls cost least."""
     from fht_cpu import fht
 
-    out = x * x.shape[1] ** -0.5 if orthonormal else x.clone()
-    fht(out.numpy(), num_threads=torch.get_num_threads())  # in place
-    return out
+    d = x.shape[-1]
+    out = x.contiguous().numpy(force=True) * (d**-0.5 if orthonormal else 1.0)
+    fht(out.reshape(-1, d), num_threads=torch.get_num_threads())  # in place
+    return torch.from_numpy(out)
 
 
 @lru_cache

@@ -88,6 +88,11 @@ def test_refuses_what_is_no_power_of_two(shape):
         hadamard(torch.zeros(shape))
 
 
+def test_refuses_integers():  # 1 / sqrt(D) is no integer
+    with pytest.raises(InputError, match="floating-point numbers; got torch.int64"):
+        hadamard(torch.arange(4))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("bits", [0, 1, 5, 6, 10, 13, 15, 16])
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)])

@@ -27,8 +27,8 @@ from experiments.gp_random_features import kernel as kernels
 from experiments.gp_random_features import mean_field, sparse
 from experiments.gp_random_features.functions import FUNCTIONS
 from explore import compare, registry
-from explore.cli.script import Script
-from explore.errors import one_of
+from explore.cli.script import Integers, Script
+from explore.errors import InputError, one_of
 from explore.fit import batches, last_epoch
 from explore.likelihoods import Gaussian
 from explore.nets import Net
@@ -40,7 +40,7 @@ LEARNT_FROM = 500  # points for the kernel
 NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
 BATCH, LR = 64, 0.03
 COMMON: dict[str, Any] = {"batch_size": BATCH, "samples": 1, "lr": LR, "initial_std": 0.01}
-RESHAPED = {"last_layer": "whvi", "vectors": "reshape"}
+RESHAPED: dict[str, Any] = {"last_layer": "whvi", "vectors": "reshape", "schedule": "cosine", "noise_start": 0}
 MODELS = {"WHVI": "C0", "mean field": "C2", "mean field, Adam": "C3", "sparse GP": "C1"}
 COLUMNS = {"rmse": "RMSE", "log_likelihood": "log-likelihood", "coverage_95": "95 % coverage"}
 
@@ -194,7 +194,7 @@ def picture(rows: pd.DataFrame) -> Figure:
 
 @click.command(cls=Script)
 @click.option("--functions", default=",".join(FUNCTIONS), show_default=True)
-@click.option("--sides", default="16,32,64", show_default=True, help="D of WHVI's square matrices.")
+@click.option("--sides", type=Integers(), default=(16, 32, 64), show_default=True, help="D of WHVI's square matrices.")
 @click.option("--replicas", type=click.IntRange(min=2), default=3, show_default=True)
 @click.option("--train", type=click.IntRange(min=2), default=2000, show_default=True, help="Points to learn.")
 @click.option("--test", type=click.IntRange(min=1), default=1000, show_default=True, help="Points to test.")
@@ -203,13 +203,17 @@ def picture(rows: pd.DataFrame) -> Figure:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
 def main(
-    functions: str, sides: str, replicas: int, train: int, test: int, steps: int, samples: int, seed: int, out: Path
-) -> None:
+    functions: str, sides: tuple[int, ...], replicas: int, train: int, test: int, steps: int, samples: int, seed: int,
+    out: Path,
+) -> None:  # fmt: skip
     """Run everything, and write the table and the figure."""
     names = functions.split(",")
     for name in names:
         if name not in FUNCTIONS:
             raise one_of("function", name, FUNCTIONS)
+    for side in sides:
+        if side < 1 or side & (side - 1):
+            raise InputError(f"--sides takes powers of two; got {side}")
     torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
     rng = Rng(seed)
@@ -220,7 +224,7 @@ def main(
         keep(pd.DataFrame([{"variance": kernel.variance, "noise": kernel.noise} | scales]), name, out / "kernels.csv")
         rows = [exact(splits, kernel)]
         for full in (False, True):
-            for side in map(int, sides.split(",")):
+            for side in sides:
                 for model in MODELS:
                     rows.append(learn(model, full, side, splits, kernel, steps, samples, rng))
                     print(f"{name}, {side}, full: {full}: {model}, RMSE {rows[-1]['rmse'].mean():.4f}", flush=True)

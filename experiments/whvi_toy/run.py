@@ -25,7 +25,10 @@ from explore.rng import Rng
 HERE = Path(__file__).parent
 HIDDEN = (128, 128)
 NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
-WALSH = {"samples": 1, "vectors": "stack", "prior_variance": 0.03, "initial_std": 0.01}
+WALSH = {
+    "samples": 1, "vectors": "stack", "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01, "schedule": "cosine",
+    "noise_start": 0,
+}  # fmt: skip
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "WHVI": ("whvi", WALSH),
     "WHVI, 10 flows": ("whvi", WALSH | {"flows": 10}),

@@ -36,7 +36,9 @@ COMMON: dict[str, Any] = {"batch_size": 64}
 # Chosen on splits from 9 on (--skip 8), which are not in the table. Under the prior variance 1, which suits 50 units,
 # the 128 x 128 weights of bbb that the data say little about are so wide that the nets drown in their noise.
 METHODS: dict[str, dict[str, Any]] = {
-    "whvi": {"samples": 1, "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01},
+    "whvi": {
+        "samples": 1, "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01, "schedule": "cosine", "noise_start": 0,
+    },
     "bbb": {"samples": 1, "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01},
     "noisy-kfac": {
         "samples": 1, "prior_variance": 0.03, "lr": 0.03, "beta": 0.01, "factor_interval": 5, "adaptive_damping": False,

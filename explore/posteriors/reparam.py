@@ -43,7 +43,7 @@ class Form(ABC):
 
     coordinates: tuple[tuple[int, int], ...]  # (I, O) of each tensor of coordinates
     fresh: ClassVar[bool] = True  # whether coordinates for every example are small beside the layer's output
-    closed: bool = True  # whether the KL is the Gaussian's
+    draws: int = 0  # samples that say by how much the KL exceeds the Gaussian's; 0: it does not
 
     @abstractmethod
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
@@ -230,13 +230,14 @@ class Reparameterised(CoordinateGaussian):
         return mean, Blocks(tuple(map(_block, mean, spread))), 1.0
 
     def kl_prior(self, state: ReparamState) -> Float[Tensor, " R"]:
-        if all(form.closed for form in self.forms):
-            return self.gaussian_kl(state)
         # The same numbers at every call: the estimate is a function of the state, as its closed-form part is.
-        one = state.mean[-1][0]
-        rng = Rng(0, one.device, one.dtype)
-        drawn = self.sample_coordinates(state, EXCESS_SAMPLES, rng)
-        return self.gaussian_kl(state) + self._build(state, drawn, (len(one), EXCESS_SAMPLES), rng)[1]
+        total, replicas = self.gaussian_kl(state), len(state.common.alive)
+        rng = Rng(0, total.device, total.dtype)
+        for form, mean, spread, points in zip(self.forms, state.mean, state.spread, state.points, strict=True):
+            if form.draws:
+                z = tuple(_draw(m, s, form.draws, rng) for m, s in zip(mean, spread, strict=True))
+                total = total + form.build(z, points, (replicas, form.draws), rng)[1].flatten(1).mean(1)
+        return total
 
     def gradients(self, state: ReparamState, batch: Batch, rng: Rng) -> tuple[Blocks, tuple[Taps, ...]]:
         drawn = self.sample_coordinates(state, self.gain_samples, rng)
@@ -257,9 +258,10 @@ class Reparameterised(CoordinateGaussian):
 
     def _build(
         self, state: ReparamState, drawn: Tensors, lead: tuple[int, ...], rng: Rng
-    ) -> tuple[tuple[Layer, ...], Float[Tensor, " R"]]:
+    ) -> tuple[tuple[Layer, ...], Float[Tensor, " R"] | float]:
         """The layers of given coordinates, and the excess of the KL."""
-        remaining, layers, excess = iter(drawn), list[Layer](), torch.zeros_like(drawn[-1].flatten(1)[:, 0])
+        remaining, layers = iter(drawn), list[Layer]()
+        excess: Tensor | float = 0.0
         for form, points in zip(self.forms, state.points, strict=True):
             layer, more = form.build(tuple(next(remaining) for _ in form.coordinates), points, lead, rng)
             layers.append(layer)
@@ -268,15 +270,16 @@ class Reparameterised(CoordinateGaussian):
 
     def _build_local(
         self, state: ReparamState, examples: int, rng: Rng
-    ) -> tuple[tuple[Layer, ...], Float[Tensor, " R"]]:
+    ) -> tuple[tuple[Layer, ...], Float[Tensor, " R"] | float]:
         """The same with coordinates, or else pre-activations, drawn for each example."""
-        n, layers, excess = (self.samples, examples), list[Layer](), torch.zeros_like(state.mean[-1][0][:, 0, 0])
+        n, layers = (self.samples, examples), list[Layer]()
+        excess: Tensor | float = 0.0
         for form, mean, spread, points in zip(self.forms, state.mean, state.spread, state.points, strict=True):
             if not form.fresh:
                 layers.append(Local(mean[0], F.softplus(spread[0]), self.samples, rng))
                 continue
             z = tuple(_draw(m, s, math.prod(n), rng).unflatten(1, n) for m, s in zip(mean, spread, strict=True))
-            layer, more = form.build(z, points, (len(excess), *n), rng)
+            layer, more = form.build(z, points, (len(state.common.alive), *n), rng)
             layers.append(layer)
             excess = excess + more.flatten(1).mean(1)
         return tuple(layers), excess

@@ -17,6 +17,9 @@ Normalising flows (Rezende, Mohamed 2015) make q(g) other than Gaussian, the KL 
 
     g_k = g_{k-1} + u tanh(w^T g_{k-1} + b),   log |det| = log(1 + w^T u (1 - tanh^2))
     KL  = E[log q_0(g_0) - sum log |det| - log p(g_K)]
+
+Entropy, log-density and the divergence between two states are then those of g_0. The gain is that of g, as a map that
+both densities go through does not change a divergence.
 """
 
 from __future__ import annotations
@@ -31,9 +34,19 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.errors import InputError
 from explore.hadamard import hadamard
 from explore.nets import Layer
-from explore.posteriors.reparam import Factorised, Form, Own, Reparameterised, Tensors, glorot, spread_of
+from explore.posteriors.reparam import (
+    EXCESS_SAMPLES,
+    Factorised,
+    Form,
+    Own,
+    Reparameterised,
+    Tensors,
+    glorot,
+    spread_of,
+)
 from explore.rng import Rng
 
 Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH", "GH"]
@@ -75,6 +88,8 @@ class WHVI(Reparameterised):
                 forms.append(Dropout(inputs, outputs, bias, self.rate, self.prior_variance))
             else:
                 forms.append(Walsh(inputs - bias, outputs, bias, self))
+        if not any(form.coordinates for form in forms):
+            raise InputError("with dropout in every layer nothing is left for WHVI; use the posterior mc-dropout")
         return tuple(forms)
 
 
@@ -102,7 +117,7 @@ class Walsh(Form):
         if structure.endswith("S2"):
             points["s2"] = (blocks, inputs)
         self.names, self.coordinates, self.points = tuple(shapes), tuple(shapes.values()), points
-        self.closed = settings.flows == 0
+        self.draws = EXCESS_SAMPLES if settings.flows else 0
 
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
         means = []
@@ -166,7 +181,7 @@ class Product(NamedTuple):
         """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         x = (a if self.bias is None else a[..., :-1]).unsqueeze(4)
         x = x if self.s2 is None else x * self.s2.unsqueeze(3)  # [R, S, B, T, blocks, inputs]
-        u = hadamard(F.pad(x, (0, self.g.shape[-1] - x.shape[-1])))
+        u = hadamard(_padded(x, self.g.shape[-1]))
         h = hadamard(self.g.unsqueeze(3) * u, orthonormal=False).flatten(4)  # sqrt(D) H
         h = h[..., : self.s1.shape[-1]] * self.s1
         return h if self.bias is None else h + self.bias
@@ -186,13 +201,15 @@ class Rows(NamedTuple):
         """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
         x = a if self.bias is None else a[..., :-1]
         d, outputs = _power_of_two(x.shape[-1]), self.g.shape[-1]
-        u = hadamard(F.pad(x, (0, d - x.shape[-1])), orthonormal=False)
+        u = hadamard(_padded(x, d), orthonormal=False)
         h = u.repeat(1, 1, 1, 1, -(-outputs // d))[..., :outputs] * self.g
         return h if self.bias is None else h + self.bias
 
 
 class Dropout(Form):
     """W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias: M is optimised, and z is no coordinate."""
+
+    draws = 1  # its part of the KL is the same for each
 
     def __init__(self, inputs: int, outputs: int, bias: bool, rate: float, prior_variance: float):
         self.coordinates, self.shape, self.bias = (), (inputs, outputs), bias
@@ -219,7 +236,8 @@ def flow(
     """K planar flows: [R, ..., n] -> ([R, ..., n], the sum of log |det|, [R, ...])."""
     inner = (w * u).sum(-1, keepdim=True)
     # The component of u along w is bent such that w^T u > -1, where the flow can be inverted.
-    u = u + (F.softplus(inner) - 1 - inner) * w / w.square().sum(-1, keepdim=True)
+    # The floor is for single precision, in which it would become -1.
+    u = u + (F.softplus(inner).clamp_min(1e-6) - 1 - inner) * w / w.square().sum(-1, keepdim=True)
     inner = (w * u).sum(-1)
     shape = (len(z), *[1] * (z.dim() - 2))
     log_det = torch.zeros_like(z[..., 0])
@@ -236,6 +254,10 @@ def start_flows(replicas: int, flows: int, n: int, rng: Rng) -> list[Tensor]:
     along = math.log(math.e - 1) * w / w.square().sum(-1, keepdim=True)  # where softplus(w^T u) is 1
     u = along + 0.01 * rng.normal(replicas, flows, n)
     return [u, w, torch.zeros_like(w[..., 0])]
+
+
+def _padded(x: Tensor, d: int) -> Tensor:
+    return x if x.shape[-1] == d else F.pad(x, (0, d - x.shape[-1]))  # which copies even where nothing is added
 
 
 def _power_of_two(n: float) -> int:

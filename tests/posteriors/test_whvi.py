@@ -12,6 +12,7 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 from explore import predict, tree
 from explore.active import ActiveLearner
+from explore.errors import InputError
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors import whvi
@@ -131,6 +132,9 @@ def test_every_weight_starts_with_the_variance_of_the_coordinates():
 @pytest.mark.parametrize("settings", [{}, {"structure": "V1HGHV2"}, {"covariance": "full"}, {"flows": 2}])
 def test_every_example_draws_as_sampled_weights_do(settings):
     posterior, _, state = alone(3, 5, True, initial_std=0.4, **settings)
+    if "flows" in settings:  # far from the identity, near which they start
+        bent = (1.5 * rng(7).normal(*t.shape) for t in state.points[0][-3:])
+        state = state._replace(points=((*state.points[0][:-3], *bent),))
     n = 40000
     a = torch.cat([rng(2).normal(2, 1, 1, 1, 3), torch.ones(2, 1, 1, 1, 1)], -1)
     sampled = posterior.sample(state, n, rng(3))[0](a)[:, :, 0, 0]
@@ -237,6 +241,50 @@ def test_updates_descend_the_bound_with_adam(reparameterisation, schedule):
             torch.testing.assert_close(one, other.detach(), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("reparameterisation", ["local", "weights"])
+def test_updates_descend_the_bound_with_flows(reparameterisation):
+    posterior = build(
+        nn.Linear(2, 2, bias=False), last_layer="whvi", reparameterisation=reparameterisation, samples=3, lr=0.05,
+        initial_std=0.2, flows=2,
+    )  # fmt: skip
+    form, state = posterior.forms[0], posterior.init(20, 2, rng())
+    bent = tuple(1.5 * rng(7).normal(*t.shape) for t in state.points[0][-3:])
+    state = state._replace(points=((*state.points[0][:-3], *bent),))
+    free = [t.clone().requires_grad_() for t in (state.mean[0][0], state.spread[0][0], *state.points[0])]
+    mean, rho, s1, s2, u, w, b = free
+    optimiser, noise, same_noise = torch.optim.Adam(free, lr=0.05), rng(1), rng(1)
+
+    for _ in range(3):
+        state, _ = posterior.update(state, BATCH, noise)
+
+        draws = 15 if reparameterisation == "local" else 3
+        std = torch.log1p(rho.exp())
+        z = mean.unsqueeze(1) + std.unsqueeze(1) * same_noise.normal(2, draws, 1, 2)  # [R, draws, 1, 2]
+        g, log_det = [z[:, :, 0]], torch.zeros(2, draws)
+        for k in range(2):
+            inner = (w[:, k] * u[:, k]).sum(1, keepdim=True)
+            bent_u = u[:, k] + (torch.log1p(inner.exp()) - 1 - inner) * w[:, k] / w[:, k].square().sum(1, keepdim=True)
+            t = torch.tanh((g[-1] * w[:, k, None]).sum(2) + b[:, k, None])
+            log_det = log_det + torch.log(1 + (w[:, k] * bent_u).sum(1)[:, None] * (1 - t**2))
+            g.append(g[-1] + t.unsqueeze(2) * bent_u[:, None])
+        matrix = written_out(form, [g[-1].unsqueeze(2)], [s1.unsqueeze(1), s2.unsqueeze(1)], 2, 2)
+        if reparameterisation == "local":
+            out = torch.einsum("rbi,rsbio->rsbo", BATCH.x, matrix.unflatten(1, (3, 5)))
+        else:
+            out = torch.einsum("rbi,rsio->rsbo", BATCH.x, matrix)
+        nll = -Normal(out, 0.5).log_prob(BATCH.y.unsqueeze(1)).sum(-1).mean((1, 2))
+        # E[log q_0(g_0)] is the entropy's; the rest is of the samples, with log p(g_0) written as its expectation too.
+        prior = Normal(0, 0.6**0.5)
+        divergence = kl_divergence(Normal(mean, std), prior).sum((1, 2))
+        moved = (prior.log_prob(g[0]) - prior.log_prob(g[-1])).sum(2)
+        optimiser.zero_grad()
+        (nll + 0.7 / 20 * (divergence + (moved - log_det).mean(1))).sum().backward()
+        optimiser.step()
+        ours = (state.mean[0][0], state.spread[0][0], *state.points[0])
+        for one, other in zip(ours, free, strict=True):
+            torch.testing.assert_close(one, other.detach(), rtol=1e-8, atol=1e-10)
+
+
 def test_full_covariance_equals_the_dense_gaussian():
     posterior = build(covariance="full", initial_std=0.3, lr=0.05)
     old = posterior.init(20, 2, rng())
@@ -326,6 +374,10 @@ def test_flows_can_be_inverted_whatever_their_parameters():
     end, log_det = whvi.flow(line, u, w, torch.zeros(1, 1).double())
     along = (end * w).sum(-1)
     assert (along.diff(dim=1) > 0).all() and log_det.isfinite().all()
+    steep = torch.cat([line, torch.zeros(1, 1, 2)], 1).float().requires_grad_()  # at 0 the tanh is steepest
+    _, log_det = whvi.flow(steep, u.float(), w.float(), torch.zeros(1, 1))
+    (gradient,) = torch.autograd.grad(log_det.sum(), steep)
+    assert log_det.isfinite().all() and gradient.isfinite().all()
 
 
 def test_flows_start_near_the_identity():
@@ -385,10 +437,22 @@ def test_mixed_setting_drops_out_in_convolutions():
     assert len(found[:, :, :, 0, 0].unique()) == 30
     second = m.square().sum((1, 2)) + (1 / 0.7 - 1) * m[:, :-1].square().sum((1, 2))
     torch.testing.assert_close(excess.squeeze(1), second / 1.2)
+    torch.testing.assert_close(posterior.kl_prior(state), posterior.gaussian_kl(state) + second / 1.2)
     for i in range(3):
         state, _ = posterior.update(state, IMAGES, rng(i))
     assert not torch.equal(state.points[0][0], m) and bool(state.common.alive.all())
     assert posterior.gain(state, IMAGES, rng(1)).isfinite().all()
+
+
+def test_mixed_setting_where_the_last_layer_is_a_convolution():
+    conv = nn.Sequential(nn.Conv2d(3, 2, 4), nn.Flatten())
+    with pytest.raises(InputError, match="use the posterior mc-dropout"):
+        build(conv, convolutions="mc-dropout", last_layer="whvi").init(20, 2, rng())
+    module = nn.Sequential(nn.Flatten(), nn.Linear(48, 48), nn.Unflatten(1, (3, 4, 4)), conv)
+    posterior = build(module, convolutions="mc-dropout", last_layer="whvi")
+    state, _ = posterior.update(posterior.init(20, 2, rng()), IMAGES, rng(1))
+    assert state.common.alive.all() and posterior.kl_prior(state).isfinite().all()
+    assert posterior.net.output(posterior.sample(state, 3, rng(2)), IMAGES.x).isfinite().all()
 
 
 def test_predictions_where_no_layer_is_a_matrix():

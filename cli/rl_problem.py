@@ -6,11 +6,13 @@ import functools
 import importlib
 import inspect
 import json
+import math
 import operator
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import make_dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -24,7 +26,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor
+from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
 import explore.envs  # noqa: F401  (registers its environments)
 from explore import registry
@@ -84,6 +86,11 @@ def _algorithm_settings(options: Mapping[str, Any], copies: int) -> Settings:
     }
     allowed = {name: hint for name, (hint, _) in known.items()} | POLICY
     given = _parse(allowed, problem.parameters(options["algo_parameters"], "--algo-param"))
+    for name, value in given.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise InputError(f"--algo-param {name}=nan is no number")
+    if given.get("train_freq", 1) < 1:
+        raise InputError(f"--algo-param train_freq={given['train_freq']} must be at least 1")
     found = {name: default for name, (_, default) in known.items()}
     if options["algo"] == "trpo":
         found |= _paper(given.get("n_steps", 5000 // copies) * copies, copies)
@@ -130,6 +137,8 @@ def _vime(options: Mapping[str, Any]) -> Settings | None:
         own |= _parse({"n_eff": hints["n_eff"]}, [("n_eff", own["n_eff"])])
     allowed = {name: hint for name, hint in hints.items() if name not in OWN} | {"encoder": str}
     given = own | _parse(allowed, [(k.removeprefix(prefix), v) for k, v in texts if k.startswith(prefix)])
+    if "interval" in given and options["algo"] != "sac":
+        raise InputError(f"-p vime.interval has no effect with {options['algo']}, whose batches are its rollouts")
     cls = registry.find("posteriors", options["posterior"])
     settings = registry.parse(cls, [(k, v) for k, v in texts if not k.startswith(prefix)])
 
@@ -149,8 +158,10 @@ def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
     """
     try:
         return gym.make(_spec(settings["env"]), **settings["env_kwargs"], **more)
-    except (TypeError, ImportError, gym.error.Error) as error:
-        raise InputError(f"cannot make {settings['env']}: {error}") from error
+    except InputError:
+        raise
+    except Exception as error:  # it is the environment's own code that runs, and says what it likes
+        raise InputError(f"cannot make {settings['env']}: {type(error).__name__}: {error}") from error
 
 
 def environments(settings: Settings, copies: int) -> VecEnv:
@@ -167,9 +178,27 @@ def environments(settings: Settings, copies: int) -> VecEnv:
                 **settings["env_kwargs"],
             )  # fmt: skip
             return VecMonitor(BatchedVecEnv(made))
-        except TypeError:  # Gymnasium's own know no other mode than NEXT_STEP
+        except Exception:  # Gymnasium's own know no other mode than NEXT_STEP; what else is wrong will come again below
             pass
     return make_vec_env(lambda: environment(settings), copies)
+
+
+def normalised(env: VecEnv, saved: Path | None) -> VecNormalize:
+    """Observations in standard scores, with the running moments of a file or with fresh ones.
+
+    Not rewards: the bonus would stand beside a number whose scale moves.
+
+    Raises:
+        InputError: for observations other than vectors of numbers, alone or in a dictionary.
+    """
+    if saved:
+        return VecNormalize.load(str(saved), env)
+    space = env.observation_space
+    for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
+        if not isinstance(part, spaces.Box) or is_image_space(part):
+            what = "images" if isinstance(part, spaces.Box) else f"of type {type(part).__name__}"
+            raise InputError(f"--vec-normalize takes vectors of numbers, and observations are {what}; leave it out")
+    return VecNormalize(env, norm_reward=False)
 
 
 def _spec(name: str) -> EnvSpec:
@@ -205,7 +234,7 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
         return ALGORITHMS[settings["algo"]](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **own)
     except InputError:
         raise
-    except (AssertionError, ValueError, TypeError) as error:
+    except (AssertionError, ValueError, TypeError, RuntimeError) as error:  # NotImplementedError is of the last
         raise InputError(f"{settings['algo']} refuses {settings['env']} or these settings: {error}") from error
 
 

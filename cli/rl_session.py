@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import shlex
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,9 @@ from explore.cli.rl_problem import resolve
 from explore.cli.rl_recording import Position, Recorder
 from explore.cli.rl_training import Training
 from explore.errors import InputError
+
+# What a file of a model gives that is cut off, missing or of something else.
+DAMAGE = (OSError, ValueError, LookupError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile)
 
 
 def run(options: Mapping[str, Any]) -> int:
@@ -76,7 +81,12 @@ def _training(settings: Settings, position: Position, device: str, folder: Path 
         saved = recording.models(folder, settings, position.done) / str(position.timesteps)
         if not saved.is_dir():
             raise InputError(f"{folder} is damaged: it has no folder {saved.relative_to(folder)}")
-    return Training(settings, settings["seed"] + position.done, device, saved)
+    try:
+        return Training(settings, settings["seed"] + position.done, device, saved)
+    except DAMAGE as error:
+        if saved is None or isinstance(error, InputError):
+            raise
+        raise InputError(f"{saved} is damaged: {type(error).__name__}: {error}") from error
 
 
 def _where(settings: Settings, position: Position) -> str:

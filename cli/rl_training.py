@@ -44,12 +44,7 @@ class Training:
         self._settings, self._seed = settings, seed
         env = rl_problem.environments(settings, settings["n_envs"])
         if settings["vec_normalize"]:
-            # Not rewards: the bonus would stand beside a number whose scale moves.
-            env = (
-                VecNormalize.load(str(folder / "vecnormalize.pkl"), env)
-                if folder
-                else VecNormalize(env, norm_reward=False)
-            )
+            env = rl_problem.normalised(env, folder / "vecnormalize.pkl" if folder else None)
         if folder:
             cls = rl_problem.ALGORITHMS[settings["algo"]]
             self.model = cls.load(folder / "model.zip", env, device)

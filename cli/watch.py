@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import numpy as np
+from gymnasium.spaces import Discrete
 from PIL import Image
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
@@ -83,7 +84,9 @@ def _episode(settings: Settings, policy: Path, env: Any, seed: int) -> tuple[lis
     while not ended and len(frames) <= STEPS:
         seen = scale.normalize_obs(observation) if scale else observation
         action, _ = model.predict(seen, deterministic=True)
-        observation, reward, terminated, truncated, _ = env.step(action)
+        # Some environments look an action up, which an array cannot be.
+        taken = int(action) if isinstance(env.action_space, Discrete) else action
+        observation, reward, terminated, truncated, _ = env.step(taken)
         total, ended = total + float(reward), terminated or truncated
         frames.append(_picture(env))
     return frames, total

@@ -112,8 +112,11 @@ def parse(cls: type, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> 
     """Settings of a dataclass from the texts of `-p key=value`, typed by its fields.
 
     Raises:
-        InputError: for an unknown key or a value of the wrong type; the message says what is allowed.
+        InputError: for a class that is no dataclass, an unknown key or a value of the wrong type; the message says what
+            is allowed.
     """
+    if not dataclasses.is_dataclass(cls):
+        raise InputError(f"{cls.__name__} is no dataclass, which a plug-in with settings must be")
     allowed = settings_of(cls)
     settings = {}
     for key, text in dict(options).items():

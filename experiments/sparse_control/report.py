@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from run import BATCH, HERE, POSTERIORS, TASKS, Job, chosen, tuning
 
@@ -72,6 +73,14 @@ def tuned(runs: Path) -> pd.DataFrame:
     return pd.DataFrame(found, columns=["task", "posterior", "eta", "seed", "return"])
 
 
+def difference(own: pd.Series, none: pd.Series) -> tuple[float, float, float]:
+    """The difference of two medians over seeds, with the bootstrap's central 90 % interval."""
+    rng = np.random.default_rng(0)
+    draws = [np.median(rng.choice(values, (10_000, len(values))), 1) for values in (own, none)]
+    low, high = np.quantile(draws[0] - draws[1], [0.05, 0.95])
+    return own.median() - none.median(), float(low), float(high)
+
+
 def table(every: pd.DataFrame) -> str:
     """Per task and condition: medians over seeds with their quartiles."""
 
@@ -79,12 +88,14 @@ def table(every: pd.DataFrame) -> str:
         low, middle, high = values.quantile([0.25, 0.5, 0.75])
         return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
-    heads = ["condition", "eta", "seeds", "return, mean of all iterations", f"return, last {LAST}",
+    heads = ["condition", "eta", "seeds", "return, mean of all iterations", "minus no bonus, 90 % interval",
+             f"return, last {LAST}",
              f"seeds with reward in each of the last {LAST}", "first iteration with reward", "dynamics NLL",
              "95 % coverage", "bonus's share of the time"]  # fmt: skip
     lines = []
     for task, part in every.groupby("task", sort=False):
         lines += ["", f"**{task}**", "", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+        means = part.groupby(["condition", "seed"])["return"].mean()
         for name, rows in part.groupby("condition", sort=False):
             last = rows[rows["iteration"] > rows["iteration"].max() - LAST]
             seeds = rows.groupby("seed")
@@ -92,7 +103,10 @@ def table(every: pd.DataFrame) -> str:
             first = rows[rows["extrinsic_total"] > 0].groupby("seed")["iteration"].min()
             begun = f"{first.median():.0f} ({len(first)} seeds)" if len(first) else "never"
             eta = "" if rows["eta"].isna().all() else f"{rows['eta'].iloc[0]:g}"
-            model = ["", "", ""]
+            beside, model = "", ["", "", ""]
+            if name != "none" and "none" in means:
+                middle, low, high = difference(means[name], means["none"])
+                beside = f"{middle:.2f} ({low:.2f} to {high:.2f})"
             if rows["dyn_nll_before"].notna().any():
                 nll, covered, share = (
                     seeds[c].median().median() for c in ("dyn_nll_before", "dyn_coverage_95_before", "bonus_share")
@@ -100,7 +114,7 @@ def table(every: pd.DataFrame) -> str:
                 model = [f"{nll:.2f}", f"{covered:.3f}", f"{share:.2f}"]
             lines.append(
                 "| " + " | ".join([
-                    str(name), eta, str(len(seeds)), spread(seeds["return"].mean()),
+                    str(name), eta, str(len(seeds)), spread(seeds["return"].mean()), beside,
                     spread(last.groupby("seed")["return"].mean()), f"{solved} of {len(seeds)}", begun, *model,
                 ]) + " |"
             )  # fmt: skip

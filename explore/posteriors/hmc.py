@@ -59,6 +59,7 @@ class HMC(Predictive):
     max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps a transition
 
     ranges: ClassVar[dict[str, str]] = {"target_accept": "(0, 1)"}
+    whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

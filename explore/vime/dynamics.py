@@ -27,7 +27,7 @@ class Settings:
 
     Args:
         posterior: a name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation
-            and an action to an observation.
+            and an action to an observation; not "map" and "hmc", which are not uncertain or take all data at once.
         preset: of the posterior's settings; None: "vime" where it has one, else its first.
         posterior_settings: settings of the posterior on top of the preset's.
         hidden: units of the hidden layers.
@@ -59,6 +59,10 @@ class Settings:
         if isinstance(self.n_eff, str) and self.n_eff != "replay":
             raise InputError(f"n_eff is {self.n_eff!r}; it must be a positive number or 'replay'")
         check_fields(self, dict.fromkeys(("updates", "batch_size", "capacity", "minimum"), "[1, inf)"))
+        if self.capacity < self.minimum:
+            raise InputError(f"capacity is {self.capacity}; it must be at least minimum, {self.minimum}")
+        if any(units < 1 for units in self.hidden):
+            raise InputError(f"hidden is {self.hidden}; every layer must have at least one unit")
 
     def build(self, inputs: int, outputs: int) -> Predictive:
         """The posterior over the weights of a net from I inputs to O outputs.

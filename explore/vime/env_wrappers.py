@@ -3,8 +3,10 @@
     env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.001)
 
 The environment's own reward stays in `info["extrinsic_reward"]`; `info["intrinsic_reward"]` has the raw bonus and
-`info["scaled_intrinsic_reward"]` what was added. Experience comes step by step here, so the model is trained after
-every `interval` steps, and the bonus of a step is divided by the level of the batches before.
+`info["scaled_intrinsic_reward"]` what was added; with the last step of an episode come their sums over it,
+`info["extrinsic_return"]` and (of what was added) `info["intrinsic_return"]`. Experience comes step by step here, so
+the model is trained after every `interval` steps, and the bonus of a step is divided by the level of the batches
+before.
 """
 
 from __future__ import annotations
@@ -20,6 +22,20 @@ from explore.vime.reward import IntrinsicReward, Reward, Transitions
 from explore.vime.spaces import Array
 
 KEYS = ("extrinsic_reward", "intrinsic_reward", "scaled_intrinsic_reward")
+RETURNS = ("extrinsic_return", "intrinsic_return")
+
+
+class Sums:
+    """Sums over the episodes of parallel environments."""
+
+    def __init__(self, environments: int):
+        self._open = np.zeros(environments)
+
+    def add(self, values: Array, ended: Array) -> Array:
+        """The sums with this step's values, after which those of episodes that `ended` begin anew; [n] each."""
+        sums = self._open + values
+        self._open = np.where(ended, 0.0, sums)
+        return sums
 
 
 class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -43,27 +59,33 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.training = True
         self._seeded = seed is not None
         self._last: Array | None = None
+        self._returns = Sums(1), Sums(1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; the first seed is the bonus's too. What was learnt stays."""
+        """Begin an episode; the first seed is the bonus's too, if it has learnt nothing yet. What was learnt stays."""
         observation, info = self.env.reset(seed=seed, options=options)
-        if seed is not None and not self._seeded:
+        if seed is not None and not (self._seeded or self.bonus.replay.seen):
             self.bonus.seed(seed)
             self._seeded = True
         self._last = self.bonus.observations.one(observation)
+        self._returns = Sums(1), Sums(1)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step, and add the bonus to the reward."""
         observation, reward, terminated, truncated, info = self.env.step(action)
+        assert self._last is not None, "Gymnasium's order: reset, then step"
+        before, self._last = self._last, self.bonus.observations.one(observation)
         if not self.training:
             return observation, reward, terminated, truncated, info
-        assert self._last is not None, "Gymnasium's order: reset, then step"
-        following = self.bonus.observations.one(observation)
-        found = self.bonus.step(Transitions(self._last, self.bonus.actions.one(action), following))
-        self._last = following
-        shown = dict(zip(KEYS, (float(reward), float(found.raw[0]), float(found.scaled[0])), strict=True))
-        return observation, float(reward) + float(found.scaled[0]), terminated, truncated, info | shown
+        found = self.bonus.step(Transitions(before, self.bonus.actions.one(action), self._last))
+        own, raw, scaled = float(reward), float(found.raw[0]), float(found.scaled[0])
+        shown = dict(zip(KEYS, (own, raw, scaled), strict=True))
+        ended = np.array([terminated or truncated])
+        sums = [s.add(np.array([value]), ended) for s, value in zip(self._returns, (own, scaled), strict=True)]
+        if ended[0]:
+            shown |= {key: float(total[0]) for key, total in zip(RETURNS, sums, strict=True)}
+        return observation, own + scaled, terminated, truncated, info | shown
 
 
 class VIMEVector(VectorWrapper[Any, Any, Any]):
@@ -91,36 +113,43 @@ class VIMEVector(VectorWrapper[Any, Any, Any]):
         self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._last: Array | None = None
         self._ended = np.zeros(env.num_envs, bool)  # by the last step
+        self._returns = Sums(env.num_envs), Sums(env.num_envs)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes; the first seed is the bonus's too. What was learnt stays."""
+        """Begin episodes; the first seed is the bonus's too, if it has learnt nothing yet. What was learnt stays."""
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
         first = seed if isinstance(seed, int) or seed is None else seed[0]
-        if first is not None and not self._seeded:
+        if first is not None and not (self._seeded or self.bonus.replay.seen):
             self.bonus.seed(first)
             self._seeded = True
         self._last = self.bonus.observations.many(observations)
         self._ended = np.zeros(self.num_envs, bool)
+        if "reset_mask" not in (options or {}):
+            self._returns = Sums(self.num_envs), Sums(self.num_envs)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Step, and add the bonus to the rewards."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        assert self._last is not None, "Gymnasium's order: reset, then step"
+        before, self._last = self._last, self.bonus.observations.many(observations)
+        reset, self._ended = self._ended, terminated | truncated
         if not self.training:
             return observations, rewards, terminated, truncated, infos
-        assert self._last is not None, "Gymnasium's order: reset, then step"
-        current = self.bonus.observations.many(observations)
-        following = current.copy()
+        following = self._last.copy()
         for i in np.flatnonzero(infos.get("_final_obs", np.zeros(self.num_envs, bool))):
             following[i] = self.bonus.observations.one(infos["final_obs"][i])[0]
-        real = ~self._ended if self._mode == AutoresetMode.NEXT_STEP else np.ones(self.num_envs, bool)
-        taken = Transitions(self._last[real], self.bonus.actions.many(actions)[real], following[real])
+        real = ~reset if self._mode == AutoresetMode.NEXT_STEP else np.ones(self.num_envs, bool)
+        taken = Transitions(before[real], self.bonus.actions.many(actions)[real], following[real])
         found = self.bonus.step(taken) if real.any() else Reward(np.zeros(0), np.zeros(0))
         raw, scaled = np.zeros(self.num_envs), np.zeros(self.num_envs)
         raw[real], scaled[real] = found
-        self._last, self._ended = current, terminated | truncated
         for key, value in zip(KEYS, (np.asarray(rewards, float), raw, scaled), strict=True):
             infos = infos | {key: value, f"_{key}": np.ones(self.num_envs, bool)}
+        sums = [s.add(values, self._ended) for s, values in zip(self._returns, (rewards, scaled), strict=True)]
+        if self._ended.any():
+            for key, total in zip(RETURNS, sums, strict=True):
+                infos = infos | {key: np.where(self._ended, total, 0.0), f"_{key}": self._ended}
         return observations, rewards + scaled, terminated, truncated, infos

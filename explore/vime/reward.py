@@ -28,7 +28,7 @@ from torch import Tensor
 from explore import predict
 from explore.acquisitions.information_gain import centred, joint_gain
 from explore.errors import InputError, check_fields, one_of
-from explore.posteriors.base import Variational
+from explore.posteriors.base import Predictive, Variational
 from explore.rng import Rng
 from explore.shapes import Batch
 from explore.vime.dynamics import Dynamics, Settings
@@ -124,9 +124,19 @@ class IntrinsicReward:
         self.actions = Vectors(action_space, "actions")
         self._device = device
         self.seed(seed)
-        if self.bonus.bonus == "kl" and not hasattr(self.dynamics.posterior, "gain"):
+        posterior = self.dynamics.posterior
+        name = type(posterior).__name__ if isinstance(self.settings.posterior, Predictive) else self.settings.posterior
+        if posterior.certain:
             raise InputError(
-                f"bonus='kl' needs a posterior with a density, and {self.settings.posterior} has none; "
+                f"{name} is one net, of which nothing is uncertain; choose another posterior for the bonus"
+            )
+        if posterior.whole:
+            raise InputError(
+                f"{name} takes all data at once, and a dynamics model learns from parts; choose another one"
+            )
+        if self.bonus.bonus == "kl" and not hasattr(posterior, "gain"):
+            raise InputError(
+                f"bonus='kl' needs a posterior with a density, and {name} has none; "
                 "use bonus='expected-gain' or 'variance'"
             )
 
@@ -215,8 +225,16 @@ class IntrinsicReward:
         """Continue from a `state_dict`.
 
         Raises:
-            InputError: when it is of other settings or spaces.
+            InputError: when it is no such state, or one of a model of other sizes; nothing has changed then.
         """
+        before = dict(vars(self))
+        try:
+            self._restore(saved)
+        except (LookupError, RuntimeError, InputError) as error:
+            vars(self).update(before)
+            raise InputError(f"cannot continue from this saved bonus: {error}") from error
+
+    def _restore(self, saved: Mapping[str, Tensor]) -> None:
         parts: dict[str, dict[str, Tensor]] = {"replay": {}, "dynamics": {}, "reward": {}}
         for name, value in saved.items():
             part, _, rest = name.partition("/")

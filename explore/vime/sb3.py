@@ -3,7 +3,8 @@
     model = TRPO("MlpPolicy", env)
     model.learn(500_000, VIMECallback(posterior="noisy-kfac", eta=0.001))      # PPO, TRPO, A2C: the paper's order
     SAC("MlpPolicy", env, replay_buffer_class=VIMEReplayBuffer, replay_buffer_kwargs={"eta": 0.001})
-    PPO("MlpPolicy", VIMEVecEnv(env, eta=0.001))                               # any algorithm: step by step
+    PPO("MlpPolicy", env := VIMEVecEnv(env, eta=0.001))                        # any algorithm: step by step
+    model.learn(500_000, VIMELog(env.bonus))                                   # what wrapper or buffer do, in the log
 
 `rollout/ep_rew_mean` is the environment's own return in all of them, as long as episodes are monitored inside of the
 bonus: `make_vec_env` does so; for `VIME` around a single environment, `monitored` does.
@@ -29,7 +30,7 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from explore.errors import InputError
-from explore.vime.env_wrappers import KEYS, VIME
+from explore.vime.env_wrappers import KEYS, RETURNS, VIME, Sums
 from explore.vime.reward import IntrinsicReward, Transitions
 from explore.vime.spaces import Array
 
@@ -88,18 +89,17 @@ class BatchedVecEnv(VecEnv):
         return [False for _ in self._get_indices(indices)]
 
 
-class Episodes:
-    """Sums over the episodes of parallel environments."""
+class Episodes(Sums):
+    """Sums that remember what they were when episodes ended."""
 
     def __init__(self, environments: int):
-        self._open = np.zeros(environments)
+        super().__init__(environments)
         self.finished: list[float] = []
 
-    def add(self, values: Array, ended: Array) -> None:
-        """One step: what it adds to the sums, and where an episode ended with it; [n] each."""
-        self._open += values
-        self.finished += self._open[ended].tolist()
-        self._open[ended] = 0.0
+    def add(self, values: Array, ended: Array) -> Array:
+        sums = super().add(values, ended)
+        self.finished += sums[ended].tolist()
+        return sums
 
     def record(self, logger: Logger, tag: str) -> None:
         """Log the mean over the episodes that have ended since the last call, if there are any."""
@@ -117,23 +117,25 @@ class VIMEVecEnv(VecEnvWrapper):
     Args:
         venv: what to wrap.
         seed: root of the bonus's random numbers.
+        training: False for evaluation: rewards pass through, and nothing is learnt.
         settings: of `IntrinsicReward`.
 
     Attributes:
-        training: False for evaluation: rewards pass through, and nothing is learnt.
+        training: may be changed at any time.
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
     """
 
-    def __init__(self, venv: VecEnv, *, seed: int = 0, **settings: Any):
+    def __init__(self, venv: VecEnv, *, seed: int = 0, training: bool = True, **settings: Any):
         super().__init__(venv)
         self.bonus = IntrinsicReward(venv.observation_space, venv.action_space, seed=seed, **settings)
-        self.training = True
+        self.training = training
         self._last: Array | None = None
         self._actions: Array | None = None
 
     def reset(self) -> Any:
         observations = self.venv.reset()
         self._last = self.bonus.observations.many(observations)
+        self._returns = Sums(self.num_envs), Sums(self.num_envs)
         return observations
 
     def step_async(self, actions: Array) -> None:
@@ -142,16 +144,17 @@ class VIMEVecEnv(VecEnvWrapper):
 
     def step_wait(self) -> Any:
         observations, rewards, dones, infos = self.venv.step_wait()
-        current = self.bonus.observations.many(observations)
+        assert self._last is not None, "reset, then step"
+        before, self._last = self._last, self.bonus.observations.many(observations)
         if not self.training:
-            self._last = current
             return observations, rewards, dones, infos
-        assert self._last is not None
-        following = _following(self.bonus, current, infos)
-        found = self.bonus.step(Transitions(self._last, self.bonus.actions.many(self._actions), following))
-        self._last = current
+        following = _following(self.bonus, self._last, infos)
+        found = self.bonus.step(Transitions(before, self.bonus.actions.many(self._actions), following))
         shown = zip(rewards.tolist(), found.raw.tolist(), found.scaled.tolist(), strict=True)
         infos = [info | dict(zip(KEYS, values, strict=True)) for info, values in zip(infos, shown, strict=True)]
+        sums = [s.add(values, dones) for s, values in zip(self._returns, (rewards, found.scaled), strict=True)]
+        for i in np.flatnonzero(dones):
+            infos[i] |= {key: float(total[i]) for key, total in zip(RETURNS, sums, strict=True)}
         return observations, rewards + found.scaled.astype(rewards.dtype), dones, infos
 
 
@@ -168,12 +171,17 @@ class VIMECallback(BaseCallback):
 
     Attributes:
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+
+    Raises:
+        InputError: for settings beside a bonus, which has its own.
     """
 
     bonus: IntrinsicReward
 
     def __init__(self, bonus: IntrinsicReward | None = None, *, seed: int = 0, **settings: Any):
         super().__init__()
+        if bonus is not None and settings:
+            raise InputError(f"{min(settings)} is a setting of a fresh bonus; the one given has its own")
         self._settings = {"seed": seed, **settings}
         if bonus is not None:
             self.bonus = bonus
@@ -190,18 +198,22 @@ class VIMECallback(BaseCallback):
 
     def _on_rollout_start(self) -> None:
         self._steps: list[tuple[Array, ...]] = []
+        self._last = self._raw(self.model._last_obs)
 
     def _on_step(self) -> bool:
-        normalise = self.model.get_vec_normalize_env()
-        last, current, infos = self.model._last_obs, self.locals["new_obs"], self.locals["infos"]
-        if normalise is not None:
-            last, current = normalise.unnormalize_obs(cast(Any, last)), normalise.get_original_obs()
-        vectors = self.bonus.observations
-        following = _following(self.bonus, vectors.many(current), infos, normalise)
-        actions = self.bonus.actions.many(self.locals["clipped_actions"])
-        self._steps.append((vectors.many(last), actions, following, self.locals["dones"].copy()))
-        self._extrinsic.add(self.locals["rewards"], self.locals["dones"])
+        normalise, dones = self.model.get_vec_normalize_env(), self.locals["dones"]
+        before, self._last = self._last, self._raw(self.locals["new_obs"])
+        following = _following(self.bonus, self._last, self.locals["infos"], normalise)
+        # Algorithms of discrete actions alone clip none.
+        actions = self.bonus.actions.many(self.locals.get("clipped_actions", self.locals["actions"]))
+        self._steps.append((before, actions, following, dones.copy()))
+        self._extrinsic.add(normalise.get_original_reward() if normalise else self.locals["rewards"], dones)
         return True
+
+    def _raw(self, observations: Any) -> Array:
+        """The observations of now as vectors, as they were before any normalisation."""
+        normalise = self.model.get_vec_normalize_env()
+        return self.bonus.observations.many(normalise.get_original_obs() if normalise else observations)
 
     def _on_rollout_end(self) -> None:
         observations, actions, following, dones = (np.stack(part) for part in zip(*self._steps, strict=True))
@@ -220,6 +232,33 @@ class VIMECallback(BaseCallback):
             self.logger.record(tag, value)
 
 
+class VIMELog(BaseCallback):
+    """Logs a bonus that a wrapper or a replay buffer pays: its `vime/` tags, and episodes' returns without and with it.
+
+    Args:
+        bonus: of `VIME`, `VIMEVecEnv` or `VIMEReplayBuffer`.
+    """
+
+    def __init__(self, bonus: IntrinsicReward):
+        super().__init__()
+        self._bonus = bonus
+        self._returns: dict[str, list[float]] = {key: [] for key in RETURNS}
+
+    def _on_step(self) -> bool:
+        for info in self.locals["infos"]:
+            for key, values in self._returns.items():
+                values += [info[key]] if key in info else []
+        return True
+
+    def _on_rollout_end(self) -> None:
+        for tag, value in self._bonus.metrics.items():
+            self.logger.record(tag, value)
+        for key, values in self._returns.items():
+            if values:
+                self.logger.record(f"rollout/ep_{key.removesuffix('_return')}_mean", float(np.mean(values)))
+            values.clear()
+
+
 class VIMEReplayBuffer(ReplayBuffer):
     """A replay buffer that adds the bonus when transitions are sampled: as much as the model would gain from them now.
 
@@ -231,13 +270,16 @@ class VIMEReplayBuffer(ReplayBuffer):
         action_space: as in `ReplayBuffer`.
         device: of the sampled tensors, and of the dynamics model.
         n_envs: as in `ReplayBuffer`.
-        optimize_memory_usage: as in `ReplayBuffer`.
+        optimize_memory_usage: must be False, as it stores no observation that an episode ended with.
         handle_timeout_termination: as in `ReplayBuffer`.
         seed: root of the bonus's random numbers.
         settings: of `IntrinsicReward`.
 
     Attributes:
         bonus: the `IntrinsicReward`.
+
+    Raises:
+        InputError: for observations that are dictionaries, and with `optimize_memory_usage`.
     """
 
     def __init__(
@@ -255,6 +297,8 @@ class VIMEReplayBuffer(ReplayBuffer):
     ):
         if isinstance(observation_space, spaces.Dict):
             raise InputError("VIMEReplayBuffer takes no dictionaries of observations; flatten them first")
+        if optimize_memory_usage:
+            raise InputError("optimize_memory_usage=True keeps no last observations of episodes; leave it out")
         super().__init__(
             buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage,
             handle_timeout_termination,

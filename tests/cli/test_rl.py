@@ -1,5 +1,6 @@
 """`explore rl` from start to end, interrupted and continued, and its GIF."""
 
+import itertools
 import json
 import math
 import os
@@ -335,6 +336,12 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch):
     assert "Interrupted after 128 of 192 steps of seed 0." in result.stderr
     assert f"Continue: explore rl --resume {RUN}\n" in result.stderr
     shutil.copytree(RUN, "copy")
+    for name, share in itertools.product(("model.zip", "bonus.pt"), (0, 0.5)):
+        damaged = Path(shutil.copytree(RUN, f"{name}-{share}")) / "models/noisy-kfac-seed-0/128"
+        whole = (damaged / name).read_bytes()
+        (damaged / name).write_bytes(whole[: int(len(whole) * share)])
+        result = explore("rl", "--resume", f"{name}-{share}")
+        assert f"Error: {damaged} is damaged: " in result.stderr and result.exit_code == 2
     train("--resume", RUN)
     train("--resume", "copy")
     pd.testing.assert_frame_equal(results().iloc[:, :-2], results(Path("copy")).iloc[:, :-2])  # but for the seconds
@@ -390,6 +397,22 @@ def test_watch(train, explore, more):
     assert Path(found["policy"]).name.startswith("best-" if more else "192")
     assert 0 <= found["return"] <= 12
     assert "has no seed 2; allowed: 0, 1" in explore("rl", "--watch", run, "--seed", 2).stderr
+
+
+def test_watch_where_actions_are_looked_up(train):
+    train(
+        "--env",
+        "FrozenLake-v1",
+        "--algo",
+        "ppo",
+        "--timesteps",
+        "64",
+        "--algo-param",
+        "n_steps=64",
+        "--posterior",
+        "none",
+    )
+    assert train("--watch", "runs/rl-FrozenLake-v1-ppo-none").stdout.endswith(".gif\n")
 
 
 def test_the_policy_is_one_for_stable_baselines3(train):
@@ -484,6 +507,19 @@ def test_report_of_rewards_that_came_late(tmp_path):
         (["--algo-param", "speed=3"], "unknown setting 'speed'; allowed: activation, batch_size, cg_damping,"),
         (["--algo-param", "gamma=high"], "gamma='high' is not valid; allowed: a number"),
         (["--algo-param", "activation=sine"], "allowed: tanh | relu | elu"),
+        (["--algo-param", "gamma=nan"], "--algo-param gamma=nan is no number"),
+        (["--algo", "sac", "--env", "Pendulum-v1", "--algo-param", "train_freq=0"], "train_freq=0 must be at least 1"),
+        (["--algo-param", "net_arch=-3"], "trpo refuses explore/Chain-v0 or these settings: "),
+        (
+            ["--env", "FrozenLake-v1", "--vec-normalize"],
+            "--vec-normalize takes vectors of numbers, and observations are of type Discrete",
+        ),
+        (["--env", "FrozenLake-v1", "--env-kwargs", "map_name:9x9"], "cannot make FrozenLake-v1: KeyError: '9x9'"),
+        (["--env", "Blackjack-v1"], "trpo refuses Blackjack-v1 or these settings: "),
+        (["--posterior", "explore.nets:Net"], "Net is no dataclass, which a plug-in with settings must be"),
+        (["--posterior", "map", "--bonus", "variance"], "map is one net, of which nothing is uncertain"),
+        (["-p", "vime.hidden=0"], "hidden is (0,); every layer must have at least one unit"),
+        (["-p", "vime.interval=9"], "-p vime.interval has no effect with trpo"),
         (["--algo-param", "gamma"], "--algo-param takes KEY=VALUE; got 'gamma'"),
         (["--algo-param", "n_steps=0"], "trpo refuses explore/Chain-v0 or these settings: `n_steps * n_envs` must"),
         (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),

@@ -60,9 +60,10 @@ def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, mo
     assert shown.exit_code == 0, shown.output
     cells = [[c.strip() for c in line.split("|")] for line in shown.output.splitlines() if line.startswith("| ")]
     lines = {row[1]: row for row in cells}
-    assert lines["none"][6:8] == ["0 of 2", "never"]
-    assert lines["bbb"][2:4] == ["0.001", "2"] and lines["bbb"][6:8] == ["1 of 2", "4 (2 seeds)"]
-    assert lines["bbb"][5] == "0.95 (0.93 to 0.97)"  # 10 a batch of 5000 is 1 in 500 steps
+    assert lines["none"][7:9] == ["0 of 2", "never"]
+    assert lines["bbb"][2:4] == ["0.001", "2"] and lines["bbb"][7:9] == ["1 of 2", "4 (2 seeds)"]
+    assert lines["bbb"][6] == "0.95 (0.93 to 0.97)"  # 10 a batch of 5000 is 1 in 500 steps
+    assert lines["none"][5] == "" and lines["bbb"][5] == "0.79 (0.75 to 0.83)"
     summary = pd.read_csv(tmp_path / "out" / "runs.csv").set_index(["condition", "seed"])
     assert summary.loc[("bbb", 1), "mean_return"] == pytest.approx(0.75) and len(summary) == 4
     assert set(summary["commits"]) == {"aaaaaaa bbbbbbb"}

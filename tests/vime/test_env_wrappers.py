@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -125,6 +126,75 @@ def test_a_batch_in_evaluation_passes_through():
     for _ in range(30):
         rewards, infos = env.step(env.action_space.sample())[1::3]
     assert not rewards.any() and not infos and env.bonus.replay.seen == 0
+
+
+def test_a_restored_bonus_outlives_the_first_seed():
+    def fresh(single):
+        if single:
+            return VIME(gym.make(CHAIN), **FEW)
+        return VIMEVector(SyncVectorEnv([lambda: gym.make(CHAIN)] * 2), **FEW)
+
+    learnt = VIME(gym.make(CHAIN), **FEW)
+    for _ in walk(learnt, 30):
+        pass
+    saved = learnt.bonus.state_dict()
+    for env in (fresh(True), fresh(False)):
+        env.bonus.load_state_dict(saved)
+        env.reset(seed=5)
+        again = env.bonus.state_dict()
+        assert again.keys() == saved.keys() and all(torch.equal(again[k], saved[k]) for k in saved)
+
+
+@pytest.mark.parametrize("mode", [None, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_steps_out_of_training_leave_no_gap(mode):
+    def make():
+        return gym.wrappers.TimeLimit(gym.make(CHAIN).unwrapped, 7)
+
+    env: Any = (
+        VIME(make(), **FEW) if mode is None else VIMEVector(SyncVectorEnv([make] * 3, autoreset_mode=mode), **FEW)
+    )
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for i in range(90):
+        env.training = i % 20 < 13
+        terminated, truncated = env.step(env.action_space.sample())[2:4]
+        if mode is None and (terminated or truncated):
+            env.reset()
+    assert is_a_step(env.bonus.replay)
+    taught = [i for i in range(90) if i % 20 < 13]
+    if mode == AutoresetMode.NEXT_STEP:  # every eighth step only resets
+        assert env.bonus.replay.seen == 3 * sum(i % 8 != 7 for i in taught)
+    else:
+        assert env.bonus.replay.seen == len(taught) * (1 if mode is None else 3)
+
+
+@pytest.mark.parametrize("mode", [None, *AutoresetMode])
+def test_the_last_step_of_an_episode_tells_its_sums(mode):
+    def make():
+        return gym.wrappers.TimeLimit(gym.make(CHAIN).unwrapped, 5)
+
+    settings: dict[str, Any] = {"eta": 1.0, **FEW}
+    env: Any = VIME(make(), **settings)
+    if mode is not None:
+        env = VIMEVector(SyncVectorEnv([make] * 3, autoreset_mode=mode), **settings)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    own, paid, told = np.zeros(3), np.zeros(3), 0
+    for _ in range(60):
+        terminated, truncated, info = env.step(env.action_space.sample())[2:]
+        ended = np.broadcast_to(terminated | truncated, 3)
+        own, paid = own + info["extrinsic_reward"], paid + info["scaled_intrinsic_reward"]
+        assert ("intrinsic_return" in info) == ended.any()
+        if ended.any():
+            np.testing.assert_allclose(np.broadcast_to(info["extrinsic_return"], 3)[ended], own[ended])
+            np.testing.assert_allclose(np.broadcast_to(info["intrinsic_return"], 3)[ended], paid[ended])
+            told += int((paid[ended] > 0).sum())
+            if mode is None:
+                env.reset()
+            elif mode == AutoresetMode.DISABLED:
+                env.reset(options={"reset_mask": ended})
+        own, paid = np.where(ended, 0, own), np.where(ended, 0, paid)
+    assert told > 20
 
 
 class Nested(gym.Env):

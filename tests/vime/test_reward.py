@@ -196,7 +196,7 @@ def test_a_posterior_of_the_users_own():
         made(registry.posterior("bbb", Net(mlp(4, [5], 2)), Gaussian()))
 
 
-@pytest.mark.parametrize("posterior", ["ensemble", "mc-dropout", "map"])
+@pytest.mark.parametrize("posterior", ["ensemble", "mc-dropout"])
 def test_without_a_density_there_is_no_kl_bonus(posterior):
     with pytest.raises(InputError, match=f"{posterior} has none.*'expected-gain'"):
         made(posterior)
@@ -226,7 +226,10 @@ def test_wrong_words_too():
     code = """if True:
         from gymnasium.spaces import Box
         from explore.vime import IntrinsicReward
-        for wrong in ({"bonus": "surprise"}, {"normalise": "max"}, {"n_eff": "all"}, {"target": "last"}):
+        for wrong in (
+            {"bonus": "surprise"}, {"normalise": "max"}, {"n_eff": "all"}, {"target": "last"}, {"capacity": 9},
+            {"hidden": (4, 0)}, {"posterior": "map", "bonus": "variance"}, {"posterior": "hmc", "bonus": "variance"},
+        ):
             try:
                 IntrinsicReward(Box(-1, 1, (2,)), Box(-1, 1, (1,)), **wrong)
             except ValueError as error:
@@ -237,7 +240,25 @@ def test_wrong_words_too():
         "unknown normalise 'max'; allowed: median, none, rms",
         "n_eff is 'all'; it must be a positive number or 'replay'",
         "unknown target 'last'; allowed: difference, next",
+        "capacity is 9; it must be at least minimum, 500",
+        "hidden is (4, 0); every layer must have at least one unit",
+        "map is one net, of which nothing is uncertain; choose another posterior for the bonus",
+        "hmc takes all data at once, and a dynamics model learns from parts; choose another one",
     ]
+
+
+def test_a_foreign_state_is_refused_and_changes_nothing():
+    reward = with_batch(made())
+    before = reward.score(transitions(9, 1))
+    state = reward.state_dict()
+    for wrong in (
+        {"foo": torch.zeros(1)},
+        made(hidden=(3,)).state_dict(),
+        {k: v for k, v in state.items() if k != "reward/open"},
+    ):
+        with pytest.raises(InputError, match="cannot continue from this saved bonus"):
+            reward.load_state_dict(wrong)
+        assert (reward.score(transitions(9, 1)) == before).all() and reward.batches == 1
 
 
 def test_a_model_that_failed_is_reported_and_its_bonus_stays_finite():
@@ -246,9 +267,9 @@ def test_a_model_that_failed_is_reported_and_its_bonus_stays_finite():
     broken.following[3] = np.inf
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = reward.batch(broken)
-        reward.batch(transitions(30, 2))
-    assert np.isfinite(found.scaled).all()
+        found = [reward.batch(broken), reward.batch(transitions(30, 2))]
+    assert all(np.isfinite(part).all() for reward in found for part in reward)
+    assert found[0].scaled.any()
     assert any("dynamics model failed" in str(w.message) for w in caught)
 
 

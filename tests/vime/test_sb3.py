@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode
 from sb3_contrib import TRPO
 from stable_baselines3 import PPO, SAC
@@ -85,6 +86,20 @@ class Keep(BaseCallback):
         return True
 
 
+class Logged(BaseCallback):
+    """What has been logged at the end of a rollout."""
+
+    def __init__(self):
+        super().__init__()
+        self.values: dict[str, Any] = {}
+
+    def _on_step(self):
+        return True
+
+    def _on_rollout_end(self):
+        self.values |= self.logger.name_to_value
+
+
 @pytest.mark.parametrize("cls", [PPO, TRPO])
 def test_the_callback_pays_before_returns_are_computed(cls):
     callback, keep = sb3.VIMECallback(eta=0.7, **FEW), Keep()
@@ -127,21 +142,35 @@ def test_episode_returns_stay_the_environments():
 
 
 def test_what_is_logged():
-    callback = sb3.VIMECallback(eta=100.0, **FEW)
-    model = small(make_vec_env(chain, 2))
-    logged: dict[str, Any] = {}
-
-    class Peek(BaseCallback):
-        def _on_step(self):
-            return True
-
-        def _on_rollout_end(self):
-            logged.update(self.logger.name_to_value)
-
-    model.learn(64, [callback, Peek()])
+    callback, logged = sb3.VIMECallback(eta=100.0, **FEW), Logged()
+    small(make_vec_env(chain, 2)).learn(64, [callback, logged])
     expected = {"bonus_mean", "bonus_median", "bonus_max", "eta", "kl_divisor", "dyn_nll_before", "dyn_rmse_after"}
-    assert {f"vime/{name}" for name in expected} <= logged.keys()
-    assert logged["rollout/ep_intrinsic_mean"] > 5 >= logged["rollout/ep_extrinsic_mean"]
+    assert {f"vime/{name}" for name in expected} <= logged.values.keys()
+    assert logged.values["rollout/ep_intrinsic_mean"] > 5 >= logged.values["rollout/ep_extrinsic_mean"]
+
+
+@pytest.mark.parametrize("way", ["single", "vector", "buffer"])
+def test_what_a_wrapper_or_a_buffer_pays_is_logged(way):
+    settings: dict[str, Any] = {"eta": 100.0, "interval": 20, **FEW}
+    env: Any = VecMonitor(batched(n=2))
+    if way == "buffer":
+        model: Any = SAC(
+            "MlpPolicy", env, replay_buffer_class=sb3.VIMEReplayBuffer, replay_buffer_kwargs=settings,
+            learning_starts=100, buffer_size=500, device="cpu", policy_kwargs={"net_arch": [8]},
+        )  # fmt: skip
+        bonus = model.replay_buffer.bonus
+    else:
+        env = (
+            sb3.monitored(chain(), **settings)
+            if way == "single"
+            else sb3.VIMEVecEnv(make_vec_env(chain, 2), **settings)
+        )
+        model, bonus = small(env), env.bonus
+    logged = Logged()
+    model.learn(64, [sb3.VIMELog(bonus), logged])
+    assert {"vime/bonus_median", "vime/dyn_nll_after"} <= logged.values.keys()
+    if way != "buffer":
+        assert logged.values["rollout/ep_intrinsic_mean"] > 5 >= logged.values["rollout/ep_extrinsic_mean"]
 
 
 def test_a_vector_wrapper_pays_every_step_and_not_in_evaluation():
@@ -174,8 +203,21 @@ def test_beside_vecnormalize_the_model_sees_the_raw_observations():
     small(env).learn(16 * 2 * 2, [callback, keep])
     raw: Any = env.get_original_obs()
     np.testing.assert_allclose(callback.bonus.replay.last(2)[1].numpy(), raw, rtol=1e-5)
-    x = callback.bonus.replay.inputs[:, 0]
-    assert float(x.abs().max()) < 1.5  # the valley; standardised positions of so few steps reach further
+    before, after = (t.unflatten(0, (-1, 2)) for t in (callback.bonus.replay.inputs[:, :2], callback.bonus.replay.next))
+    assert len(before) == 32
+    for t in range(31):
+        if (t + 1) % 10:  # no episode ended with step t
+            assert torch.equal(before[t + 1], after[t])
+
+
+def test_returns_beside_normalised_rewards_are_the_environments():
+    callback, logged = sb3.VIMECallback(**FEW), Logged()
+    env = VecNormalize(make_vec_env(lambda: gym.make("Pendulum-v1"), 2))
+    model = PPO("MlpPolicy", env, n_steps=200, batch_size=50, n_epochs=1, seed=0, device="cpu")
+    model.learn(400, [callback, logged])
+    assert model.ep_info_buffer is not None
+    expected = np.mean([info["r"] for info in model.ep_info_buffer])
+    assert logged.values["rollout/ep_extrinsic_mean"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_sac_pays_when_it_samples():
@@ -224,12 +266,19 @@ def test_each_algorithm_has_its_way():
         model.learn(1, sb3.VIMECallback(**FEW))
     with pytest.raises(InputError, match="dictionaries"):
         sb3.VIMEReplayBuffer(10, gym.spaces.Dict({}), gym.spaces.Discrete(2))
+    with pytest.raises(InputError, match="keeps no last observations"):
+        sb3.VIMEReplayBuffer(10, gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2), optimize_memory_usage=True)
+    with pytest.raises(InputError, match="eta is a setting of a fresh bonus"):
+        sb3.VIMECallback(sb3.VIMEVecEnv(batched(n=1), **FEW).bonus, eta=0.5)
 
 
 def test_a_trained_policy_is_evaluated_without_the_bonus():
-    env = sb3.VIMEVecEnv(make_vec_env(chain, 1), eta=1000.0, interval=20, **FEW)
+    # No Monitor inside, whose returns would be without the bonus in any case.
+    env = sb3.VIMEVecEnv(DummyVecEnv([chain]), eta=1000.0, interval=20, **FEW)
     model = small(env)
     model.learn(64)
-    env.training = False
-    mean: Any = evaluate_policy(model, env, n_eval_episodes=3)[0]
-    assert mean <= 5
+    means: list[Any] = []
+    for env.training in (True, False):
+        means.append(evaluate_policy(model, env, n_eval_episodes=3, warn=False)[0])
+    assert means[0] > 5 >= means[1]
+    assert not sb3.VIMEVecEnv(DummyVecEnv([chain]), training=False, **FEW).training

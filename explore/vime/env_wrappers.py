@@ -77,6 +77,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         assert self._last is not None, "Gymnasium's order: reset, then step"
         before, self._last = self._last, self.bonus.observations.one(observation)
         if not self.training:
+            self._returns = Sums(1), Sums(1)
             return observation, reward, terminated, truncated, info
         found = self.bonus.step(Transitions(before, self.bonus.actions.one(action), self._last))
         own, raw, scaled = float(reward), float(found.raw[0]), float(found.scaled[0])
@@ -137,6 +138,7 @@ class VIMEVector(VectorWrapper[Any, Any, Any]):
         before, self._last = self._last, self.bonus.observations.many(observations)
         reset, self._ended = self._ended, terminated | truncated
         if not self.training:
+            self._returns = Sums(self.num_envs), Sums(self.num_envs)
             return observations, rewards, terminated, truncated, infos
         following = self._last.copy()
         for i in np.flatnonzero(infos.get("_final_obs", np.zeros(self.num_envs, bool))):

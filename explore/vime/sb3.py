@@ -3,8 +3,8 @@
     model = TRPO("MlpPolicy", env)
     model.learn(500_000, VIMECallback(posterior="noisy-kfac", eta=0.001))      # PPO, TRPO, A2C: the paper's order
     SAC("MlpPolicy", env, replay_buffer_class=VIMEReplayBuffer, replay_buffer_kwargs={"eta": 0.001})
-    PPO("MlpPolicy", env := VIMEVecEnv(env, eta=0.001))                        # any algorithm: step by step
-    model.learn(500_000, VIMELog(env.bonus))                                   # what wrapper or buffer do, in the log
+    env = VIMEVecEnv(env, eta=0.001)                                           # any algorithm: step by step
+    PPO("MlpPolicy", env).learn(500_000, VIMELog(env.bonus))
 
 `rollout/ep_rew_mean` is the environment's own return in all of them, as long as episodes are monitored inside of the
 bonus: `make_vec_env` does so; for `VIME` around a single environment, `monitored` does.
@@ -147,6 +147,7 @@ class VIMEVecEnv(VecEnvWrapper):
         assert self._last is not None, "reset, then step"
         before, self._last = self._last, self.bonus.observations.many(observations)
         if not self.training:
+            self._returns = Sums(self.num_envs), Sums(self.num_envs)
             return observations, rewards, dones, infos
         following = _following(self.bonus, self._last, infos)
         found = self.bonus.step(Transitions(before, self.bonus.actions.many(self._actions), following))

@@ -179,6 +179,9 @@ def test_the_last_step_of_an_episode_tells_its_sums(mode):
         env = VIMEVector(SyncVectorEnv([make] * 3, autoreset_mode=mode), **settings)
     env.reset(seed=0)
     env.action_space.seed(0)
+    env.training = False  # what is not paid does not count
+    env.step(env.action_space.sample())
+    env.training = True
     own, paid, told = np.zeros(3), np.zeros(3), 0
     for _ in range(60):
         terminated, truncated, info = env.step(env.action_space.sample())[2:]

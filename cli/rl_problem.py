@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import make_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import gymnasium as gym
 import numpy as np
@@ -25,6 +25,7 @@ from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor, VecNormalize
 
@@ -46,6 +47,9 @@ OWN = ("eta", "bonus", "normalise", "n_eff")
 # What is set elsewhere, and a memory layout whose replay cannot be saved in part.
 HIDDEN = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "optimize_memory_usage"}
 POLICY = {"net_arch": tuple[int, ...], "activation": Literal["tanh", "relu", "elu"], "log_std_init": float}
+# How the critic's last layer begins. From zero a critic says 0 until there is a reward, as a baseline fitted to returns
+# does; from stable-baselines3's orthogonal start its noise moves a policy that nothing has rewarded yet.
+VALUE_INIT = {"value_init": Literal["orthogonal", "zero"]}
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
@@ -85,6 +89,8 @@ def _algorithm_settings(options: Mapping[str, Any], copies: int) -> Settings:
         if name not in HIDDEN and not name.startswith("_") and (hint := _writable(parameter.annotation)) is not None
     }
     allowed = {name: hint for name, (hint, _) in known.items()} | POLICY
+    if issubclass(cls, OnPolicyAlgorithm):
+        allowed |= VALUE_INIT
     given = _parse(allowed, problem.parameters(options["algo_parameters"], "--algo-param"))
     for name, value in given.items():
         if isinstance(value, float) and math.isnan(value):
@@ -222,6 +228,7 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
     """
     own = dict(settings["algo_settings"])
     policy: dict[str, Any] = {name: own.pop(name) for name in POLICY if name in own}
+    value_init = own.pop("value_init", "orthogonal")
     if "activation" in policy:
         policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
     if settings["algo"] == "sac" and settings["vime"]:
@@ -231,11 +238,14 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
     if isinstance(env.observation_space, spaces.Dict):
         kind = "MultiInputPolicy"
     try:
-        return ALGORITHMS[settings["algo"]](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **own)
+        model = ALGORITHMS[settings["algo"]](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **own)
     except InputError:
         raise
     except (AssertionError, ValueError, TypeError, RuntimeError) as error:  # NotImplementedError is of the last
         raise InputError(f"{settings['algo']} refuses {settings['env']} or these settings: {error}") from error
+    if value_init == "zero":
+        torch.nn.init.zeros_(cast(ActorCriticPolicy, model.policy).value_net.weight)  # its bias is zero
+    return model
 
 
 def intrinsic_reward(settings: Settings, env: VecEnv, seed: int, device: str) -> IntrinsicReward:

@@ -175,6 +175,21 @@ def test_seeds_are_independent_and_reproducible(train):
     assert (both[both.seed == 0].bonus_mean.to_numpy()[1:] != alone.bonus_mean.to_numpy()[1:]).all()
 
 
+def test_a_critic_from_zero_moves_nothing_before_there_is_a_reward():
+    env = ["--env", "explore/SparseMountainCar-v0", "--timesteps", "64", "--n-envs", "2", "--posterior", "none"]
+    start, moved = {}, {}
+    for init in ("zero", "orthogonal"):
+        training = Training(
+            settings_of(*env, "--algo-param", "n_steps=32", "--algo-param", f"value_init={init}"), 0, "cpu"
+        )
+        policy: Any = training.model.policy
+        start[init] = {k: v.clone() for k, v in policy.state_dict().items()}
+        training.model.learn(64)
+        moved[init] = sorted(k for k, v in policy.state_dict().items() if not torch.equal(v, start[init][k]))
+    assert moved["zero"] == [] and "action_net.weight" in moved["orthogonal"]
+    assert all(torch.equal(start["zero"][k], v) for k, v in start["orthogonal"].items() if k != "value_net.weight")
+
+
 def test_copies_of_neighbouring_seeds_begin_differently():
     settings = settings_of("--env", "Pendulum-v1", "--n-envs", 4, "--posterior", "none")
     trainings: list[Any] = [Training(settings, seed, "cpu") for seed in (0, 1)]

@@ -28,7 +28,7 @@ from torch import Tensor
 from explore import predict
 from explore.acquisitions.information_gain import centred, joint_gain
 from explore.errors import InputError, check_fields, one_of
-from explore.posteriors.base import Predictive, Variational
+from explore.posteriors.base import Variational
 from explore.rng import Rng
 from explore.shapes import Batch
 from explore.vime.dynamics import Dynamics, Settings
@@ -125,7 +125,8 @@ class IntrinsicReward:
         self._device = device
         self.seed(seed)
         posterior = self.dynamics.posterior
-        name = type(posterior).__name__ if isinstance(self.settings.posterior, Predictive) else self.settings.posterior
+        given = self.settings.posterior
+        name = given if isinstance(given, str) else type(given).__name__
         if posterior.certain:
             raise InputError(
                 f"{name} is one net, of which nothing is uncertain; choose another posterior for the bonus"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -10,7 +11,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -162,12 +163,8 @@ def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
     Raises:
         InputError: when there is none of that name, or it refuses its arguments.
     """
-    try:
+    with _refusals(settings["env"]):
         return gym.make(_spec(settings["env"]), **settings["env_kwargs"], **more)
-    except InputError:
-        raise
-    except Exception as error:  # it is the environment's own code that runs, and says what it likes
-        raise InputError(f"cannot make {settings['env']}: {type(error).__name__}: {error}") from error
 
 
 def environments(settings: Settings, copies: int) -> VecEnv:
@@ -178,15 +175,24 @@ def environments(settings: Settings, copies: int) -> VecEnv:
     """
     spec = _spec(settings["env"])
     if spec.vector_entry_point is not None:
-        try:
+        with _refusals(settings["env"]), contextlib.suppress(TypeError):  # Gymnasium's own know NEXT_STEP alone
             made = gym.make_vec(
                 spec, copies, vectorization_mode="vector_entry_point", autoreset_mode="SameStep",
                 **settings["env_kwargs"],
             )  # fmt: skip
             return VecMonitor(BatchedVecEnv(made))
-        except Exception:  # Gymnasium's own know no other mode than NEXT_STEP; what else is wrong will come again below
-            pass
     return make_vec_env(lambda: environment(settings), copies)
+
+
+@contextlib.contextmanager
+def _refusals(name: str) -> Iterator[None]:
+    """Whatever an environment's own code says of its arguments, as wrong input."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"cannot make {name}: {type(error).__name__}: {error}") from error
 
 
 def normalised(env: VecEnv, saved: Path | None) -> VecNormalize:
@@ -241,7 +247,7 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
         model = ALGORITHMS[settings["algo"]](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **own)
     except InputError:
         raise
-    except (AssertionError, ValueError, TypeError, RuntimeError) as error:  # NotImplementedError is of the last
+    except (AssertionError, ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{settings['algo']} refuses {settings['env']} or these settings: {error}") from error
     if value_init == "zero":
         torch.nn.init.zeros_(cast(ActorCriticPolicy, model.policy).value_net.weight)  # its bias is zero

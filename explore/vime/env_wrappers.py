@@ -28,11 +28,11 @@ RETURNS = ("extrinsic_return", "intrinsic_return")
 class Sums:
     """Sums over the episodes of parallel environments."""
 
-    def __init__(self, environments: int):
-        self._open = np.zeros(environments)
+    def __init__(self, *shape: int):
+        self._open = np.zeros(shape)
 
     def add(self, values: Array, ended: Array) -> Array:
-        """The sums with this step's values, after which those of episodes that `ended` begin anew; [n] each."""
+        """The sums [..., n] with this step's values [..., n], after which those of episodes that `ended` begin anew."""
         sums = self._open + values
         self._open = np.where(ended, 0.0, sums)
         return sums
@@ -59,7 +59,6 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.training = True
         self._seeded = seed is not None
         self._last: Array | None = None
-        self._returns = Sums(1), Sums(1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; the first seed is the bonus's too, if it has learnt nothing yet. What was learnt stays."""
@@ -68,7 +67,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             self.bonus.seed(seed)
             self._seeded = True
         self._last = self.bonus.observations.one(observation)
-        self._returns = Sums(1), Sums(1)
+        self._returns = Sums(2, 1)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -77,15 +76,15 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         assert self._last is not None, "Gymnasium's order: reset, then step"
         before, self._last = self._last, self.bonus.observations.one(observation)
         if not self.training:
-            self._returns = Sums(1), Sums(1)
+            self._returns = Sums(2, 1)
             return observation, reward, terminated, truncated, info
         found = self.bonus.step(Transitions(before, self.bonus.actions.one(action), self._last))
         own, raw, scaled = float(reward), float(found.raw[0]), float(found.scaled[0])
         shown = dict(zip(KEYS, (own, raw, scaled), strict=True))
-        ended = np.array([terminated or truncated])
-        sums = [s.add(np.array([value]), ended) for s, value in zip(self._returns, (own, scaled), strict=True)]
-        if ended[0]:
-            shown |= {key: float(total[0]) for key, total in zip(RETURNS, sums, strict=True)}
+        ended = terminated or truncated
+        sums = self._returns.add(np.array([[own], [scaled]]), np.array([ended]))
+        if ended:
+            shown |= dict(zip(RETURNS, sums[:, 0].tolist(), strict=True))
         return observation, own + scaled, terminated, truncated, info | shown
 
 
@@ -114,7 +113,6 @@ class VIMEVector(VectorWrapper[Any, Any, Any]):
         self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._last: Array | None = None
         self._ended = np.zeros(env.num_envs, bool)  # by the last step
-        self._returns = Sums(env.num_envs), Sums(env.num_envs)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -128,7 +126,7 @@ class VIMEVector(VectorWrapper[Any, Any, Any]):
         self._last = self.bonus.observations.many(observations)
         self._ended = np.zeros(self.num_envs, bool)
         if "reset_mask" not in (options or {}):
-            self._returns = Sums(self.num_envs), Sums(self.num_envs)
+            self._returns = Sums(2, self.num_envs)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
@@ -138,7 +136,7 @@ class VIMEVector(VectorWrapper[Any, Any, Any]):
         before, self._last = self._last, self.bonus.observations.many(observations)
         reset, self._ended = self._ended, terminated | truncated
         if not self.training:
-            self._returns = Sums(self.num_envs), Sums(self.num_envs)
+            self._returns = Sums(2, self.num_envs)
             return observations, rewards, terminated, truncated, infos
         following = self._last.copy()
         for i in np.flatnonzero(infos.get("_final_obs", np.zeros(self.num_envs, bool))):
@@ -150,7 +148,7 @@ class VIMEVector(VectorWrapper[Any, Any, Any]):
         raw[real], scaled[real] = found
         for key, value in zip(KEYS, (np.asarray(rewards, float), raw, scaled), strict=True):
             infos = infos | {key: value, f"_{key}": np.ones(self.num_envs, bool)}
-        sums = [s.add(values, self._ended) for s, values in zip(self._returns, (rewards, scaled), strict=True)]
+        sums = self._returns.add(np.stack([rewards, scaled]), self._ended)
         if self._ended.any():
             for key, total in zip(RETURNS, sums, strict=True):
                 infos = infos | {key: np.where(self._ended, total, 0.0), f"_{key}": self._ended}

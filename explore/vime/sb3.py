@@ -135,7 +135,7 @@ class VIMEVecEnv(VecEnvWrapper):
     def reset(self) -> Any:
         observations = self.venv.reset()
         self._last = self.bonus.observations.many(observations)
-        self._returns = Sums(self.num_envs), Sums(self.num_envs)
+        self._returns = Sums(2, self.num_envs)
         return observations
 
     def step_async(self, actions: Array) -> None:
@@ -147,15 +147,15 @@ class VIMEVecEnv(VecEnvWrapper):
         assert self._last is not None, "reset, then step"
         before, self._last = self._last, self.bonus.observations.many(observations)
         if not self.training:
-            self._returns = Sums(self.num_envs), Sums(self.num_envs)
+            self._returns = Sums(2, self.num_envs)
             return observations, rewards, dones, infos
         following = _following(self.bonus, self._last, infos)
         found = self.bonus.step(Transitions(before, self.bonus.actions.many(self._actions), following))
         shown = zip(rewards.tolist(), found.raw.tolist(), found.scaled.tolist(), strict=True)
         infos = [info | dict(zip(KEYS, values, strict=True)) for info, values in zip(infos, shown, strict=True)]
-        sums = [s.add(values, dones) for s, values in zip(self._returns, (rewards, found.scaled), strict=True)]
+        sums = self._returns.add(np.stack([rewards, found.scaled]), dones)
         for i in np.flatnonzero(dones):
-            infos[i] |= {key: float(total[i]) for key, total in zip(RETURNS, sums, strict=True)}
+            infos[i] |= dict(zip(RETURNS, sums[:, i].tolist(), strict=True))
         return observations, rewards + found.scaled.astype(rewards.dtype), dones, infos
 
 

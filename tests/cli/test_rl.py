@@ -415,18 +415,8 @@ def test_watch(train, explore, more):
 
 
 def test_watch_where_actions_are_looked_up(train):
-    train(
-        "--env",
-        "FrozenLake-v1",
-        "--algo",
-        "ppo",
-        "--timesteps",
-        "64",
-        "--algo-param",
-        "n_steps=64",
-        "--posterior",
-        "none",
-    )
+    lake = ["--env", "FrozenLake-v1", "--algo", "ppo", "--algo-param", "n_steps=64", "--timesteps", "64"]
+    train(*lake, "--posterior", "none")
     assert train("--watch", "runs/rl-FrozenLake-v1-ppo-none").stdout.endswith(".gif\n")
 
 

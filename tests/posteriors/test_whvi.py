@@ -41,6 +41,12 @@ def alone(inputs, outputs, bias=False, **settings):
     return posterior, posterior.forms[0], posterior.init(20, 2, rng())
 
 
+def with_bent_flows(state):
+    """The state of one layer with flows far from the identity, near which they start."""
+    bent = (1.5 * rng(7).normal(*t.shape) for t in state.points[0][-3:])
+    return state._replace(points=((*state.points[0][:-3], *bent),))
+
+
 def h(d):
     return torch.as_tensor(scipy.linalg.hadamard(d)).double()
 
@@ -132,9 +138,8 @@ def test_every_weight_starts_with_the_variance_of_the_coordinates():
 @pytest.mark.parametrize("settings", [{}, {"structure": "V1HGHV2"}, {"covariance": "full"}, {"flows": 2}])
 def test_every_example_draws_as_sampled_weights_do(settings):
     posterior, _, state = alone(3, 5, True, initial_std=0.4, **settings)
-    if "flows" in settings:  # far from the identity, near which they start
-        bent = (1.5 * rng(7).normal(*t.shape) for t in state.points[0][-3:])
-        state = state._replace(points=((*state.points[0][:-3], *bent),))
+    if "flows" in settings:
+        state = with_bent_flows(state)
     n = 40000
     a = torch.cat([rng(2).normal(2, 1, 1, 1, 3), torch.ones(2, 1, 1, 1, 1)], -1)
     sampled = posterior.sample(state, n, rng(3))[0](a)[:, :, 0, 0]
@@ -247,9 +252,7 @@ def test_updates_descend_the_bound_with_flows(reparameterisation):
         nn.Linear(2, 2, bias=False), last_layer="whvi", reparameterisation=reparameterisation, samples=3, lr=0.05,
         initial_std=0.2, flows=2,
     )  # fmt: skip
-    form, state = posterior.forms[0], posterior.init(20, 2, rng())
-    bent = tuple(1.5 * rng(7).normal(*t.shape) for t in state.points[0][-3:])
-    state = state._replace(points=((*state.points[0][:-3], *bent),))
+    form, state = posterior.forms[0], with_bent_flows(posterior.init(20, 2, rng()))
     free = [t.clone().requires_grad_() for t in (state.mean[0][0], state.spread[0][0], *state.points[0])]
     mean, rho, s1, s2, u, w, b = free
     optimiser, noise, same_noise = torch.optim.Adam(free, lr=0.05), rng(1), rng(1)

@@ -202,6 +202,11 @@ def test_without_a_density_there_is_no_kl_bonus(posterior):
         made(posterior)
 
 
+def test_without_uncertainty_there_is_no_bonus():
+    with pytest.raises(InputError, match="map is one net"):
+        made("map")
+
+
 def test_an_ensemble_disagrees():
     assert (with_batch(made("ensemble", bonus="expected-gain")).score(transitions(5, 1)) > 0).all()
 

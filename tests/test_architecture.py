@@ -16,7 +16,7 @@ FLOORS = {
     for floor, names in enumerate(
         (
             "errors hadamard_triton",
-            "shapes slots rng tree registry linalg hadamard",
+            "files shapes slots rng tree registry linalg hadamard",
             "likelihoods nets images data",
             "posteriors",
             "predict fit",

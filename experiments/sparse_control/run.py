@@ -2,11 +2,13 @@
 
     python experiments/sparse_control/run.py tune --jobs 2      # eta of every posterior, on a seed that is not reported
     python experiments/sparse_control/run.py train --jobs 2     # the runs of the figure
-    python experiments/sparse_control/report.py                 # results/*.csv, table.md and figure.png
+    python experiments/sparse_control/run.py further --jobs 2   # random network distillation, and single questions
+    python experiments/sparse_control/report.py                 # results/*.csv, *.md and figure.png
 
 Zhang et al.: Noisy Natural Gradient as Variational Inference (2017), Figure 3, after Houthooft et al.: VIME (2016).
-Every run is `explore rl` with a run folder under --runs; one that was interrupted is resumed, one that is complete is
-left alone, so the commands may be given again at any time. --dry-run shows what is left.
+Every run is `explore rl`, or rnd.py, with a run folder under --runs; one that was interrupted is resumed (of rnd.py:
+begun anew), one that is complete is left alone, so the commands may be given again at any time. --dry-run shows what is
+left. Settings that decide on the numbers are given in full: defaults may change, what these commands mean does not.
 """
 
 from __future__ import annotations
@@ -35,21 +37,36 @@ class Task(NamedTuple):
     environment: list[str]
     etas: tuple[float, ...]
     tuning: int  # iterations of a run that chooses eta
-    bonus: list[str] = []
+    clip: str = "10"  # what cuts the bonus
 
 
 TASKS = {
-    "mountain-car": Task(
-        ["--env", "explore/SparseMountainCar-v0"], (0.0001, 0.001, 0.01), 30, ["-p", "vime.clip=none"]
-    ),
+    "mountain-car": Task(["--env", "explore/SparseMountainCar-v0"], (0.0001, 0.001, 0.01), 30, "none"),
     "cart-pole": Task(["--env", "explore/SparseCartPoleSwingup-v0"], (0.0001, 0.001), 100),
     # At VIME's threshold of 1 white noise succeeds in 98 % of the episodes.
     "double-pendulum": Task(
         ["--env", "explore/SparseDoublePendulum-v0", "--env-kwargs", "threshold:0.1"], (0.0001, 0.001), 50
     ),
 }
-POSTERIORS = ("noisy-kfac", "noisy-ekfac", "slang", "vogn", "whvi", "bbb")
+# Beside a prior variance of 0.25: their presets `vime` when the runs were made.
+POSTERIORS = {
+    "noisy-kfac": "samples=5 beta=0.05 adaptive_damping=false statistics_interval=5 factor_interval=25",
+    "noisy-ekfac": "samples=10 beta=0.01 adaptive_damping=false factor_interval=10 basis_interval=50",
+    "slang": "samples=2 initial_precision=50 lr=0.03",
+    "vogn": "samples=6 kl_start=1 lr=0.001 beta2=0.01 damping=0.0001",
+    "whvi": "samples=10 lr=0.003",
+    "bbb": "samples=10 lr=0.01",
+}
 TUNING_SEED = 100
+RND = "rnd"  # random network distillation, which has no posterior
+RND_ETA = 0.001  # the default of every bonus: nothing was tuned
+# What makes a condition another one than that of the figure.
+VARIANTS = {
+    "": [],
+    "cut": ["-p", "vime.clip=10"],
+    "uncut": ["-p", "vime.clip=none"],
+    "zero-critic": ["--algo-param", "value_init=zero"],
+}
 
 
 class Job(NamedTuple):
@@ -60,12 +77,14 @@ class Job(NamedTuple):
     eta: float | None  # None: no bonus
     seed: int
     iterations: int
+    variant: str = ""
 
     @property
     def name(self) -> str:
         """Of the run folder, without `rl-`."""
         eta = "" if self.eta is None else f"-eta-{self.eta:g}"
-        return f"{self.task}-{self.posterior}{eta}-seed-{self.seed}"
+        variant = self.variant and f"-{self.variant}"
+        return f"{self.task}-{self.posterior}{eta}{variant}-seed-{self.seed}"
 
     def folder(self, runs: Path) -> Path:
         """The run folder."""
@@ -80,16 +99,28 @@ class Job(NamedTuple):
 
     def command(self, runs: Path) -> list[str]:
         """What trains it, or the rest of it."""
+        task = TASKS[self.task]
+        if self.posterior == RND:
+            return [
+                sys.executable, str(HERE / "rnd.py"), "--eta", f"{self.eta:g}", "--folder", str(self.folder(runs)),
+                *task.environment, "--seed", str(self.seed), "--timesteps", str(self.iterations * BATCH),
+            ]  # fmt: skip
         own = [sys.executable, "-m", "explore.cli", "rl"]
         if self.folder(runs).exists():
             return [*own, "--resume", str(self.folder(runs)), "--quiet", "--json"]
-        task = TASKS[self.task]
-        bonus = [] if self.eta is None else ["--eta", f"{self.eta:g}", *task.bonus]
         return [
-            *own, *task.environment, "--posterior", self.posterior, *bonus, "--seed", str(self.seed),
+            *own, *task.environment, "--posterior", self.posterior, *self._bonus(), "--seed", str(self.seed),
             "--timesteps", str(self.iterations * BATCH), "--checkpoint-freq", "10", "--out", str(runs),
-            "--name", self.name, "--quiet", "--json",
+            "--name", self.name, "--quiet", "--json", *VARIANTS[self.variant],
         ]  # fmt: skip
+
+    def _bonus(self) -> list[str]:
+        if self.eta is None:
+            return []
+        own = ["prior_variance=0.25", *POSTERIORS[self.posterior].split()]
+        if "vime.clip" not in " ".join(VARIANTS[self.variant]):
+            own.append(f"vime.clip={TASKS[self.task].clip}")
+        return ["--eta", f"{self.eta:g}", "--normalise", "median", *(word for text in own for word in ("-p", text))]
 
 
 def tuning(task: str, posteriors: list[str]) -> Iterator[Job]:
@@ -122,6 +153,20 @@ def training(runs: Path, task: str, posteriors: list[str], seeds: int, iteration
         yield from (Job(task, name, eta, seed, iterations) for name, eta in etas.items())
 
 
+def further(seeds: int, iterations: int) -> Iterator[Job]:
+    """Conditions that the figure does not have, each for a question of its own; README.md says which."""
+    car, pole = "mountain-car", "cart-pole"
+    conditions = [
+        (car, RND, RND_ETA, ""), (pole, RND, RND_ETA, ""),
+        (car, "none", None, "zero-critic"), (car, "noisy-kfac", 0.0001, "zero-critic"),
+        (car, "noisy-ekfac", 0.0001, "cut"),
+        (pole, "noisy-kfac", 0.001, "cut"), (pole, "noisy-kfac", 0.001, "uncut"),
+    ]  # fmt: skip
+    for task, name, eta, variant in conditions:
+        yield from (Job(task, name, eta, seed, iterations, variant) for seed in range(seeds))
+    yield from (Job(car, "none", None, seed, iterations) for seed in range(seeds, 2 * seeds))
+
+
 def work(jobs: list[Job], runs: Path, processes: int, dry: bool) -> None:
     """Do what is not complete."""
     left = [job for job in jobs if len(job.rows(runs)) < job.iterations]
@@ -150,9 +195,9 @@ def names(text: str, allowed: Any, what: str) -> list[str]:
 
 
 @click.command(cls=Script)
-@click.argument("what", type=click.Choice(["tune", "train"]))
+@click.argument("what", type=click.Choice(["tune", "train", "further"]))
 @click.option("--tasks", default=",".join(TASKS), show_default=True)
-@click.option("--posteriors", default=",".join(("none", *POSTERIORS)), show_default=True)
+@click.option("--posteriors", default=",".join(("none", *POSTERIORS, RND)), show_default=True)
 @click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--iterations", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes side by side.")
@@ -161,11 +206,16 @@ def names(text: str, allowed: Any, what: str) -> list[str]:
 def main(
     what: str, tasks: str, posteriors: str, seeds: int, iterations: int, jobs: int, runs: Path, dry_run: bool
 ) -> None:
-    """Tune eta, or train with the etas that were best."""
+    """Tune eta, train with the etas that were best, or train the further conditions."""
     found: list[Job] = []
-    conditions = names(posteriors, ("none", *POSTERIORS), "posterior")
-    for task in names(tasks, TASKS, "task"):
-        found += tuning(task, conditions) if what == "tune" else training(runs, task, conditions, seeds, iterations)
+    conditions = names(posteriors, ("none", *POSTERIORS, RND), "posterior")
+    wanted = names(tasks, TASKS, "task")
+    if what == "further":
+        found += (j for j in further(seeds, iterations) if j.task in wanted and j.posterior in conditions)
+    else:
+        figure = [name for name in conditions if name != RND]
+        for task in wanted:
+            found += tuning(task, figure) if what == "tune" else training(runs, task, figure, seeds, iterations)
     work(found, runs, jobs, dry_run)
 
 

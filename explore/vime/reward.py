@@ -17,7 +17,7 @@ import warnings
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -85,6 +85,24 @@ class Transitions(NamedTuple):
     observations: Array  # [n, O]
     actions: Array  # [n, A]
     following: Array  # [n, O], the true next observations: at the end of an episode not those after the reset
+
+
+@runtime_checkable
+class RolloutBonus(Protocol):
+    """What `VIMECallback` asks of a bonus: `IntrinsicReward`, or one of your own.
+
+    Attributes:
+        observations: the observation space's vectors.
+        actions: the action space's vectors.
+        metrics: what there is to log about the last batch, by TensorBoard tag.
+    """
+
+    observations: Vectors
+    actions: Vectors
+    metrics: dict[str, float]
+
+    def batch(self, transitions: Transitions) -> Reward:
+        """The bonus of all transitions of a rollout; then learns from them."""
 
 
 class IntrinsicReward:

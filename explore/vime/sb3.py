@@ -31,7 +31,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from explore.errors import InputError
 from explore.vime.env_wrappers import KEYS, RETURNS, VIME, Sums
-from explore.vime.reward import IntrinsicReward, Transitions
+from explore.vime.reward import IntrinsicReward, RolloutBonus, Transitions
 from explore.vime.spaces import Array
 
 
@@ -166,20 +166,20 @@ class VIMECallback(BaseCallback):
     the rewards of the rollout buffer, returns and advantages are computed anew, and the model learns.
 
     Args:
-        bonus: to continue with; None: a fresh one.
+        bonus: to continue with, or one of your own, a `RolloutBonus`; None: a fresh `IntrinsicReward`.
         seed: root of a fresh one's random numbers.
         settings: of `IntrinsicReward`, for a fresh one.
 
     Attributes:
-        bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+        bonus: the bonus; the `state_dict` of an `IntrinsicReward` is all there is to save.
 
     Raises:
         InputError: for settings beside a bonus, which has its own.
     """
 
-    bonus: IntrinsicReward
+    bonus: Any  # of the type that was given; `RolloutBonus` is what is relied on
 
-    def __init__(self, bonus: IntrinsicReward | None = None, *, seed: int = 0, **settings: Any):
+    def __init__(self, bonus: RolloutBonus | None = None, *, seed: int = 0, **settings: Any):
         super().__init__()
         if bonus is not None and settings:
             raise InputError(f"{min(settings)} is a setting of a fresh bonus; the one given has its own")
@@ -335,7 +335,7 @@ def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
 
 
 def _following(
-    bonus: IntrinsicReward, current: Array, infos: Sequence[dict[str, Any]], normalise: VecNormalize | None = None
+    bonus: RolloutBonus, current: Array, infos: Sequence[dict[str, Any]], normalise: VecNormalize | None = None
 ) -> Array:
     """The true next observations as vectors: where an episode has ended its last one, not the first of the next."""
     following = current.copy()

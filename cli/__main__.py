@@ -2,4 +2,5 @@
 
 from explore.cli.main import main
 
-main(prog_name="explore")
+if __name__ == "__main__":
+    main(prog_name="explore")

@@ -10,7 +10,14 @@ from explore.errors import InputError
 
 POSITIVE = click.IntRange(min=1)
 # What may differ between a run and its continuation: none of it decides the numbers, but for their last digits.
-FREE = {"resume", "device", "threads", "quiet", "as_json"}
+FREE = {"resume", "device", "threads", "trust", "quiet", "as_json"}
+
+
+def _modules(ctx: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    if wrong := [name for name in names if ":" in name or not name]:
+        raise InputError(f"--trust is {wrong[0]!r}; it takes a module, such as mypackage.envs")
+    return names
+
 
 _DATA = (
     click.option("--dataset", metavar="NAME", help="A name from `explore list datasets`.  [default: boston]"),
@@ -28,6 +35,13 @@ _SESSION = (
     click.option("--out", default="runs", type=click.Path(file_okay=False), help="Folder of the run folders."),
     click.option("--name", help="The run's name.  [default: made of the settings]"),
     click.option("--resume", metavar="RUN", help="Continue in this run folder, with its settings."),
+    click.option(
+        "--trust",
+        multiple=True,
+        metavar="MODULE",
+        callback=_modules,
+        help="Let a run folder import this module, which runs it (with --resume, --watch); repeatable.",
+    ),
     click.option("--quiet", is_flag=True, help="No progress and no notes, only the result."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )
@@ -53,7 +67,7 @@ def check_resume(ctx: click.Context) -> None:
     if ctx.params["resume"] and (fixed := given(ctx, FREE)):
         raise InputError(
             f"--resume continues with the recorded settings; leave out {', '.join(fixed)} "
-            "(allowed with it: --device, --threads, --quiet, --json)"
+            "(allowed with it: --device, --threads, --trust, --quiet, --json)"
         )
 
 

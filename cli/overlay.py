@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import click
 from matplotlib.figure import Figure
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from explore.cli import start
+from explore.cli import start, trust
 from explore.errors import InputError
 from explore.record import plain, session
 
@@ -83,26 +84,35 @@ def read(folder: Path) -> dict[str, Series]:
     Raises:
         InputError: when the folder is no run, or has nothing recorded yet.
     """
+    trust.check_links(folder)
     try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
+        command = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]["command"])
         text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-        rows = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]  # no torn one
-    except (OSError, ValueError, LookupError) as error:
+        rows = [_row(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]  # no torn one
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{folder} is no run folder, or is damaged: {error}") from error
     found: dict[str, Series] = {}
-    for row in rows:
-        curves = found.setdefault(row["series"], Series(settings["command"], [], {}))
-        curves.steps.append(row["step"])
-        for tag in row.keys() - {"series", "step"} - curves.tags.keys():
+    for series, step, values in rows:
+        curves = found.setdefault(series, Series(command, [], {}))
+        curves.steps.append(step)
+        for tag in values.keys() - curves.tags.keys():
             curves.tags[tag] = [math.nan] * (len(curves.steps) - 1)
-        for tag, values in curves.tags.items():
-            value = row.get(tag)
-            values.append(math.nan if value is None else value)
+        for tag, known in curves.tags.items():
+            known.append(values.get(tag, math.nan))
     if not found:
         raise InputError(f"{folder} has no curves yet; let the run measure something first")
     if not (folder / "tensorboard").is_dir():
         raise InputError(f"{folder} is damaged: it has no folder tensorboard")
     return found
+
+
+def _row(line: str) -> tuple[str, int, dict[str, float]]:
+    """Series, step and values by tag of a line of metrics.jsonl."""
+    row: dict[str, Any] = json.loads(line)
+    match row:
+        case {"series": str(series), "step": int(step), **tags} if all(map(str.isprintable, [series, *tags])):
+            return series, step, {tag: math.nan if value is None else float(value) for tag, value in tags.items()}
+    raise ValueError("a line of metrics.jsonl has no series, step and numbers")
 
 
 def shared(every: Mapping[str, Series]) -> list[str]:
@@ -113,13 +123,13 @@ def shared(every: Mapping[str, Series]) -> list[str]:
 def table(every: Mapping[str, Series], tags: Sequence[str]) -> Table:
     """The last values of the test metrics that all share, a row a series."""
     tested = [tag for tag in tags if tag.startswith("test/") and not tag.endswith("_se")]
-    shown = Table("series", "step", *tested)
+    shown = Table("series", "step", *map(escape, tested))
     for column in shown.columns:
         column.overflow = "fold"  # whole names, on several lines if need be
     for column in shown.columns[1:]:
         column.justify = "right"
     for series, curves in every.items():
-        shown.add_row(series, str(curves.steps[-1]), *(f"{curves.tags[tag][-1]:.4g}" for tag in tested))
+        shown.add_row(escape(series), str(curves.steps[-1]), *(f"{curves.tags[tag][-1]:.4g}" for tag in tested))
     return shown
 
 
@@ -132,7 +142,9 @@ def draw(every: Mapping[str, Series], tags: Sequence[str], path: Path) -> None:
         axes = figure.add_subplot(rows, columns, i + 1)
         for series, curves in every.items():
             axes.plot(curves.steps, curves.tags[tag], label=series)
-        axes.set_title(tag, fontsize=10)
+        axes.set_title(tag, fontsize=10, parse_math=False)
         axes.grid(alpha=0.3)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", fontsize="small")
+    legend = figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", fontsize="small")
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     figure.savefig(path, dpi=100)

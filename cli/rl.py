@@ -7,7 +7,7 @@ from explore.cli.options import POSITIVE
 from explore.errors import InputError
 
 # What --watch takes.
-WATCH = {"watch", "seed", "quiet", "as_json"}
+WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 
 
 @click.command("rl", short_help="Train a policy that is curious about what it cannot predict.")
@@ -64,7 +64,7 @@ def command(ctx: click.Context, **values: object) -> None:
         if others := options.given(ctx, WATCH):
             raise InputError(
                 f"--watch shows a policy as it was trained; leave out {', '.join(others)} "
-                "(allowed with it: --seed, --quiet, --json)"
+                "(allowed with it: --seed, --trust, --quiet, --json)"
             )
         from explore.cli import watch
 

@@ -214,12 +214,12 @@ def normalised(env: VecEnv, saved: Path | None) -> VecNormalize:
 
 
 def _spec(name: str) -> EnvSpec:
-    module, _, identifier = name.rpartition(":")
+    module, colon, identifier = name.partition(":")
     try:
-        if module:
+        if colon:
             importlib.import_module(module)
-        return gym.spec(identifier)
-    except (ImportError, gym.error.Error) as error:
+        return gym.spec(identifier if colon else name)
+    except (ImportError, TypeError, ValueError, gym.error.Error) as error:
         raise InputError(
             f"unknown environment {name!r}: {error} (allowed: what `explore list envs` shows, "
             "what Gymnasium has registered, and module:ID)"

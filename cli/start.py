@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from explore.cli import trust
 from explore.errors import InputError
 from explore.record import Run, session
 
@@ -33,7 +34,7 @@ def start(options: Mapping[str, Any], command: str) -> Start:
     Raises:
         InputError: when the run cannot be continued by this command, or the device is not there.
     """
-    old = _open(Path(options["resume"]), command) if options["resume"] else None
+    old = _open(Path(options["resume"]), command, options["trust"]) if options["resume"] else None
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads = options["threads"] or last.get("threads", 1)
@@ -47,10 +48,17 @@ def start(options: Mapping[str, Any], command: str) -> Start:
     return Start(old, device, now, changes)
 
 
-def _open(folder: Path, command: str) -> Run:
+def _open(folder: Path, command: str, trusted: Sequence[str]) -> Run:
+    trust.check_links(folder)
     found = Run.open(folder)
-    if found.config["settings"].get("command") != command:
-        raise InputError(f"{folder} is a run of explore {found.config['settings'].get('command')}, not of {command}")
+    settings = found.config["settings"]
+    try:
+        if settings.get("command") != command:
+            raise InputError(f"{folder} is a run of explore {settings.get('command')}, not of {command}")
+        trust.check(folder, settings, trusted)
+    except InputError:
+        found.close()
+        raise
     return found
 
 
@@ -120,5 +128,8 @@ def progress(text: str, silent: bool) -> Progress:
 def interrupted(command: str, run: Run, where: str) -> int:
     """Say how to continue; the exit code."""
     click.echo(f"Interrupted after {where}.", err=True)
-    click.echo(f"Continue: explore {command} --resume {shlex.quote(str(run.folder))}", err=True)
+    again = ["explore", command, "--resume", str(run.folder)]
+    for module in trust.modules(run.config["settings"]):
+        again += ["--trust", module]
+    click.echo(f"Continue: {shlex.join(again)}", err=True)
     return 130

@@ -13,7 +13,7 @@ from gymnasium.spaces import Discrete
 from PIL import Image
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from explore.cli import rl_problem
+from explore.cli import rl_problem, trust
 from explore.cli import rl_recording as recording
 from explore.cli.problem import Settings
 from explore.errors import InputError
@@ -30,6 +30,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
     """
     folder = Path(options["watch"])
     settings = _settings(folder)
+    trust.check(folder, settings, options["trust"])
     seed = options["seed"] if chosen else settings["seed"]
     policy = _policy(folder, settings, seed)
     env = rl_problem.environment(settings, render_mode="rgb_array")
@@ -49,6 +50,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
 
 
 def _settings(folder: Path) -> Settings:
+    trust.check_links(folder)
     try:
         settings: Settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
     except (OSError, ValueError, LookupError) as error:

@@ -62,14 +62,7 @@ def find(kind: str, name: str) -> Any:
     """
     modules = _modules(kind, name)
     if ":" in name:
-        module, _, attribute = name.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-            if not callable(found):
-                raise TypeError(f"{attribute} is neither a class nor a function")
-            return found
-        except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise InputError(f"cannot load the {KINDS[kind]} {name!r}: {error}") from error
+        return load(name, KINDS[kind])
     if name in modules:
         module, attribute, _ = modules[name]
         return getattr(importlib.import_module(module), attribute)
@@ -77,6 +70,22 @@ def find(kind: str, name: str) -> Any:
         if point.name == name:
             return point.load()
     raise one_of(KINDS[kind], name, names(kind))
+
+
+def load(path: str, what: str) -> Any:
+    """The class or function "module:name"; `what` calls it in messages.
+
+    Raises:
+        InputError: when it is not there.
+    """
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+        if not callable(found):
+            raise TypeError(f"{attribute} is neither a class nor a function")
+        return found
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"cannot load the {what} {path!r}: {error}") from error
 
 
 def presets(cls: type) -> dict[str, dict[str, Any]]:

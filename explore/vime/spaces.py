@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from explore import registry
 from explore.errors import InputError
 
 Array = NDArray[Any]
@@ -34,7 +34,7 @@ class Vectors:
 
     def __init__(self, space: spaces.Space[Any], what: str, encoder: Encoder | str | None = None):
         self.space = space
-        self._encoder = _named(encoder) if isinstance(encoder, str) else encoder
+        self._encoder: Encoder | None = registry.load(encoder, "encoder") if isinstance(encoder, str) else encoder
         if self._encoder is None:
             _check(space, what)
             self.size = int(spaces.flatdim(space))
@@ -53,14 +53,6 @@ class Vectors:
         if encoded.ndim != 2:
             raise InputError(f"the encoder must give an array [n, D]; it gave one of shape {list(encoded.shape)}")
         return encoded
-
-
-def _named(encoder: str) -> Encoder:
-    try:
-        found: Encoder = pkgutil.resolve_name(encoder)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"cannot load the encoder {encoder!r}: {error}") from error
-    return found
 
 
 def _check(space: spaces.Space[Any], what: str) -> None:

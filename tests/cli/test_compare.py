@@ -351,7 +351,7 @@ def test_resume_refuses_other_settings_and_other_commands(compare, explore, acti
     compare("--posterior", "map")
     result = explore("compare", "--resume", RUN, "--splits", 3)
     assert result.exit_code == 2
-    assert "leave out --splits (allowed with it: --device, --threads, --quiet, --json)" in result.stderr
+    assert "leave out --splits (allowed with it: --device, --threads, --trust, --quiet, --json)" in result.stderr
     active("--rounds", 1, "--name", "x")
     assert "is a run of explore active, not of compare" in explore("compare", "--resume", "runs/active-x").stderr
 

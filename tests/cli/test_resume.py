@@ -160,7 +160,7 @@ def test_resume_refuses_what_would_change_the_protocol(active, explore):
     active("--name", "x")
     result = explore("active", "--resume", RUN, "--trials", 3, "-p", "lr=1")
     assert result.exit_code == 2
-    assert "leave out --trials, -p (allowed with it: --device, --threads, --quiet, --json)" in result.stderr
+    assert "leave out --trials, -p (allowed with it: --device, --threads, --trust, --quiet, --json)" in result.stderr
 
 
 def test_resume_warns_of_another_number_of_threads(active, explore, monkeypatch):

@@ -1,0 +1,171 @@
+"""Run folders by unknown hands: nothing in them is executed, and each is refused in a sentence."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from explore import record
+from explore.cli import active as active_command
+from explore.cli import compare as compare_command
+from explore.cli import comparison, experiment, rl_problem, trust
+from explore.cli import rl as rl_command
+
+MARKER = Path("executed")
+RUN = Path("runs/foreign")
+EVIL = f"""
+import pathlib
+pathlib.Path({str(MARKER)!r}).touch()
+"""
+
+
+@pytest.fixture(autouse=True)
+def evil(monkeypatch):
+    """A module and a package that can be imported, and leave a mark when they are."""
+    Path("evil.py").write_text(EVIL)
+    Path("evil2").mkdir()
+    Path("evil2/__init__.py").touch()
+    Path("evil2/inner.py").write_text(EVIL)
+    monkeypatch.syspath_prepend(".")
+    for module in ("evil", "evil2", "evil2.inner"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+
+def settings(command):
+    """Settings as a run would record them."""
+    module, resolve, arguments = {
+        "active": (active_command, experiment.resolve, ["--trials", "2", "--rounds", "2"]),
+        "compare": (compare_command, comparison.resolve, ["--splits", "2", "--posterior", "map"]),
+        "rl": (rl_command, rl_problem.resolve, ["--env", "explore/Chain-v0", "--timesteps", "64"]),
+    }[command]
+    return resolve(module.command.make_context(command, arguments).params)
+
+
+def replaced(value, *path, by):
+    """The settings with another value at a path."""
+    first, *rest = path
+    return value | {first: replaced(value[first], *rest, by=by) if rest else by}
+
+
+ATTACKS = [
+    ("active", ("posterior",), "evil:Class"),
+    ("active", ("acquisition",), "evil:rule"),
+    ("active", ("dataset",), "evil:load"),
+    ("compare", ("posteriors",), {"evil:Class": {"preset": "paper", "settings": {}}}),
+    ("compare", ("dataset",), "evil2.inner:load"),
+    ("rl", ("env",), "evil:Chain-v0"),
+    ("rl", ("env",), "evil2.inner:explore/Chain-v0"),
+    ("rl", ("posterior",), "evil:Class"),
+    ("rl", ("vime", "posterior"), "evil:Class"),
+    ("rl", ("vime", "encoder"), "evil:encode"),
+    ("rl", ("env_kwargs",), {"simulation": "evil:Class"}),
+    ("rl", ("env_kwargs",), {"make": [{"env_id": "evil:ID"}]}),
+]
+
+
+def attempts(command):
+    yield [command, "--resume", RUN]
+    if command == "rl":
+        yield [command, "--watch", RUN]
+
+
+@pytest.mark.parametrize(("command", "path", "value"), ATTACKS)
+def test_modules_of_a_run_folder_are_imported_only_when_trusted(explore, command, path, value):
+    foreign = replaced(settings(command), *path, by=value)
+    record.Run.create(RUN, foreign, {}, {"device": "cpu", "threads": 1}).close()
+    module = "evil2.inner" if "evil2" in str(value) else "evil"
+    for attempt in attempts(command):
+        for trusted in ([], ["--trust", "evi"], ["--trust", "evil.other", "--trust", "evil2.inn"]):
+            result = explore(*attempt, *trusted)
+            assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
+            assert result.stderr == (
+                f"Error: {RUN} needs the module {module!r}, which its config.json names and which would be run; "
+                f"if you trust it, add --trust {module}\n"
+            )
+
+
+@pytest.mark.parametrize("trusted", ["evil2", "evil2.inner"])
+def test_a_trusted_module_is_imported(explore, trusted):
+    foreign = settings("rl") | {"env": "evil2.inner:explore/Rope-v0"}
+    record.Run.create(RUN, foreign, {}, {"device": "cpu", "threads": 1}).close()
+    result = explore("rl", "--resume", RUN, "--trust", "collections", "--trust", trusted)
+    assert result.exit_code == 2 and "unknown environment 'evil2.inner:explore/Rope-v0'" in result.stderr
+    assert MARKER.exists()
+
+
+def test_a_trust_that_names_no_module(explore):
+    for name in ("evil:Class", ""):
+        result = explore("rl", "--resume", "absent", "--trust", name)
+        assert (result.exit_code, f"--trust is {name!r}; it takes a module" in result.stderr) == (2, True)
+
+
+def test_paths_and_columns_are_no_modules():
+    assert trust.modules({"data": "C:/d.csv", "target": ["price:usd"], "drop_columns": ["a:b"]}) == []
+    assert trust.modules({"posterior": "explore.posteriors.bbb:BBB", "env": "explore/Chain-v0"}) == []
+    named = {"env": "explorer:X-v0", "vime": {"encoder": "a.b:f", "samples": 1, "noise_std": None}}
+    assert trust.modules(named) == ["a.b", "explorer"]
+
+
+def link(path):
+    """Something outside, in place of what was there."""
+    shutil.move(path, "outside") if path.exists() else Path("outside").touch()
+    path.symlink_to(Path("outside").resolve())
+
+
+@pytest.mark.parametrize(
+    "name", ["results.csv", "config.json", ".lock", ".config.json.tmp", "models", "tensorboard", "none-seed-0.gif"]
+)
+def test_a_folder_must_not_point_out_of_itself(explore, name):
+    record.Run.create(RUN, settings("rl"), {}, {"device": "cpu", "threads": 1}).close()
+    (RUN / "tensorboard").mkdir(exist_ok=True)
+    link(RUN / name)
+    for attempt in (*attempts("rl"), ["compare", RUN]):
+        result = explore(*attempt)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{RUN / name} is a link or a device" in result.stderr
+
+
+def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):
+    record.Run.create(Path("real"), settings("rl"), {"done": 1}, {"device": "cpu", "threads": 1}).close()
+    RUN.parent.mkdir()
+    RUN.symlink_to(Path("real").resolve())
+    assert "is a link" not in explore("rl", "--watch", RUN).stderr
+    os.mkfifo("real/results2.csv")
+    assert f"{RUN}/results2.csv is a link or a device" in explore("rl", "--watch", RUN).stderr
+
+
+def test_how_to_continue_names_the_modules(explore, monkeypatch):
+    Path("worlds.py").write_text("import explore.envs\n")
+    monkeypatch.setattr(rl_problem, "batch", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    result = explore("rl", "--env", "worlds:explore/Chain-v0", "--timesteps", 64, "--posterior", "none", "--name", "x")
+    assert result.exit_code == 130
+    assert "Continue: explore rl --resume runs/rl-x --trust worlds\n" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 100_000, "[]", "1", '{"step": 1}', '{"series": ["a"], "step": 1}', '{"series": "a", "step": "1"}',
+        '{"series": "a", "step": 1, "t": "x"}', '{"series": "a", "step": 1, "t": []}',
+        '{"series": "\\u001b[2J", "step": 1}',
+        '{"series": "a", "step": 1, "t": 1' + "0" * 400 + "}",
+    ],
+)  # fmt: skip
+def test_foreign_curves_are_numbers(explore, line):
+    record.Run.create(RUN, settings("rl"), {}, {"device": "cpu", "threads": 1}).close()
+    (RUN / "metrics.jsonl").write_text(line + "\n")
+    result = explore("compare", RUN)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"Error: {RUN} is no run folder, or is damaged: " in result.stderr
+
+
+def test_foreign_names_are_no_markup(explore):
+    run = record.Run.create(RUN, settings("rl"), {}, {"device": "cpu", "threads": 1})
+    with run:
+        run.scalars("[/red]$\\frac", 1, {"test/$\\frac[/x]": 0.5})
+        run.checkpoint({}, 1)
+    result = explore("compare", RUN)
+    assert result.exit_code == 0, result.stderr
+    assert "foreign/[/red]$\\frac" in result.stdout and "test/$\\frac[/x]" in result.stdout

@@ -10,6 +10,8 @@ times: its matrices become one [I, S O] matrix, and its taps have a sample axis 
 
 A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1.
 
+Weights that the module had are not used: posteriors begin with their own.
+
 A batch normalisation has no weights with a distribution: its scale, shift, running mean and variance are a tensor
 [R, S, 4, C] behind the matrices. `forward` and `output` evaluate with the running statistics; `train_forward` and
 `train_output` normalise the examples of every replica and sample by their own batch, and tell its statistics. Then a
@@ -28,6 +30,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from explore.errors import InputError
+from explore.modules import check
 from explore.rng import Rng
 from explore.shapes import LayerTaps, NormTaps, Taps
 from explore.slots import ConvSlot, Lead, LinearSlot, NormSlot, WeightSlot
@@ -41,7 +44,8 @@ class Net:
 
     Args:
         module: a module that maps [B, ...] to [B, O], built of Linear, Conv2d, BatchNorm1d and BatchNorm2d layers
-            and anything without parameters. It is copied (in eval mode) and never touched.
+            and anything without parameters, and each example by itself. It is copied (in eval mode) and never touched;
+            the weights it has, trained or not, are not used.
 
     Attributes:
         shapes: (I, O) of each layer, in the order of `module.modules()`.
@@ -51,15 +55,20 @@ class Net:
         norms: the batch normalisations.
 
     Raises:
-        InputError: for any other layer that holds parameters or buffers.
+        InputError: for any other layer that holds parameters or buffers, for a subclass or a parametrisation of these,
+            a frozen layer, dropout and layers without a size; and in the first pass over several examples for a forward
+            in which examples meet or chance has a say (batch statistics, functional dropout).
     """
 
     def __init__(self, module: nn.Module):
+        check(module)
         root = nn.Sequential(copy.deepcopy(module)).eval()
         self._slots: list[WeightSlot] = []
         self._norms: list[NormSlot] = []
+        self._text = repr(module)
+        self._checked = False  # whether examples are known not to meet
         self.sequence = tuple(_kinds(root))
-        self._replace(root, "", set())
+        self._replace(root)
         if not self._slots:
             raise InputError("the network has no Linear or Conv2d layer")
         first: nn.Module = root
@@ -73,33 +82,25 @@ class Net:
         self.norms = tuple(slot.norm for slot in self._norms)
         self.weights = sum(i * o for i, o in self.shapes)
 
-    def _replace(self, parent: nn.Module, path: str, seen: set[int]) -> None:
-        # Not named_children(): it passes over a module's second appearance, which must be refused.
-        for name, child in parent._modules.items():
-            if child is None:
-                continue
-            where = f"{path}.{name}" if path else ""  # the root Sequential has no name of its own
-            where = where or "0"
-            label = where.removeprefix("0.")
-            held = [*child.parameters(recurse=False), *child.buffers(recurse=False)]
-            if any(id(t) in seen for t in held):
-                raise InputError(f"layer {label!r} shares its weights with another one; give each its own")
-            seen.update(map(id, held))
-            if isinstance(child, nn.Linear | nn.Conv2d):
-                slot = LinearSlot(child, label) if isinstance(child, nn.Linear) else ConvSlot(child, label)
+    def _replace(self, root: nn.Sequential) -> None:
+        for path, layer in list(root.named_modules()):
+            label = path.removeprefix("0.")  # the root Sequential has no name of its own
+            slot: WeightSlot | NormSlot
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                slot = LinearSlot(layer, label) if isinstance(layer, nn.Linear) else ConvSlot(layer, label)
                 self._slots.append(slot)
-                setattr(parent, name, slot)
-            elif isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
-                self._norms.append(NormSlot(child, label))
-                setattr(parent, name, self._norms[-1])
-            # Without parameters too, a batch normalisation would mix replicas and samples.
-            elif held or isinstance(child, nn.BatchNorm3d | nn.SyncBatchNorm):
-                raise InputError(
-                    f"layer {label!r} ({type(child).__name__}) is not supported; "
-                    "layers with parameters must be Linear, Conv2d, BatchNorm1d or BatchNorm2d"
-                )
+            elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+                slot = NormSlot(layer, label)
+                self._norms.append(slot)
             else:
-                self._replace(child, where, seen)
+                continue
+            parent, _, name = path.rpartition(".")
+            setattr(root.get_submodule(parent), name, slot)
+
+    def __repr__(self) -> str:
+        return (
+            f"Net of {self.weights} weights, begun anew by posteriors (those of the module are not used):\n{self._text}"
+        )
 
     @property
     def width(self) -> int:
@@ -175,6 +176,16 @@ class Net:
     def _run(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None, taps: bool = False, train: bool = False
     ) -> _Pass:
+        if x.dim() < 2 or not x.shape[1]:
+            raise InputError(f"inputs come as [replicas, examples, ...]; got {list(x.shape)}")
+        if not self._checked and x.shape[1] > 1:
+            self._check_rows(x.detach())
+            self._checked = True
+        return self._pass(layers, x, samples, taps, train)
+
+    def _pass(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None, taps: bool = False, train: bool = False
+    ) -> _Pass:
         count = len(self._slots)
         if len(layers) != count + len(self._norms):
             also = f" and {len(self._norms)} batch normalisations" if self._norms else ""
@@ -201,9 +212,38 @@ class Net:
         finally:
             for each in (*self._slots, *self._norms):
                 each.end()
+        if not isinstance(out, Tensor):
+            raise InputError(f"the network must give one tensor [B, outputs]; it gave a {type(out).__name__}")
         if out.dim() != 2:
             raise InputError(f"the network must map [B, ...] to [B, outputs]; it gave {out.dim()} axes")
+        if len(out) != math.prod(lead):
+            raise InputError(f"the network must map [B, ...] to [B, outputs]; of {math.prod(lead)} it made {len(out)}")
         return _Pass(out.unflatten(0, lead), calls, leads, statistics)
+
+    def _check_rows(self, x: Tensor) -> None:
+        """Refuse a forward in which examples or samples meet, or that is another one in training or by chance."""
+        rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
+        norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))
+        layers, x = (*self.glorot(1, rng, 2), *norms), x[:1, :: x.shape[1] - 1]  # the first and the last
+        with torch.enable_grad():
+            alone = self._pass(layers, x[:, 1:], None).out
+            self._module.train()
+            try:
+                among = self._pass(layers, x, None, taps=True)
+            finally:
+                self._module.eval()
+            if not among.out.requires_grad:
+                raise InputError("the network cuts its output off from its layers (detach or no_grad in a forward)")
+            # The last row may know no other's taps.
+            taps = torch.autograd.grad(among.out[:, 1, 1].sum(), [tap for _, tap in among.calls], allow_unused=True)
+        # The last digits may differ: other shapes are added up in another order.
+        tolerance = 10 * torch.finfo(alone.dtype).eps ** 0.5 * among.out.abs().max()
+        differs = bool(((among.out[:, :, 1:] - alone).abs() > tolerance).any())
+        if differs or any(tap is not None and bool(tap[:-1].any()) for tap in taps):
+            raise InputError(
+                "the network's output for an example depends on the other examples of its batch, on chance or on the "
+                "training mode (batch statistics or dropout in a forward); each example must be predicted by itself"
+            )
 
 
 def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:

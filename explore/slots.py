@@ -6,6 +6,7 @@ applies R x S weight matrices, or normalises R x S batches, and folds back.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -32,6 +33,7 @@ class Slot(nn.Module, ABC):
 
     _layer: Any
     _call: Any
+    _lead_in: Lead  # of the inputs
 
     def __init__(self, name: str):
         super().__init__()
@@ -49,6 +51,13 @@ class Slot(nn.Module, ABC):
         if self._used:
             raise InputError(f"layer {self.name!r} is used twice in one forward pass; give each use its own layer")
         self._used = True
+        if len(a) != math.prod(self._lead_in):
+            raise InputError(
+                f"layer {self.name!r} gets {len(a)} inputs for {math.prod(self._lead_in)} examples; "
+                "these must stay on the first axis"
+            )
+        if wrong := self.misfit(a.shape[1:]):
+            raise InputError(f"layer {self.name!r} takes {wrong}; an example comes to it as {list(a.shape[1:])}")
         return self._run(a)
 
     def call(self) -> Any:
@@ -56,6 +65,10 @@ class Slot(nn.Module, ABC):
         if not self._used:
             raise InputError(f"layer {self.name!r} was not used in the forward pass")
         return self._call
+
+    @abstractmethod
+    def misfit(self, shape: torch.Size) -> str:
+        """What an example must be for this layer, where it has another shape; else nothing."""
 
     @abstractmethod
     def _run(self, a: Tensor) -> Tensor:
@@ -128,6 +141,10 @@ class LinearSlot(WeightSlot):
         super().__init__(name, layer.bias is not None)
         self.inputs, self.outputs = layer.in_features + self.bias, layer.out_features
 
+    def misfit(self, shape: torch.Size) -> str:
+        features = self.inputs - self.bias
+        return "" if shape and shape[-1] == features else f"{features} features"
+
     def apply_matrix(self, a: Tensor) -> Tensor:
         """[(R S B), ..., C] -> [(R S B), ..., O]."""
         w, (r, s, b) = self._layer, self._lead
@@ -166,8 +183,13 @@ class ConvSlot(WeightSlot):
             )
         self.kernel, self.stride = layer.kernel_size, layer.stride
         self.padding, self.dilation = layer.padding, layer.dilation
-        self.inputs = layer.in_channels * layer.kernel_size[0] * layer.kernel_size[1] + self.bias
+        self.channels = layer.in_channels
+        self.inputs = self.channels * layer.kernel_size[0] * layer.kernel_size[1] + self.bias
         self.outputs = layer.out_channels
+
+    def misfit(self, shape: torch.Size) -> str:
+        fits = len(shape) == 3 and shape[0] == self.channels and min(self._output_size(shape)) > 0
+        return "" if fits else f"images [{self.channels}, height, width] no smaller than its kernel"
 
     def apply_matrix(self, a: Tensor) -> Tensor:
         """[(R S B), C, H, W] -> [(R S B), O, H', W'], as one convolution with a group for each R and S."""
@@ -194,10 +216,10 @@ class ConvSlot(WeightSlot):
 
     def fold(self, h: Tensor, a: Tensor) -> Tensor:
         """[R, S, B, T, O] -> [(R S B), O, H', W']."""
-        return h.flatten(0, 2).transpose(1, 2).unflatten(-1, self._output_size(a))
+        return h.flatten(0, 2).transpose(1, 2).unflatten(-1, self._output_size(a.shape))
 
-    def _output_size(self, a: Tensor) -> tuple[int, int]:
-        spans = zip(a.shape[-2:], self.kernel, self.stride, self.padding, self.dilation, strict=True)
+    def _output_size(self, shape: torch.Size) -> tuple[int, int]:
+        spans = zip(shape[-2:], self.kernel, self.stride, self.padding, self.dilation, strict=True)
         height, width = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in spans)
         return height, width
 
@@ -224,7 +246,10 @@ class NormSlot(Slot):
 
     def begin(self, layer: Layer, lead: Lead, train: bool) -> None:
         """Hold scale, shift, running mean and variance for one pass over [R, S, B] examples."""
-        self._layer, self._lead, self._train = layer, lead, train
+        self._layer, self._lead, self._lead_in, self._train = layer, lead, lead, train
+
+    def misfit(self, shape: torch.Size) -> str:
+        return "" if shape and shape[0] == self.norm.channels else f"{self.norm.channels} channels"
 
     def _run(self, a: Tensor) -> Tensor:
         r, s, b = self._lead

@@ -16,7 +16,7 @@ FLOORS = {
     for floor, names in enumerate(
         (
             "errors hadamard_triton",
-            "files shapes slots rng tree registry linalg hadamard",
+            "files shapes slots modules rng tree registry linalg hadamard",
             "likelihoods nets images data",
             "posteriors",
             "predict fit",

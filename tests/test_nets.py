@@ -4,9 +4,13 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from explore.errors import InputError
+from explore.images import lenet5, resnet18, vgg16
 from explore.nets import Net, mlp
 from explore.rng import Rng
 from tests import oracles
@@ -136,10 +140,9 @@ def test_shapes_and_initial_range():
         assert float(w.var()) == pytest.approx(bound**2 / 3, rel=0.05)
 
 
-def test_dropout_is_off():
-    net = Net(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1)))
-    weights, x = net.glorot(1, Rng(0), 1), torch.ones(1, 8, 3)
-    assert torch.equal(net.output(weights, x), net.output(weights, x))
+def test_the_printed_net_says_that_its_weights_are_begun_anew():
+    text = repr(Net(mlp(3, [5], 2)))
+    assert "those of the module are not used" in text and "Linear(in_features=3, out_features=5" in text
 
 
 class Twice(nn.Module):
@@ -167,6 +170,29 @@ class Overwritten(Twice):
         return x
 
 
+class LowRank(nn.Linear):
+    """As LoRA: a forward of its own, on top of Linear's."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+        self.up, self.down = nn.Parameter(torch.ones(3, 1)), nn.Parameter(torch.ones(1, 3))
+
+    def forward(self, x):
+        return super().forward(x) + x @ self.up @ self.down
+
+
+class Scaled(nn.Conv2d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def changed(change):
+    """A Linear that was changed after it was made."""
+    layer = nn.Linear(3, 3)
+    change(layer)
+    return layer
+
+
 SHARED = nn.Linear(3, 3)
 TIED = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
 TIED[1].weight = TIED[0].weight
@@ -185,6 +211,23 @@ TIED[1].weight = TIED[0].weight
         (nn.Conv2d(2, 2, 3, groups=2), "groups=1"),
         (nn.Conv2d(2, 2, 3, padding="same"), "padding given in numbers"),
         (nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), "zero padding"),
+        (nn.Sequential(nn.Tanh(), LowRank()), r"'1' \(LowRank\) .* use Linear itself"),
+        (Scaled(1, 1, 1), r"\(Scaled\) .* use Conv2d itself"),
+        (spectral_norm(nn.Linear(3, 3)), r"\(ParametrizedLinear\) .* use Linear itself"),
+        (weight_norm(nn.Conv2d(1, 1, 1)), r"\(ParametrizedConv2d\) .* use Conv2d itself"),
+        (changed(lambda layer: torch.nn.utils.spectral_norm(layer)), "hooks, parameters or a forward of its own"),
+        (changed(lambda layer: prune.random_unstructured(layer, "weight", 0.5)), "use a plain Linear"),
+        (changed(lambda layer: layer.register_forward_hook(lambda *_: None)), "hooks"),
+        (changed(lambda layer: setattr(layer, "forward", torch.tanh)), "a forward of its own"),
+        (changed(lambda layer: setattr(layer, "scale", nn.Parameter(torch.ones(3)))), "parameters"),
+        (changed(lambda layer: layer.requires_grad_(False)), "frozen"),
+        (changed(lambda layer: layer.bias.requires_grad_(False)), "frozen"),
+        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4).requires_grad_(False)), r"'1' \(BatchNorm1d\) is frozen"),
+        (nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)), r"'1' \(Dropout\) .* choose the posterior mc-dropout"),
+        (nn.Sequential(nn.Conv2d(1, 1, 1), nn.Dropout2d(0.5)), r"\(Dropout2d\)"),
+        (nn.Sequential(nn.Linear(3, 4), nn.AlphaDropout(0.5)), r"\(AlphaDropout\)"),
+        (nn.Sequential(nn.Linear(3, 4), nn.RReLU()), r"\(RReLU\)"),
+        (nn.Sequential(nn.LazyLinear(3)), r"\(LazyLinear\) has no size yet; run the module on an example first"),
     ],
 )
 def test_unsupported_modules(module, message):
@@ -204,6 +247,79 @@ def test_unsupported_forward_passes(module, message):
     net = Net(module)
     with pytest.raises(InputError, match=message):
         net.forward(net.glorot(1, Rng(0), 1), torch.ones(1, 2, 3))
+
+
+class Forward(nn.Module):
+    """A layer, and then any function of its output and of whether the module is training."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = nn.Linear(3, 8), function
+
+    def forward(self, x):
+        return self.function(self.layer(x), self.training)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda h, training: h - h.mean(0),
+        lambda h, training: F.batch_norm(h, None, None, training=True),
+        lambda h, training: F.batch_norm(h, torch.zeros(8), torch.ones(8), training=training),
+        lambda h, training: (h @ h.T).softmax(1) @ h,  # attention over the batch
+        lambda h, training: h.cumsum(0),
+        lambda h, training: F.dropout(h, 0.1, training),
+        lambda h, training: F.dropout(h, 0.5, True),
+        lambda h, training: 2 * h if training else h,
+        lambda h, training: h.sort(0).values,
+    ],
+)
+def test_forwards_in_which_examples_meet_or_chance_has_a_say_are_refused(function):
+    net, rng = Net(Forward(function)), Rng(0)
+    weights = net.glorot(R, rng, S)
+    net.output(weights, rng.normal(R, 1, 3))  # one example meets no other
+    for _ in range(2):
+        with pytest.raises(InputError, match="depends on the other examples"):
+            net.output(weights, rng.normal(R, B, 3))
+
+
+def test_examples_meet_before_the_first_layer():
+    class Centred(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x - x.mean(0))
+
+    net, rng = Net(Centred(nn.Linear(3, 2))), Rng(0)
+    with pytest.raises(InputError, match="depends on the other examples"):
+        net.output(net.glorot(1, rng, 1), rng.normal(1, 2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("build", [lenet5, lambda: vgg16(batch_norm=True), resnet18])
+def test_deep_nets_are_not_suspected(build, dtype):
+    net, rng = Net(build()), Rng(0, dtype=dtype)
+    net.output([*net.glorot(1, rng, 1), *net.unit_norms(1, rng)], 100 * rng.normal(1, 2, 3, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "message"),
+    [
+        (Forward(lambda h, _: (h, h)), (3,), "must give one tensor .*; it gave a tuple"),
+        (Forward(lambda h, _: h.detach()), (3,), "cuts its output off from its layers"),
+        (Forward(lambda h, _: h.sum(0, keepdim=True)), (3,), r"to \[B, outputs\]; of 2 it made 1"),
+        (nn.Sequential(nn.Flatten(0, 1), nn.Linear(3, 1)), (5, 3), r"'1' gets 10 inputs for 2 examples"),
+        (mlp(3, [4], 1), (2,), r"'0' takes 3 features; an example comes to it as \[2\]"),
+        (mlp(3, [4], 1), (), r"'0' takes 3 features; an example comes to it as \[\]"),
+        (nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 1)), (3,), r"'1' takes 5 features; .* \[4\]"),
+        (nn.Conv2d(1, 2, 3), (2, 8, 8), r"takes images \[1, height, width\]"),
+        (nn.Conv2d(1, 2, 3), (1, 2, 2), "no smaller than its kernel"),
+        (nn.Conv2d(1, 2, 3), (3,), "takes images"),
+        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(3)), (3,), r"'1' takes 3 channels; .* \[4\]"),
+    ],
+)
+def test_wrong_inputs_and_outputs(module, shape, message):
+    net, rng = Net(module), Rng(0)
+    with pytest.raises(InputError, match=message):
+        net.output([*net.glorot(1, rng, 1), *net.unit_norms(1, rng)], rng.normal(1, 2, *shape))
 
 
 def test_a_pass_that_failed_leaves_nothing_behind(case):

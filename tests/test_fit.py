@@ -38,21 +38,20 @@ def test_batches_are_near_equal_and_cover_everything(n, size, count):
     assert len(parts) == count and max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
 
 
-SEEN: list = []
-
-
 class Recorder(Predictive):
     """A posterior that only notes what it is shown."""
 
+    seen: list
+
     def __init__(self):
-        self.__dict__.update(epochs=3, batch_size=4)
+        self.__dict__.update(epochs=3, batch_size=4, seen=[])
 
     def init(self, n_data, replicas, rng):
-        SEEN.append((n_data, replicas))
+        self.seen.append((n_data, replicas))
         return 0
 
     def update(self, state, batch, rng, progress=0.0):
-        SEEN.append((batch, progress))
+        self.seen.append((batch, progress))
         return state + 1, {"step": torch.tensor([state])}
 
     def sample(self, state, n, rng):
@@ -61,8 +60,9 @@ class Recorder(Predictive):
 
 def test_every_epoch_shows_every_example_once_with_its_target():
     x = torch.arange(20.0).view(2, 10, 1)
-    epochs = list(fit(Recorder(), x, 10 * x, Rng(0)))
-    start, *steps = SEEN
+    recorder = Recorder()
+    epochs = list(fit(recorder, x, 10 * x, Rng(0)))
+    start, *steps = recorder.seen
     batches, progress = zip(*steps, strict=True)
     assert start == (10, 2)
     assert [e.epoch for e in epochs] == [1, 2, 3] and {e.epochs for e in epochs} == {3}

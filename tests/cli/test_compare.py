@@ -21,6 +21,7 @@ from explore import fit, predict, record, registry, toys
 from explore.cli import compare_recording
 from explore.data import load_csv, uci_splits
 from tests.oracles import mean_and_se
+from tests.pictures import shares
 
 RUN = Path("runs/compare-table")
 TINY = ["--splits", "2", "--samples", "5", "--hidden", "4", "--epochs", "3", "--no-figures"]
@@ -92,8 +93,10 @@ def test_all_posteriors_share_all_tags(compare, monkeypatch):
         # The table has the columns of all, whichever series TensorBoard reads first.
         columns = read.summary_metadata["_hparams_/experiment"].plugin_data.content
         assert all(key in columns for key in (b"initial_precision", b"factor_interval", b"members", b"test/rmse"))
-    for picture in ("bands", "boundary", "reliability"):
-        assert (RUN / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
+    for picture, colour, share in (
+        ("bands", "C0", 0.6), ("boundary", "tab:blue", 0.2), ("boundary", "tab:red", 0.2), ("reliability", "C0", 0.3),
+    ):  # fmt: skip
+        assert min(shares(RUN / f"{picture}.png", colour, panels=len(names))) > share, picture
 
 
 def test_json_is_all_of_stdout_and_agrees_with_results_csv(compare):
@@ -391,7 +394,8 @@ def test_overlay_of_finished_runs(explore, two_runs):
             assert row.step == (22 if name.startswith("active") else 3)
             if last.step == row.step:  # the last round of `active` chooses nothing and so has no score
                 assert row.value == pytest.approx(last.value, rel=1e-6, nan_ok=True)
-    assert (overlay / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for i in range(len(originals)):  # three steps beside twenty
+        assert min(shares(overlay / "curves.png", f"C{i}", panels=4, upper=0.9)) > 0.02, i
     assert {path: path.read_bytes() for path in before} == before
 
 

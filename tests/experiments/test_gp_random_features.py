@@ -15,6 +15,7 @@ from experiments.gp_random_features.functions import FUNCTIONS
 from explore import registry
 from explore.nets import Net
 from explore.rng import Rng
+from tests.pictures import shares
 
 KERNEL = kernels.Kernel(1.7, (0.8, 2.0), 0.01)
 
@@ -167,7 +168,8 @@ def test_small_run(monkeypatch, tmp_path):
     assert len(rows) == 2 * 2 * (1 + 2 * len(run.MODELS)) and (rows["rmse"] > 0).all()
     exact = rows[(rows["model"] == "exact GP") & (rows["function"] == "otl-circuit")]["rmse"]
     assert f"exact GP |  | 60 | {exact.mean():.3f} ({exact.std():.3f})" in (tmp_path / "table.md").read_text()
-    assert (tmp_path / "rmse.png").stat().st_size > 10_000
+    for colour in run.MODELS.values():  # a marker in each panel
+        assert min(shares(tmp_path / "rmse.png", colour, panels=2, upper=0.9)) > 0.01
     again = [*options, "--functions", "rastrigin5", "--seed", "1"]
     assert CliRunner().invoke(run.main, again, catch_exceptions=False).exit_code == 0
     changed = pd.read_csv(tmp_path / "results.csv")

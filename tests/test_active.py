@@ -230,10 +230,16 @@ def test_several_outputs():
 def test_classification(likelihood, outputs, dtype):
     y = (np.arange(P) % (3 if outputs == 3 else 2)).astype(dtype)
     own = learner(("information-gain", "max-variance"), y=y, model=posterior(likelihood=likelihood, outputs=outputs))
-    for event in rounds(own, 3, y):
-        assert event.metrics.keys() == {"error", "log_likelihood", "epistemic"}
-        assert ((event.metrics["error"] >= 0) & (event.metrics["error"] <= 1)).all()
-        assert (event.metrics["log_likelihood"] < 0).all()
+    test = np.tile(TEST, (2, 1))
+    for event in active_loop(own, y, test, 3, 2):
+        if isinstance(event, Round):
+            assert event.metrics.keys() == {"error", "log_likelihood", "epistemic"}
+    found = own.evaluate(test, y)  # of the last round
+    for r in range(4):
+        p, target = own.probabilities(X[test[r]])[r].numpy(), y[test[r]]
+        np.testing.assert_allclose(found["error"][r], np.mean(p.argmax(1) != target), rtol=1e-6)
+        np.testing.assert_allclose(found["log_likelihood"][r], np.log(p[range(5), target]).mean(), rtol=1e-4)
+    assert len(found["log_likelihood"].unique()) > 1 and (found["epistemic"] > 1e-3).all()
 
 
 def test_images_keep_their_axes():

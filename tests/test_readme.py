@@ -36,9 +36,30 @@ def test_a_loop_of_ones_own(tmp_path):
     python("-c", shortened(code, "envs.reset(seed=1)", "envs.reset(seed=1); envs.action_space.seed(1)"), cwd=tmp_path)
 
 
+PAID = """
+from stable_baselines3.common.callbacks import BaseCallback
+
+
+class Paid(BaseCallback):
+    rewards = []
+
+    def _on_step(self):
+        self.rewards.append(float(self.locals["rewards"][0]))
+        return True
+
+    def _on_training_end(self):
+        paid = [step for step, reward in enumerate(self.rewards, 1) if reward]
+        print(f"{len(paid)} rewards, at steps {paid[0]} to {paid[-1]}")
+"""
+
+
 def test_the_zoo(tmp_path):
-    (tmp_path / "vime.yml").write_text(shortened(example("zoo"), "n_timesteps: 50000", "n_timesteps: 2048"))
+    """A bonus is paid from the first training on; alone the environment pays nothing before its goal."""
+    (tmp_path / "paid.py").write_text(PAID)
+    text = shortened(example("zoo"), "n_timesteps: 50000", "n_timesteps: 2048")
+    (tmp_path / "vime.yml").write_text(text + "  callback: paid.Paid\n")
     words = example("zoo command").split()
-    shown = python(*words[1:], "--log-folder", "logs", "--eval-freq", "-1", cwd=tmp_path)
-    assert "explore.vime.VIME" in shown.stdout + shown.stderr
+    more = ["--log-folder", "logs", "--eval-freq", "-1", "--seed", "1"]
+    shown = python(*words[1:], *more, cwd=tmp_path)
+    assert "48 rewards, at steps 2001 to 2048\n" in shown.stdout
     assert list(tmp_path.glob("logs/ppo/*/explore-SparseMountainCar-v0.zip")), shown.stdout[-2000:]

@@ -171,15 +171,16 @@ def test_csv_with_classes(as_json, csv, target, likelihood):
         "--data", csv, "--target", target, "--task", "classification", "--drop-columns", other, "--initial", 10
     )
     assert "rmse" not in found
-    assert 0 <= found["error"]["random"]["mean"] <= 1
-    assert found["log_likelihood"]["active"]["mean"] < 0
     run = Path(found["run"])
     assert config(run)["settings"]["likelihood"] == likelihood
-    table = pd.read_csv(run / "results.csv")
-    difference = table.query("labels == 12").pivot(index="trial", columns="arm", values="error")
-    assert found["paired_difference"]["mean"] == pytest.approx(
-        (difference["max-variance"] - difference["random"]).mean(), abs=1e-6
-    )
+    last = pd.read_csv(run / "results.csv").query("labels == 12").pivot(index="trial", columns="arm")
+    for metric in ("error", "log_likelihood"):
+        for name, arm in (("active", "max-variance"), ("random", "random")):
+            assert found[metric][name] == pytest.approx(mean_and_se(last[metric][arm]))
+    counts = 20 * last["error"].to_numpy()  # of 20 test points
+    assert counts == pytest.approx(counts.round(), abs=1e-4)
+    difference = last["error"]["max-variance"] - last["error"]["random"]
+    assert found["paired_difference"] == pytest.approx(mean_and_se(difference), abs=1e-6)
 
 
 def test_names_of_run_folders(active, explore):

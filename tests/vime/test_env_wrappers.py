@@ -16,6 +16,10 @@ FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "interval": 20, "hidden": (4
 CHAIN = "explore/Chain-v0"
 
 
+LIMITS = (3, 5, 7)  # so that the copies' episodes do not end together
+LIMITED = [lambda limit=limit: gym.wrappers.TimeLimit(gym.make(CHAIN).unwrapped, limit) for limit in LIMITS]
+
+
 def walk(env, steps, seed=0):
     """(reward, terminated or truncated, info) of random steps, reset where an episode ends."""
     env.reset(seed=seed)
@@ -76,23 +80,19 @@ def test_evaluation_learns_nothing_and_pays_nothing():
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_no_transition_crosses_the_end_of_an_episode(mode):
-    def make():
-        return gym.wrappers.TimeLimit(gym.make(CHAIN).unwrapped, 5)
-
-    env = VIMEVector(SyncVectorEnv([make] * 3, autoreset_mode=mode), eta=1.0, **FEW)
+    env = VIMEVector(SyncVectorEnv(LIMITED, autoreset_mode=mode), eta=1.0, **FEW)
     env.reset(seed=0)
     env.action_space.seed(0)
-    steps = 0
     for _ in range(60):
         rewards, terminated, truncated, infos = env.step(env.action_space.sample())[1:]
         ended = terminated | truncated
         np.testing.assert_allclose(rewards, infos["extrinsic_reward"] + infos["scaled_intrinsic_reward"])
         if mode == AutoresetMode.DISABLED and ended.any():
             env.reset(options={"reset_mask": ended})
-        steps += 3
     assert is_a_step(env.bonus.replay)
-    # With NEXT_STEP every sixth step is none: it only resets.
-    assert env.bonus.replay.seen == (steps * 5 // 6 if mode == AutoresetMode.NEXT_STEP else steps)
+    # With NEXT_STEP the step after the last only resets.
+    idle = sum(60 // (limit + 1) for limit in LIMITS) if mode == AutoresetMode.NEXT_STEP else 0
+    assert env.bonus.replay.seen == 3 * 60 - idle
 
 
 def test_a_single_environment_never_crosses_it_either():
@@ -107,15 +107,17 @@ def test_steps_that_only_reset_are_not_paid():
     )
     env: Any = VIMEVector(batched, eta=1.0, **FEW)
     env.reset(seed=0)
-    before = np.zeros(4, bool)
-    for _ in range(40):
+    env.action_space.seed(0)
+    before, resets = np.zeros(4, bool), 0
+    for i in range(40):
         trained = env.bonus.batches > 0
         terminated, truncated, infos = env.step(env.action_space.sample())[2:]
+        assert trained == (i >= 5)  # four copies, an interval of 20
         assert not infos["intrinsic_reward"][before].any()
-        if trained:
-            assert infos["intrinsic_reward"][~before].all()
+        assert infos["intrinsic_reward"][~before].all() == trained
+        resets += before.sum()
         before = terminated | truncated
-    assert before.any() or env.bonus.batches > 3
+    assert resets == 4 * 40 // 8  # every eighth step
 
 
 def test_a_batch_in_evaluation_passes_through():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -191,9 +192,9 @@ def test_classes(compare, csv, target, likelihood):
     # By hand, as for a regression.
     data, rng = load_csv(csv, target, [other], task="classification"), library.Rng(0)
     splits = comparison.split(data, 2, rng)
-    model = {"categorical": library.Categorical(), "bernoulli": library.Bernoulli()}[likelihood]
+    model: Any = {"categorical": library.Categorical(), "bernoulli": library.Bernoulli()}[likelihood]
     net = library.Net(library.mlp(data.x.shape[1], [4], 3 if likelihood == "categorical" else 1))
-    *_, last = comparison.follow(library.posterior("map", net, model, epochs=3), splits, rng, samples=5)
+    last: Any = list(comparison.follow(library.posterior("map", net, model, epochs=3), splits, rng, samples=5))[-1]
     p = model.probabilities(net.output(last.state.weights, splits.test_x))[:, 0]
     error, own = (p.argmax(-1) != splits.test_y).float().mean(1), p.gather(2, splits.test_y.unsqueeze(2)).log()
     assert found.error.to_numpy() == pytest.approx(error.numpy(), rel=1e-6)

@@ -8,6 +8,7 @@ from explore.cli.options import POSITIVE
 
 @click.command("active", short_help="Label a pool point by point, and compare with random.")
 @options.data
+@click.option("--id", "id_column", metavar="COLUMN", help="Column of FILE that names the points, and is no feature.")
 @click.option("--posterior", default="noisy-kfac", metavar="NAME", help="A name from `explore list posteriors`.")
 @click.option("--acquisition", default="max-variance", metavar="NAME", help="From `explore list acquisitions`.")
 @click.option("--trials", type=POSITIVE, default=20, help="Independent repetitions, trained side by side.")
@@ -38,7 +39,7 @@ def command(ctx: click.Context, **values: object) -> None:
 
     \b
     explore active --dataset boston
-    explore active --data houses.csv --target price --drop-columns id,street
+    explore active --data houses.csv --target price --id house --drop-columns street
     explore active --resume runs/active-boston-noisy-kfac-max-variance
     """  # noqa: D301
     options.check_resume(ctx)

@@ -31,8 +31,9 @@ def _source(options: Mapping[str, Any]) -> Settings:
     """Where the data come from."""
     if options["data"] and options["dataset"]:
         raise InputError("give --dataset or --data, not both")
-    if not options["data"] and (options["target"] or options["task"]):
-        raise InputError("--target and --task belong to --data; a data set by name has its own")
+    id_column = options.get("id_column")  # of `explore active` alone
+    if not options["data"] and (options["target"] or options["task"] or id_column is not None):
+        raise InputError("--target, --task and --id belong to --data; a data set by name has its own")
     if options["data"] and not options["target"]:
         raise InputError("--data needs --target, the column to predict")
     return {
@@ -41,6 +42,7 @@ def _source(options: Mapping[str, Any]) -> Settings:
         "target": list(options["target"]),
         "drop_columns": [name.strip() for name in options["drop_columns"].split(",") if name.strip()],
         "task": options["task"] or "regression",
+        "id_column": id_column,
     }
 
 
@@ -71,7 +73,8 @@ def load(settings: Settings) -> data.Dataset:
     drop = settings["drop_columns"]
     try:
         if settings["data"]:
-            dataset = data.load_csv(settings["data"], settings["target"], drop, settings["task"])
+            source = (settings["data"], settings["target"], drop, settings["task"], settings["id_column"])
+            dataset = data.load_csv(*source)
         else:
             dataset = data.drop_columns(data.load(settings["dataset"]), drop)
     except (OSError, ImportError) as error:  # no file, no network, no library for its format
@@ -82,8 +85,9 @@ def load(settings: Settings) -> data.Dataset:
 
 
 def fingerprint(dataset: data.Dataset) -> str:
-    """A hash of all numbers of a data set."""
-    return hashlib.sha256(dataset.x.tobytes() + dataset.y.tobytes()).hexdigest()
+    """A hash of all that a run takes from a data set: numbers, names, and where the examples come from."""
+    names = repr((dataset.features, dataset.classes, dataset.lines, dataset.ids))
+    return hashlib.sha256(dataset.x.tobytes() + dataset.y.tobytes() + names.encode()).hexdigest()
 
 
 def _likelihood(dataset: data.Dataset) -> str:

@@ -2,8 +2,9 @@
 
 metrics.jsonl and TensorBoard: a series an arm, a step a number of labels; means over trials and, of test metrics, their
 standard errors. results.csv: one line a round, arm and trial, with every test metric and whether the fit went well
-(`alive`). selected.csv: one line a labelled point, best first (`order`), with its score; `row` counts the examples of
-the data set from 0. Rounds and trials count from 1.
+(`alive`). selected.csv: one line a labelled point, best first (`order`), with its score; `index` counts the examples of
+the data set from 0. Where these come from a file of the user's, `line` is where the point begins in it, unpacked, and
+`id` its cell in the column of --id. Lines, rounds and trials count from 1.
 """
 
 from __future__ import annotations
@@ -70,9 +71,17 @@ def _results(experiment: Experiment, event: Round) -> Iterator[dict[str, Any]]:
 def _selected(experiment: Experiment, event: Round) -> Iterator[dict[str, Any]]:
     if event.choice is None:
         return
-    for r, (rows, scores) in enumerate(zip(event.choice.indices.tolist(), event.choice.scores.tolist(), strict=True)):
-        for i, (row, score) in enumerate(zip(rows, scores, strict=True)):
-            yield _replica(experiment, r) | {"round": event.round, "order": i + 1, "row": row, "score": score}
+    for r, (points, scores) in enumerate(zip(event.choice.indices.tolist(), event.choice.scores.tolist(), strict=True)):
+        for i, (point, score) in enumerate(zip(points, scores, strict=True)):
+            place = {"round": event.round, "order": i + 1} | _point(experiment, point)
+            yield _replica(experiment, r) | place | {"score": score}
+
+
+def _point(experiment: Experiment, index: int) -> dict[str, Any]:
+    """How a point can be found again."""
+    data = experiment.dataset
+    places = {"line": data.lines, "id": data.ids}
+    return {"index": index} | {name: values[index] for name, values in places.items() if values}
 
 
 def _replica(experiment: Experiment, r: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The one exception for wrong input."""
+"""The one exception for wrong input, and how its messages show what the user gave."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -12,10 +12,23 @@ class InputError(ValueError):
     """
 
 
-def one_of(what: str, given: str, allowed: object) -> InputError:
+def shown(value: object, most: int = 80) -> str:
+    """A value of the user's as a message shows it: in quotes, on one line, and cut where it is long."""
+    text = repr(value)
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}...{text[-most // 4 :]} ({len(str(value))} characters)"
+
+
+def listed(names: Iterable[object], most: int = 60) -> str:
+    """Names with commas between, the first ones where there are many."""
+    texts = [text if len(text) <= 80 and text.isprintable() else shown(text) for text in map(str, names)]
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
+def one_of(what: str, given: str, allowed: Iterable[object]) -> InputError:
     """The error for a name that is not among the allowed ones."""
-    names = ", ".join(sorted(map(str, allowed)))  # type: ignore[call-overload]
-    return InputError(f"unknown {what} {given!r}; allowed: {names}")
+    return InputError(f"unknown {what} {shown(given)}; allowed: {listed(sorted(map(str, allowed)))}")
 
 
 def check_range(name: str, value: float, interval: str) -> None:

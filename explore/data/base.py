@@ -20,6 +20,8 @@ class Dataset(NamedTuple):
     task: Task
     classes: tuple[str, ...] = ()  # the name of each class index
     note: str = ""  # one line that whoever uses the set should read
+    lines: tuple[int, ...] = ()  # of a user's file: where each example begins in it, from 1
+    ids: tuple[str, ...] = ()  # of a user's file: what each example is called
 
 
 def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:

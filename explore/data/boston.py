@@ -13,4 +13,4 @@ NOTE = (
 
 def boston(folder: Path | None = None) -> Dataset:
     """Harrison and Rubinfeld (1978), embedded, so `folder` is not looked at."""
-    return load_csv(Path(__file__).with_name("boston.csv.gz"), "MEDV")._replace(name="boston", note=NOTE)
+    return load_csv(Path(__file__).with_name("boston.csv.gz"), "MEDV")._replace(name="boston", note=NOTE, lines=())

@@ -44,9 +44,8 @@ def pool_splits(n: int, trials: int, initial: int, test: int, seed: int) -> Pool
             f"trials={trials}, initial={initial} and test={test} must be 1 or more, and seed={seed} 0 or more"
         )
     if initial + test >= n:
-        raise InputError(
-            f"{initial} labelled and {test} test points of {n} leave no pool; take fewer than {n} together"
-        )
+        allowed = f"take fewer than {n} together" if n > 2 else "at least 3 examples are needed"
+        raise InputError(f"{initial} labelled and {test} test points of {n} leave no pool; {allowed}")
     streams = (np.random.SeedSequence(seed, spawn_key=(0, trial)) for trial in range(trials))
     order = np.stack([np.random.default_rng(stream).permutation(n) for stream in streams])
     return PoolSplit(order[:, test : test + initial], order[:, :test], order[:, test + initial :])

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -77,9 +78,38 @@ def test_the_whole_pool_is_labelled_and_no_test_point(active, csv):
     split = pool_splits(60, 2, 10, 20, seed=0)
     assert set(selected.arm) == {"max-variance", "random"}
     for _, rows in selected.groupby(["arm", "trial"]):
-        assert sorted(rows.row) == sorted(split.pool[rows.trial.iloc[0] - 1])
+        assert sorted(rows["index"]) == sorted(split.pool[rows.trial.iloc[0] - 1])
         assert rows.groupby("round").order.apply(list).tolist() == [list(range(1, 11))] * 3
     assert pd.read_csv("runs/active-x/results.csv").labels.unique().tolist() == [10, 20, 30, 40]
+
+
+def test_selected_points_can_be_found_in_the_file(active, csv):
+    """Blank lines, cells over two lines and identifiers: the index counts examples, the line is the file's."""
+    table = pd.read_csv(csv).assign(id=[f"house {i}" for i in range(60)], note=["two\nlines"] + ["one"] * 59)
+    lines = table.to_csv(index=False).splitlines(keepends=True)
+    path = Path("blank.csv")
+    path.write_text("".join([lines[0], "\n", *lines[1:31], ",,,\n", *lines[31:]]))
+    drop = ("--drop-columns", "kind,sign,note")
+    active("--data", path, "--target", "y", *drop, "--id", "id", "--name", "x")
+    found = pd.read_csv("runs/active-x/selected.csv")
+    assert list(found) == ["arm", "trial", "round", "order", "index", "line", "id", "score"]
+    assert len(found) == 8
+    physical = path.read_text().splitlines()
+    for _, row in found.iterrows():
+        assert row.id == f"house {row['index']}" and f",{row.id}," in physical[row.line - 1]
+    assert set(found.line - found["index"]) <= {3, 4, 5} and found["index"].max() > 29
+    active("--dataset", "boston", "--name", "y")
+    assert list(pd.read_csv("runs/active-y/selected.csv")) == ["arm", "trial", "round", "order", "index", "score"]
+    # The column is no feature: the same points as where it is dropped.
+    active("--data", path, "--target", "y", "--drop-columns", "kind,sign,note,id", "--name", "z")
+    assert pd.read_csv("runs/active-z/selected.csv").equals(found.drop(columns="id"))
+
+
+def test_repeated_identifiers_are_said(active, csv):
+    table = pd.read_csv(csv).assign(id="same")
+    table.to_csv("same.csv", index=False)
+    result = active("--data", "same.csv", "--target", "y", "--drop-columns", "kind,sign", "--id", "id")
+    assert "1 identifiers of 'id' stand on several lines, such as 'same'." in result.stderr
 
 
 def test_the_first_round_by_hand(active):
@@ -262,8 +292,9 @@ def test_failed_fits_are_reported(active, toy):
         (["--rounds", "468"], "467 points, but the pool of boston has 466"),
         (["--acquire", "300"], "600 points, but the pool of boston has 466"),
         (["--drop-columns", "C"], "unknown feature of boston 'C'; allowed: AGE, B,"),
-        (["--target", "MEDV"], "--target and --task belong to --data"),
-        (["--task", "regression"], "--target and --task belong to --data"),
+        (["--target", "MEDV"], "--target, --task and --id belong to --data"),
+        (["--task", "regression"], "--target, --task and --id belong to --data"),
+        (["--id", "CRIM"], "--target, --task and --id belong to --data"),
         (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
         (["--trials", "0"], "Invalid value for '--trials'"),
@@ -287,6 +318,7 @@ def test_wrong_options(explore, arguments, message):
         (["--target", "price"], "has no target 'price'; its columns: a, b, id, y, z, kind, sign"),
         (["--target", "y", "--dataset", "boston"], "not both"),
         (["--target", "y"], "column 'kind': 'mid' is not a finite number"),
+        (["--target", "y", "--id", "name"], "has no column of identifiers 'name'; its columns: a, b, id, y, z,"),
         (["--target", "kind", "--target", "sign", "--task", "classification"], "one target column"),
     ],
 )
@@ -321,4 +353,6 @@ def test_the_fingerprint_sees_every_value():
     boston = load("boston")
     x = boston.x.copy()
     x[505, 12] += 1e-9
-    assert fingerprint(boston._replace(x=x)) != fingerprint(boston)
+    others: list[dict[str, Any]]
+    others = [{"x": x}, {"ids": ("a",)}, {"lines": (2,)}, {"classes": ("b",)}, {"features": boston.features[::-1]}]
+    assert len({fingerprint(boston), *(fingerprint(boston._replace(**change)) for change in others)}) == 6

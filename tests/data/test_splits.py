@@ -64,6 +64,7 @@ def test_pool_splits_use_streams_apart_by_trial():
     ("change", "message"),
     [
         ({"initial": 14}, "14 labelled and 6 test points of 20 leave no pool; take fewer than 20 together"),
+        ({"n": 1, "initial": 1, "test": 1}, "1 labelled and 1 test points of 1 leave no pool; at least 3 examples"),
         ({"initial": 0}, "initial=0 and test=6 must be 1 or more"),
         ({"test": 0}, "test=0 must be 1 or more"),
         ({"trials": 0}, "trials=0"),

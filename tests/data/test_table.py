@@ -1,11 +1,18 @@
 """CSV files."""
 
+import bz2
 import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from explore.data import load_csv
+from explore.data import load_csv, packed
+from explore.errors import InputError
 
 GOOD = "a,b,c,y\n1,2,3.5,-1e2\n4,2,6,0.1\n"
 
@@ -70,10 +77,183 @@ def test_harmless_variants(csv, text):
     np.testing.assert_array_equal(loaded.x, [[1, 2, 3.5], [4, 2, 6]])
 
 
-def test_compressed(tmp_path):
-    path = tmp_path / "houses.csv.gz"
-    path.write_bytes(gzip.compress(GOOD.encode()))
-    assert load_csv(path, "y").name == "houses"
+def zipped(*members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def tarred(*members):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def archived(content):
+    return tarred(("folder/inner.csv", content))
+
+
+PACKINGS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zip": lambda content: zipped(("__MACOSX/._in.csv", b"a twin"), ("folder/", b""), ("folder/in.csv", content)),
+    ".tar": archived,
+    ".tar.gz": lambda content: gzip.compress(archived(content)),
+    ".tar.bz2": lambda content: bz2.compress(archived(content)),
+    ".tar.xz": lambda content: lzma.compress(archived(content)),
+}
+
+
+def test_packed(tmp_path):
+    assert PACKINGS.keys() == set(packed.PACKED)
+    for ending, pack in (PACKINGS | {".2020.GZ": gzip.compress}).items():
+        path = tmp_path / f"houses.csv{ending}"
+        path.write_bytes(pack(GOOD.encode()))
+        loaded = load_csv(path, "y")
+        assert loaded.name == "houses"
+        np.testing.assert_array_equal(loaded.x, [[1, 2, 3.5], [4, 2, 6]])
+
+
+@pytest.mark.parametrize("ending", packed.PACKED)
+def test_packed_files_cut_short_or_damaged_are_refused(tmp_path, ending):
+    """Wherever they are cut; and a flipped bit gives the same table or a refusal."""
+    table = "a,y\n" + "".join(f"{i},{i * i}\n" for i in range(300))
+    content = PACKINGS[ending](table.encode())
+    path = tmp_path / f"houses.csv{ending}"
+    path.write_bytes(content)
+    good = load_csv(path, "y")
+    rng = np.random.default_rng(0)
+    # The end of a tar archive is padding, without which its file is whole.
+    end = len(content) if ending != ".tar" else content.rindex(b"\n")
+    for size in [0, 1, end // 2, end - 1, *rng.integers(end, size=30)]:
+        path.write_bytes(content[:size])
+        with pytest.raises(InputError, match="damaged or cut short|holds not exactly one file, but nothing|is empty"):
+            load_csv(path, "y")
+    for place in rng.integers(len(content), size=30) if ending != ".tar" else ():  # tar has no checksum of contents
+        changed = bytearray(content)
+        changed[place] ^= 1 << rng.integers(8)
+        path.write_bytes(changed)
+        try:
+            np.testing.assert_array_equal(load_csv(path, "y").y, good.y)
+        except InputError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("ending", packed.PACKED)
+def test_what_unpacks_beyond_the_limit_is_refused(tmp_path, ending):
+    path = tmp_path / f"bomb.csv{ending}"
+    path.write_bytes(PACKINGS[ending](b"a,y\n" + b"1,2\n" * 2**19))
+    assert len(packed.read(path, 2**22)) == 2**21 + 4
+    if ending != ".tar":
+        assert path.stat().st_size < 2**15
+    with pytest.raises(InputError, match=r"unpacks to more than 2 MiB, the most that is unpacked here"):
+        packed.read(path, 2**21)
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([], "holds not exactly one file, but nothing"),
+        ([("a.csv", b"x"), ("b.csv", b"x")], "holds not exactly one file, but a.csv, b.csv"),
+        ([("inner.zip", zipped(("t.csv", GOOD.encode())))], "line 1, has a NUL byte, which no text has"),
+    ],
+)
+def test_archives_of_anything_but_one_table(tmp_path, members, message):
+    for ending, pack in ((".zip", zipped), (".tar", tarred)):
+        path = tmp_path / f"houses{ending}"
+        path.write_bytes(pack(*members))
+        with pytest.raises(InputError, match=message):
+            load_csv(path, "y")
+
+
+def test_names_within_archives_write_nothing(tmp_path):
+    (tmp_path / "in").mkdir()
+    for ending, pack in ((".zip", zipped), (".tar", tarred)):
+        path = tmp_path / f"in/houses{ending}"
+        path.write_bytes(pack((f"../escaped{ending}.csv", GOOD.encode())))
+        assert len(load_csv(path, "y").x) == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
+def test_an_encrypted_archive(tmp_path):
+    content = bytearray(zipped(("t.csv", GOOD.encode())))
+    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(signature) + flags] |= 1
+    (tmp_path / "houses.zip").write_bytes(content)
+    with pytest.raises(InputError, match="is encrypted, password required"):
+        load_csv(tmp_path / "houses.zip", "y")
+
+
+def test_lines_are_those_of_the_file(csv):
+    """Blank lines and quoted cells over several lines count."""
+    path = csv('name,a,y\r\n\r\n"two\r\nlines",1,2\r\nx,3,4\r\n,,\r\n\r\nz,5,6\r\n')
+    loaded = load_csv(path, "y", drop=["name"])
+    assert loaded.lines == (3, 5, 8)
+    assert [path.read_text().splitlines()[line - 1][-1] for line in loaded.lines] == ["o", "4", "6"]
+    with pytest.raises(InputError, match="line 3, column 'name': 'two.*lines' is not a finite number"):
+        load_csv(path, "y")
+
+
+def test_identifiers(csv):
+    path = csv("house,a,y\nx1,1,2\nx2,3,4\n")
+    loaded = load_csv(path, "y", id_column="house")
+    assert (loaded.ids, loaded.features, loaded.note) == (("x1", "x2"), ("a",), "")
+    assert load_csv(path, "y", drop=["house"], id_column="house").ids == ("x1", "x2")
+    with pytest.raises(InputError, match="has no column of identifiers 'hose'; its columns: house, a, y"):
+        load_csv(path, "y", id_column="hose")
+    with pytest.raises(InputError, match="no identifiers"):
+        load_csv(path, "y", id_column="y")
+    with pytest.raises(InputError, match="line 3, column 'house': an empty cell instead of an identifier"):
+        load_csv(csv("house,a,y\nx1,1,2\n,3,4\n"), "y", id_column="house")
+    repeated = load_csv(csv("house,a,y\nx1,1,2\nx2,3,4\nx1,3,4\nx1,3,5\n"), "y", id_column="house")
+    assert repeated.note == "1 identifiers of 'house' stand on several lines, such as 'x1'."
+
+
+def test_a_number_is_no_class_unless_it_is_whole(csv):
+    values = np.random.default_rng(0).standard_normal(150)
+    continuous = csv("a,y\n" + "".join(f"1,{v}\n" for v in values))
+    with pytest.raises(InputError, match="line 2, column 'y': '0.1257.*' is not a whole number.*the task regression"):
+        load_csv(continuous, "y", task="classification")
+    with pytest.raises(InputError, match="line 4, column 'y': 'nan' is not a whole number"):
+        load_csv(csv("a,y\n1,0\n2,1\n3,nan\n"), "y", task="classification")
+    with pytest.raises(InputError, match="writes one class as '1' and as '1.0'"):
+        load_csv(csv("a,y\n1,0\n2,1\n3,1.0\n"), "y", task="classification")
+
+
+def test_many_classes(csv):
+    def classes(count, rows):
+        return load_csv(csv("a,y\n" + "".join(f"1,{i % count}\n" for i in range(rows))), "y", task="classification")
+
+    with pytest.raises(InputError, match="column 'y' of .* has 76 classes for 150 examples; a class needs two or more"):
+        classes(76, 150)
+    assert "has 75 classes for 150 examples; few will be seen in training" in classes(75, 150).note
+    assert classes(10, 10).note == classes(15, 150).note == ""
+
+
+def test_long_cells_and_names_are_cut_in_messages(csv):
+    with pytest.raises(
+        InputError, match=r"column 'a': 'x{39}\.\.\.x{19}' \(130000 characters\) is not a finite"
+    ) as found:
+        load_csv(csv(f"a,y\n{'x' * 130_000},2\n"), "y")
+    assert len(str(found.value)) < 400
+    header = ",".join(f"c{i}" for i in range(9000))
+    with pytest.raises(InputError, match="its columns: c0, c1, .*, c59 and 8940 more$"):
+        load_csv(csv(f"{header}\n{'1,' * 8999}1\n"), "y")
+    with pytest.raises(InputError, match=r"its columns: a, 'b\\x1b\[31m'$"):
+        load_csv(csv("a,b\x1b[31m\n1,2\n"), "y")
+
+
+def test_a_long_number_is_read(csv):
+    """A column as wide as its longest cell would take gigabytes."""
+    path = csv("a,y\n" + f"0.{'0' * 100_000}1,2\n" + "1,2\n" * 20_000)
+    assert load_csv(path, "y").x.sum() == 20_000
 
 
 @pytest.mark.parametrize(
@@ -104,8 +284,20 @@ def test_compressed(tmp_path):
         ("", {}, "houses.csv is empty"),
         ("a,y\n", {}, "has no line of data"),
         ("a,y\n\n", {}, "has no line of data"),
-        ("a,y\n1,2\n1,2,3\n", {}, "not a comma-separated text file: .*Expected 2 fields in line 3, saw 3"),
-        (b"a,y\n1,\xff\n", {}, "not encoded in UTF-8"),
+        ("a,y\n1,2\n1,2,3\n", {}, "line 3: 3 cells, but the first line names 2 columns"),
+        ("a,y\n1,\n", {}, "line 2, column 'y': an empty cell instead of a finite number$"),
+        ("a,y\n1,nan\n", {}, "line 2, column 'y': 'nan' is not a finite number$"),
+        ("a,y\n1_0,2\n", {}, "line 2, column 'a': '1_0' is not a finite number"),
+        ("a,y\n\u0663,2\n", {}, "line 2, column 'a': '\u0663' is not a finite number"),
+        ('a,y\n1,2\n"3,4\n5,6\n', {}, "line 3: a quote is not closed"),
+        ('a,y\n"1"2,3\n', {}, "line 2: ',' expected after '\"'"),
+        (f"a,y\n{'1' * 200_000},3\n", {}, "line 2: field larger than field limit"),
+        ("\na,y\n1,2\n", {}, "the first line of .* is blank; it must name the columns"),
+        (" \n\n", {}, "houses.csv is empty"),
+        (b"a,y\n1,2\n3,\x004\n", {}, "line 3, has a NUL byte"),
+        ("a,y\n1,2\n".encode("utf-16"), {}, "is encoded in UTF-16, not in UTF-8"),
+        ("a,y\n1,2\n".encode("utf-32"), {}, "houses.csv .*UTF-8"),
+        (b"a,y\n1,\xff\n", {}, "line 2, is not encoded in UTF-8; save .* packed \\(.gz, .bz2, .xz, .zip, .tar\\)"),
         ("a;y\n1,5;2\n", {}, "separated by ';'; save it with commas"),
         ("a\ty\n1.5\t2\n", {}, r"separated by '\\t'; save it with commas"),
     ],

@@ -2,9 +2,9 @@
 
     env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.001)
 
-The environment's own reward stays in `info["extrinsic_reward"]`; `info["intrinsic_reward"]` has the raw bonus and
-`info["scaled_intrinsic_reward"]` what was added; with the last step of an episode come their sums over it,
-`info["extrinsic_return"]` and (of what was added) `info["intrinsic_return"]`. Experience comes step by step here, so
+The environment's own reward stays in `info["extrinsic_reward"]`; `info["intrinsic_reward"]` is what was added to it,
+`info["intrinsic_raw"]` what that was before it was scaled; out of training both are 0. With the last step of an episode
+come the sums over it, `info["extrinsic_return"]` and `info["intrinsic_return"]`. Experience comes step by step here, so
 the model is trained after every `interval` steps, and the bonus of a step is divided by the level of the batches
 before.
 """
@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from explore.vime.reward import IntrinsicReward, Reward, Transitions
 from explore.vime.spaces import Array
 
-KEYS = ("extrinsic_reward", "intrinsic_reward", "scaled_intrinsic_reward")
+KEYS = ("extrinsic_reward", "intrinsic_reward", "intrinsic_raw")
 RETURNS = ("extrinsic_return", "intrinsic_return")
 
 
@@ -34,8 +34,13 @@ class Sums:
     def add(self, values: Array, ended: Array) -> Array:
         """The sums [..., n] with this step's values [..., n], after which those of episodes that `ended` begin anew."""
         sums = self._open + values
-        self._open = np.where(ended, 0.0, sums)
+        self._open = sums
+        self.begin(ended)
         return sums
+
+    def begin(self, where: Array) -> None:
+        """Begin the sums of these environments, a mask [n], anew."""
+        self._open = np.where(where, 0.0, self._open)
 
 
 class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -48,7 +53,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             encoder, device. What JSON can hold stands in `env.spec`, so that `gym.make` can rebuild it.
 
     Attributes:
-        training: set it to False for evaluation: rewards pass through, and nothing is learnt.
+        training: set it to False for evaluation: rewards pass through, nothing is learnt, and no sums are told.
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
     """
 
@@ -77,15 +82,15 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         before, self._last = self._last, self.bonus.observations.one(observation)
         if not self.training:
             self._returns = Sums(2, 1)
-            return observation, reward, terminated, truncated, info
+            return observation, reward, terminated, truncated, info | _told(float(reward), 0.0, 0.0)
         found = self.bonus.step(Transitions(before, self.bonus.actions.one(action), self._last))
-        own, raw, scaled = float(reward), float(found.raw[0]), float(found.scaled[0])
-        shown = dict(zip(KEYS, (own, raw, scaled), strict=True))
+        own, raw, paid = float(reward), float(found.raw[0]), float(found.scaled[0])
+        info = info | _told(own, paid, raw)
         ended = terminated or truncated
-        sums = self._returns.add(np.array([[own], [scaled]]), np.array([ended]))
+        sums = self._returns.add(np.array([[own], [paid]]), np.array([ended]))
         if ended:
-            shown |= dict(zip(RETURNS, sums[:, 0].tolist(), strict=True))
-        return observation, own + scaled, terminated, truncated, info | shown
+            info |= dict(zip(RETURNS, sums[:, 0].tolist(), strict=True))
+        return observation, own + paid, terminated, truncated, info
 
 
 class VIMEVector(VectorWrapper[Any, Any, Any]):
@@ -113,20 +118,21 @@ class VIMEVector(VectorWrapper[Any, Any, Any]):
         self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self._last: Array | None = None
         self._ended = np.zeros(env.num_envs, bool)  # by the last step
+        self._returns = Sums(2, env.num_envs)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Begin episodes; the first seed is the bonus's too, if it has learnt nothing yet. What was learnt stays."""
+        which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment takes it out
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
         first = seed if isinstance(seed, int) or seed is None else seed[0]
         if first is not None and not (self._seeded or self.bonus.replay.seen):
             self.bonus.seed(first)
             self._seeded = True
         self._last = self.bonus.observations.many(observations)
-        self._ended = np.zeros(self.num_envs, bool)
-        if "reset_mask" not in (options or {}):
-            self._returns = Sums(2, self.num_envs)
+        self._ended = self._ended & ~which
+        self._returns.begin(which)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
@@ -135,21 +141,30 @@ class VIMEVector(VectorWrapper[Any, Any, Any]):
         assert self._last is not None, "Gymnasium's order: reset, then step"
         before, self._last = self._last, self.bonus.observations.many(observations)
         reset, self._ended = self._ended, terminated | truncated
+        every, raw, paid = np.ones(self.num_envs, bool), np.zeros(self.num_envs), np.zeros(self.num_envs)
         if not self.training:
-            self._returns = Sums(2, self.num_envs)
-            return observations, rewards, terminated, truncated, infos
+            self._returns.begin(every)
+            told = _told(np.asarray(rewards, float), paid, raw)
+            return observations, rewards, terminated, truncated, _with(infos, told, every)
         following = self._last.copy()
         for i in np.flatnonzero(infos.get("_final_obs", np.zeros(self.num_envs, bool))):
             following[i] = self.bonus.observations.one(infos["final_obs"][i])[0]
-        real = ~reset if self._mode == AutoresetMode.NEXT_STEP else np.ones(self.num_envs, bool)
+        real = ~reset if self._mode == AutoresetMode.NEXT_STEP else every
         taken = Transitions(before[real], self.bonus.actions.many(actions)[real], following[real])
         found = self.bonus.step(taken) if real.any() else Reward(np.zeros(0), np.zeros(0))
-        raw, scaled = np.zeros(self.num_envs), np.zeros(self.num_envs)
-        raw[real], scaled[real] = found
-        for key, value in zip(KEYS, (np.asarray(rewards, float), raw, scaled), strict=True):
-            infos = infos | {key: value, f"_{key}": np.ones(self.num_envs, bool)}
-        sums = self._returns.add(np.stack([rewards, scaled]), self._ended)
+        raw[real], paid[real] = found
+        infos = _with(infos, _told(np.asarray(rewards, float), paid, raw), every)
+        sums = self._returns.add(np.stack([rewards, paid]), self._ended)
         if self._ended.any():
-            for key, total in zip(RETURNS, sums, strict=True):
-                infos = infos | {key: np.where(self._ended, total, 0.0), f"_{key}": self._ended}
-        return observations, rewards + scaled, terminated, truncated, infos
+            sums = np.where(self._ended, sums, 0.0)
+            infos = _with(infos, dict(zip(RETURNS, sums, strict=True)), self._ended)
+        return observations, rewards + paid, terminated, truncated, infos
+
+
+def _told(extrinsic: Any, paid: Any, raw: Any) -> dict[str, Any]:
+    return dict(zip(KEYS, (extrinsic, paid, raw), strict=True))
+
+
+def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:
+    """Values of the copies `where`, as vector environments tell them."""
+    return infos | values | {f"_{key}": where for key in values}

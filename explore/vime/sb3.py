@@ -12,14 +12,13 @@ bonus: `make_vec_env` does so; for `VIME` around a single environment, `monitore
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.buffers import ReplayBuffer, RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import is_wrapped
@@ -27,66 +26,15 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stable_baselines3.common.utils import obs_as_tensor
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+from torch import Tensor
 
 from explore.errors import InputError
+from explore.vime.batched import BatchedVecEnv as BatchedVecEnv
 from explore.vime.env_wrappers import KEYS, RETURNS, VIME, Sums
 from explore.vime.reward import IntrinsicReward, RolloutBonus, Transitions
 from explore.vime.spaces import Array
-
-
-class BatchedVecEnv(VecEnv):
-    """A `gymnasium.vector.VectorEnv` as stable-baselines3 takes it.
-
-    Args:
-        env: in autoreset mode SAME_STEP, the one that stable-baselines3 has.
-
-    Raises:
-        InputError: for another mode.
-    """
-
-    def __init__(self, env: VectorEnv[Any, Any, Any]):
-        if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
-            raise InputError("stable-baselines3 resets in the same step; make the environment with SAME_STEP autoreset")
-        self.env = env
-        self._actions: Array | None = None
-        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
-
-    def reset(self) -> Any:
-        seeds = self._seeds if any(seed is not None for seed in self._seeds) else None
-        observations, _ = self.env.reset(seed=cast(Any, seeds))
-        self._reset_seeds()
-        return observations
-
-    def step_async(self, actions: Array) -> None:
-        self._actions = actions
-
-    def step_wait(self) -> Any:
-        observations, rewards, terminated, truncated, found = self.env.step(self._actions)
-        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        ended = terminated | truncated
-        for i in np.flatnonzero(ended):
-            infos[i]["terminal_observation"] = found["final_obs"][i]
-            infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
-        return observations, rewards.astype(np.float32), ended, infos
-
-    def close(self) -> None:
-        self.env.close()
-
-    def get_images(self) -> Sequence[Array | None]:
-        return cast(Sequence[Array | None], self.env.render() or [None] * self.num_envs)
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        return [getattr(self.env, attr_name) for _ in self._get_indices(indices)]
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        setattr(self.env, attr_name, value)
-
-    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError("the environments are one object; call its methods on `env`")
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        return [False for _ in self._get_indices(indices)]
 
 
 class Episodes(Sums):
@@ -148,10 +96,11 @@ class VIMEVecEnv(VecEnvWrapper):
         before, self._last = self._last, self.bonus.observations.many(observations)
         if not self.training:
             self._returns = Sums(2, self.num_envs)
-            return observations, rewards, dones, infos
-        following = _following(self.bonus, self._last, infos)
+            own = [dict(zip(KEYS, (float(reward), 0.0, 0.0), strict=True)) for reward in rewards]
+            return observations, rewards, dones, [info | told for info, told in zip(infos, own, strict=True)]
+        following = _following(self.bonus, self._last, _last_observations(infos))
         found = self.bonus.step(Transitions(before, self.bonus.actions.many(self._actions), following))
-        shown = zip(rewards.tolist(), found.raw.tolist(), found.scaled.tolist(), strict=True)
+        shown = zip(rewards.tolist(), found.scaled.tolist(), found.raw.tolist(), strict=True)
         infos = [info | dict(zip(KEYS, values, strict=True)) for info, values in zip(infos, shown, strict=True)]
         sums = self._returns.add(np.stack([rewards, found.scaled]), dones)
         for i in np.flatnonzero(dones):
@@ -192,10 +141,37 @@ class VIMECallback(BaseCallback):
             raise InputError(
                 f"VIMECallback is for on-policy algorithms; for {type(self.model).__name__} use VIMEReplayBuffer"
             )
-        env = self.training_env
+        env, normalise = self.training_env, self.model.get_vec_normalize_env()
+        if normalise is not None and normalise.observation_space != env.observation_space:
+            raise InputError(
+                f"{type(env).__name__} around VecNormalize changes the observations, of which VecNormalize keeps the "
+                "raw ones; put VecNormalize around it"
+            )
         if not hasattr(self, "bonus"):
-            self.bonus = IntrinsicReward(env.observation_space, env.action_space, **self._settings)
+            space = env.observation_space if normalise is None else normalise.venv.observation_space
+            self.bonus = IntrinsicReward(space, env.action_space, **self._settings)
         self._extrinsic, self._intrinsic = Episodes(env.num_envs), Episodes(env.num_envs)
+        self._ends: dict[int, Any] = {}  # raw last observations of the episodes that the last step has ended
+
+    def _on_training_start(self) -> None:
+        normalise = self.model.get_vec_normalize_env()
+        if normalise is None:
+            return
+        inner = normalise.venv.step_wait
+
+        def step_wait() -> Any:
+            # VecNormalize clips last observations and keeps none; another wrapper would part it from those that
+            # EvalCallback compares it with.
+            found = inner()
+            self._ends = _last_observations(found[3])
+            return found
+
+        normalise.venv.step_wait = step_wait  # type: ignore[method-assign]
+
+    def _on_training_end(self) -> None:
+        normalise = self.model.get_vec_normalize_env()
+        if normalise is not None:
+            vars(normalise.venv).pop("step_wait", None)
 
     def _on_rollout_start(self) -> None:
         self._steps: list[tuple[Array, ...]] = []
@@ -204,7 +180,8 @@ class VIMECallback(BaseCallback):
     def _on_step(self) -> bool:
         normalise, dones = self.model.get_vec_normalize_env(), self.locals["dones"]
         before, self._last = self._last, self._raw(self.locals["new_obs"])
-        following = _following(self.bonus, self._last, self.locals["infos"], normalise)
+        ends = _last_observations(self.locals["infos"]) if normalise is None else self._ends
+        following = _following(self.bonus, self._last, ends)
         # Algorithms of discrete actions alone clip none.
         actions = self.bonus.actions.many(self.locals.get("clipped_actions", self.locals["actions"]))
         self._steps.append((before, actions, following, dones.copy()))
@@ -216,6 +193,19 @@ class VIMECallback(BaseCallback):
         normalise = self.model.get_vec_normalize_env()
         return self.bonus.observations.many(normalise.get_original_obs() if normalise else observations)
 
+    def _last_values(self) -> Tensor:
+        """What the critic says of the observations that follow the rollout.
+
+        Algorithms of sb3_contrib do not tell callbacks.
+        """
+        policy: Any = self.model.policy
+        observations = obs_as_tensor(self.locals["new_obs"], self.model.device)
+        with torch.no_grad():
+            if "lstm_states" not in self.locals:
+                return cast(Tensor, policy.predict_values(observations))
+            starts = torch.tensor(self.locals["dones"], dtype=torch.float32, device=self.model.device)
+            return cast(Tensor, policy.predict_values(observations, self.locals["lstm_states"].vf, starts))
+
     def _on_rollout_end(self) -> None:
         observations, actions, following, dones = (np.stack(part) for part in zip(*self._steps, strict=True))
         found = self.bonus.batch(
@@ -224,7 +214,7 @@ class VIMECallback(BaseCallback):
         scaled = found.scaled.reshape(dones.shape)
         buffer: RolloutBuffer = self.locals["rollout_buffer"]
         buffer.rewards += scaled.astype(buffer.rewards.dtype)
-        buffer.compute_returns_and_advantage(last_values=self.locals["values"], dones=self.locals["dones"])
+        buffer.compute_returns_and_advantage(last_values=self._last_values(), dones=self.locals["dones"])
         for values, ended in zip(scaled, dones, strict=True):
             self._intrinsic.add(values, ended)
         self._extrinsic.record(self.logger, "rollout/ep_extrinsic_mean")
@@ -334,14 +324,13 @@ def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
     return VIME(made if is_wrapped(made, Monitor) else Monitor(made), **settings)
 
 
-def _following(
-    bonus: RolloutBonus, current: Array, infos: Sequence[dict[str, Any]], normalise: VecNormalize | None = None
-) -> Array:
+def _last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
+    return {i: info["terminal_observation"] for i, info in enumerate(infos) if "terminal_observation" in info}
+
+
+def _following(bonus: RolloutBonus, current: Array, ends: Mapping[int, Any]) -> Array:
     """The true next observations as vectors: where an episode has ended its last one, not the first of the next."""
     following = current.copy()
-    for i, info in enumerate(infos):
-        if "terminal_observation" in info:
-            last = info["terminal_observation"]
-            last = last if normalise is None else normalise.unnormalize_obs(last)
-            following[i] = bonus.observations.one(last)[0]
+    for i, last in ends.items():
+        following[i] = bonus.observations.one(last)[0]
     return following

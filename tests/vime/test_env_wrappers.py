@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from explore.envs import ENVS
 from explore.vime import VIME, VIMEVector
+from explore.vime.env_wrappers import KEYS, RETURNS
 
 FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "interval": 20, "hidden": (4,), "capacity": 1000}
 CHAIN = "explore/Chain-v0"
@@ -46,9 +47,9 @@ def test_gymnasiums_checker(name):
 def test_the_bonus_is_added_and_told():
     paid = 0.0
     for i, (reward, _, info) in enumerate(walk(VIME(gym.make("explore/SparseCartPoleSwingup-v0"), eta=0.5, **FEW), 60)):
-        assert reward == info["extrinsic_reward"] + info["scaled_intrinsic_reward"]
-        assert info["intrinsic_reward"] >= 0 and (i >= 20 or reward == info["extrinsic_reward"])
-        paid += info["scaled_intrinsic_reward"]
+        assert reward == info["extrinsic_reward"] + info["intrinsic_reward"]
+        assert info["intrinsic_raw"] >= 0 and (i >= 20 or reward == info["extrinsic_reward"])
+        paid += info["intrinsic_reward"]
     assert paid > 0
 
 
@@ -74,7 +75,13 @@ def test_the_first_reset_seeds_the_bonus():
 def test_evaluation_learns_nothing_and_pays_nothing():
     env = VIME(gym.make("explore/SparseCartPoleSwingup-v0"), **FEW)
     env.training = False
-    assert not any("intrinsic_reward" in info or reward for reward, _, info in walk(env, 30))
+    for reward, _, info in walk(env, 30):
+        assert {key: info[key] for key in KEYS} == {
+            "extrinsic_reward": reward,
+            "intrinsic_reward": 0,
+            "intrinsic_raw": 0,
+        }
+        assert not reward
     assert env.bonus.replay.seen == 0
 
 
@@ -86,7 +93,7 @@ def test_no_transition_crosses_the_end_of_an_episode(mode):
     for _ in range(60):
         rewards, terminated, truncated, infos = env.step(env.action_space.sample())[1:]
         ended = terminated | truncated
-        np.testing.assert_allclose(rewards, infos["extrinsic_reward"] + infos["scaled_intrinsic_reward"])
+        np.testing.assert_allclose(rewards, infos["extrinsic_reward"] + infos["intrinsic_reward"])
         if mode == AutoresetMode.DISABLED and ended.any():
             env.reset(options={"reset_mask": ended})
     assert is_a_step(env.bonus.replay)
@@ -127,7 +134,8 @@ def test_a_batch_in_evaluation_passes_through():
     env.reset(seed=0)
     for _ in range(30):
         rewards, infos = env.step(env.action_space.sample())[1::3]
-    assert not rewards.any() and not infos and env.bonus.replay.seen == 0
+    assert infos.keys() == {*KEYS, *(f"_{key}" for key in KEYS)}
+    assert not rewards.any() and not any(infos[key].any() for key in KEYS) and env.bonus.replay.seen == 0
 
 
 def test_a_restored_bonus_outlives_the_first_seed():
@@ -188,7 +196,7 @@ def test_the_last_step_of_an_episode_tells_its_sums(mode):
     for _ in range(60):
         terminated, truncated, info = env.step(env.action_space.sample())[2:]
         ended = np.broadcast_to(terminated | truncated, 3)
-        own, paid = own + info["extrinsic_reward"], paid + info["scaled_intrinsic_reward"]
+        own, paid = own + info["extrinsic_reward"], paid + info["intrinsic_reward"]
         assert ("intrinsic_return" in info) == ended.any()
         if ended.any():
             np.testing.assert_allclose(np.broadcast_to(info["extrinsic_return"], 3)[ended], own[ended])
@@ -200,6 +208,33 @@ def test_the_last_step_of_an_episode_tells_its_sums(mode):
                 env.reset(options={"reset_mask": ended})
         own, paid = np.where(ended, 0, own), np.where(ended, 0, paid)
     assert told > 20
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_copies_that_are_reset_apart_have_sums_of_their_own(early):
+    """Without autoreset copies end at different steps, and any may be reset before its end."""
+
+    def make(limit):
+        return lambda: gym.wrappers.TimeLimit(gym.make(CHAIN).unwrapped, limit)
+
+    env: Any = VIMEVector(SyncVectorEnv([make(n) for n in (3, 5, 7)], autoreset_mode=AutoresetMode.DISABLED), **FEW)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    sums, told = np.zeros((2, 3)), 0
+    for i in range(80):
+        terminated, truncated, info = env.step(env.action_space.sample())[2:]
+        ended = terminated | truncated
+        sums += [info["extrinsic_reward"], info["intrinsic_reward"]]
+        assert all((key in info) == ended.any() for key in RETURNS)
+        for key, values in zip(RETURNS, sums, strict=True):
+            if ended.any():
+                np.testing.assert_allclose(info[key][ended], values[ended])
+                told += int((values[ended] > 0).sum())
+        fresh = ended | (early & (np.arange(3) == i % 9))
+        sums[:, fresh] = 0
+        if fresh.any():
+            env.reset(options={"reset_mask": fresh})
+    assert told > 40
 
 
 class Nested(gym.Env):

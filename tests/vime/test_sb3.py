@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
-from sb3_contrib import TRPO
+from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common import env_checker
-from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from explore.envs import ENVS
 from explore.errors import InputError
 from explore.vime import VIME, sb3
+from explore.vime.env_wrappers import KEYS
 
 FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "hidden": (4,), "capacity": 1000}
 POLE = "explore/SparseCartPoleSwingup-v0"
@@ -33,8 +34,8 @@ def chain(limit=5):
     return gym.wrappers.TimeLimit(gym.make("explore/Chain-v0").unwrapped, limit)
 
 
-def small(env, cls: Any = PPO, **settings):
-    return cls("MlpPolicy", env, n_steps=16, batch_size=16, seed=0, device="cpu", **settings)
+def small(env, cls: Any = PPO, policy="MlpPolicy", **settings):
+    return cls(policy, env, n_steps=16, batch_size=16, seed=0, device="cpu", **settings)
 
 
 @pytest.mark.filterwarnings("ignore:Your observation .* has an unconventional shape")
@@ -98,6 +99,58 @@ class Logged(BaseCallback):
 
     def _on_rollout_end(self):
         self.values |= self.logger.name_to_value
+
+
+class Choices(gym.Env):
+    """Actions of which every other one is forbidden; episodes of seven steps end and are cut off in turns."""
+
+    observation_space = gym.spaces.Box(-5, 5, (2,))
+    action_space = gym.spaces.Discrete(4)
+    episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episodes += 1
+        self.place, self.time = self.np_random.normal(size=2), 0
+        return self.place.astype(np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        self.place = 0.9 * self.place + np.array([action - 1.5, self.time]) / 7
+        ended, cut = self.time == 7, self.episodes % 2 == 0
+        return self.place.astype(np.float32), float(self.place[0]), ended and not cut, ended and cut, {}
+
+    def action_masks(self):
+        return np.arange(4) % 2 == self.time % 2
+
+
+@pytest.mark.parametrize("cls", [PPO, TRPO, MaskablePPO, RecurrentPPO])
+def test_returns_are_those_that_the_algorithm_computes_from_paid_rewards(cls):
+    """Its own, of the rewards without a bonus, and the discounted bonus: what the critic says does not change."""
+
+    class Given(sb3.VIMECallback):
+        """Has the algorithm's own returns and advantages when the bonus comes."""
+
+        def _on_rollout_end(self):
+            buffer = self.locals["rollout_buffer"]
+            self.own, rewards = (buffer.returns.copy(), buffer.advantages.copy()), buffer.rewards.copy()
+            super()._on_rollout_end()
+            self.paid = buffer.rewards - rewards
+            self.starts, self.found = buffer.episode_starts.copy(), (buffer.returns.copy(), buffer.advantages.copy())
+
+    callback = Given(eta=0.3, **FEW)
+    policy = "MlpLstmPolicy" if cls is RecurrentPPO else "MlpPolicy"
+    model = small(make_vec_env(Choices, 3), cls, policy, gamma=0.9, gae_lambda=0.8)
+    for rollouts in (1, 2):
+        model.learn(16 * 3, callback, reset_num_timesteps=False)
+        assert callback.paid.any() == (rollouts == 2)
+        bonus, total = np.zeros((16, 3)), np.zeros(3)
+        for t in reversed(range(16)):
+            goes_on = 0 if t == 15 else 1 - callback.starts[t + 1]
+            total = callback.paid[t] + 0.9 * 0.8 * goes_on * total
+            bonus[t] = total
+        for own, found in zip(callback.own, callback.found, strict=True):
+            np.testing.assert_allclose(found, own + bonus, atol=2e-6)
 
 
 @pytest.mark.parametrize("cls", [PPO, TRPO])
@@ -180,10 +233,12 @@ def test_a_vector_wrapper_pays_every_step_and_not_in_evaluation():
     for _ in range(20):
         _, rewards, dones, infos = env.step(np.zeros((3, 1), np.float32))
         paid.append(rewards)
-        assert [i["extrinsic_reward"] + i["scaled_intrinsic_reward"] for i in infos] == pytest.approx(rewards)
+        assert [i["extrinsic_reward"] + i["intrinsic_reward"] for i in infos] == pytest.approx(rewards)
     assert not np.any(paid[:5]) and np.all(paid[5:]) and env.bonus.replay.seen == 60
     env.training = False
-    assert not env.step(np.zeros((3, 1), np.float32))[1].any() and env.bonus.replay.seen == 60
+    _, rewards, _, infos = env.step(np.zeros((3, 1), np.float32))
+    assert not rewards.any() and env.bonus.replay.seen == 60
+    assert [{key: info[key] for key in KEYS} for info in infos] == [dict.fromkeys(KEYS, 0.0)] * 3
 
 
 def test_terminal_observations_are_the_ones_learnt():
@@ -209,6 +264,44 @@ def test_beside_vecnormalize_the_model_sees_the_raw_observations():
     for t in range(31):
         if (t + 1) % 10:  # no episode ended with step t
             assert torch.equal(before[t + 1], after[t])
+
+
+def test_last_observations_are_learnt_as_they_were_before_vecnormalize_clips():
+    class Jump(gym.Env):
+        """Stays near 0, and ends far away."""
+
+        observation_space, action_space = gym.spaces.Box(-1e6, 1e6, (1,)), gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.time = 0
+            return self.np_random.normal(size=1).astype(np.float32), {}
+
+        def step(self, action):
+            self.time += 1
+            last = self.time == 8
+            place = np.array([1000 + action], np.float32) if last else self.np_random.normal(size=1).astype(np.float32)
+            return place, 0.0, last, False, {}
+
+    callback = sb3.VIMECallback(**FEW)
+    env = VecNormalize(make_vec_env(Jump, 2), clip_obs=3.0)
+    # EvalCallback compares its chain of wrappers with that of the training.
+    evaluation = EvalCallback(VecNormalize(make_vec_env(Jump, 2), training=False), eval_freq=16, verbose=0)
+    small(env).learn(32 * 2, [callback, evaluation])
+    replay = callback.bonus.replay
+    far = replay.next[:, 0] > 100
+    assert len(replay) == 64 and int(far.sum()) == 8
+    np.testing.assert_array_equal(replay.next[far, 0], 1000 + replay.inputs[far, 2].numpy())
+    assert "step_wait" not in vars(env.venv)
+
+
+def test_observations_changed_outside_of_vecnormalize_are_refused():
+    stacked = VecFrameStack(VecNormalize(make_vec_env(chain, 2)), 2)
+    with pytest.raises(InputError, match="VecFrameStack around VecNormalize.*put VecNormalize around it"):
+        small(stacked).learn(32, sb3.VIMECallback(**FEW))
+    callback = sb3.VIMECallback(**FEW)
+    small(VecNormalize(VecFrameStack(make_vec_env(chain, 2), 2))).learn(64, callback)
+    assert len(callback.bonus.replay) == 64
 
 
 def test_returns_beside_normalised_rewards_are_the_environments():

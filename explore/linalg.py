@@ -50,6 +50,11 @@ def eigh(
     return values, vectors, ok
 
 
+def over(values: float | Float[Tensor, " R"], like: Tensor) -> float | Tensor:
+    """A number, or one for each replica in a shape that goes with `like` [R, ...], and in its precision."""
+    return values.to(like).view(-1, *[1] * (like.dim() - 1)) if isinstance(values, Tensor) else values
+
+
 def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:
     """Each row times its replica's matrix; what an einsum does, in a third of its small operations."""
     return torch.bmm(rows.flatten(1, 3), matrix).unflatten(1, rows.shape[1:4])

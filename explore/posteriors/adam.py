@@ -6,8 +6,10 @@ import math
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
+from explore.linalg import over
 from explore.shapes import Taps, Weights
 
 Tensors = tuple[Tensor, ...]
@@ -40,15 +42,20 @@ def start(parameters: Tensors) -> Moving:
     return Moving(tuple(map(torch.zeros_like, parameters)), tuple(map(torch.zeros_like, parameters)))
 
 
-def descend(parameters: Tensors, gradients: Tensors, moving: Moving, lr: float, step: int) -> tuple[Tensors, Moving]:
-    """One step against the gradients; `step` counts from 1."""
+def descend(
+    parameters: Tensors, gradients: Tensors, moving: Moving, lr: float, step: int | Int[Tensor, " R"]
+) -> tuple[Tensors, Moving]:
+    """One step against the gradients; `step` counts from 1, for all replicas or for each."""
     first = tuple(torch.lerp(g, m, BETA1) for m, g in zip(moving.first, gradients, strict=True))
     second = tuple(
         torch.addcmul(BETA2 * v, g, g, value=1 - BETA2) for v, g in zip(moving.second, gradients, strict=True)
     )
-    size, floor = lr * math.sqrt(1 - BETA2**step) / (1 - BETA1**step), EPSILON * math.sqrt(1 - BETA2**step)
+    count = step.double() if isinstance(step, Tensor) else step
+    root = (1 - BETA2**count) ** 0.5
+    size, floor = lr * root / (1 - BETA1**count), EPSILON * root
     new = tuple(
-        torch.addcdiv(p, m, v.sqrt() + floor, value=-size) for p, m, v in zip(parameters, first, second, strict=True)
+        torch.addcdiv(p, over(size, m) * m, v.sqrt() + over(floor, v), value=-1)
+        for p, m, v in zip(parameters, first, second, strict=True)
     )
     return new, Moving(first, second)
 

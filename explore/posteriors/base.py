@@ -32,6 +32,7 @@ class Common(NamedTuple):
     noise: Phi  # the likelihood's own posterior
     alive: Bool[Tensor, " R"]  # a replica that failed is frozen at its last good state
     step: Int[Tensor, ""]  # updates so far; on the CPU, so that reading it never waits for a device
+    taken: Int[Tensor, " R"]  # how many of them each replica took: some posteriors reject steps
     n_data: Float[Tensor, ""]  # N: how many examples the posterior stands for; on the CPU
     norms: NormState  # batch normalisations
 
@@ -158,6 +159,7 @@ def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, member
         noise=posterior.likelihood.init(replicas, rng),
         alive=torch.ones(replicas, dtype=torch.bool, device=rng.device),
         step=torch.tensor(0),
+        taken=torch.zeros(replicas, dtype=torch.long, device=rng.device),
         n_data=torch.tensor(float(n_data), dtype=torch.float64),
         norms=start_norms(posterior.net, posterior.batch_norm, replicas, members, rng),
     )
@@ -173,23 +175,25 @@ def advance(
 ) -> Common:
     """The shared part after one more update: noise and normalisations have seen the batch, and the step is counted."""
     noise = posterior.likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight)
-    step = shared.step + 1
-    count = (out.shape[1], out.shape[2])
-    moved = advance_norms(shared.norms, posterior.net, norms, count, posterior.batch_norm_lr, int(step))
-    return shared._replace(noise=noise, step=step, norms=moved)
+    taken, count = shared.taken + 1, (out.shape[1], out.shape[2])
+    moved = advance_norms(shared.norms, posterior.net, norms, count, posterior.batch_norm_lr, taken)
+    return shared._replace(noise=noise, step=shared.step + 1, taken=taken, norms=moved)
 
 
-def settle(new: State, old: State, means: tuple[Tensor, ...], ok: Tensor | None = None) -> State:
+def settle(new: State, old: State, ok: Tensor | None = None) -> State:
     """`new`, but with every replica that failed frozen at `old` and marked as not alive.
+
+    A replica has failed where any number of its state is not finite.
 
     Args:
         new: the state after a step.
         old: the state before it.
-        means: tensors [R, ...] of the new state in which a failure shows as a value that is not finite.
         ok: [R] bool, what else decides.
     """
     alive = old.common.alive if ok is None else old.common.alive & ok
+    before = {id(leaf) for _, leaf in tree.leaves(old)}
+    changed = [t for _, t in tree.leaves(new) if t.dim() and t.is_floating_point() and id(t) not in before]
     # A sum over all tells as much as a test of each, in fewer small operations.
-    alive = alive & torch.stack([m.flatten(1).sum(1) for m in means]).sum(0).isfinite()
+    alive = alive & torch.stack([t.reshape(len(t), -1).sum(1) for t in changed]).sum(0).isfinite()
     kept = tree.where(alive, new, old)
     return kept._replace(common=kept.common._replace(alive=alive))

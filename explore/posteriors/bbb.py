@@ -83,7 +83,7 @@ class BBB(GaussianPosterior):
         taps = tuple(NormTaps(s, -count * g[:, :, :2]) for s, g in zip(statistics, gradients[2 * half :], strict=True))
         shared = advance(shared, self, out.detach(), y, taps, self.kl_weight)
         new = BBBState(shared, values[:half], values[half:], moving)
-        return settle(new, state, values), {"nll": nll.detach()}
+        return settle(new, state), {"nll": nll.detach()}
 
     def gaussian(self, state: BBBState) -> tuple[Means, Blocks, float]:
         return state.mean, Blocks(tuple(Diagonal(F.softplus(r) ** -2) for r in state.rho)), 1.0

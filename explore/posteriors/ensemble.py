@@ -51,7 +51,7 @@ class Ensemble(Predictive):
         weights, moving = adam.descend(state.weights, gradients, state.moving, self.lr * adam.cosine(progress), step)
         shared = advance(shared, self, out, y, taps.norms, 1.0)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(EnsembleState(shared, weights, moving), state, weights), info
+        return settle(EnsembleState(shared, weights, moving), state), info
 
     def sample(self, state: EnsembleState, n: int, rng: Rng) -> Weights:
         """The members, at most n of them; nothing is drawn."""

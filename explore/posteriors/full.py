@@ -24,9 +24,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.errors import InputError
-from explore.linalg import inverse_root
+from explore.linalg import inverse_root, over
 from explore.posteriors.natural import NaturalGradient
-from explore.posteriors.structures import Damping, dense_eigenvalues, example_gradients, over_matrices
+from explore.posteriors.structures import Damping, dense_eigenvalues, example_gradients
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -118,7 +118,7 @@ class Dense:
 
     def factor(self, fisher: Float[Tensor, "R W W"], damping: Damping) -> tuple[DenseFactor, Bool[Tensor, " R"]]:
         eye = torch.eye(fisher.shape[1], dtype=fisher.dtype, device=fisher.device)
-        root, ok = inverse_root(fisher + over_matrices(damping) * eye)
+        root, ok = inverse_root(fisher + over(damping, fisher) * eye)
         return DenseFactor(tuple(x.contiguous() for x in unflatten(root, self.shapes))), ok
 
 

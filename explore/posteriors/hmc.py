@@ -41,7 +41,7 @@ class HMCState(NamedTuple):
     common: Common
     weights: Weights  # the last draws
     log_joint: Float[Tensor, "R S"]  # log p(D, w) of each, up to a constant
-    rates: Float[Tensor, "R S"] | None  # b(w) of each, infinite before there are data; None where no noise is unknown
+    scales: Float[Tensor, "R S"] | None  # 1 / b(w) of each, 0 before there are data; None where no noise is unknown
     chains: tuple[Tensor, ...]  # NumPyro's own state of every chain, [R, C, ...]
 
 
@@ -80,8 +80,8 @@ class HMC(Predictive):
         vector = math.sqrt(self.prior_variance) * rng.normal(replicas, self.chains * self.draws, self.net.weights)
         chains = _sampler(self).start(vector[:, : self.chains])
         log_joint = -vector.square().sum(2) / (2 * self.prior_variance)
-        rates = torch.full_like(log_joint, torch.inf) if self._unknown_noise else None
-        return HMCState(shared, unflatten(vector, self.net.shapes), log_joint, rates, chains)
+        scales = torch.zeros_like(log_joint) if self._unknown_noise else None
+        return HMCState(shared, unflatten(vector, self.net.shapes), log_joint, scales, chains)
 
     def update(self, state: HMCState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[HMCState, Info]:
         shared, y = state.common, batch.y.unsqueeze(1)
@@ -98,21 +98,21 @@ class HMC(Predictive):
 
         weights = tuple(keep(old, new) for old, new in zip(state.weights, drawn, strict=True))
         log_joint = keep(state.log_joint, -moved.potential)
-        noise, rates = shared.noise, state.rates
-        if rates is not None:
+        noise, scales = shared.noise, state.scales
+        if scales is not None:
             half = 0.5 * copies * (y - out).square().sum((2, 3))
-            rates = keep(rates, self.likelihood.prior_rate + half)  # type: ignore[attr-defined]
-            noise = _mixture(self.likelihood.prior_shape + 0.5 * copies * y[0].numel(), rates)  # type: ignore[attr-defined]
+            scales = keep(scales, 1 / (self.likelihood.prior_rate + half))  # type: ignore[attr-defined]
+            noise = _mixture(self.likelihood.prior_shape + 0.5 * copies * y[0].numel(), scales)  # type: ignore[attr-defined]
 
-        shared = shared._replace(noise=noise, step=shared.step + 1)
+        shared = shared._replace(noise=noise, step=shared.step + 1, taken=shared.taken + 1)
         info = {
             "nll": -self.likelihood.log_prob(self.likelihood.expected(noise), out, y).mean((1, 2)),
             "r_hat": split_r_hat(log_joint.unflatten(1, (self.draws, self.chains))),
             "acceptance": moved.acceptance,
             "divergent": moved.divergent,
         }
-        new = HMCState(shared, weights, log_joint, rates, chains)
-        return settle(new, state, (moved.potential,)), info
+        new = HMCState(shared, weights, log_joint, scales, chains)
+        return settle(new, state), info
 
     def sample(self, state: HMCState, n: int, rng: Rng) -> Weights:
         """The draws kept or n of them, each at most once; nothing is drawn anew."""
@@ -138,13 +138,13 @@ def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
     return ((half - 1) / half + parts.mean(1).var(1) / within).sqrt()
 
 
-def _mixture(shape: float, rates: Float[Tensor, "R S"]) -> Gamma:
-    """The Gamma distribution with mean and variance of the mixture over s of Gamma(shape, rates_s), rates_s finite."""
-    known = rates.isfinite().to(rates)
+def _mixture(shape: float, scales: Float[Tensor, "R S"]) -> Gamma:
+    """The Gamma distribution with mean and variance of the mixture over s of Gamma(shape, 1 / scale_s), scale_s > 0."""
+    known = (scales > 0).to(scales)
     share = known / known.sum(1, keepdim=True)
-    inverse = (share / rates).sum(1)
-    spread = (share * (1 / rates - inverse.unsqueeze(1)).square()).sum(1)
-    mean, variance = shape * inverse, shape * inverse.square() + shape * (shape + 1) * spread
+    scale = (share * scales).sum(1)
+    spread = (share * (scales - scale.unsqueeze(1)).square()).sum(1)
+    mean, variance = shape * scale, shape * scale.square() + shape * (shape + 1) * spread
     return Gamma(mean.square() / variance, mean / variance)
 
 

@@ -64,7 +64,7 @@ class MAP(Predictive):
             moving = state.moving._replace(first=velocity)
         shared = advance(shared, self, out, y, taps.norms, 1.0)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(MAPState(shared, weights, moving), state, weights), info
+        return settle(MAPState(shared, weights, moving), state), info
 
     def sample(self, state: MAPState, n: int, rng: Rng) -> Weights:
         """The one net; nothing is drawn."""

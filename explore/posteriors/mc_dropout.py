@@ -66,7 +66,7 @@ class MCDropout(Predictive):
         weights, moving = adam.descend(state.weights, gradients, state.moving, self.lr * adam.cosine(progress), step)
         shared = advance(shared, self, out, y, taps.norms, 1.0)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(MCDropoutState(shared, weights, moving), state, weights), info
+        return settle(MCDropoutState(shared, weights, moving), state), info
 
     def sample(self, state: MCDropoutState, n: int, rng: Rng) -> Weights:
         """Weights with rows of zeros."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore import tree
 from explore.likelihoods import Likelihood, Noise
+from explore.linalg import over
 from explore.nets import Pullback
 from explore.posteriors.base import Common, advance, common, settle
 from explore.posteriors.gaussian import GaussianPosterior
@@ -134,11 +135,11 @@ def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
     return torch.stack([(a * b).sum((1, 2)) for a, b in zip(u, v, strict=True)]).sum(0)
 
 
-def momentum(m: Means, gradient: Means, beta: float, step: int) -> tuple[Means, Means]:
-    """The moving average of a gradient, and its bias-corrected value (step counts from 1)."""
+def momentum(m: Means, gradient: Means, beta: float, step: int | Int[Tensor, " R"]) -> tuple[Means, Means]:
+    """The moving average of a gradient, and its bias-corrected value; `step` counts from 1, for all or for each."""
     new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
-    correction = 1 - beta**step
-    return new, tuple(x / correction for x in new)
+    correction = 1 - beta ** (step.double() if isinstance(step, Tensor) else step)
+    return new, tuple(x / over(correction, x) for x in new)
 
 
 def decay(progress: float, at: float, factor: float) -> float:
@@ -235,14 +236,14 @@ class NaturalGradient(NoisyGradients):
         if step % self.statistics_interval == 0:
             fisher = fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
             statistics = self.structure.observe(statistics, fisher, schedule, step)
-        sampling, step_factor, ok = state.sampling, state.step_factor, None
+        sampling, step_factor, ok = state.sampling, state.step_factor, shared.alive
         if step % self.factor_interval == 0:
             sampling, step_factor, ok = self._factor(statistics, state.damping, n_data)
 
-        gamma = self.kl_weight / (n_data * self.prior_variance)
+        gamma = self._gamma(n_data)
         gradient = mean_gradient(taps)
         regularised = regularised_gradient(gradient, weights, gamma)
-        average, corrected = momentum(state.momentum, regularised, self.momentum, step)
+        average, corrected = momentum(state.momentum, regularised, self.momentum, shared.taken + 1)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
         lr = self.lr * schedule
         direction = clipped(direction, corrected, lr, self.kl_clip)
@@ -261,18 +262,34 @@ class NaturalGradient(NoisyGradients):
             curvature = 2 * (linear - gained) + gamma * inner(step_taken, step_taken)
             damping, accepted = adapt(gamma + state.damping, curvature / inner(corrected, step_taken))
             accepted |= ~nll.isfinite()  # what no damping mends fails
-            new = tree.where(accepted, new, state)
-            new = new._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
-            ok = None if ok is None else ok | ~accepted
-        return settle(new, state, new.mean, ok), {"nll": nll, "damping": gamma + new.damping}
+            new, ok = self._judged(new, state, damping - gamma, accepted, ok)
+        return settle(new, state, ok), {"nll": nll, "damping": gamma + new.damping}
 
     def gaussian(self, state: NaturalState) -> tuple[Means, Factor, float]:
         return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)
 
     def _factor(self, statistics: Statistics, damping: Tensor, n_data: float) -> tuple[Factor, Factor, Tensor]:
-        gamma = self.kl_weight / (n_data * self.prior_variance)
+        gamma = self._gamma(n_data)
         sampling, ok = self.structure.factor(statistics, gamma)
-        if not bool(damping.any()):
+        raised = damping > 0
+        if not bool(raised.any()):
             return sampling, sampling, ok
         step_factor, ok_step = self.structure.factor(statistics, gamma + damping)
-        return sampling, step_factor, ok & ok_step
+        # Each replica's bits are the same whether or not another one's damping is raised.
+        return sampling, tree.where(raised, step_factor, sampling), ok & (ok_step | ~raised)
+
+    def _judged(
+        self, new: NaturalState, old: NaturalState, damping: Tensor, accepted: Tensor, ok: Tensor
+    ) -> tuple[NaturalState, Tensor]:
+        """The step, taken back where it was not accepted, with the damping for the next one; and which are well."""
+        new = tree.where(accepted, new, old)._replace(damping=damping.clamp_min(self.extrinsic_damping))
+        ok = ok | ~accepted
+        if bool(accepted.all()) or (int(new.common.step) + 1) % self.factor_interval == 0:
+            return new, ok
+        # Factors of the old damping would make the same step again, and damping would double without an end.
+        gamma = self._gamma(float(new.common.n_data))
+        renewed, ok_renewed = self.structure.factor(new.statistics, gamma + new.damping)
+        return new._replace(step_factor=tree.where(accepted, new.step_factor, renewed)), ok & (ok_renewed | accepted)
+
+    def _gamma(self, n_data: float) -> float:
+        return self.kl_weight / (n_data * self.prior_variance)

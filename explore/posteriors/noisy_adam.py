@@ -95,7 +95,7 @@ class NoisyAdam(natural.NoisyGradients):
 
         shared = advance(shared, self, out, y, taps.norms, self.kl_weight)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(NoisyAdamState(shared, mean, average, squares), state, (*mean, *squares)), info
+        return settle(NoisyAdamState(shared, mean, average, squares), state), info
 
     def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, float]:
         n_data = float(state.common.n_data)

@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.linalg import eigh
+from explore.linalg import eigh, over
 from explore.posteriors.kronecker import EigenFactor, rotate
 from explore.posteriors.natural import NaturalGradient
 from explore.posteriors.noisy_kfac import Kronecker, Moments
-from explore.posteriors.structures import Damping, PerLayer, mean_squares, over_matrices
+from explore.posteriors.structures import Damping, PerLayer, mean_squares
 from explore.rng import Rng
 from explore.shapes import Taps
 
@@ -64,7 +64,7 @@ class EigenKronecker:
         return q
 
     def factor(self, q: Eigen, damping: Damping) -> tuple[EigenFactor, Bool[Tensor, " R"]]:
-        return EigenFactor(q.inputs, q.outputs, q.scale + over_matrices(damping)), q.ok
+        return EigenFactor(q.inputs, q.outputs, q.scale + over(damping, q.scale)), q.ok
 
     def _basis(self, moments: Moments) -> Eigen:
         (la, qa, ok_a), (ls, qs, ok_s) = eigh(moments.inputs), eigh(moments.outputs)

@@ -22,10 +22,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.linalg import eigh, inverse_root
+from explore.linalg import eigh, inverse_root, over
 from explore.posteriors.kronecker import EigenFactor, KroneckerFactor
 from explore.posteriors.natural import NaturalGradient
-from explore.posteriors.structures import Damping, PerLayer, over_matrices
+from explore.posteriors.structures import Damping, PerLayer
 from explore.rng import Rng
 from explore.shapes import Taps
 
@@ -71,7 +71,7 @@ class Kronecker:
         if self.damping == "exact":
             (la, qa, ok_a), (ls, qs, ok_s) = eigh(moments.inputs), eigh(moments.outputs)
             eigenvalues = la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1)
-            return EigenFactor(qa, qs, eigenvalues + over_matrices(damping)), ok_a & ok_s
+            return EigenFactor(qa, qs, eigenvalues + over(damping, eigenvalues)), ok_a & ok_s
         a, s = damped(moments, damping)
         (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
         return KroneckerFactor(a, s), ok_a & ok_s
@@ -82,7 +82,7 @@ def damped(moments: Moments, damping: Damping) -> Moments:
     mean_a, mean_s = (m.diagonal(dim1=1, dim2=2).mean(1) for m in moments)
     pi = ((mean_a + 1e-8) / (mean_s + 1e-8)).sqrt()[:, None, None]
     eye_a, eye_s = (torch.eye(m.shape[1], dtype=m.dtype, device=m.device) for m in moments)
-    split = over_matrices(damping) ** 0.5
+    split = over(damping, moments.inputs) ** 0.5
     return Moments(moments.inputs + pi * split * eye_a, moments.outputs + split / pi * eye_s)
 
 

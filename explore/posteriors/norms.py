@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore.nets import Net
@@ -36,7 +36,7 @@ def expand_norms(norms: NormState, samples: int) -> tuple[Float[Tensor, "R S 4 _
 
 
 def advance_norms(
-    norms: NormState, net: Net, taps: tuple[NormTaps, ...], count: tuple[int, int], lr: float, step: int
+    norms: NormState, net: Net, taps: tuple[NormTaps, ...], count: tuple[int, int], lr: float, step: Int[Tensor, " R"]
 ) -> NormState:
     """After one pass in training mode.
 
@@ -48,7 +48,7 @@ def advance_norms(
         taps: of the log-likelihood.
         count: how many samples saw each example, and how many examples there were.
         lr: of Adam.
-        step: counts from 1.
+        step: of each replica; counts from 1.
     """
     values, gradients = [], []
     for v, t, norm in zip(norms.values, taps, net.norms, strict=True):

@@ -219,7 +219,7 @@ class Reparameterised(CoordinateGaussian):
         if step <= self.noise_start:
             shared = shared._replace(noise=state.common.noise)
         new = _with(state, values)._replace(common=shared, moving=moving)
-        return settle(new, state, values), {"nll": nll.detach()}
+        return settle(new, state), {"nll": nll.detach()}
 
     def sample(self, state: ReparamState, n: int, rng: Rng) -> tuple[Layer, ...]:
         drawn = self.sample_coordinates(state, n, rng)

@@ -111,7 +111,7 @@ class SLANG(natural.NoisyGradients):
         shared = advance(shared, self, out, y, taps.norms, self.kl_weight)
         new_state = SLANGState(shared, mean, average, precision)
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(new_state, state, (*mean, *columns, *diagonal), ok), info
+        return settle(new_state, state, ok), info
 
     def gaussian(self, state: SLANGState) -> tuple[Means, LowRankFactor, float]:
         return state.mean, state.precision, 1.0

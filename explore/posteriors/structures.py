@@ -181,11 +181,6 @@ class Diagonal(NamedTuple):
         return torch.diag_embed(self.precision.flatten(1))
 
 
-def over_matrices(damping: Damping) -> float | Float[Tensor, "R 1 1"]:
-    """A damping in a shape that goes with [R, n, m] matrices."""
-    return damping[:, None, None] if isinstance(damping, Tensor) else damping
-
-
 def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
     """E_s[g_b], each example's weight gradient averaged over samples."""
     return torch.einsum("rsbti,rsbto->rbio", taps.inputs, taps.grads) / taps.grads.shape[1]

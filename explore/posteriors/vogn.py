@@ -117,7 +117,7 @@ class VOGN(natural.NoisyGradients):
 
         shared = advance(shared, self, out, y, taps.norms, float(tempering))
         info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(VOGNState(shared, mean, average, squares, tempering), state, (*mean, *squares)), info
+        return settle(VOGNState(shared, mean, average, squares, tempering), state), info
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, float]:
         scale = float(state.tempering) / float(state.common.n_data)

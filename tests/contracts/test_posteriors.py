@@ -11,7 +11,7 @@ from explore import predict, registry, tree
 from explore.errors import InputError
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
-from explore.posteriors.base import Variational
+from explore.posteriors.base import Variational, settle
 from explore.posteriors.gaussian import GaussianPosterior
 from explore.rng import Rng
 from explore.shapes import Batch
@@ -225,6 +225,26 @@ def test_a_failed_replica_is_frozen_and_touches_no_other(name):
             assert torch.equal(a[1], old[1]), path
     # Dead is dead: good data do not revive it.
     assert not train(posterior, hurt, batch, draw(5)).common.alive[1]
+
+
+@every
+def test_a_replica_has_failed_wherever_in_its_state_a_number_is_not_finite(name):
+    posterior, state, _ = trained(name)
+    floats = [path for path, leaf in tree.leaves(state) if leaf.dim() and leaf.is_floating_point()]
+    assert floats
+    for broken in floats:
+        paths = iter([path for path, _ in tree.leaves(state)])
+
+        def spoil(leaf, broken=broken, paths=paths):
+            if next(paths) != broken:
+                return leaf
+            leaf = leaf.clone()
+            leaf[(1, *[-1] * (leaf.dim() - 1))] = torch.nan
+            return leaf
+
+        settled = settle(tree.map_tensors(spoil, state), state)
+        assert settled.common.alive.tolist() == [True, False, True], broken
+        assert all(leaf.isfinite().all() for _, leaf in tree.leaves(settled)), broken
 
 
 @every

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from explore import predict, registry
+from explore import predict, registry, tree
 from explore.fit import fit
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
@@ -125,6 +125,70 @@ def test_adaptive_damping_saves_a_fit_that_diverges_without():
     assert (error[False] > 100).all() and (error[True] < 1).all(), error
 
 
+def overshooting(net, x, y, **settings):
+    """A posterior of which the first step is far too long in replica 0 and short in the others, before that step."""
+    own: dict = {"lr": 0.05, "fisher": "exact", "statistics_interval": 10**9, "extrinsic_damping": 0.01}
+    posterior = registry.posterior("noisy-kfac", net, LIKELIHOOD, **own | settings)
+    return posterior, posterior.init(6, len(x), Rng(1, dtype=torch.float64)), Batch(x, y)
+
+
+# The Fisher matrix stays the identity, which is far too small for the first replica's inputs.
+UNEQUAL = X * torch.tensor([30.0, 0.1], dtype=torch.float64)[:, None, None]
+
+
+def test_a_step_taken_back_renews_the_factors_of_its_own_replica_alone():
+    posterior, state, batch = overshooting(NET, UNEQUAL, Y, factor_interval=50)
+    new, _ = posterior.update(state, batch, Rng(2, dtype=torch.float64))
+    assert new.common.taken.tolist() == [0, 1] and (new.damping > state.damping).tolist() == [True, False]
+    expected, _ = posterior.structure.factor(state.statistics, 1 / 6 + new.damping)
+    for (path, factor), (_, mine), (_, old) in zip(
+        *map(tree.leaves, (new.step_factor, expected, state.step_factor)), strict=True
+    ):
+        assert torch.equal(factor[0], mine[0]) and not torch.equal(factor[0], old[0]), path
+        assert torch.equal(factor[1], old[1]), path
+
+
+def test_damping_does_not_run_away_between_two_factorisations():
+    posterior, state, batch = overshooting(NET, UNEQUAL, Y, factor_interval=50)
+    found = []
+    for _ in range(49):
+        state, _ = posterior.update(state, batch, Rng(2, dtype=torch.float64))
+        found.append(state.damping)
+    once_taken = int(state.common.taken[0])
+    assert once_taken > 30 and torch.stack(found).max() < 2 ** (49 - once_taken)
+
+
+@pytest.mark.parametrize("policy", ["frozen", "adam"])
+def test_a_step_taken_back_leaves_no_trace_in_the_next_one(policy):
+    """But for the damping: moving averages count the steps that they saw."""
+    net = Net(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2)))
+    posterior, state, batch = overshooting(net, X, Y, lr=5.0, batch_norm=policy)
+    after, _ = posterior.update(state, batch, Rng(2, dtype=torch.float64))
+    assert after.common.taken.tolist() == [0, 0]
+    for _ in range(20):
+        fresh = state._replace(damping=after.damping)
+        one, two = (posterior.update(s, batch, Rng(3, dtype=torch.float64))[0] for s in (after, fresh))
+        for (path, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True):
+            assert path == "common.step" or torch.equal(a, b), path
+        if bool((one.common.taken > 0).all()):
+            return
+        after = one
+    raise AssertionError("no step was taken")
+
+
+@pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac", "full", "block-tridiagonal"])
+def test_damping_of_one_replica_leaves_the_others_as_they_are_bit_for_bit(name):
+    x, y, rng = X.float(), Y.float(), Rng(1)
+    posterior = registry.posterior(name, Net(mlp(2, [3], 2)), LIKELIHOOD, beta=0.1)
+    state = posterior.init(6, 2, rng)
+    state, _ = posterior.update(state, Batch(x, y), rng)
+    raised = state._replace(damping=state.damping + torch.tensor([0.3, 0.0]))
+    one, two = (posterior.update(s, Batch(x, y), Rng(2))[0] for s in (state, raised))
+    assert not torch.equal(one.mean[0][0], two.mean[0][0])
+    for (path, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True):
+        assert not a.dim() or torch.equal(a[1], b[1]), path
+
+
 @pytest.mark.parametrize("name", ["noisy-adam", "noisy-kfac", "noisy-ekfac", "full", "slang", "vogn"])
 def test_without_weight_noise_gradients_are_taken_at_the_mean(name):
     posterior = registry.posterior(name, NET, LIKELIHOOD, "paper", weight_noise=False)
@@ -159,6 +223,12 @@ def test_momentum_of_a_constant_gradient_is_that_gradient():
         average, corrected = natural.momentum(average, gradient, 0.9, step)
         torch.testing.assert_close(average[0], (1 - 0.9**step) * gradient[0])
         torch.testing.assert_close(corrected, gradient)
+
+
+def test_momentum_is_corrected_by_the_steps_of_each_replica():
+    m: Means = (torch.tensor([[[3.0, -2.0]], [[1.0, 4.0]]]),)
+    _, corrected = natural.momentum(m, m, 0.9, torch.tensor([1, 5]))
+    torch.testing.assert_close(corrected[0], m[0] / (1 - 0.9 ** torch.tensor([1.0, 5.0]))[:, None, None])
 
 
 def test_decay_is_one_until_its_point():

@@ -239,6 +239,7 @@ class NaturalGradient(NoisyGradients):
         sampling, step_factor, ok = state.sampling, state.step_factor, shared.alive
         if step % self.factor_interval == 0:
             sampling, step_factor, ok = self._factor(statistics, state.damping, n_data)
+        statistics = self.once_factored(statistics, step, progress)
 
         gamma = self._gamma(n_data)
         gradient = mean_gradient(taps)
@@ -264,6 +265,10 @@ class NaturalGradient(NoisyGradients):
             accepted |= ~nll.isfinite()  # what no damping mends fails
             new, ok = self._judged(new, state, damping - gamma, accepted, ok)
         return settle(new, state, ok), {"nll": nll, "damping": gamma + new.damping}
+
+    def once_factored(self, statistics: Statistics, step: int, progress: float) -> Statistics:
+        """What the statistics become once this step's factors are made of them."""
+        return statistics
 
     def gaussian(self, state: NaturalState) -> tuple[Means, Factor, float]:
         return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)

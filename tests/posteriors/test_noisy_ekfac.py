@@ -1,8 +1,14 @@
 """Noisy EK-FAC: when basis and scale move, and that the scale is the per-example second moment."""
 
+import dataclasses
+from collections import deque
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
+from explore.fit import fit
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors.noisy_ekfac import EigenKronecker, NoisyEKFAC
@@ -10,6 +16,7 @@ from explore.posteriors.noisy_kfac import Kronecker
 from explore.posteriors.structures import Blocks, mean_squares
 from explore.rng import Rng
 from explore.shapes import Batch, Taps
+from tests import oracles
 
 R, S, B, I, O = 2, 3, 4, 5, 2  # noqa: E741
 
@@ -46,17 +53,88 @@ def test_mean_squares_in_chunks():
     torch.testing.assert_close(mean_squares(t), expected, rtol=1e-12, atol=0)
 
 
-def test_a_new_basis_starts_from_undamped_kfac_eigenvalues():
+def test_a_restart_takes_undamped_kfac_eigenvalues():
     rule = EigenKronecker(Kronecker(0.3), omega=0.2, moments_interval=2, basis_interval=4, scale_interval=8)
     q = rule.init(I, O, R, rng())
     for step in range(1, 5):
         q = rule.observe(q, taps(1), 1.0, step)
+    q = rule.restart(q)
     a, s = q.moments  # two updates of the moments, then the basis
     eigenvalues = torch.linalg.eigvalsh(a).unsqueeze(2) * torch.linalg.eigvalsh(s).unsqueeze(1)
     torch.testing.assert_close(q.scale, eigenvalues, rtol=1e-10, atol=1e-12)
     block = rule.factor(q, 0.7)[0].dense()
     kfac = torch.einsum("rij,rop->riojp", a, s).flatten(1, 2).flatten(2, 3)
     torch.testing.assert_close(block, kfac + 0.7 * torch.eye(I * O, dtype=a.dtype), rtol=1e-10, atol=1e-12)
+
+
+def test_in_a_new_basis_the_scale_is_the_diagonal_of_the_old_matrix():
+    rule = EigenKronecker(Kronecker(0.3), omega=0.2, moments_interval=1, basis_interval=2, scale_interval=1)
+    q = rule.observe(rule.init(I, O, R, rng()), taps(1), 1.0, 1)
+    new = dataclasses.replace(rule, scale_interval=3).observe(q, taps(1), 1.0, 2)
+    assert not torch.equal(new.inputs, q.inputs)
+    basis = torch.einsum("rij,rop->riojp", new.inputs, new.outputs).flatten(1, 2).flatten(2, 3)
+    expected = (basis.mT @ rule.factor(q, 0.0)[0].dense() @ basis).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(new.scale.flatten(1), expected, rtol=1e-10, atol=1e-12)
+
+
+# Gradients at a mean that stays where it is, and the expectation over targets: every step has the same Fisher matrix.
+STILL: dict[str, Any] = {"lr": 1e-12, "weight_noise": False, "fisher": "exact", "beta": 0.2}
+MODULE = mlp(3, [4], 2).double()
+X = Rng(3, dtype=torch.float64).normal(R, 20, 3)
+
+
+def still(steps, **settings):
+    """The first layer's r in the posterior after these steps: (r, the exact one, K-FAC's) after each."""
+    posterior = NoisyEKFAC(net=Net(MODULE), likelihood=Gaussian(noise_std=0.5), **STILL | settings)
+    state, batch = posterior.init(20, R, rng()), Batch(X, X[..., :2])
+    jacobian = oracles.jacobians(MODULE, posterior.at_mean(state), X, posterior.net.shapes)[:, 0] / 0.5
+    g = oracles.unflat(jacobian.flatten(1, 2), posterior.net.shapes)[0]  # [R, 20 * 2, I, O]
+    found = []
+    for step in range(1, max(steps) + 1):
+        state, _ = posterior.update(state, batch, rng())
+        if step in steps:
+            (a, s), qa, qs = state.statistics[0][:3]
+            exact = (qa.mT.unsqueeze(1) @ g @ qs.unsqueeze(1)).square().sum(1) / 20
+            kfac = torch.einsum("rij,rik,rkj,rop,roq,rqp->rjp", qa, a, qa, qs, s, qs)
+            found.append((state.sampling.blocks[0].precision - 1 / 20, exact, kfac))  # lambda / (N eta) = 1 / 20
+    return found
+
+
+def error(r, exact):
+    return float((r - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("basis_interval", [10**9, 5])
+def test_without_restarts_the_scale_becomes_the_exact_diagonal(basis_interval):
+    ((r, exact, kfac),) = still([150], basis_interval=basis_interval, reset_interval=None, omega=0.05)
+    assert error(r, exact) < 0.01 < 0.1 < error(kfac, exact)
+
+
+def test_a_restart_comes_once_the_factors_are_made():
+    found = still([150, 151, 200], reset_interval=50)
+    for (r, exact, kfac), seen in zip(found, (50, 1, 50), strict=True):
+        left = 0.99**seen
+        torch.testing.assert_close(r, left * kfac + (1 - left) * exact, rtol=1e-9, atol=1e-10)
+
+
+ENDS = [(9, []), (30, [10, 20]), (31, [10, 20]), (39, [10, 20]), (40, [10, 20, 30])]
+
+
+@pytest.mark.parametrize(("epochs", "expected"), ENDS)
+def test_training_does_not_end_right_after_a_restart(epochs, expected, monkeypatch):
+    restarts = []
+    posterior = NoisyEKFAC(net=Net(mlp(3, [2], 1)), likelihood=Gaussian(), reset_interval=10, epochs=epochs)
+    once_factored = NoisyEKFAC.once_factored
+
+    def watched(self, statistics, step, progress):
+        new = once_factored(self, statistics, step, progress)
+        if new is not statistics:
+            restarts.append(step)
+        return new
+
+    monkeypatch.setattr(NoisyEKFAC, "once_factored", watched)
+    deque(fit(posterior, X[:, :10], X[:, :10, :1], rng()), maxlen=0)
+    assert restarts == expected
 
 
 def test_damping_enters_once():

@@ -93,6 +93,7 @@ def still(steps, **settings):
     for step in range(1, max(steps) + 1):
         state, _ = posterior.update(state, batch, rng())
         if step in steps:
+            assert isinstance(state.sampling, Blocks)
             (a, s), qa, qs = state.statistics[0][:3]
             exact = (qa.mT.unsqueeze(1) @ g @ qs.unsqueeze(1)).square().sum(1) / 20
             kfac = torch.einsum("rij,rik,rkj,rop,roq,rqp->rjp", qa, a, qa, qs, s, qs)

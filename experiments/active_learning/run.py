@@ -1,9 +1,10 @@
 """Several posteriors and a Gaussian process under the same active-learning protocol, on the same splits.
 
     python experiments/active_learning/run.py --dataset boston --trials 40 --seed 1
+    python experiments/active_learning/run.py --dataset boston --trials 40 --seed 8 --name boston-seed-8
 
-Runs `explore active` for each posterior and `gp.py` for the anchors, and writes results/DATASET.csv (one line a method,
-arm and trial) and results/DATASET.md: the last RMSE of both arms, their paired difference, and the difference of the
+Runs `explore active` for each posterior and `gp.py` for the anchors, and writes results/NAME.csv (one line a method,
+arm and trial) and results/NAME.md: the last RMSE of both arms, their paired difference, and the difference of the
 active arm to that of the best other method on the same splits.
 """
 
@@ -58,24 +59,27 @@ def estimate(values: pd.Series) -> str:
 @click.option("--trials", default=40, show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--posterior", "posteriors", default="noisy-kfac,bbb,ensemble", show_default=True)
+@click.option("--name", help="Of the files.  [default: the data set's]")
 @click.option("--runs", default="runs", type=click.Path(path_type=Path), show_default=True, help="For run folders.")
-def main(dataset: str, trials: int, seed: int, posteriors: str, runs: Path) -> None:
+def main(dataset: str, trials: int, seed: int, posteriors: str, name: str | None, runs: Path) -> None:
     """Run everything and write the table."""
+    name = name or dataset
     runs.mkdir(exist_ok=True)
     found, seconds = {}, {}
-    for name in posteriors.split(","):
-        found[name], seconds[name] = explore_active(name, dataset, trials, seed, runs)
-    for name, ard in (("GP, isotropic", False), ("GP, one length scale a feature", True)):
-        found[name], seconds[name] = gaussian_process(ard, dataset, trials, seed, runs)
+    for method in posteriors.split(","):
+        found[method], seconds[method] = explore_active(method, dataset, trials, seed, runs)
+    for method, ard in (("GP, isotropic", False), ("GP, one length scale a feature", True)):
+        found[method], seconds[method] = gaussian_process(ard, dataset, trials, seed, runs)
 
-    table = pd.concat([rows.assign(method=name) for name, rows in found.items()])
+    table = pd.concat([rows.assign(method=method) for method, rows in found.items()])
     (HERE / "results").mkdir(exist_ok=True)
     columns = ["method", "arm", "trial", "rmse"]
-    table[columns].to_csv(HERE / "results" / f"{dataset}.csv", index=False, float_format="%.6g")
+    table[columns].to_csv(HERE / "results" / f"{name}.csv", index=False, float_format="%.6g")
 
     rmse = {m: rows.pivot(index="trial", columns="arm", values="rmse") for m, rows in found.items()}
     lines = [
-        f"<!-- python experiments/active_learning/run.py --dataset {dataset} --trials {trials} --seed {seed} -->",
+        f"<!-- python experiments/active_learning/run.py --dataset {dataset} --trials {trials} --seed {seed} "
+        f"--name {name} -->",
         "| method | random | active | active − random | active − best other active | seconds |",
         "|---|---|---|---|---|---|",
     ]
@@ -88,7 +92,7 @@ def main(dataset: str, trials: int, seed: int, posteriors: str, runs: Path) -> N
             f"| {seconds[method]:.0f} |"
         )
     text = "\n".join(lines) + "\n"
-    (HERE / "results" / f"{dataset}.md").write_text(text)
+    (HERE / "results" / f"{name}.md").write_text(text)
     print(text)
 
 

@@ -79,7 +79,7 @@ def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, mo
     summary = pd.read_csv(tmp_path / "out" / "runs.csv").set_index(["condition", "seed"])
     assert summary.loc[("bbb", 1), "mean_return"] == pytest.approx(0.75) and len(summary) == 4
     assert set(summary["commits"]) == {"aaaaaaa bbbbbbb"}
-    colour = f"C{run.POSTERIORS.index('bbb')}"
+    colour = f"C{list(run.POSTERIORS).index('bbb')}"
     assert shares(tmp_path / "out" / "figure.png", colour, upper=0.9)[0] > 0.6
 
 

@@ -26,8 +26,7 @@ def load(name: str, folder: Path | None = None) -> Dataset:
     `libsvm/australian_scale.txt.gz`; what is not there is downloaded once into the user's cache.
 
     Raises:
-        InputError: for an unknown name, a missing folder, or a damaged file.
-        OSError: when the download fails.
+        InputError: for an unknown name, a missing folder, a file that is not the known one, or a failed download.
     """
     dataset: Dataset = registry.find("data", name)(folder)
     return dataset

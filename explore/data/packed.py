@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from explore.errors import InputError, listed
+from explore.errors import InputError, listed, shown
 
 MIB = 2**20
 # What a table of the user's may unpack to. A plain file has no limit: its size is seen before it is read.
@@ -41,7 +41,7 @@ def read(path: Path, limit: int = LIMIT) -> bytes:
     except InputError:
         raise
     except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong
-        raise InputError(f"{path} is damaged or cut short ({reason(error)}); make it anew") from None
+        raise InputError(f"{path} is damaged or cut short ({reason(error)}); replace it") from None
 
 
 def capped(read: Callable[[int], bytes], limit: int, name: object) -> bytes:
@@ -52,10 +52,21 @@ def capped(read: Callable[[int], bytes], limit: int, name: object) -> bytes:
     """
     content = read(limit + 1)
     if len(content) > limit:
-        raise InputError(
-            f"{name} unpacks to more than {limit // MIB} MiB, the most that is unpacked here; unpack it yourself"
-        )
+        raise _too_large(name, limit)
     return content
+
+
+def _too_large(name: object, limit: int) -> InputError:
+    return InputError(f"{name} unpacks to more than {limit // MIB} MiB, the most that is unpacked here")
+
+
+def check_workbook(content: bytes, limit: int) -> None:
+    """Refuse an Excel file that unpacks to more than `limit` bytes; its newer format is a zip archive."""
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            # What an entry declares is the most that is read of it.
+            if sum(entry.file_size for entry in archive.infolist()) > limit:
+                raise _too_large("it", limit)
 
 
 def zip_member(content: bytes, member: str | None, limit: int, name: object) -> bytes:
@@ -94,4 +105,5 @@ def _chosen(files: list[str], member: str | None, name: object) -> str:
 
 def reason(error: Exception) -> str:
     """What an exception of a library says, on one line."""
-    return listed([" ".join(str(error).split()) or type(error).__name__])
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 and text.isprintable() else shown(text, 200)

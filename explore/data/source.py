@@ -2,13 +2,14 @@
 
 A canonical text has one example a line: the features, then the target, separated by single blanks, without a
 header. Its sha256 identifies the values and their order, and the order is what the standard splits refer to.
+
+Publishers repack their archives, so that no checksum of these would last: what a download unpacks to is limited, and
+its canonical text must be the known one.
 """
 
-import gzip
 import hashlib
 import io
 import os
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,12 +17,15 @@ import numpy as np
 import pandas as pd
 import pooch
 
+from explore.data import packed
 from explore.data.base import Dataset
 from explore.errors import InputError
 
 UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
+
+LIMIT = 64 * packed.MIB  # of a download, and of what it unpacks to; the largest set has 4
 
 Rows = list[list[str]]
 
@@ -33,14 +37,23 @@ def regression(
     shape: tuple[int, int],
     features: Sequence[str],
     fetch: Callable[[], Rows],
+    sorted_sha256: str = "",
 ) -> Dataset:
-    """One of the UCI regression sets; `shape` is (N, D) and `fetch` gives the downloaded rows.
+    """One of the UCI regression sets.
+
+    Args:
+        name: of the set.
+        folder: where local files are.
+        sha256: of the canonical text.
+        shape: (N, D).
+        features: their D names.
+        fetch: gives the downloaded rows.
+        sorted_sha256: of the canonical text with its lines sorted; for a set that is published in another order.
 
     Raises:
-        InputError: when the local or the downloaded file is damaged.
-        OSError: when there is no local file and the download fails.
+        InputError: when the local or the downloaded file is not the known one, or there is neither.
     """
-    table, note = _table(name, f"uci/{name}.txt", folder, sha256, shape, fetch)
+    table, note = _table(name, f"uci/{name}.txt", folder, sha256, shape, fetch, sorted_sha256)
     return Dataset(name, table[:, :-1], table[:, -1:], tuple(features), "regression", note=note)
 
 
@@ -61,22 +74,45 @@ def binary(
 
 
 def _table(
-    name: str, file: str, folder: Path | None, sha256: str, shape: tuple[int, int], fetch: Callable[[], Rows]
+    name: str,
+    file: str,
+    folder: Path | None,
+    sha256: str,
+    shape: tuple[int, int],
+    fetch: Callable[[], Rows],
+    sorted_sha256: str = "",
 ) -> tuple[np.ndarray, str]:
     """The canonical table, [N, D + 1], and the note for whoever uses it."""
-    text, note = _local(file, folder, sha256), ""
-    if text is None:
-        try:
-            text = "".join(" ".join(row) + "\n" for row in fetch()).encode()
-            table = _parse(text, shape)
-        except (ValueError, LookupError, zipfile.BadZipFile) as error:
-            raise InputError(
-                f"the download of {name} cannot be read ({error}); delete it in {cache()} to download it anew"
-            ) from error
-        if hashlib.sha256(text).hexdigest() != sha256:
-            note = f"{name}: the download is not in the canonical row order; splits differ from published ones"
-        return table, note
-    return _parse(text, shape), note
+    if (text := _local(file, folder, sha256)) is not None:
+        return _parse(text, shape), ""
+    try:
+        text = "".join(" ".join(row) + "\n" for row in fetch()).encode()
+        table = _parse(text, shape)
+    except (OSError, ImportError) as error:  # no network, or no library for the format
+        raise InputError(str(error)) from None
+    except Exception as error:  # whatever the bytes make of the readers, the file is what is wrong
+        reason = packed.reason(error)
+        raise InputError(f"the download of {name} cannot be read ({reason}); {_again()}") from None
+    return table, _known(name, text, sha256, sorted_sha256)
+
+
+def _known(name: str, text: bytes, sha256: str, sorted_sha256: str) -> str:
+    """A note on a download whose rows are the known ones in another order; other numbers are refused."""
+    if (found := _sha256(text)) == sha256:
+        return ""
+    if _sha256(b"".join(sorted(text.splitlines(keepends=True)))) == sorted_sha256:
+        return f"{name}: the download is not in the canonical row order; splits differ from published ones"
+    raise InputError(
+        f"the download of {name} has other numbers than the known set (sha256 {found}, expected {sha256}); {_again()}"
+    )
+
+
+def _again() -> str:
+    return f"delete it in {cache()} to download it anew, or let EXPLORE_DATA_DIR name a folder with the sets"
+
+
+def _sha256(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
 
 
 def _local(file: str, folder: Path | None, sha256: str) -> bytes | None:
@@ -89,11 +125,8 @@ def _local(file: str, folder: Path | None, sha256: str) -> bytes | None:
     path = Path(name, f"{file}.gz")
     if not path.is_file():
         return None
-    try:
-        text = gzip.decompress(path.read_bytes())
-    except (EOFError, OSError) as error:
-        raise InputError(f"{path} is damaged ({error}); replace it, or delete it to download the set") from error
-    if (found := hashlib.sha256(text).hexdigest()) != sha256:
+    text = packed.read(path, LIMIT)
+    if (found := _sha256(text)) != sha256:
         raise InputError(
             f"{path} has the wrong content (sha256 {found}, expected {sha256}); "
             "replace it, or delete it to download the set"
@@ -121,22 +154,47 @@ def download(url: str, name: str) -> bytes:
         OSError: when the address cannot be read.
     """
     try:
-        # No checksum of the raw file: publishers repack archives. The canonical rows are checked instead.
-        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache())).read_bytes()
+        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=_get)).read_bytes()
     except OSError as error:
         raise OSError(
-            f"cannot download {url} ({error}); offline, let EXPLORE_DATA_DIR name a folder with the sets"
-        ) from error
+            f"cannot download {url} ({_why(error)}); offline, let EXPLORE_DATA_DIR name a folder with the sets"
+        ) from None
+
+
+def _get(url: str, file: str, _: object) -> None:
+    """Downloads as pooch asks for it: within a limit, and by HTTPS all the way if the address says so."""
+    import requests  # only where it is needed, as pooch does
+
+    with requests.get(url, stream=True, timeout=30) as answer, open(file, "wb") as out:
+        answer.raise_for_status()
+        plain = [step.url for step in (*answer.history, answer) if not step.url.startswith("https:")]
+        if plain and url.startswith("https:"):
+            raise OSError(f"it leads over {plain[0]}, which is not HTTPS")
+        size = 0
+        for part in answer.iter_content(2**16):
+            size += len(part)
+            if size > LIMIT:
+                raise OSError(f"it is larger than {LIMIT // packed.MIB} MiB")
+            out.write(part)
+
+
+def _why(error: OSError) -> str:
+    """Why a download failed, in a few words."""
+    import requests
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"{error.response.status_code} {error.response.reason}"
+    if isinstance(error, requests.exceptions.SSLError):
+        return "the certificate of the server is not accepted"
+    if isinstance(error, requests.Timeout | requests.ConnectionError):
+        return "no connection"
+    return packed.reason(error)
 
 
 def uci(number: int, archive: str, member: str) -> bytes:
     """A file out of an archive of the UCI repository, whatever folder of the archive it lies in."""
     content = download(f"{UCI}/{number}/{archive}.zip", f"{archive}.zip")
-    with zipfile.ZipFile(io.BytesIO(content)) as opened:
-        names = [n for n in opened.namelist() if Path(n).name == member and not n.startswith("__MACOSX")]
-        if not names:
-            raise LookupError(f"no {member} among {', '.join(opened.namelist())}")
-        return opened.read(names[0])
+    return packed.zip_member(content, member, LIMIT, "it")
 
 
 def openml(file: str, name: str) -> bytes:
@@ -156,10 +214,11 @@ def sheet(raw: bytes, formats: Sequence[str]) -> Rows:
     Raises:
         ImportError: when the library that reads such files is not installed.
     """
+    packed.check_workbook(raw, LIMIT)
     try:
         frame = pd.read_excel(io.BytesIO(raw), usecols=range(len(formats)))
-    except ImportError as error:
-        raise ImportError("this set comes as an Excel file; pip install 'explore-bnn[download]' reads it") from error
+    except ImportError:
+        raise ImportError("this set comes as an Excel file; pip install 'explore-bnn[download]' reads it") from None
     # Sheets may end in blank rows that carry nothing but formatting.
     table = frame.dropna(how="all").to_numpy(float)
     return [[f % v for f, v in zip(formats, row, strict=True)] for row in table]

@@ -8,15 +8,18 @@ import io
 import os
 import sys
 import threading
+import traceback
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import requests
 
 from explore import data, registry
 from explore.data import source
+from explore.errors import InputError
 
 FOLDER = os.environ.get("EXPLORE_DATA_DIR", "")
 with_folder = pytest.mark.skipif(not FOLDER, reason="EXPLORE_DATA_DIR is not set")
@@ -102,6 +105,7 @@ def test_unknown_set_and_folder(tmp_path):
         (gzip.compress(b"1 2 3 4 5 6 7\n", mtime=0), r"yacht.txt.gz has the wrong content \(sha256 .*, expected e494"),
         (gzip.compress(b"1 2 3 4 5 6 7\n" * 99, mtime=0)[:-12], "yacht.txt.gz is damaged"),
         (b"no gzip file", "yacht.txt.gz is damaged"),
+        pytest.param(gzip.compress(b"1 " * 2**25 + b"2"), "yacht.txt.gz unpacks to more than 64 MiB", id="bomb"),
     ],
 )
 def test_damaged_local_file(tmp_path, content, message):
@@ -139,9 +143,10 @@ def site(tmp_path, monkeypatch):
 
 @pytest.fixture
 def few_rows(monkeypatch):
-    """Lets two rows pass for a whole set."""
+    """Lets any two rows pass for a whole set."""
     parse = source._parse
     monkeypatch.setattr(source, "_parse", lambda text, shape: parse(text, (2, shape[1])))
+    monkeypatch.setattr(source, "_known", lambda *_: "passed")
 
 
 def put(path, content, member=None):
@@ -258,7 +263,7 @@ def test_download(site, name, file, member, content, x, y):
     loaded = data.load(name)
     np.testing.assert_array_equal(loaded.x, x)
     np.testing.assert_array_equal(loaded.y.ravel(), y)
-    assert loaded.note == f"{name}: the download is not in the canonical row order; splits differ from published ones"
+    assert loaded.note == "passed"
     (site / file).unlink()
     np.testing.assert_array_equal(data.load(name).x, x)  # now from the cache
 
@@ -281,19 +286,90 @@ def test_numbers_are_written_as_in_the_canonical_text(site, name, file, member):
     assert data.load(name).note == ""
 
 
-def test_download_with_the_canonical_order_has_no_note(site, monkeypatch):
-    text = b"1 2 3\n4 5 6\n"
-    put(site / "1/made+up.zip", b" 1  2 3\r\n4 5 6 \r\n\r\n", "made_up.data")
-    loaded = source.regression(
-        "made-up",
-        None,
-        hashlib.sha256(text).hexdigest(),
-        (2, 2),
-        "ab",
-        lambda: source.rows(source.uci(1, "made+up", "made_up.data")),
+def test_a_download_must_have_the_known_rows(site):
+    def load(*digests):
+        fetch = lambda: source.rows(source.uci(1, "made+up", "made_up.data"))  # noqa: E731
+        return source.regression("made-up", None, digests[0], (2, 2), "ab", fetch, *digests[1:])
+
+    put(site / "1/made+up.zip", b" 4  5 6\r\n1 2 3 \r\n\r\n", "made_up.data")
+    canonical, other, third = (
+        hashlib.sha256(text).hexdigest() for text in (b"4 5 6\n1 2 3\n", b"1 2 3\n4 5 6\n", b"1 2 3\n4 5 7\n")
     )
+    loaded = load(canonical)
     assert loaded.note == ""
-    assert loaded.x.tolist() == [[1, 2], [4, 5]] and loaded.y.tolist() == [[3], [6]]
+    assert loaded.x.tolist() == [[4, 5], [1, 2]] and loaded.y.tolist() == [[6], [3]]
+    message = f"the download of made-up has other numbers than the known set .sha256 {canonical}, expected {other}"
+    with pytest.raises(InputError, match=message):
+        load(other)
+    with pytest.raises(InputError, match="other numbers"):
+        load(other, third)
+    # In another order only where a set is known to be published so.
+    assert load(third, other).note == (
+        "made-up: the download is not in the canonical row order; splits differ from published ones"
+    )
+
+
+@with_folder
+def test_only_power_may_come_in_another_order(site, tmp_path):
+    table = np.loadtxt(Path(FOLDER, "uci/power.txt.gz"))[::-1]
+    put(site / "294/combined+cycle+power+plant.zip", excel(table), "Folds5x2_pp.xlsx")
+    assert "power: the download is not in the canonical row order" in data.load("power").note
+    lines = gzip.decompress(Path(FOLDER, "uci/yacht.txt.gz").read_bytes()).splitlines()
+    sevens = [b" ".join([*line.split()[:-1], b"7"]) for line in lines]
+    for wrong in (lines[::-1], sevens):
+        put(site / "243/yacht+hydrodynamics.zip", b"\n".join(wrong), "yacht_hydrodynamics.data")
+        with pytest.raises(InputError, match="the download of yacht has other numbers than the known set"):
+            data.load("yacht")
+        (tmp_path / "cache/yacht+hydrodynamics.zip").unlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "member"),
+    [
+        ("yacht", "243/yacht+hydrodynamics.zip", "yacht_hydrodynamics.data"),
+        ("energy", "242/energy+efficiency.zip", "ENB2012_data.xlsx"),
+    ],
+)
+def test_a_bomb_is_not_unpacked(site, name, file, member):
+    zeros = bytes(2**26 + 1)
+    if member.endswith("xlsx"):  # an archive within an archive
+        bomb = io.BytesIO()
+        with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("xl/worksheets/sheet1.xml", zeros)
+        zeros = bomb.getvalue()
+    (site / file).parent.mkdir()
+    with zipfile.ZipFile(site / file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(member, zeros)
+    assert (site / file).stat().st_size < 2**17
+    with pytest.raises(InputError, match=f"the download of {name} cannot be read .it unpacks to more than 64 MiB"):
+        data.load(name)
+
+
+def test_a_download_without_end_is_stopped(site, monkeypatch, tmp_path):
+    monkeypatch.setattr(source, "LIMIT", 2**20)
+    put(site / "australian_scale", bytes(2**20 + 1))
+    with pytest.raises(InputError, match="cannot download http.*/australian_scale .it is larger than 1 MiB"):
+        data.load("australian")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_a_download_stays_within_https(monkeypatch, tmp_path):
+    """An answer to an https address that was passed on to a plain one on the way."""
+    addresses = ["https://a.org/f", "http://b.org/f", "https://c.org/f"]
+
+    def get(*_, **__):
+        answer, *history = [requests.Response() for _ in addresses]
+        for step, address in zip([*history, answer], addresses, strict=True):
+            step.url, step.status_code = address, 200
+        answer.raw, answer.history = io.BytesIO(b"numbers"), history
+        return answer
+
+    monkeypatch.setattr(requests, "get", get)
+    with pytest.raises(OSError, match="it leads over http://b.org/f"):
+        source._get("https://a.org/f", str(tmp_path / "f"), None)
+    del addresses[1]
+    source._get("https://a.org/f", str(tmp_path / "f"), None)
+    assert (tmp_path / "f").read_bytes() == b"numbers"
 
 
 @pytest.mark.parametrize(
@@ -301,7 +377,7 @@ def test_download_with_the_canonical_order_has_no_note(site, monkeypatch):
     [
         (b"1 2 3 4 5 6 7\n", "yacht_hydrodynamics.data", "it has 1 rows of 7 columns, expected 308 of 7"),
         (b"1 2 3 4 5 6 x\n", "yacht_hydrodynamics.data", "could not convert"),
-        (b"1 2 3 4 5 6 7\n", "other.data", "no yacht_hydrodynamics.data among .*other.data"),
+        (b"1 2 3 4 5 6 7\n", "other.data", "it holds no yacht_hydrodynamics.data, but .*other.data"),
         (b"no archive", None, "not a zip file"),
     ],
 )
@@ -313,18 +389,29 @@ def test_damaged_download(site, content, member, message):
 
 @pytest.mark.usefixtures("site")
 def test_failed_download():
-    with pytest.raises(OSError, match="cannot download http.*/243/yacht.*404.*EXPLORE_DATA_DIR"):
+    with pytest.raises(InputError, match="cannot download http.*/243/yacht.* .404 File not found.; .*EXPLORE_DATA_DIR"):
         data.load("yacht")
+
+
+def test_offline_there_is_one_short_error(site, monkeypatch):
+    monkeypatch.setattr(source, "UCI", "https://127.0.0.1:9")  # where nobody answers
+    with pytest.raises(InputError) as found:
+        data.load("yacht")
+    assert str(found.value).startswith(
+        "cannot download https://127.0.0.1:9/243/yacht+hydrodynamics.zip (no connection)"
+    )
+    shown = "".join(traceback.format_exception(found.value))
+    assert "During handling" not in shown and "direct cause" not in shown
 
 
 def test_a_set_missing_in_the_folder_is_downloaded(site, tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(OSError, match="cannot download"):
+    with pytest.raises(InputError, match="cannot download"):
         data.load("yacht", tmp_path / "empty")
 
 
 def test_without_a_reader_of_excel_files(site, monkeypatch):
     put(site / "242/energy+efficiency.zip", excel([A[:10]]), "ENB2012_data.xlsx")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(ImportError, match=r"pip install 'explore-bnn\[download\]'"):
+    with pytest.raises(InputError, match=r"pip install 'explore-bnn\[download\]'"):
         data.load("energy")

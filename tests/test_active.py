@@ -186,6 +186,14 @@ def test_metrics_are_in_original_units():
         np.testing.assert_allclose(found["epistemic"][r], prediction.epistemic[r].mean(), rtol=1e-8)
 
 
+def test_the_noise_is_part_of_the_total_deviation():
+    # A known one, in units in which the labels scatter by 1.
+    own = learner(model=posterior(likelihood=Gaussian(noise_std=0.5)), dtype=torch.float64)
+    found = own.predict(X[:6])
+    noise = (found.total**2 - found.epistemic**2) / own.fitted.y_scale**2
+    torch.testing.assert_close(noise, torch.full_like(noise, 0.25))
+
+
 @pytest.mark.parametrize("y", [Y[:, 0], np.round(Y).astype(int), np.round(Y[:, 0]).astype(np.int32)])
 def test_targets_of_one_output_in_any_form(y):
     expected = rounds(learner(y=Y if y.dtype == float else np.round(Y)), 2, Y if y.dtype == float else np.round(Y))

@@ -156,3 +156,20 @@ def test_convolution_runs():
     for _ in range(4):
         state, info = posterior.update(state, Batch(rng().normal(R, 8, 1, 4, 4), rng().normal(R, 8, 1)), rng())
     assert state.common.alive.all() and info["nll"].isfinite().all()
+
+
+def test_omega_is_the_rate_of_the_scale_and_beta_that_of_the_moments():
+    net, batch = Net(mlp(3, [2], 1)), Batch(rng().normal(R, 6, 3), rng().normal(R, 6, 1))
+
+    def statistics(steps=1, **settings):
+        posterior = NoisyEKFAC(net=net, likelihood=Gaussian(noise_std=0.5), basis_interval=1000, **settings)
+        state = posterior.init(6, R, rng())
+        for _ in range(steps):
+            state, _ = posterior.update(state, batch, rng())
+        return state.statistics
+
+    start, whole, found = statistics(0), statistics(omega=1.0, beta=1.0), statistics(omega=0.2, beta=0.05)
+    for old, target, new in zip(start, whole, found, strict=True):
+        torch.testing.assert_close(new.scale, 0.8 * old.scale + 0.2 * target.scale, rtol=1e-10, atol=0)
+        for a, b, c in zip(old.moments, target.moments, new.moments, strict=True):
+            torch.testing.assert_close(c, 0.95 * a + 0.05 * b, rtol=1e-10, atol=1e-12)

@@ -1,124 +1,150 @@
-"""Results of the runs that `run.py` has made: curves, table and figure.
+"""What README.md says of the runs, from the tables that `collect.py` has made of them.
 
     python experiments/sparse_control/report.py
 
-Writes results/curves.csv (a line a task, condition, seed and iteration), results/runs.csv (a line a run: its mean
-return, its time and the commits it was made at), results/tuning.csv (the returns that chose eta), results/table.md and
-results/figure.png. A return is the environment's own reward in an iteration per 500 steps, the length of an episode
-that does not end before. Only seeds whose runs are complete count.
+Writes results/table.md (medians over seeds with their quartiles; random network distillation as one more condition),
+results/further.md (the further conditions, seed by seed), results/comparisons.csv (every two conditions of a task) and
+results/figure.png. Two conditions are compared by the seeds' returns, each the mean over all iterations: the difference
+of the medians with its bootstrapped 90 % interval, and the two-sided p-value of the Mann-Whitney test, exact (over all
+ways to deal the returns to both sides), by itself and after Holm's correction for all pairs of the task. `p_first` is
+the same test of the first iteration with reward; a seed that never has any is later than all others.
 """
 
 from __future__ import annotations
 
-import json
+import itertools
 from pathlib import Path
 
 import click
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from run import BATCH, HERE, POSTERIORS, TASKS, Job, chosen, tuning
+from run import BATCH, HERE, POSTERIORS, RND
+from scipy import stats
 
 from explore.cli.script import Script
-from explore.errors import InputError
 
-HORIZON = 500
 LAST = 10  # iterations that decide whether a run has solved its task
-KEPT = ["extrinsic_total", "ep_extrinsic_mean", "success", "bonus_median", "dyn_nll_before", "dyn_rmse_before",
-        "dyn_coverage_95_before", "bonus_share", "seconds"]  # fmt: skip
+PAIR = ["task", "condition", "beside"]
 
 
-def curves(runs: Path, seeds: int, iterations: int) -> pd.DataFrame:
-    """All iterations of the complete runs."""
+def read(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The figure's conditions, with random network distillation where there is any, and the further ones."""
+    every = pd.read_csv(folder / "curves.csv")
+    if not (folder / "further.csv").exists():
+        return every, pd.DataFrame(columns=[*every.columns, "variant"])
+    more = pd.read_csv(folder / "further.csv", keep_default_na=False, na_values=[""]).fillna({"variant": ""})
+    figure = (more["condition"] == RND) & (more["variant"] == "")
+    return pd.concat([every, more[figure]]), more[~figure]
+
+
+def comparisons(every: pd.DataFrame) -> pd.DataFrame:
+    """Each two conditions of a task."""
     found = []
-    for task in TASKS:
-        for name in ("none", *POSTERIORS):
-            try:
-                eta = chosen(runs, task, name)
-            except InputError:
-                continue
-            for seed in range(seeds):
-                rows = Job(task, name, eta, seed, iterations).rows(runs)
-                if len(rows) >= iterations:
-                    first = {"task": task, "condition": name, "eta": eta, "seed": seed}
-                    found.append(rows[["iteration", *KEPT]].head(iterations).assign(**first))
-    if not found:
-        raise InputError("no run is complete")
-    every = pd.concat(found)
-    every["return"] = every["extrinsic_total"] * HORIZON / BATCH
-    return every[["task", "condition", "eta", "seed", "iteration", "return", *KEPT]]
+    for task, part in every.groupby("task", sort=False):
+        means = part.groupby(["condition", "seed"], sort=False)["return"].mean()
+        starts = part["iteration"].where(part["extrinsic_total"] > 0, np.inf).groupby([part["condition"], part["seed"]])
+        firsts = starts.min()
+        names = list(part["condition"].unique())
+        for first, second in itertools.combinations(reversed(names), 2):
+            p_first = mann_whitney(firsts[first], firsts[second])
+            found.append((task, first, second, *difference(means[first], means[second]), p_first))
+    table = pd.DataFrame(found, columns=[*PAIR, "difference", "low", "high", "p", "p_first"])
+    table.insert(len(table.columns) - 1, "p_holm", table.groupby("task")["p"].transform(holm))
+    return table
 
 
-def summary(every: pd.DataFrame, runs: Path) -> pd.DataFrame:
-    """Each run's mean return, seconds, and the commits of its sessions."""
-    lines = []
-    for key, rows in every.groupby(["task", "condition", "eta", "seed"], sort=False, dropna=False):
-        task, name, eta, seed = key
-        config = Job(task, name, None if name == "none" else eta, seed, len(rows)).folder(runs) / "config.json"
-        sessions = json.loads(config.read_text())["sessions"]
-        commits = " ".join(dict.fromkeys(session["git"]["commit"][:7] for session in sessions))
-        lines.append((*key, len(rows), rows["return"].mean(), rows["seconds"].sum(), commits))
-    columns = ["task", "condition", "eta", "seed", "iterations", "mean_return", "seconds", "commits"]
-    return pd.DataFrame(lines, columns=columns)
+def difference(first: pd.Series, second: pd.Series) -> tuple[float, float, float, float]:
+    """Of the medians, its 90 % interval, and the p-value of no difference."""
+    interval = stats.bootstrap(
+        (first, second), lambda a, b, axis: np.median(a, axis) - np.median(b, axis), n_resamples=10_000,
+        confidence_level=0.9, method="percentile", rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
+    return first.median() - second.median(), interval.low, interval.high, mann_whitney(first, second)
 
 
-def tuned(runs: Path) -> pd.DataFrame:
-    """Mean return over the iterations of each complete run with an eta of the grid."""
-    found = []
-    for job in (job for task in TASKS for job in tuning(task, list(POSTERIORS))):
-        rows = job.rows(runs)
-        if len(rows) >= job.iterations:
-            mean = rows["extrinsic_total"].mean() * HORIZON / BATCH
-            found.append((job.task, job.posterior, job.eta, job.seed, mean))
-    return pd.DataFrame(found, columns=["task", "posterior", "eta", "seed", "return"])
+def mann_whitney(first: pd.Series, second: pd.Series) -> float:
+    """The two-sided p-value; ties are dealt like all else."""
+    ranks = stats.rankdata([*first, *second])  # infinities are no obstacle to ranks
+    sides = ranks[: len(first)], ranks[len(first) :]
+    return float(stats.mannwhitneyu(*sides, method=stats.PermutationMethod(n_resamples=100_000)).pvalue)
 
 
-def difference(own: pd.Series, none: pd.Series) -> tuple[float, float, float]:
-    """The difference of two medians over seeds, with the bootstrap's central 90 % interval."""
-    rng = np.random.default_rng(0)
-    draws = [np.median(rng.choice(values, (10_000, len(values))), 1) for values in (own, none)]
-    low, high = np.quantile(draws[0] - draws[1], [0.05, 0.95])
-    return own.median() - none.median(), float(low), float(high)
+def holm(p: pd.Series) -> pd.Series:
+    """The p-values of several tests, such that the chance of any error is kept."""
+    order = p.sort_values().index
+    factors = pd.Series(range(len(p), 0, -1), order)
+    return (p[order] * factors).cummax().clip(upper=1).reindex(p.index)
 
 
-def table(every: pd.DataFrame) -> str:
+def begun(rows: pd.DataFrame) -> pd.Series:
+    """The first iteration with reward of each seed that has any."""
+    return rows[rows["extrinsic_total"] > 0].groupby("seed")["iteration"].min()
+
+
+def last(rows: pd.DataFrame) -> pd.DataFrame:
+    """The last iterations."""
+    return rows[rows["iteration"] > rows["iteration"].max() - LAST]
+
+
+def spread(values: pd.Series, digits: int = 2) -> str:
+    """Median and quartiles."""
+    low, middle, high = values.quantile([0.25, 0.5, 0.75])
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def table(every: pd.DataFrame, compared: pd.DataFrame) -> str:
     """Per task and condition: medians over seeds with their quartiles."""
-
-    def spread(values: pd.Series, digits: int = 2) -> str:
-        low, middle, high = values.quantile([0.25, 0.5, 0.75])
-        return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-
-    heads = ["condition", "eta", "seeds", "return, mean of all iterations", "minus no bonus, 90 % interval",
-             f"return, last {LAST}",
-             f"seeds with reward in each of the last {LAST}", "first iteration with reward", "dynamics NLL",
+    heads = ["condition", "eta", "seeds", "return, mean of all iterations", "minus no bonus, 90 % interval", "p",
+             f"return, last {LAST}", f"seeds with reward in each of the last {LAST}", "first iteration with reward",
              "95 % coverage", "bonus's share of the time"]  # fmt: skip
+    beside = compared[compared["beside"] == "none"].set_index(PAIR[:2])
     lines = []
     for task, part in every.groupby("task", sort=False):
         lines += ["", f"**{task}**", "", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-        means = part.groupby(["condition", "seed"])["return"].mean()
         for name, rows in part.groupby("condition", sort=False):
-            last = rows[rows["iteration"] > rows["iteration"].max() - LAST]
-            seeds = rows.groupby("seed")
-            solved = (last.groupby("seed")["extrinsic_total"].min() > 0).sum()
-            first = rows[rows["extrinsic_total"] > 0].groupby("seed")["iteration"].min()
-            begun = f"{first.median():.0f} ({len(first)} seeds)" if len(first) else "never"
+            seeds, ends, first = rows.groupby("seed"), last(rows).groupby("seed"), begun(rows)
+            solved = (ends["extrinsic_total"].min() > 0).sum()
             eta = "" if rows["eta"].isna().all() else f"{rows['eta'].iloc[0]:g}"
-            beside, model = "", ["", "", ""]
-            if name != "none" and "none" in means:
-                middle, low, high = difference(means[name], means["none"])
-                beside = f"{middle:.2f} ({low:.2f} to {high:.2f})"
-            if rows["dyn_nll_before"].notna().any():
-                nll, covered, share = (
-                    seeds[c].median().median() for c in ("dyn_nll_before", "dyn_coverage_95_before", "bonus_share")
-                )
-                model = [f"{nll:.2f}", f"{covered:.3f}", f"{share:.2f}"]
-            lines.append(
-                "| " + " | ".join([
-                    str(name), eta, str(len(seeds)), spread(seeds["return"].mean()), beside,
-                    spread(last.groupby("seed")["return"].mean()), f"{solved} of {len(seeds)}", begun, *model,
-                ]) + " |"
-            )  # fmt: skip
+            against = ["", ""]
+            if (task, name) in beside.index:
+                row = beside.loc[(task, name)]
+                against = [f"{row['difference']:.2f} ({row['low']:.2f} to {row['high']:.2f})", f"{row['p']:.3f}"]
+            model = []
+            for column, digits in (("dyn_coverage_95_before", 3), ("bonus_share", 2)):
+                value = seeds[column].median().median()
+                model.append("" if np.isnan(value) else f"{value:.{digits}f}")
+            paid = f"{first.median():.0f} ({len(first)} seeds)" if len(first) else "never"
+            cells = [str(name), eta, str(len(seeds)), spread(seeds["return"].mean()), *against,
+                     spread(ends["return"].mean()), f"{solved} of {len(seeds)}", paid, *model]  # fmt: skip
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines[1:]) + "\n"
+
+
+def further(more: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """Per further condition: each seed's numbers, in the order of seeds."""
+    heads = ["task", "condition", "variant", "eta", "seeds", "return, mean of all iterations", f"return, last {LAST}",
+             "first iteration with reward", "mean bonus over median, largest", "parameters moved"]  # fmt: skip
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for key, rows in more.groupby(["task", "condition", "variant", "eta"], sort=False, dropna=False):
+        seeds, first = rows.groupby("seed"), begun(rows)
+        own = runs[
+            (runs[["task", "condition", "variant"]] == list(key[:3])).all(axis=1) & runs["seed"].isin(seeds.groups)
+        ]
+        ratio = (rows["bonus_mean"] / rows["bonus_median"]).groupby(rows["seed"]).max()
+        cells = [
+            *key[:3], "" if pd.isna(key[3]) else f"{key[3]:g}", " ".join(map(str, seeds.groups)),
+            _each(seeds["return"].mean()), _each(last(rows).groupby("seed")["return"].mean()),
+            " ".join(str(first.get(seed, "never")) for seed in seeds.groups),
+            "" if ratio.isna().all() else " ".join(f"{value:.0f}" for value in ratio),
+            "" if own["moved"].isna().all() else " ".join(f"{value:.2g}" for value in own["moved"]),
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _each(values: pd.Series) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
 
 
 def draw(every: pd.DataFrame, path: Path) -> None:
@@ -126,7 +152,7 @@ def draw(every: pd.DataFrame, path: Path) -> None:
     tasks = list(every["task"].unique())
     figure, axes = plt.subplots(1, len(tasks), figsize=(5.5 * len(tasks), 4), squeeze=False, layout="constrained")
     for axis, task in zip(axes[0], tasks, strict=True):
-        for i, name in enumerate(("none", *POSTERIORS)):
+        for i, name in enumerate(("none", *POSTERIORS, RND)):
             rows = every[(every["task"] == task) & (every["condition"] == name)]
             if rows.empty:
                 continue
@@ -138,23 +164,26 @@ def draw(every: pd.DataFrame, path: Path) -> None:
     shown = {label: line for axis in axes[0] for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=len(shown))
     figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 @click.command(cls=Script)
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--iterations", type=click.IntRange(min=1), default=100, show_default=True)
-@click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default=HERE / "runs", show_default=True)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results", show_default=True)
-def main(seeds: int, iterations: int, runs: Path, out: Path) -> None:
-    """Read the run folders and write the results."""
-    out.mkdir(parents=True, exist_ok=True)
-    every = curves(runs, seeds, iterations)
-    every.to_csv(out / "curves.csv", index=False, float_format="%.5g")
-    summary(every, runs).to_csv(out / "runs.csv", index=False, float_format="%.5g")
-    tuned(runs).to_csv(out / "tuning.csv", index=False, float_format="%.5g")
-    (out / "table.md").write_text(table(every))
-    draw(every, out / "figure.png")
-    click.echo((out / "table.md").read_text())
+@click.option(
+    "--results", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results", show_default=True
+)
+def main(results: Path) -> None:
+    """Read the tables and write what is shown of them."""
+    every, more = read(results)
+    compared = comparisons(every)
+    compared.to_csv(results / "comparisons.csv", index=False, float_format="%.4g")
+    (results / "table.md").write_text(table(every, compared))
+    click.echo((results / "table.md").read_text())
+    if len(more):
+        (results / "further.md").write_text(
+            further(more, pd.read_csv(results / "further_runs.csv").fillna({"variant": ""}))
+        )
+        click.echo((results / "further.md").read_text())
+    draw(every, results / "figure.png")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ observation what a fixed random net says of it, and is wrong where it has seen l
 
     r'_t = r_t + eta * i_t / d,   i_t = |f(x) - g(x)|^2
     x: the next observation in standard scores over all that were seen, cut at 5;   g: the fixed net
-    d: the standard deviation of i over all that were paid
+    d: the standard deviation of i over all that were paid, or over those of the last `window` batches
 
 A batch is scored before it is learnt from, and the first is not paid: it begins the standard scores, as random steps
 do in the paper. The paper divides by the deviation of i's discounted sums and has a critic of its own for them, without
@@ -20,6 +20,7 @@ with a posterior, and leaves results.csv and config.json. An interrupted run lea
 from __future__ import annotations
 
 import json
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class RandomNetworkDistillation:
         features: what the fixed net says of an observation.
         lr: of Adam.
         minibatch: observations a step; a batch is gone through once.
+        window: batches that the bonus is divided by the deviation of; None: all.
 
     Attributes:
         metrics: what there is to log about the last batch, by TensorBoard tag.
@@ -69,6 +71,7 @@ class RandomNetworkDistillation:
         features: int = 32,
         lr: float = 0.001,
         minibatch: int = 50,
+        window: int | None = None,
     ):
         self.observations, self.actions = Vectors(observation_space, "observations"), Vectors(action_space, "actions")
         self.eta, self._minibatch = eta, minibatch
@@ -77,6 +80,7 @@ class RandomNetworkDistillation:
         self._fixed, self._net = self._made(size, units, features), self._made(size, units, units, features)
         self._optimiser = torch.optim.Adam(self._net.parameters(), lr)
         self._seen, self._level = RunningMeanStd(shape=(size,)), RunningMeanStd()
+        self._recent: deque[np.ndarray] | None = None if window is None else deque(maxlen=window)
         self.metrics: dict[str, float] = {}
 
     def batch(self, transitions: Transitions) -> Reward:
@@ -91,12 +95,15 @@ class RandomNetworkDistillation:
             raw = np.zeros(len(x))
         else:
             self._level.update(raw)
+            if self._recent is not None:
+                self._recent.append(raw)
         for rows in torch.randperm(len(x), generator=self._rng).split(self._minibatch):
             self._optimiser.zero_grad()
             self._error(x[rows], said[rows]).mean().backward()
             self._optimiser.step()
         self.metrics = {"vime/bonus_mean": float(raw.mean()), "vime/bonus_median": float(np.median(raw))}
-        return Reward(raw, self.eta * raw / self._level.var**0.5)
+        level = np.concatenate(self._recent).std() if self._recent else self._level.var**0.5
+        return Reward(raw, self.eta * raw / level)
 
     def _error(self, x: Tensor, said: Tensor) -> Tensor:
         error: Tensor = (self._net(x) - said).square().sum(1)
@@ -112,12 +119,12 @@ class RandomNetworkDistillation:
         return nn.Sequential(*layers[:-1])
 
 
-def train(settings: Settings, eta: float) -> pd.DataFrame:
+def train(settings: Settings, **bonus: Any) -> pd.DataFrame:
     """What results.csv says of each iteration, with the settings and the policy of `explore rl` without a bonus."""
     seed = settings["seed"]
     env = rl_problem.environments(settings, settings["n_envs"])
     model = rl_problem.algorithm(settings, env, seed, rl_problem.derived(seed, 0), "cpu")
-    timed = TimedVIME(RandomNetworkDistillation(env.observation_space, env.action_space, eta=eta, seed=seed))
+    timed = TimedVIME(RandomNetworkDistillation(env.observation_space, env.action_space, seed=seed, **bonus))
     rows: list[dict[str, float]] = []
     events = {"on_step": lambda _: None, "before_log": lambda: None, "after_log": rows.append}
     each = Iterations(rl_problem.batch(settings, model), 0, None, timed, **events)
@@ -129,18 +136,21 @@ def train(settings: Settings, eta: float) -> pd.DataFrame:
 
 @click.command(cls=Script, context_settings={"ignore_unknown_options": True})
 @click.option("--eta", type=float, default=0.001, show_default=True, help="Weight of the bonus.")
+@click.option(
+    "--window", type=click.IntRange(min=1), help="Batches that it is divided by the deviation of.  [default: all]"
+)
 @click.option("--folder", type=click.Path(path_type=Path), required=True, help="Must not exist yet.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def main(eta: float, folder: Path, arguments: tuple[str, ...]) -> None:
+def main(eta: float, window: int | None, folder: Path, arguments: tuple[str, ...]) -> None:
     """Train with random network distillation; ARGUMENTS are those of `explore rl` without a bonus."""
     made = rl.command.make_context("rl", ["--posterior", "none", *arguments])
     settings = rl_problem.resolve(made.params)
     session = record.session(device="cpu", threads=torch.get_num_threads())
     draft = folder.with_name(f".{folder.name}")
     draft.mkdir(parents=True, exist_ok=True)
-    config = {"settings": settings | {"eta": eta}, "sessions": [session]}
+    config = {"settings": settings | {"eta": eta, "window": window}, "sessions": [session]}
     (draft / "config.json").write_text(json.dumps(config, indent=2))
-    train(settings, eta).to_csv(draft / "results.csv", index=False)
+    train(settings, eta=eta, window=window).to_csv(draft / "results.csv", index=False)
     draft.rename(folder)
 
 

@@ -2,8 +2,11 @@
 
 import importlib.util
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -25,23 +28,29 @@ FOLDER = Path(explore.__file__).parent.parent / "experiments" / "sparse_control"
 def modules(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     found = {}
-    for name in ("run", "report", "rnd"):
+    for name in ("run", "collect", "report", "rnd"):
         spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
         assert spec and spec.loader
         found[name] = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, name, found[name])
         spec.loader.exec_module(found[name])
-    return found["run"], found["report"]
+    return SimpleNamespace(**found)
 
 
 @pytest.fixture
 def rnd(modules):
-    return sys.modules["rnd"]
+    return modules.rnd
 
 
-def write(job, runs, totals, report):
+def done(command, *arguments):
+    shown = CliRunner().invoke(command, [str(a) for a in arguments])
+    assert shown.exit_code == 0, shown.output
+    return shown.output
+
+
+def write(job, runs, totals, collect):
     rows = pd.DataFrame({"iteration": range(1, len(totals) + 1), "extrinsic_total": totals})
-    for column in report.KEPT[1:]:
+    for column in collect.KEPT[1:]:
         rows[column] = 0.5 if job.posterior != "none" or not column.startswith(("dyn", "bonus")) else float("nan")
     job.folder(runs).mkdir(parents=True)
     rows.to_csv(job.folder(runs) / "results.csv", index=False)
@@ -49,45 +58,105 @@ def write(job, runs, totals, report):
     (job.folder(runs) / "config.json").write_text(json.dumps({"sessions": sessions}))
 
 
+def cells(text):
+    """The cells of a Markdown table's lines."""
+    return [[c.strip() for c in line.split("|")] for line in text.splitlines() if line.startswith("| ")]
+
+
 def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, monkeypatch):
-    run, report = modules
+    run, out = modules.run, tmp_path / "out"
     monkeypatch.setitem(run.TASKS, "mountain-car", run.TASKS["mountain-car"]._replace(tuning=3))
     totals = {0.0001: [0, 0, 5], 0.001: [0, 9, 9], 0.01: [9, 0, 9]}
     with pytest.raises(Exception, match="not complete"):
         run.chosen(tmp_path, "mountain-car", "bbb")
     for job in run.tuning("mountain-car", ["bbb"]):
-        write(job, tmp_path, totals[job.eta], report)
+        write(job, tmp_path, totals[job.eta], modules.collect)
     assert run.chosen(tmp_path, "mountain-car", "bbb") == 0.001  # of equal ones the smaller
     jobs = list(run.training(tmp_path, "mountain-car", ["none", "bbb"], 2, 12))
     assert [(j.posterior, j.eta, j.seed) for j in jobs] == [
         ("none", None, 0), ("bbb", 0.001, 0), ("none", None, 1), ("bbb", 0.001, 1),
     ]  # fmt: skip
-    write(jobs[0], tmp_path, [0] * 12, report)
-    write(jobs[1], tmp_path, [0, 0] + [10] * 10, report)
-    write(jobs[2], tmp_path, [0] * 12, report)
-    write(jobs[3], tmp_path, [0] * 3 + [10] * 9, report)  # once none in the last ten
-    shown = CliRunner().invoke(
-        report.main, ["--seeds", "2", "--iterations", "12", "--runs", str(tmp_path), "--out", str(tmp_path / "out")]
-    )
-    assert shown.exit_code == 0, shown.output
-    cells = [[c.strip() for c in line.split("|")] for line in shown.output.splitlines() if line.startswith("| ")]
-    lines = {row[1]: row for row in cells}
-    assert lines["none"][7:9] == ["0 of 2", "never"]
-    assert lines["bbb"][2:4] == ["0.001", "2"] and lines["bbb"][7:9] == ["1 of 2", "4 (2 seeds)"]
-    assert lines["bbb"][6] == "0.95 (0.93 to 0.97)"  # 10 a batch of 5000 is 1 in 500 steps
-    assert lines["none"][5] == "" and lines["bbb"][5] == "0.79 (0.75 to 0.83)"
-    summary = pd.read_csv(tmp_path / "out" / "runs.csv").set_index(["condition", "seed"])
+    write(jobs[0], tmp_path, [0] * 12, modules.collect)
+    write(jobs[1], tmp_path, [0, 0] + [10] * 10, modules.collect)
+    write(jobs[2], tmp_path, [0] * 12, modules.collect)
+    write(jobs[3], tmp_path, [0] * 3 + [10] * 9, modules.collect)  # once none in the last ten
+    done(modules.collect.main, "--seeds", 2, "--iterations", 12, "--runs", tmp_path, "--out", out)
+    lines = {row[1]: row for row in cells(done(modules.report.main, "--results", out))}
+    assert lines["none"][8:10] == ["0 of 2", "never"]
+    assert lines["bbb"][2:4] == ["0.001", "2"] and lines["bbb"][8:10] == ["1 of 2", "4 (2 seeds)"]
+    assert lines["bbb"][7] == "0.95 (0.93 to 0.97)"  # 10 a batch of 5000 is 1 in 500 steps
+    assert lines["none"][5:7] == ["", ""] and lines["bbb"][5] == "0.79 (0.75 to 0.83)"
+    assert lines["bbb"][6] == "0.333"  # of the six ways to deal four returns two are as extreme
+    summary = pd.read_csv(out / "runs.csv").set_index(["condition", "seed"])
     assert summary.loc[("bbb", 1), "mean_return"] == pytest.approx(0.75) and len(summary) == 4
     assert set(summary["commits"]) == {"aaaaaaa bbbbbbb"}
     colour = f"C{list(run.POSTERIORS).index('bbb')}"
-    assert shares(tmp_path / "out" / "figure.png", colour, upper=0.9)[0] > 0.6
+    assert shares(out / "figure.png", colour, upper=0.9)[0] > 0.6
+    assert not (out / "further.csv").exists()
+
+
+def test_further_runs_stand_beside_the_figure_and_alone(modules, tmp_path):
+    run, out = modules.run, tmp_path / "out"
+    for job in run.tuning("mountain-car", ["bbb"]):
+        write(job, tmp_path, [1] * job.iterations, modules.collect)
+    for job in run.training(tmp_path, "mountain-car", ["none", "bbb"], 2, 12):
+        write(job, tmp_path, [0] * 12 if job.eta is None else [10] * 12, modules.collect)
+    further = [job for job in run.further(2, 12) if job.task == "mountain-car"]
+    for job in further:
+        write(job, tmp_path, [0] * (3 + job.seed) + [20] * (9 - job.seed), modules.collect)
+    done(modules.collect.main, "--seeds", 2, "--iterations", 12, "--runs", tmp_path, "--out", out)
+    shown = done(modules.report.main, "--results", out)
+    figure, alone = shown.split("parameters moved")
+    assert {row[1] for row in cells(figure)} >= {"none", "bbb", "rnd"} and "rnd" not in alone
+    rows = {tuple(row[2:4]): row for row in cells(alone)}
+    assert rows[("none", "zero-critic")][5:9] == ["0 1", "1.50 1.33", "1.80 1.60", "4 5"]
+    assert rows[("none", "")][5] == "2 3" and rows[("noisy-ekfac", "corrected")][4] == "0.0001"
+    compared = pd.read_csv(out / "comparisons.csv").set_index(["condition", "beside"])
+    assert compared.loc[("rnd", "bbb"), "difference"] == pytest.approx(17 / 12 - 1, abs=1e-3)
+    assert compared.loc[("rnd", "none"), "p_first"] == pytest.approx(1 / 3, abs=1e-3)
+
+
+def test_how_far_a_policy_moved_is_read_from_its_last_checkpoint(modules, tmp_path, monkeypatch):
+    # Two copies and short batches, so that a test can pay for it.
+    monkeypatch.setattr(modules.run, "BATCH", 64)
+    found = {}
+    for variant in ("", "zero-critic"):
+        job = modules.run.Job("mountain-car", "none", None, 3, 2, variant)
+        own = ["--n-envs", "2", "--algo-param", "n_steps=32"]
+        subprocess.run([*job.command(tmp_path), *own], check=True, capture_output=True)
+        found[variant] = modules.collect.moved(job, tmp_path)
+    assert found["zero-critic"] == 0 and found[""] > 1e-3
+
+
+def test_the_report_is_what_the_committed_tables_say(modules, tmp_path):
+    results = FOLDER / "results"
+    for path in results.glob("*.csv"):
+        shutil.copy(path, tmp_path)
+    done(modules.report.main, "--results", tmp_path)
+    for name in ("table.md", "further.md", "comparisons.csv"):
+        assert (tmp_path / name).read_text() == (results / name).read_text()
+    said = (FOLDER / "README.md").read_text()
+    assert all(text.strip() in said for name in ("table.md", "further.md") for text in [(results / name).read_text()])
+    # Mountain car and cart-pole have a curve of random network distillation, the double pendulum has none.
+    first, second, third = shares(tmp_path / "figure.png", f"C{len(modules.run.POSTERIORS)}", panels=3, upper=0.9)
+    assert min(first, second) > 0.5 and third < 0.05
+
+
+def test_p_values_by_the_tables_of_the_tests(modules):
+    one, two = pd.Series([1.0, 2, 3, 4, 5]), pd.Series([6.0, 7, 8, 9, 10])
+    assert modules.report.mann_whitney(one, two) == pytest.approx(2 / 252)
+    assert modules.report.mann_whitney(one, pd.Series([np.inf] * 5)) == pytest.approx(2 / 252)
+    assert modules.report.mann_whitney(one, one) == 1
+    # Holm (1979): times 4, 3, 2, 1, never below the one before, at most 1.
+    p = pd.Series([0.03, 0.005, 0.6, 0.04])
+    np.testing.assert_allclose(modules.report.holm(p), [0.09, 0.02, 0.6, 0.09])
 
 
 def test_what_is_left(modules, tmp_path):
-    run, report = modules
+    run = modules.run
     jobs = list(run.tuning("mountain-car", ["vogn"]))
-    write(jobs[0], tmp_path, [0] * run.TASKS["mountain-car"].tuning, report)
-    write(jobs[1], tmp_path, [0] * 4, report)
+    write(jobs[0], tmp_path, [0] * run.TASKS["mountain-car"].tuning, modules.collect)
+    write(jobs[1], tmp_path, [0] * 4, modules.collect)
     shown = CliRunner().invoke(
         run.main, ["tune", "--tasks", "mountain-car", "--posteriors", "vogn", "--runs", str(tmp_path), "--dry-run"]
     )
@@ -97,7 +166,7 @@ def test_what_is_left(modules, tmp_path):
 
 
 def test_a_task_decides_on_the_bonus(modules, tmp_path):
-    run, _ = modules
+    run = modules.run
     with_bonus, without = (
         run.Job("mountain-car", *condition, seed=0, iterations=2).command(tmp_path)
         for condition in (("bbb", 0.001), ("none", None))
@@ -106,7 +175,7 @@ def test_a_task_decides_on_the_bonus(modules, tmp_path):
 
 
 def test_no_default_decides_on_what_the_commands_mean(modules, tmp_path):
-    run, _ = modules
+    run = modules.run
     for task in run.TASKS:
         for name in run.POSTERIORS:
             _, *arguments = run.Job(task, name, 0.001, 0, 2).command(tmp_path)[3:]
@@ -120,15 +189,12 @@ def test_no_default_decides_on_what_the_commands_mean(modules, tmp_path):
 
 
 def test_further_conditions_differ_from_those_of_the_figure(modules, tmp_path):
-    run, _ = modules
+    run = modules.run
     jobs = list(run.further(2, 3))
     assert len({job.name for job in jobs}) == len(jobs)
     commands = {job.name: " ".join(job.command(tmp_path)) for job in jobs}
     assert "value_init=zero" in commands["mountain-car-none-zero-critic-seed-1"]
-    cut = commands["mountain-car-noisy-ekfac-eta-0.0001-cut-seed-0"]
-    assert "vime.clip=10" in cut and "vime.clip=none" not in cut
-    uncut = commands["cart-pole-noisy-kfac-eta-0.001-uncut-seed-0"]
-    assert "vime.clip=none" in uncut and "vime.clip=10" not in uncut
+    assert "--window 10" in commands["cart-pole-rnd-eta-0.001-recent-seed-0"]
     # More seeds of a condition that the figure has begin where its seeds end.
     assert [job.seed for job in jobs if job.posterior == "none" and not job.variant] == [2, 3]
     assert commands["cart-pole-rnd-eta-0.001-seed-0"].split()[1].endswith("rnd.py")
@@ -151,6 +217,9 @@ def test_distillation_pays_for_what_it_has_not_seen(rnd):
     paid = np.concatenate([*following, new.raw])
     np.testing.assert_allclose(new.scaled, 0.5 * new.raw / paid.std(), rtol=1e-3)
     assert first.metrics["vime/bonus_median"] == np.median(new.raw)
+    short = rnd.RandomNetworkDistillation(box, box, eta=0.5, window=2)
+    found = [short.batch(transitions(0)) for _ in range(5)]
+    np.testing.assert_allclose(found[4].scaled, 0.5 * found[4].raw / np.concatenate([f.raw for f in found[3:]]).std())
     # The same seed and the same batches, the same bonus.
     rng = np.random.default_rng(0)
     second.batch(transitions(0))
@@ -160,8 +229,7 @@ def test_distillation_pays_for_what_it_has_not_seen(rnd):
 def test_distillation_stands_where_a_posterior_does(rnd, tmp_path):
     environment = ["--env", "explore/SparseMountainCar-v0", "--n-envs", "2", "--algo-param", "n_steps=32"]
     folder = tmp_path / "rl-run"
-    shown = CliRunner().invoke(rnd.main, ["--folder", str(folder), *environment, "--timesteps", "192", "--seed", "3"])
-    assert shown.exit_code == 0, shown.output
+    done(rnd.main, "--folder", folder, *environment, "--timesteps", 192, "--seed", 3)
     rows = pd.read_csv(folder / "results.csv")
     assert rows["timesteps"].tolist() == [64, 128, 192]
     assert rows["bonus_mean"][0] == 0 and (rows["bonus_mean"][1:] > 0).all()

@@ -137,7 +137,7 @@ class Comparison:
 
     def _finish(self, posterior: Predictive, scalars: dict[str, Tensor], state: State) -> Finished:
         s, rng = self.settings, self.rng.stream("test", posterior.epochs)  # the samples that the metrics were taken on
-        layers, noise = compare.draw(posterior, state, rng, s["samples"])
+        layers, noise = posterior.joint_sample(state, s["samples"], rng)
         net, likelihood = posterior.net, posterior.likelihood
         reliability = compare.reliability(net, likelihood, layers, noise, self.splits.test_x, self.splits.test_y)
         bands = boundary = None

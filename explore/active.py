@@ -272,9 +272,7 @@ class ActiveLearner:
 
     def _draw(self, stream: str) -> tuple[Any, Any]:
         rng = self.rng.stream(stream, self.round)
-        state, likelihood = self.fitted.state, self.posterior.likelihood
-        layers = self.posterior.sample(state, self.samples, rng)
-        return layers, likelihood.draw(state.common.noise, predict.count(layers), rng)
+        return self.posterior.joint_sample(self.fitted.state, self.samples, rng)
 
     def _view(self, arm: slice) -> View:
         def draw() -> Any:

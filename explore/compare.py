@@ -133,7 +133,7 @@ def measure(posterior: Any, state: State, splits: Splits, rng: Rng, samples: int
     `predict.evaluate` in original units, `joint_log_likelihood` (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s), and the
     error of `reliability`. structure/* are the posterior's own diagnostics.
     """
-    layers, noise = draw(posterior, state, rng, samples)
+    layers, noise = posterior.joint_sample(state, samples, rng)
     net, likelihood = posterior.net, posterior.likelihood
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
     nll = -log_probs(net, likelihood, layers, noise, splits.x[:, :TRAINING], splits.y[:, :TRAINING]).mean((1, 2))
@@ -156,12 +156,6 @@ def measure(posterior: Any, state: State, splits: Splits, rng: Rng, samples: int
         "uncertainty/epistemic_mean": epistemic,
         **{f"structure/{name}": structure[name] for name in STRUCTURE},
     }
-
-
-def draw(posterior: Predictive, state: State, rng: Rng, samples: int) -> tuple[tuple[Layer, ...], Noise]:
-    """Weight samples, and a noise parameter for each."""
-    layers = posterior.sample(state, samples, rng)
-    return layers, posterior.likelihood.draw(state.common.noise, predict.count(layers), rng)
 
 
 def log_probs(

@@ -70,7 +70,7 @@ def scores(posterior: Predictive, state: State, splits: compare.Splits, rng: Rng
     sqrt(mean_{s,i} (y_i - f_s(x_i))^2), and the loss of Gibbs' classifier, mean_{s,i} -log p(y_i | x_i, w_s).
     """
     found = compare.measure(posterior, state, splits, rng.stream("test"), samples)
-    layers, noise = compare.draw(posterior, state, rng.stream("test"), samples)
+    layers, noise = posterior.joint_sample(state, samples, rng.stream("test"))
     x, y = splits.test_x, splits.test_y
     log_prob = compare.log_probs(posterior.net, posterior.likelihood, layers, noise, x, y)
     outputs = torch.cat([out for _, out in predict.outputs(posterior.net, layers, x)], 2)  # [R, S, P, O]

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from explore import tree
 from explore.errors import check_fields
-from explore.likelihoods import Likelihood, Phi
-from explore.nets import Layer, Net
+from explore.likelihoods import Likelihood, Noise, Phi
+from explore.nets import Layer, Net, count_samples
 from explore.posteriors.norms import NormPolicy, NormState, advance_norms, expand_norms, start_norms
 from explore.rng import Rng
 from explore.shapes import Batch, Info, NormTaps, State, Weights
@@ -97,6 +97,11 @@ class Predictive(ABC):
 
         Behind the matrices stand the batch normalisations, see `with_norms`.
         """
+
+    def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
+        """Weight samples, and the likelihood's noise parameter for each of them (independent, unless it says else)."""
+        layers = self.sample(state, n, rng)
+        return layers, self.likelihood.draw(state.common.noise, count_samples(layers), rng)
 
 
 @dataclass(frozen=True, kw_only=True)

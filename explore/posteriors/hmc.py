@@ -29,7 +29,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
+from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian, Noise
+from explore.nets import Layer
 from explore.posteriors.base import Common, Predictive, common, settle
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights, unflatten
@@ -102,7 +103,7 @@ class HMC(Predictive):
         if scales is not None:
             half = 0.5 * copies * (y - out).square().sum((2, 3))
             scales = keep(scales, 1 / (self.likelihood.prior_rate + half))  # type: ignore[attr-defined]
-            noise = _mixture(self.likelihood.prior_shape + 0.5 * copies * y[0].numel(), scales)  # type: ignore[attr-defined]
+            noise = _mixture(self._shape(n_data), scales)
 
         shared = shared._replace(noise=noise, step=shared.step + 1, taken=shared.taken + 1)
         info = {
@@ -116,15 +117,33 @@ class HMC(Predictive):
 
     def sample(self, state: HMCState, n: int, rng: Rng) -> Weights:
         """The draws kept or n of them, each at most once; nothing is drawn anew."""
-        replicas, kept = state.weights[0].shape[:2]
-        if n >= kept:
-            return state.weights
-        chosen = rng.permutation(replicas, kept)[:, :n, None, None]
-        return tuple(w.take_along_dim(chosen, 1) for w in state.weights)
+        return _some(state.weights, n, rng)
+
+    def joint_sample(self, state: HMCState, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
+        """The same, with tau ~ Gamma(a, b(w)) for each (from its prior before there are data)."""
+        if state.scales is None:
+            return super().joint_sample(state, n, rng)
+        *weights, scale = _some((*state.weights, state.scales), n, rng)
+        prior, seen = self.likelihood, scale > 0
+        shape = torch.where(seen, self._shape(float(state.common.n_data)), prior.prior_shape)  # type: ignore[attr-defined]
+        return tuple(weights), rng.gamma(shape.to(scale)) * torch.where(seen, scale, 1 / prior.prior_rate)  # type: ignore[attr-defined]
+
+    def _shape(self, n_data: float) -> float:
+        """A."""
+        return self.likelihood.prior_shape + 0.5 * n_data * self.net.shapes[-1][1]  # type: ignore[attr-defined]
 
     @property
     def _unknown_noise(self) -> bool:
         return getattr(self.likelihood, "noise_std", 1.0) is None
+
+
+def _some(kept: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:
+    """The same n entries along the second axis of each, or all where there are no more."""
+    replicas, there = kept[0].shape[:2]
+    if n >= there:
+        return kept
+    chosen = rng.permutation(replicas, there)[:, :n]
+    return tuple(t.take_along_dim(chosen.view(*chosen.shape, *[1] * (t.dim() - 2)), 1) for t in kept)
 
 
 def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:

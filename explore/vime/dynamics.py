@@ -140,9 +140,7 @@ class Dynamics:
 
     def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
         """NLL a transition (nats) and RMSE in standardised units, and the share of targets within the central 95 %."""
-        state = self.state.posterior
-        layers = self.posterior.sample(state, samples, rng)
-        noise = self.posterior.likelihood.draw(state.common.noise, predict.count(layers), rng)
+        layers, noise = self.posterior.joint_sample(self.state.posterior, samples, rng)
         found = predict.evaluate(self.posterior.net, self.posterior.likelihood, layers, noise, batch.x, batch.y)
         return {"nll": -float(found["log_likelihood"]), **{k: float(found[k]) for k in ("rmse", "coverage_95")}}
 

@@ -23,7 +23,7 @@ def test_metrics_are_those_of_the_paper():
     state = posterior.init(4, 2, noise)
     found = uci.scores(posterior, state, splits, noise, samples=6)
 
-    (w,), tau = compare.draw(posterior, state, noise.stream("test"), 6)
+    (w,), tau = posterior.joint_sample(state, 6, noise.stream("test"))
     assert isinstance(w, torch.Tensor)
     for r in range(2):
         f = scale[r] * (w[r, :, :3, 0] @ x[r, 4:].T + w[r, :, 3])  # [S, P]

@@ -72,6 +72,13 @@ def test_one_weight_and_unknown_noise_agree_with_numerical_integration():
     assert (shape / rate - mean_tau).abs() < 0.05 * mean_tau
     assert (shape / rate**2 - variance_tau).abs() < 0.15 * variance_tau
 
+    # The noise is large where the weight fits badly.
+    (drawn,), drawn_tau = posterior.joint_sample(state, 10**9, draw())
+    far, far_drawn = (w - 0.7).square(), (drawn.flatten() - 0.7).square()
+    expected = (p * far * tau).sum() - (p * far).sum() * mean_tau
+    found = (far_drawn - far_drawn.mean()) * (drawn_tau.flatten() - drawn_tau.mean())
+    assert expected < -0.01 and (found.mean() - expected).abs() < 5 * found.std() / n**0.5 < expected.abs()
+
 
 NETS = {
     "one output": nn.Linear(2, 1),
@@ -128,6 +135,8 @@ def test_samples_are_draws_kept_and_as_many_as_there_are():
     same = (first.unsqueeze(2) == kept[0].unsqueeze(1)).flatten(3).all(3)  # [R, 7, 40]
     assert (same.sum(2) == 1).all() and same.any(1).sum(1).tolist() == [7, 7]
     assert posterior.sample(state, 41, draw())[0].shape[1] == 40
+    weights, tau = posterior.joint_sample(state, 7, draw())
+    assert torch.equal(weights[0], first) and tau.shape == (2, 7)
 
 
 def test_global_precision_stays_as_it_is():

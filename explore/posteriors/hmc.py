@@ -30,7 +30,6 @@ from torch import Tensor, nn
 
 from explore.errors import InputError
 from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian, Noise
-from explore.nets import Layer
 from explore.posteriors.base import Common, Predictive, common, settle
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights, unflatten
@@ -119,10 +118,11 @@ class HMC(Predictive):
         """The draws kept or n of them, each at most once; nothing is drawn anew."""
         return _some(state.weights, n, rng)
 
-    def joint_sample(self, state: HMCState, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
+    def joint_sample(self, state: HMCState, n: int, rng: Rng) -> tuple[Weights, Noise]:
         """The same, with tau ~ Gamma(a, b(w)) for each (from its prior before there are data)."""
         if state.scales is None:
-            return super().joint_sample(state, n, rng)
+            layers = self.sample(state, n, rng)
+            return layers, self.likelihood.draw(state.common.noise, layers[0].shape[1], rng)
         *weights, scale = _some((*state.weights, state.scales), n, rng)
         prior, seen = self.likelihood, scale > 0
         shape = torch.where(seen, self._shape(float(state.common.n_data)), prior.prior_shape)  # type: ignore[attr-defined]

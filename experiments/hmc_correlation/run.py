@@ -54,7 +54,7 @@ PAPER = {
 }  # fmt: skip
 
 # Each posterior's first preset, but for the schedule (2000 steps on all data at once, rates with which the curvature
-# forgets its start) and the model's own prior on all weights. Chosen on Boston, Kin8nm and Power, seed 100; the same for
+# forgets its start) and the model's own prior on all weights. Chosen on Boston, Kin8nm and Power, seed 100; one for
 # all sets.
 STEPS: dict[str, object] = {"epochs": 2000, "batch_size": LABELLED}
 NATURAL: dict[str, object] = {"samples": 10, "lr": 0.02, "beta": 0.02, "fisher": "exact"}

@@ -63,7 +63,8 @@ def estimate(values: pd.Series) -> str:
 @click.option("--runs", default="runs", type=click.Path(path_type=Path), show_default=True, help="For run folders.")
 def main(dataset: str, trials: int, seed: int, posteriors: str, name: str | None, runs: Path) -> None:
     """Run everything and write the table."""
-    name = name or dataset
+    command = f"python experiments/active_learning/run.py --dataset {dataset} --trials {trials} --seed {seed}"
+    command, name = (f"{command} --name {name}", name) if name else (command, dataset)
     runs.mkdir(exist_ok=True)
     found, seconds = {}, {}
     for method in posteriors.split(","):
@@ -78,8 +79,7 @@ def main(dataset: str, trials: int, seed: int, posteriors: str, name: str | None
 
     rmse = {m: rows.pivot(index="trial", columns="arm", values="rmse") for m, rows in found.items()}
     lines = [
-        f"<!-- python experiments/active_learning/run.py --dataset {dataset} --trials {trials} --seed {seed} "
-        f"--name {name} -->",
+        f"<!-- {command} -->",
         "| method | random | active | active − random | active − best other active | seconds |",
         "|---|---|---|---|---|---|",
     ]

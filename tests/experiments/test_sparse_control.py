@@ -242,3 +242,21 @@ def test_distillation_stands_where_a_posterior_does(rnd, tmp_path):
     model = rl_problem.algorithm(settings, env, 0, 0, "cpu")
     model.learn(128, VIMECallback(rnd.RandomNetworkDistillation(env.observation_space, env.action_space, eta=1.0)))
     assert isinstance(model, TRPO) and (model.rollout_buffer.rewards > 0).all()
+
+
+def test_the_numbers_in_the_text_are_those_of_the_tables(modules):
+    every, more = modules.report.read(FOLDER / "results")
+    compared = modules.report.comparisons(every).set_index(["task", "condition", "beside"])
+    car = every[every["task"] == "mountain-car"]
+    medians = car.groupby(["condition", "seed"])["return"].mean().groupby("condition").median()
+    p = compared.loc[("mountain-car", "rnd", "noisy-kfac"), "p"]
+    said = " ".join((FOLDER / "README.md").read_text().split())
+    assert f"({medians['rnd']:.2f} and {medians['noisy-kfac']:.2f}, p = {p:.2f}" in said
+    first = " ".join(f"{n}," for n in modules.report.begun(car[car["condition"] == "rnd"])).rstrip(",")
+    assert f"first reward in iteration {first} and" in said
+    # Ten seeds without a bonus: five of the figure, five of the further conditions.
+    alone = more[(more["condition"] == "none") & (more["variant"] == "") & (more["task"] == "mountain-car")]
+    begun = sorted([*modules.report.begun(car[car["condition"] == "none"]), *modules.report.begun(alone)])
+    assert len(begun) == 6 and f"iteration {begun[0]} to {begun[-1]}" in said
+    front = " ".join((FOLDER.parent.parent / "README.md").read_text().split())
+    assert f"in iteration {begun[0]} to {begun[-1]}" in front and f"(p = {p:.2f})" in front

@@ -45,4 +45,4 @@ def command(ctx: click.Context, **values: object) -> None:
     options.check_resume(ctx)
     from explore.cli import session  # imports torch
 
-    ctx.exit(session.run(values))
+    session.run(values)

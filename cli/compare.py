@@ -51,4 +51,4 @@ def command(ctx: click.Context, runs: tuple[str, ...], **values: object) -> None
     options.check_resume(ctx)
     from explore.cli import compare_session  # imports torch
 
-    ctx.exit(compare_session.run(values))
+    compare_session.run(values)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
+from explore import files
 from explore.cli import compare_recording as recording
 from explore.cli import compare_report as report
 from explore.cli import figures, start
@@ -20,9 +20,9 @@ from explore.errors import InputError
 from explore.record import Run
 
 
-def run(options: Mapping[str, Any]) -> int:
-    """Do what the options ask for; the exit code: 0, or 130 after Ctrl-C."""
-    old, device, now, changes = start.start(options, "compare")
+def run(options: Mapping[str, Any]) -> None:
+    """Do what the options ask for."""
+    old, device, now = start.start(options, "compare")
     settings = old.config["settings"] if old else resolve(options)
     if "overlay" in settings:
         raise InputError(f"{options['resume']} lays finished runs over each other; there is nothing to continue")
@@ -30,9 +30,9 @@ def run(options: Mapping[str, Any]) -> int:
     notes = [comparison.dataset.note] if comparison.dataset.note else []
     if old:
         comparison.load_state_dict(old.state)
-        notes += [f"{old.folder}: {_done(comparison)} are done.", *changes]
+        notes.append(f"{old.folder}: {_done(comparison)} are done.")
         if comparison.current:
-            old.resumed(now)
+            start.resumed(old, now)
     else:
         notes.append(f"{', '.join(comparison.posteriors)} on {settings['splits']} splits, on {device}")
     if not options["quiet"]:
@@ -41,16 +41,18 @@ def run(options: Mapping[str, Any]) -> int:
 
     parts = ("compare", comparison.dataset.name)
     here = old or start.create(options, parts, comparison.settings, comparison.state_dict(), now)
-    with here:
-        try:
-            _follow(comparison, here, options["quiet"] or options["as_json"])
-            for picture in figures.PICTURES:
-                if (found := figures.draw(picture, comparison.finished)) is not None:
-                    found.savefig(here.folder / f"{picture}.png", dpi=100)
-        except KeyboardInterrupt:
-            return start.interrupted("compare", here, _done(comparison))
-    _print(comparison, here.folder, options["as_json"])
-    return 0
+
+    def where(saved: Mapping[str, Any]) -> str:
+        comparison.load_state_dict(saved)
+        return _done(comparison)
+
+    with start.following("compare", here, where):
+        _follow(comparison, here, options["quiet"] or options["as_json"])
+        for picture in figures.PICTURES:
+            if (found := figures.draw(picture, comparison.finished)) is not None:
+                with files.replacing(here.folder / f"{picture}.png") as draft:
+                    found.savefig(draft, dpi=100)
+    _print(comparison, here, options["as_json"])
 
 
 def _done(comparison: Comparison) -> str:
@@ -81,13 +83,13 @@ def _follow(comparison: Comparison, run: Run, silent: bool) -> None:
                 progress.update(task, description=name, advance=1)
 
 
-def _print(comparison: Comparison, folder: Path, as_json: bool) -> None:
+def _print(comparison: Comparison, run: Run, as_json: bool) -> None:
     for failure in report.failures(comparison):
         click.echo(f"Warning: {failure}", err=True)
     if as_json:
-        click.echo(json.dumps(report.summary(comparison, folder)))
+        click.echo(json.dumps(report.summary(comparison, run.folder) | start.warnings(run)))
         return
-    console = Console()
+    console, folder = Console(), run.folder
     for title, table in report.tables(comparison):
         console.print(title, table, sep="\n")
     click.echo(f"run          {folder}")

@@ -159,6 +159,7 @@ class Comparison:
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`."""
+        self.finished = {}
         for name, entry in saved["finished"].items():
             pictures = {key: kind(**entry[key]) if entry[key] else None for key, kind in PICTURES.items()}
             self.finished[name] = Finished(**(entry | pictures))

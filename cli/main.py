@@ -1,5 +1,6 @@
 """The command `explore`: a group whose commands are imported when they are asked for."""
 
+import errno
 import importlib
 
 import click
@@ -22,7 +23,10 @@ class WrongInput(click.ClickException):
 
 
 class Commands(click.Group):
-    """Shows wrong input as one sentence with exit code 2; everything else keeps its traceback."""
+    """Shows wrong input as one sentence with exit code 2, and what the system refuses (a full disk, ...) with code 1.
+
+    Everything else keeps its traceback.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""
@@ -41,6 +45,14 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except InputError as error:
             raise WrongInput(str(error)) from error
+        except OSError as error:
+            if error.errno in (None, errno.EPIPE):  # not of the system; a reader that went away
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror}") from error
+        except KeyboardInterrupt:
+            click.echo("Interrupted; no work is lost.", err=True)
+            ctx.exit(130)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

@@ -64,7 +64,7 @@ def session(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def check_resume(ctx: click.Context) -> None:
     """Refuse options that would change the numbers of a run that is continued."""
-    if ctx.params["resume"] and (fixed := given(ctx, FREE)):
+    if ctx.params["resume"] is not None and (fixed := given(ctx, FREE)):
         raise InputError(
             f"--resume continues with the recorded settings; leave out {', '.join(fixed)} "
             "(allowed with it: --device, --threads, --trust, --quiet, --json)"

@@ -22,7 +22,8 @@ from rich.table import Table
 
 from explore.cli import start, trust
 from explore.errors import InputError
-from explore.record import plain, session
+from explore.provenance import session
+from explore.record import plain, read_run
 
 
 class Series(NamedTuple):
@@ -82,18 +83,19 @@ def read(folder: Path) -> dict[str, Series]:
     """The curves of a run by series.
 
     Raises:
-        InputError: when the folder is no run, or has nothing recorded yet.
+        InputError: when the folder is no run, is damaged, or has nothing recorded yet.
     """
     trust.check_links(folder)
+    config, _, tables = read_run(folder)
+    counted = tables["metrics.jsonl"].size if "metrics.jsonl" in tables else 0  # the run may be writing more
     try:
-        command = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]["command"])
-        text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-        rows = [_row(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]  # no torn one
+        text = (folder / "metrics.jsonl").read_bytes()[:counted] if counted else b""
+        rows = [_row(line) for line in text.decode().splitlines()]
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{folder} is no run folder, or is damaged: {error}") from error
     found: dict[str, Series] = {}
     for series, step, values in rows:
-        curves = found.setdefault(series, Series(command, [], {}))
+        curves = found.setdefault(series, Series(str(config["settings"].get("command")), [], {}))
         curves.steps.append(step)
         for tag in values.keys() - curves.tags.keys():
             curves.tags[tag] = [math.nan] * (len(curves.steps) - 1)

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
+from explore import files
 from explore.cli.estimate import TITLES, Estimate, decimals, estimate, unit
 from explore.cli.experiment import Experiment
 from explore.record import plain
@@ -112,4 +113,5 @@ def draw(experiment: Experiment, path: Path) -> None:
     figure.axes[0].legend()
     s = experiment.settings
     figure.suptitle(f"{experiment.dataset.name}, {s['posterior']}: mean ± s.e. over {s['trials']} trials", fontsize=11)
-    figure.savefig(path, dpi=120)
+    with files.replacing(path) as draft:
+        figure.savefig(draft, dpi=120)

@@ -60,7 +60,7 @@ def command(ctx: click.Context, **values: object) -> None:
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
     explore rl --watch runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
     """  # noqa: D301
-    if values["watch"]:
+    if values["watch"] is not None:
         if others := options.given(ctx, WATCH):
             raise InputError(
                 f"--watch shows a policy as it was trained; leave out {', '.join(others)} "
@@ -73,4 +73,4 @@ def command(ctx: click.Context, **values: object) -> None:
     options.check_resume(ctx)
     from explore.cli import rl_session  # imports torch
 
-    ctx.exit(rl_session.run(values))
+    rl_session.run(values)

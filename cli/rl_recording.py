@@ -5,18 +5,19 @@ together. results.csv: one line a seed and iteration. models/<series>/<steps>/: 
 model.zip (stable-baselines3), bonus.pt (state of the dynamics model and its replay), replay_buffer.pt (off-policy) and
 vecnormalize.pkl; models/<series>/best-<steps>/: the policy that was best in an evaluation.
 
-A folder of a model appears complete, and older ones go when the run's checkpoint refers to the new one.
+A folder of a model appears complete, and older ones go when the run's checkpoint refers to the new one, by the hashes
+of its files.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from explore import files
 from explore.cli.problem import Settings
 from explore.cli.rl_callbacks import Row
 from explore.cli.rl_training import Training
@@ -33,6 +34,7 @@ class Position:
     timesteps: int = 0
     best: int | None = None  # steps at which the policy was best in an evaluation
     best_return: float | None = None
+    digests: dict[str, str] = field(default_factory=dict)  # of the files of the last checkpoint's model
 
     def state(self) -> dict[str, Any]:
         """As plain values."""
@@ -99,7 +101,10 @@ class Recorder:
         finished = self.position.timesteps >= s["timesteps"]
         if not finished and self.position.iteration - self.saved.iteration < s["checkpoint_freq"]:
             return
-        _write(self._models / str(self.position.timesteps), self._training.save)
+        folder = self._models / str(self.position.timesteps)
+        _write(folder, self._training.save)
+        digests = {path.name: files.digest(path) for path in folder.iterdir()}
+        self.position = replace(self.position, digests=digests)
         kept = {str(self.position.timesteps), f"best-{self.position.best}"}
         if finished:
             self.position = Position(done=index + 1)
@@ -113,12 +118,8 @@ class Recorder:
 
 def _write(folder: Path, save: Callable[[Path], None]) -> None:
     """A folder that is there as a whole or not at all."""
-    draft = folder.with_name(f".{folder.name}")
-    for old in (draft, folder):  # of a process that was killed
-        shutil.rmtree(old, ignore_errors=True)
-    draft.mkdir(parents=True)
-    save(draft)
-    for path in draft.iterdir():
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())  # a checkpoint must not refer to what a power cut could take away
-    draft.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(folder) as draft:
+        draft.mkdir()
+        save(draft)
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed

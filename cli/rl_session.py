@@ -14,6 +14,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from explore import files
 from explore.cli import rl_recording as recording
 from explore.cli import rl_report as report
 from explore.cli import start
@@ -23,23 +24,24 @@ from explore.cli.rl_problem import resolve
 from explore.cli.rl_recording import Position, Recorder
 from explore.cli.rl_training import Training
 from explore.errors import InputError
+from explore.record import Run
 
 # What a file of a model gives that is cut off, missing or of something else.
 DAMAGE = (OSError, ValueError, LookupError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile)
 
 
-def run(options: Mapping[str, Any]) -> int:
-    """Do what the options ask for; the exit code: 0, or 130 after Ctrl-C."""
+def run(options: Mapping[str, Any]) -> None:
+    """Do what the options ask for."""
     silent = options["quiet"] or options["as_json"]
-    old, device, now, changes = start.start(options, "rl")
+    old, device, now = start.start(options, "rl")
     settings = old.config["settings"] if old else resolve(options)
     position = Position(**old.state) if old else Position()
     # Before there is a folder: wrong settings leave none.
     training = _training(settings, position, device, old.folder if old else None)
     if old:
-        notes = [f"{old.folder}: done are {_where(settings, position)}.", *changes]
+        notes = [f"{old.folder}: done are {_where(settings, position)}."]
         if training:
-            old.resumed(now)
+            start.resumed(old, now)
     else:
         notes = [f"{settings['algo']} on {settings['env']} with {_bonus(settings)} on {device}"]
     if not options["quiet"]:
@@ -48,11 +50,10 @@ def run(options: Mapping[str, Any]) -> int:
 
     parts = ("rl", settings["env"], settings["algo"], settings["posterior"])
     here = old or start.create(options, parts, settings, position.state(), now)
-    recorder: Recorder | None = None
-    with here, start.progress("seed {task.description}", silent) as progress:
+    with start.following("rl", here, lambda saved: _where(settings, Position(**saved))):
         total = settings["seeds"] * settings["timesteps"]
-        task = progress.add_task("", total=total)
-        try:
+        with start.progress("seed {task.description}", silent) as progress:
+            task = progress.add_task("", total=total)
             while training:
                 recorder = Recorder(here, settings, training, position)
                 progress.update(task, description=str(settings["seed"] + position.done))
@@ -66,10 +67,7 @@ def run(options: Mapping[str, Any]) -> int:
                 training.close()
                 position = recorder.position
                 training = _training(settings, position, device, None)
-        except KeyboardInterrupt:
-            return start.interrupted("rl", here, _where(settings, recorder.saved if recorder else position))
-    _print(here.folder, settings, options["as_json"])
-    return 0
+    _print(here, settings, options["as_json"])
 
 
 def _training(settings: Settings, position: Position, device: str, folder: Path | None) -> Training | None:
@@ -81,6 +79,8 @@ def _training(settings: Settings, position: Position, device: str, folder: Path 
         saved = recording.models(folder, settings, position.done) / str(position.timesteps)
         if not saved.is_dir():
             raise InputError(f"{folder} is damaged: it has no folder {saved.relative_to(folder)}")
+        for name, digest in position.digests.items():
+            files.check(saved / name, digest)
     try:
         return Training(settings, settings["seed"] + position.done, device, saved)
     except DAMAGE as error:
@@ -101,10 +101,11 @@ def _bonus(settings: Settings) -> str:
     return f"{vime['eta']:g} x {vime['bonus']} of {vime['posterior']}" if vime else "no bonus"
 
 
-def _print(folder: Path, settings: Settings, as_json: bool) -> None:
+def _print(run: Run, settings: Settings, as_json: bool) -> None:
+    folder = run.folder
     found = report.results(folder)
     if as_json:
-        click.echo(json.dumps(report.summary(found, settings, folder)))
+        click.echo(json.dumps(report.summary(found, settings, folder) | start.warnings(run)))
         return
     console = Console()
     console.print(report.TITLE, report.table(found), sep="\n")

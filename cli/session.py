@@ -6,7 +6,6 @@ import json
 import shlex
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,13 +14,14 @@ from rich.console import Console
 from explore.active import Round
 from explore.cli import recording, report, start
 from explore.cli.experiment import Experiment, resolve
+from explore.cli.problem import Settings
 from explore.record import Run
 
 
-def run(options: Mapping[str, Any]) -> int:
-    """Do what the options ask for; the exit code: 0, or 130 after Ctrl-C."""
+def run(options: Mapping[str, Any]) -> None:
+    """Do what the options ask for."""
     silent = options["quiet"] or options["as_json"]
-    old, device, now, changes = start.start(options, "active")
+    old, device, now = start.start(options, "active")
     settings = old.config["settings"] if old else resolve(options)
     experiment = Experiment(settings, device)
     seconds = 0.0
@@ -30,9 +30,8 @@ def run(options: Mapping[str, Any]) -> int:
         experiment.load_state_dict(old.state["experiment"])
         seconds = old.state["seconds"]
         notes.append(f"{old.folder}: {experiment.rounds} of {settings['rounds']} rounds are done.")
-        notes += changes
         if experiment.rounds < settings["rounds"]:
-            old.resumed(now)
+            start.resumed(old, now)
     else:
         notes.append(
             f"{settings['trials']} trials of {' and '.join(experiment.arms)} with {settings['posterior']} on {device}"
@@ -44,15 +43,16 @@ def run(options: Mapping[str, Any]) -> int:
     state = {"experiment": experiment.state_dict(), "seconds": seconds}
     parts = ("active", experiment.dataset.name, settings["posterior"], settings["acquisition"])
     here = old or start.create(options, parts, experiment.settings, state, now)
-    with here:
-        try:
-            seconds = _follow(experiment, here, seconds, silent)
-            report.draw(experiment, here.folder / "learning_curve.png")
-        except KeyboardInterrupt:
-            done = f"round {experiment.rounds} of {experiment.settings['rounds']}"
-            return start.interrupted("active", here, done)
-    _print(experiment, here.folder, seconds, options["as_json"], options["quiet"])
-    return 0
+    with start.following("active", here, lambda saved: _where(settings, saved)):
+        seconds = _follow(experiment, here, seconds, silent)
+        report.draw(experiment, here.folder / "learning_curve.png")
+    _print(experiment, here, seconds, options["as_json"], options["quiet"])
+
+
+def _where(settings: Settings, saved: Mapping[str, Any]) -> str:
+    """How far a checkpoint is."""
+    history = saved["experiment"]["history"]
+    return f"round {len(history['labels']) if history else 0} of {settings['rounds']}"
 
 
 def _follow(experiment: Experiment, run: Run, seconds: float, silent: bool) -> float:
@@ -75,15 +75,15 @@ def _follow(experiment: Experiment, run: Run, seconds: float, silent: bool) -> f
     return seconds
 
 
-def _print(experiment: Experiment, folder: Path, seconds: float, as_json: bool, quiet: bool) -> None:
+def _print(experiment: Experiment, run: Run, seconds: float, as_json: bool, quiet: bool) -> None:
     for failure in report.failures(experiment):
         click.echo(f"Warning: {failure}", err=True)
     if as_json:
         if not quiet:
             click.echo(report.verdict(experiment), err=True)
-        click.echo(json.dumps(report.summary(experiment, seconds, folder)))
+        click.echo(json.dumps(report.summary(experiment, seconds, run.folder) | start.warnings(run)))
         return
-    console = Console()
+    console, folder = Console(), run.folder
     for title, table in report.tables(experiment):
         console.print(title, table, sep="\n")
     click.echo(report.verdict(experiment))

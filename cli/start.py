@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +18,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from explore.cli import trust
 from explore.errors import InputError
-from explore.record import Run, session
+from explore.provenance import differences, history, session
+from explore.record import FolderExists, Run
 
 
 class Start(NamedTuple):
@@ -25,7 +28,6 @@ class Start(NamedTuple):
     old: Run | None  # the run to continue
     device: str
     session: dict[str, Any]  # what to record about this start
-    changes: list[str]  # sentences on what differs from the start before
 
 
 def start(options: Mapping[str, Any], command: str) -> Start:
@@ -34,18 +36,25 @@ def start(options: Mapping[str, Any], command: str) -> Start:
     Raises:
         InputError: when the run cannot be continued by this command, or the device is not there.
     """
-    old = _open(Path(options["resume"]), command, options["trust"]) if options["resume"] else None
+    old = _open(Path(options["resume"]), command, options["trust"]) if options["resume"] is not None else None
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads = options["threads"] or last.get("threads", 1)
     torch.set_num_threads(threads)
     now = session(device=device, threads=threads)
-    changes = [
-        f"Warning: {what} was {last.get(what)} and is {now[what]} now; the last digits may change."
-        for what in ("device", "threads", "versions")
-        if old and last.get(what) != now[what]
-    ]
-    return Start(old, device, now, changes)
+    return Start(old, device, now)
+
+
+def resumed(run: Run, now: Mapping[str, Any]) -> None:
+    """Record that a run goes on, and warn where that may change its numbers."""
+    for change in differences(run.config["sessions"][-1], now):
+        click.echo(f"Warning: {change}", err=True)
+    run.resumed(now)
+
+
+def warnings(run: Run) -> dict[str, list[str]]:
+    """What all starts of a run have warned of, for its JSON object."""
+    return {"warnings": history(run.config["sessions"])}
 
 
 def _open(folder: Path, command: str, trusted: Sequence[str]) -> Run:
@@ -89,18 +98,16 @@ def create(
         if not re.fullmatch(r"\w[\w.+-]*", name):
             raise InputError(f"--name is {name!r}; it may have letters, digits and . _ + -")
         folder = out / f"{parts[0]}-{name}"
-        if folder.exists():
-            raise InputError(f"{folder} exists; continue it with --resume {folder}, or choose another --name")
-        return Run.create(folder, settings, state, now)
+        try:
+            return Run.create(folder, settings, state, now)
+        except FolderExists:
+            raise InputError(f"{folder} exists; continue it with --resume {folder}, or choose another --name") from None
     base = file_name(*parts)
     for number in itertools.count(1):
-        folder = out / (base if number == 1 else f"{base}-{number}")
-        if not folder.exists():
-            try:
-                return Run.create(folder, settings, state, now)
-            except InputError:
-                if not folder.exists():  # else another process was faster
-                    raise
+        try:
+            return Run.create(out / (base if number == 1 else f"{base}-{number}"), settings, state, now)
+        except FolderExists:
+            pass
     raise AssertionError
 
 
@@ -125,11 +132,30 @@ def progress(text: str, silent: bool) -> Progress:
     )
 
 
-def interrupted(command: str, run: Run, where: str) -> int:
-    """Say how to continue; the exit code."""
-    click.echo(f"Interrupted after {where}.", err=True)
-    again = ["explore", command, "--resume", str(run.folder)]
-    for module in trust.modules(run.config["settings"]):
-        again += ["--trust", module]
-    click.echo(f"Continue: {shlex.join(again)}", err=True)
-    return 130
+@contextmanager
+def following(command: str, run: Run, where: Callable[[Any], str]) -> Iterator[None]:
+    """Close the run at the end; when it is interrupted, or cannot be written, say how to continue, and exit.
+
+    Args:
+        command: that wrote it.
+        run: the run.
+        where: says in words how far the state of a checkpoint is.
+    """
+    hook = threading.excepthook
+    # TensorBoard's threads print what they cannot write; the next write of the run raises it again, here.
+    threading.excepthook = lambda failed: None if issubclass(failed.exc_type, OSError) else hook(failed)
+    try:
+        with run:
+            yield
+    except (KeyboardInterrupt, OSError) as error:
+        code, what = 130, "Interrupted"
+        if isinstance(error, OSError):
+            code, what = 1, f"Error: cannot write to the run folder {run.folder}: {error.strerror or error}. Stopped"
+        click.echo(f"{what} after {where(run.last())}.", err=True)
+        again = ["explore", command, "--resume", str(run.folder)]
+        for module in trust.modules(run.config["settings"]):
+            again += ["--trust", module]
+        click.echo(f"Continue: {shlex.join(again)}", err=True)
+        raise click.exceptions.Exit(code) from error
+    finally:
+        threading.excepthook = hook

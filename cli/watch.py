@@ -17,7 +17,7 @@ from explore.cli import rl_problem, trust
 from explore.cli import rl_recording as recording
 from explore.cli.problem import Settings
 from explore.errors import InputError
-from explore.record import plain
+from explore.record import plain, read_config
 
 STEPS = 1000  # of an episode, at most
 
@@ -51,10 +51,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
 
 def _settings(folder: Path) -> Settings:
     trust.check_links(folder)
-    try:
-        settings: Settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["settings"]
-    except (OSError, ValueError, LookupError) as error:
-        raise InputError(f"{folder} is no run folder, or is damaged: {error}") from error
+    settings: Settings = read_config(folder)["settings"]
     if settings.get("command") != "rl":
         raise InputError(f"{folder} is a run of explore {settings.get('command')}, not of rl")
     return settings

@@ -7,14 +7,14 @@ another number.
 
 from __future__ import annotations
 
-import errno
 import hashlib
+import io
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
@@ -37,15 +37,13 @@ def save(path: Path, kind: str, format: int, content: Any) -> None:
     Raises:
         OSError: when it cannot be written; the old file is as it was.
     """
-    with replacing(path) as draft, open(draft, "w+b") as file:
-        try:
-            torch.save({"kind": kind, "format": format, "content": content}, file)
-        except RuntimeError as error:  # torch's writer hides what the system said
-            raise OSError(errno.EIO, f"torch cannot write: {error}", str(path)) from error
-        file.seek(-2, os.SEEK_END)
-        file.write(COMMENT.to_bytes(2, "little"))
-        digest = _digest(file, file.tell())
-        file.write(MARK + digest)
+    buffer = io.BytesIO()  # torch's writer hides what the system says of a full disk
+    torch.save({"kind": kind, "format": format, "content": content}, buffer)
+    archive = buffer.getbuffer()
+    archive[-2:] = COMMENT.to_bytes(2, "little")
+    with replacing(path) as draft, open(draft, "wb") as file:
+        file.write(archive)
+        file.write(MARK + hashlib.sha256(archive).hexdigest().encode())
 
 
 def load(path: Path, kind: str, format: int) -> Any:
@@ -55,21 +53,51 @@ def load(path: Path, kind: str, format: int) -> Any:
         InputError: in one sentence, when the file is missing, damaged, of another kind or of another version.
     """
     try:
-        with open(path, "rb") as file:
-            _check(path, file)
-            file.seek(0)
-            try:
-                found = torch.load(file, map_location="cpu", weights_only=True)
-                theirs = found["kind"], found["format"]
-            except Exception:  # intact, but written by other hands; torch's advice to trust them is not passed on
-                raise InputError(f"{path} is no {kind} of explore, which holds tensors and plain values only") from None
+        whole = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
+    archive, comment = whole[:-COMMENT], whole[-COMMENT:]
+    if comment[-22:-18] == END and comment.endswith(b"\0\0"):
+        raise older(path)
+    if comment != MARK + hashlib.sha256(archive).hexdigest().encode():
+        raise damaged(path)
+    try:
+        found = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
+        theirs = str(found["kind"]), int(found["format"])
+    except Exception:  # intact, but written by other hands; torch's advice to trust them is not passed on
+        raise InputError(f"{path} is no {kind} of explore, which holds tensors and plain values only") from None
     if theirs[0] != kind:
         raise InputError(f"{path} is a {theirs[0]}, not a {kind}")
     if theirs[1] != format:
         raise older(path) if theirs[1] < format else InputError(f"{path} is of a newer version of explore; update it")
     return found["content"]
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check(path: Path, expected: str) -> None:
+    """Refuse a file that is not as it was written.
+
+    Args:
+        path: of the file.
+        expected: its `digest` then.
+
+    Raises:
+        InputError: when it is missing or damaged.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is missing")
+    if digest(path) != expected:
+        raise damaged(path)
+
+
+def damaged(path: Path) -> InputError:
+    """The error for a file of other bytes."""
+    return InputError(f"{path} is damaged: its bytes are not those that were written")
 
 
 def older(path: Path) -> InputError:
@@ -93,27 +121,3 @@ def replacing(path: Path) -> Iterator[Path]:
                 with open(written, "rb") as file:
                     os.fsync(file.fileno())  # before the name: else a power cut could leave an empty file under it
         os.replace(draft, path)
-
-
-def _check(path: Path, file: IO[bytes]) -> None:
-    """Refuse a file whose digest is not that of its bytes."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - COMMENT))
-    comment = file.read()
-    if comment[-22:-18] == END and comment.endswith(b"\0\0"):
-        raise older(path)
-    if size < COMMENT or comment != MARK + _digest(file, size - COMMENT):
-        raise InputError(f"{path} is damaged: its bytes are not those that were written")
-
-
-def _digest(file: IO[bytes], size: int) -> bytes:
-    """The SHA-256 of the first bytes, in hexadecimal; the file then stands behind them."""
-    file.seek(0)
-    digest = hashlib.sha256()
-    while size:
-        chunk = file.read(min(size, 1 << 20))
-        if not chunk:
-            raise OSError(errno.EIO, "the file became shorter while it was read")
-        digest.update(chunk)
-        size -= len(chunk)
-    return digest.hexdigest().encode()

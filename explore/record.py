@@ -7,40 +7,41 @@
     checkpoint.pt    tensors and plain values: where to continue
     tensorboard/     one sub-folder a series, all with the same tags, so that TensorBoard lays them over each other
 
-A folder appears complete or not at all, and a checkpoint replaces the one before it in one step. It counts the bytes
-of every table: what was written after it, a torn last line included, is cut off when the run is opened again.
+A table is there from its first line on. A folder appears complete or not at all, and a checkpoint replaces the one
+before it in one step. It has the size and the hash of every table: what was written after it, a torn last line
+included, is cut off when the run is opened again, and a table whose earlier bytes have changed is refused, as are
+settings, sessions and checkpoints that are not as they were written.
 """
 
 from __future__ import annotations
 
 import csv
+import errno
 import hashlib
 import io
 import json
 import math
 import os
-import platform
-import shlex
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from filelock import BaseFileLock, FileLock, Timeout
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-import explore
+from explore import files
 from explore.errors import InputError
 
 TABLES = ("metrics.jsonl", "results.csv", "selected.csv")
-FORMAT = 1
+FORMAT = 2  # of config.json and checkpoint.pt
+
+
+class FolderExists(InputError):
+    """There is something where a run folder was to be."""
 
 
 class Run:
@@ -63,6 +64,7 @@ class Run:
         self.folder, self.config, self.state, self._lock = folder, config, state, lock
         self._purge_step = purge_step
         self._writers: dict[str, SummaryWriter] = {}
+        self._tables: dict[str, Prefix] = {}  # up to the last checkpoint
 
     @classmethod
     def create(
@@ -74,24 +76,26 @@ class Run:
             folder: must not exist, or be empty.
             settings: all that decides the numbers; what JSON can hold.
             state: tensors and plain values to start from.
-            session: what to record about this start, from `session`.
+            session: what to record about this start, from `provenance.session`.
 
         Raises:
-            InputError: when the folder exists or cannot be written.
+            FolderExists: when there is something else at its place.
+            InputError: when it cannot be written.
         """
+        if os.path.exists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+            raise FolderExists(f"cannot create the run folder {folder}: it exists already")
         config = {"settings": dict(settings), "sessions": [dict(session)]}
-        draft = folder.with_name(f".{folder.name}.{os.getpid()}")
         try:
-            draft.mkdir(parents=True)
-            for name in TABLES:
-                (draft / name).touch()
-            _replace(draft / "config.json", _json(config))
-            cls(draft, config, state, None).checkpoint(state, step=0)
-            draft.rename(folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with files.replacing(folder) as draft:
+                draft.mkdir()
+                new = cls(draft, config, state, None)
+                new._write_config()
+                new.checkpoint(state, step=0)
         except OSError as error:
-            shutil.rmtree(draft, ignore_errors=True)
-            reason = "it exists already" if folder.exists() else error.strerror
-            raise InputError(f"cannot create the run folder {folder}: {reason}") from error
+            if error.errno == errno.ENOTEMPTY:  # another process was faster
+                raise FolderExists(f"cannot create the run folder {folder}: it exists already") from error
+            raise InputError(f"cannot create the run folder {folder}: {error.strerror}") from error
         return cls(folder, config, state, None, _lock(folder))
 
     @classmethod
@@ -99,25 +103,38 @@ class Run:
         """Continue after the last checkpoint; `state` is what it holds.
 
         Raises:
-            InputError: when the folder is missing, damaged, put together from several runs, or in use.
+            InputError: when the folder is missing, damaged, put together from several runs, in use, or of an older
+                version.
         """
-        config = _read_config(folder)
+        read_config(folder)
         lock = _lock(folder)
-        saved = _read_checkpoint(folder, config)
-        for name, size in saved["sizes"].items():
-            path = folder / name
-            found = path.stat().st_size if path.is_file() else -1
-            if found < size:
-                what = f"has {found} bytes" if found >= 0 else "is missing"
-                raise InputError(f"{path} is damaged: it {what}, but the checkpoint counts {size} bytes")
-        for name, size in saved["sizes"].items():
-            os.truncate(folder / name, size)
-        return cls(folder, config, saved["state"], saved["step"] + 1, lock)
+        try:
+            config, saved, tables = read_run(folder)
+            for name in TABLES:
+                if name in tables:
+                    os.truncate(folder / name, tables[name].size)
+                else:  # it began after the checkpoint
+                    (folder / name).unlink(missing_ok=True)
+            for path in folder.glob(".*/"):  # drafts of a process that was killed; with the lock, there is no other
+                shutil.rmtree(path)
+        except OSError as error:
+            lock.release()
+            raise InputError(f"cannot continue in the run folder {folder}: {error.strerror}") from error
+        except BaseException:
+            lock.release()
+            raise
+        run = cls(folder, config, saved["state"], saved["step"] + 1, lock)
+        run._tables = tables
+        return run
 
     def resumed(self, session: Mapping[str, Any]) -> None:
         """Record another start, described by `session`."""
         self.config["sessions"].append(dict(session))
-        _replace(self.folder / "config.json", _json(self.config))
+        self._write_config()
+
+    def last(self) -> Any:
+        """The state of the last checkpoint that is complete: where an interrupted run continues."""
+        return _read_checkpoint(self.folder)["state"]
 
     def scalars(self, series: str, step: int, values: Mapping[str, float]) -> None:
         """Numbers of a series at a step (number of labels, of environment steps), by tag."""
@@ -156,7 +173,7 @@ class Run:
             return
         text = io.StringIO()
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        if (self.folder / table).stat().st_size == 0:
+        if not (self.folder / table).exists():
             writer.writeheader()
         writer.writerows(rows)
         self._append(table, text.getvalue())
@@ -165,29 +182,36 @@ class Run:
         """Everything up to and with this step is done; `state` is where to continue."""
         for writer in self._writers.values():
             writer.flush()
+        for name in TABLES:
+            if (self.folder / name).exists():
+                self._tables.setdefault(name, Prefix()).extend(self.folder / name)
         saved = {
-            "format": FORMAT,
             "settings": _digest(self.config["settings"]),
             "step": step,
-            "sizes": {name: (self.folder / name).stat().st_size for name in TABLES},
+            "tables": {name: prefix.state() for name, prefix in self._tables.items()},
             "state": dict(state),
         }
-        content = io.BytesIO()
-        torch.save(saved, content)
-        _replace(self.folder / "checkpoint.pt", content.getvalue())
+        files.save(self.folder / "checkpoint.pt", "checkpoint", FORMAT, saved)
 
     def close(self) -> None:
         """Close the TensorBoard files and let others use the folder."""
-        for writer in self._writers.values():
-            writer.close()
-        if self._lock is not None:
-            self._lock.release()
+        try:
+            for writer in self._writers.values():
+                writer.close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _write_config(self) -> None:
+        content = {"format": FORMAT, **self.config, "sha256": _digest(self.config)}
+        with files.replacing(self.folder / "config.json") as draft:
+            draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def _append(self, table: str, text: str) -> None:
         with open(self.folder / table, "a", encoding="utf-8", newline="") as file:
@@ -206,22 +230,6 @@ class Run:
         return self._writers[series]
 
 
-def session(**facts: Any) -> dict[str, Any]:
-    """What to record about a start: time, command line, versions, git state, and the given facts."""
-    return {
-        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "command_line": shlex.join(["explore", *sys.argv[1:]]),
-        "versions": {
-            "explore": explore.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "git": _git(),
-        **facts,
-    }
-
-
 def plain(value: Any) -> Any:
     """The value with None for every number that is not finite, which JSON cannot hold."""
     if isinstance(value, Mapping):
@@ -235,55 +243,89 @@ def _simple(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     return {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in settings.items()}
 
 
-def _git() -> dict[str, Any] | None:
-    """Commit, and whether files differ from it; None where the package is not in a checkout of its own."""
-    here = Path(explore.__file__).parent
+class Prefix:
+    """The first bytes of a table.
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True
-        ).stdout.strip()
+    Attributes:
+        size: how many.
+    """
 
-    try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # a virtual environment may lie in any checkout
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    def __init__(self) -> None:
+        self.size, self._hash = 0, hashlib.sha256()
+
+    def extend(self, path: Path, size: int | None = None) -> None:
+        """Read on, up to `size` bytes or all that there are."""
+        with open(path, "rb") as file:
+            file.seek(self.size)
+            new = file.read() if size is None else file.read(size - self.size)
+        self.size += len(new)
+        self._hash.update(new)
+
+    def state(self) -> dict[str, Any]:
+        """Size and hash."""
+        return {"size": self.size, "sha256": self._hash.hexdigest()}
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """Settings and sessions of a run.
+
+    Raises:
+        InputError: when the folder is no run, or its config.json is not as it was written.
+    """
     path = folder / "config.json"
     if not folder.is_dir():
         raise InputError(f"there is no run folder {folder}")
     if not path.is_file():
         raise InputError(f"{folder} is no run folder, or is damaged: it has no config.json")
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = {"settings": found["settings"], "sessions": found["sessions"]}
         if not (isinstance(config["settings"], dict) and isinstance(config["sessions"][-1], dict)):
             raise ValueError("settings or sessions are no records")
-    except (ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
+    if "format" not in found:
+        raise files.older(path)
+    if (found["format"], found.get("sha256")) != (FORMAT, _digest(config)):
+        raise InputError(f"{path} is damaged, or was edited: settings and sessions are not those that were written")
     return config
 
 
-def _read_checkpoint(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Prefix]]:
+    """Configuration, checkpoint, and how far each table is known, of a run that may be in use.
+
+    Raises:
+        InputError: when the folder is no run, damaged, put together from several runs, or of an older version.
+    """
+    config, saved = read_config(folder), _read_checkpoint(folder)
+    if saved["settings"] != _digest(config["settings"]):
+        raise InputError(f"{folder / 'checkpoint.pt'} does not belong to {folder / 'config.json'}: the settings differ")
+    tables: dict[str, Prefix] = {}
+    for name, counted in saved["tables"].items():
+        path = folder / name
+        if not path.is_file():
+            raise InputError(f"{path} is damaged: it is missing")
+        tables[name] = prefix = Prefix()
+        prefix.extend(path, counted["size"])
+        if prefix.size < counted["size"]:
+            raise InputError(
+                f"{path} is damaged: it has {prefix.size} bytes, but the checkpoint counts {counted['size']} bytes"
+            )
+        if prefix.state() != counted:
+            raise InputError(f"{path} is damaged, or was edited: its lines are not those that were written")
+    return config, saved, tables
+
+
+def _read_checkpoint(folder: Path) -> dict[str, Any]:
     path = folder / "checkpoint.pt"
     if not path.is_file():
         raise InputError(f"{folder} is damaged: it has no checkpoint.pt")
-    try:
-        saved = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(f"{path} is damaged: {reason or type(error).__name__}") from error
-    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
-        raise InputError(f"{path} is not a checkpoint that this version of explore reads")
-    if saved["settings"] != _digest(config["settings"]):
-        raise InputError(f"{path} does not belong to {folder / 'config.json'}: the settings differ")
-    return saved
+    found: dict[str, Any] = files.load(path, "checkpoint", FORMAT)
+    return found
 
 
-def _digest(settings: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _lock(folder: Path) -> BaseFileLock:
@@ -296,17 +338,3 @@ def _lock(folder: Path) -> BaseFileLock:
     except OSError as error:
         raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from error
     return lock
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that at any moment there is the old one or the new one."""
-    draft = path.with_name(f".{path.name}.tmp")
-    with open(draft, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)

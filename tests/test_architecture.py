@@ -21,7 +21,7 @@ FLOORS = {
             "posteriors",
             "predict fit",
             "acquisitions",
-            "active compare toys vime record",
+            "active compare provenance toys vime record",
             "envs",
             "cli",
         )

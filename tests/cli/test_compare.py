@@ -105,7 +105,7 @@ def test_json_is_all_of_stdout_and_agrees_with_results_csv(compare):
     result = compare("--posterior", "noisy-adam,map,bbb", "--splits", 3, "--json")
     found = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
-    assert list(found) == ["dataset", "splits", "best", "posteriors", "run"]
+    assert list(found) == ["dataset", "splits", "best", "posteriors", "run", "warnings"]
     assert (found["dataset"], found["splits"], found["run"]) == ("table", 3, str(RUN))
     assert list(found["posteriors"]) == ["noisy-adam", "map", "bbb"]
     results = pd.read_csv(RUN / "results.csv")
@@ -135,7 +135,7 @@ def test_report_and_run_folder(compare):
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
     assert "map, noisy-adam on 2 splits, on cpu" in result.stderr
     assert sorted(p.name for p in RUN.iterdir() if p.name != ".lock") == [
-        "checkpoint.pt", "config.json", "metrics.jsonl", "reliability.png", "results.csv", "selected.csv",
+        "checkpoint.pt", "config.json", "metrics.jsonl", "reliability.png", "results.csv",
         "tensorboard",
     ]  # fmt: skip
     assert set(config()["posteriors"]) == {"map", "noisy-adam"}
@@ -301,7 +301,7 @@ def test_killed_and_resumed_equals_uninterrupted(explore, compare, table):
     run = Path("runs/compare-x")
     with subprocess.Popen([str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
-        while not (run.exists() and (run / "metrics.jsonl").read_text().count("noisy-ekfac") > 3):
+        while not ((run / "metrics.jsonl").exists() and (run / "metrics.jsonl").read_text().count("noisy-ekfac") > 3):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.005)
         os.kill(process.pid, signal.SIGKILL)
@@ -432,9 +432,9 @@ def test_overlay_leaves_out_a_torn_line(explore, compare):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (shutil.rmtree, f"{RUN} is no run folder, or is damaged: "),
-        (lambda run: (run / "metrics.jsonl").write_text(""), f"{RUN} has no curves yet"),
-        (lambda run: (run / "metrics.jsonl").write_text("{\n"), f"{RUN} is no run folder, or is damaged"),
+        (shutil.rmtree, f"there is no run folder {RUN}"),
+        (lambda run: (run / "metrics.jsonl").write_text(""), f"{RUN}/metrics.jsonl is damaged: it has 0 bytes"),
+        (lambda run: (run / "metrics.jsonl").write_text("{\n" * 999), f"{RUN}/metrics.jsonl is damaged, or was edited"),
         (lambda run: shutil.rmtree(run / "tensorboard"), "it has no folder tensorboard"),
         (lambda run: shutil.copytree(run, "other/compare-table"), "several runs are called compare-table"),
     ],

@@ -324,7 +324,7 @@ class PowerCut(Exception):
 @pytest.mark.parametrize(
     ("where", "what", "calls"),
     [
-        (record.Run, "scalars", 1), (record.Run, "rows", 2), (record.Run, "checkpoint", 2), (record, "_replace", 3),
+        (record.Run, "scalars", 1), (record.Run, "rows", 2), (record.Run, "checkpoint", 2), (os, "replace", 6),
         (Training, "save_policy", 0), (Training, "save_policy", 3), (shutil, "rmtree", 4),
     ],
 )  # fmt: skip
@@ -369,7 +369,7 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch):
         whole = (damaged / name).read_bytes()
         (damaged / name).write_bytes(whole[: int(len(whole) * share)])
         result = explore("rl", "--resume", f"{name}-{share}")
-        assert f"Error: {damaged} is damaged: " in result.stderr and result.exit_code == 2
+        assert f"Error: {damaged / name} is damaged: " in result.stderr and result.exit_code == 2
     train("--resume", RUN)
     train("--resume", "copy")
     pd.testing.assert_frame_equal(results().iloc[:, :-2], results(Path("copy")).iloc[:, :-2])  # but for the seconds
@@ -396,7 +396,7 @@ def test_rare_checkpoints_and_the_best_policy(train, monkeypatch):
 
     monkeypatch.setattr(Training, "save", note)
     train(*TINY, *LEARN, "--checkpoint-freq", 2, "--eval-freq", 64)
-    assert saved == [".128", ".192"]
+    assert saved == ["128", "192"]
     assert {p.name for p in RUN.glob("models/*/*")} == {"192", "best-128"}
     assert [row["eval/mean_reward"] for row in metrics()] == [1.0, 3.0, 2.0]
 

@@ -154,8 +154,9 @@ def test_how_to_continue_names_the_modules(explore, monkeypatch):
     ],
 )  # fmt: skip
 def test_foreign_curves_are_numbers(explore, line):
-    record.Run.create(RUN, settings("rl"), {}, {"device": "cpu", "threads": 1}).close()
-    (RUN / "metrics.jsonl").write_text(line + "\n")
+    with record.Run.create(RUN, settings("rl"), {}, {"device": "cpu", "threads": 1}) as run:
+        (RUN / "metrics.jsonl").write_text(line + "\n")
+        run.checkpoint({}, 1)
     result = explore("compare", RUN)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"Error: {RUN} is no run folder, or is damaged: " in result.stderr

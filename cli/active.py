@@ -10,7 +10,11 @@ from explore.cli.options import POSITIVE
 @options.data
 @click.option("--id", "id_column", metavar="COLUMN", help="Column of FILE that names the points, and is no feature.")
 @click.option("--posterior", default="noisy-kfac", metavar="NAME", help="A name from `explore list posteriors`.")
-@click.option("--acquisition", default="max-variance", metavar="NAME", help="From `explore list acquisitions`.")
+@click.option(
+    "--acquisition", metavar="NAME",
+    help="From `explore list acquisitions`.  "
+    "[default: max-variance; information-gain where a regression acquires several points at once]",
+)  # fmt: skip
 @click.option("--trials", type=POSITIVE, default=20, help="Independent repetitions, trained side by side.")
 @click.option("--rounds", type=POSITIVE, default=10, help="Fits; one acquisition fewer.")
 @click.option("--initial", type=POSITIVE, default=20, help="Labelled points at the start.")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from explore import data, registry
+from explore.acquisitions.base import redundancy
 from explore.active import ActiveLearner, Round, active_loop
 from explore.cli import problem
 from explore.cli.problem import Settings
@@ -19,7 +20,7 @@ from explore.likelihoods import LIKELIHOODS
 
 # Options that are settings as they stand; the others need the data or the posterior to be resolved.
 PLAIN = (
-    "posterior", "acquisition", "trials", "rounds", "initial", "acquire", "test_size", "control", "seed", "samples",
+    "posterior", "trials", "rounds", "initial", "acquire", "test_size", "control", "seed", "samples",
     "standardise",
 )  # fmt: skip
 
@@ -31,6 +32,9 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         InputError: for options that contradict each other, an unknown name or a value of the wrong type.
     """
     settings = {"command": "active"} | {name: options[name] for name in PLAIN} | problem.resolve(options)
+    # Of points that are labelled together max-variance would take near-duplicates.
+    together = settings["task"] == "regression" and settings["acquire"] > 1
+    settings["acquisition"] = options["acquisition"] or ("information-gain" if together else "max-variance")
     return settings | _parameters(options, LIKELIHOODS[settings["likelihood"]])
 
 
@@ -99,6 +103,12 @@ class Experiment:
             "posterior_settings": problem.fields(self.posterior),
             "likelihood_settings": problem.fields(self.posterior.likelihood),
         }
+
+    def warnings(self) -> Iterator[str]:
+        """What to say before a round is done."""
+        for rule in self.learner.acquisitions if self.settings["rounds"] > 1 else ():
+            if said := redundancy(rule, self.posterior.likelihood, self.settings["acquire"]):
+                yield said
 
     @property
     def rounds(self) -> int:

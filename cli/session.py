@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import click
 from rich.console import Console
 
+from explore.acquisitions.base import RedundancyWarning
 from explore.active import Round
 from explore.cli import recording, report, start
 from explore.cli.experiment import Experiment, resolve
@@ -39,6 +41,8 @@ def run(options: Mapping[str, Any]) -> None:
     if not options["quiet"]:
         for note in notes:
             click.echo(note, err=True)
+    for warning in experiment.warnings():
+        click.echo(f"Warning: {warning}", err=True)
 
     state = {"experiment": experiment.state_dict(), "seconds": seconds}
     parts = ("active", experiment.dataset.name, settings["posterior"], settings["acquisition"])
@@ -61,7 +65,11 @@ def _follow(experiment: Experiment, run: Run, seconds: float, silent: bool) -> f
     rounds, epochs = experiment.settings["rounds"], experiment.posterior.epochs
     if done < rounds:
         recording.begin(run, experiment)
-    with start.progress("round {task.fields[round]}/{task.fields[rounds]}", silent) as progress:
+    with (
+        warnings.catch_warnings(),
+        start.progress("round {task.fields[round]}/{task.fields[rounds]}", silent) as progress,
+    ):
+        warnings.simplefilter("ignore", RedundancyWarning)  # it was said at the start
         task = progress.add_task("", total=rounds * epochs, completed=done * epochs, round=done + 1, rounds=rounds)
         for event in experiment.events():
             if isinstance(event, Round):

@@ -7,19 +7,32 @@ each acquisition (the arms; arm-major on the replica axis). A person with one po
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore import predict, registry, tree
-from explore.acquisitions.base import Acquisition, Choice, View
+from explore.acquisitions.base import (
+    Acquisition,
+    Choice,
+    RedundancyWarning,
+    View,
+    checked,
+    name_of,
+    needs_spread,
+    redundancy,
+)
 from explore.errors import InputError, one_of
 from explore.fit import Epoch, fit
+from explore.labels import Labels
 from explore.linalg import mean_and_scale
+from explore.pool import Pool
 from explore.posteriors.base import Predictive
 from explore.rng import Rng
 from explore.shapes import Info, State
@@ -75,85 +88,70 @@ class ActiveLearner:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
     ):
-        self.posterior, self.trials = posterior, trials
-        self.acquisitions: tuple[Acquisition, ...] = tuple(
-            registry.find("acquisitions", rule) if isinstance(rule, str) else rule for rule in acquisitions
-        )
-        self.samples, self.standardise = samples, standardise
+        if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
+            raise InputError(f"the posterior is a {type(posterior).__name__}; explore.posterior(name, ...) makes one")
+        for name, value in (("trials", trials), ("samples", samples)):
+            if not isinstance(value, Integral) or value < 1:
+                raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
         if standardise not in ("labelled", "pool", "none"):
             raise one_of("standardise", standardise, ("labelled", "pool", "none"))
-        if not self.acquisitions or trials < 1:
-            raise InputError("at least one acquisition and one trial are needed")
+        self.posterior, self.trials, self.samples, self.standardise = posterior, trials, samples, standardise
+        self.acquisitions = tuple(_rules(acquisitions, posterior, samples))
         self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
-        self.x = self._pool(x)
+        self._pool = Pool(x, allowed, trials, self.rng)
+        self.x, self.replicas = self._pool.x, trials * len(self.acquisitions)
         zeros = [torch.zeros(1, 1, *shape, device=self.rng.device, dtype=dtype) for shape in posterior.net.shapes]
         norms = posterior.net.unit_norms(1, self.rng)
-        out = posterior.net.output([*zeros, *norms], self.x[None, :1].to(dtype))
-        self._classes = 0  # a regression
+        out = posterior.net.output([*zeros, *norms], self.x[None, :2].to(dtype))
+        classes = 0  # a regression
         if hasattr(posterior.likelihood, "probabilities"):
-            self._classes = posterior.likelihood.probabilities(out).shape[-1]
-        self._discrete = self._classes > 0
-        self._labels_each = 1 if self._discrete else out.shape[-1]
-        self.replicas = trials * len(self.acquisitions)
-        mask = torch.ones(trials, len(self.x), dtype=torch.bool) if allowed is None else torch.as_tensor(allowed)
-        self.mask = mask.to(self.rng.device).repeat(len(self.acquisitions), 1)  # [R, P] may be asked for
-        self._labelled = torch.zeros(self.replicas, 0, dtype=torch.long, device=self.rng.device)
-        self._y: Tensor | None = None  # [R, n, O], or [R, n] class indices
-        self._pool_mask = self.mask
-        self.round = 0  # how often labels were told
+            classes = posterior.likelihood.probabilities(out).shape[-1]
+        self._discrete = classes > 0
+        names = tuple(name_of(rule) for rule in self.acquisitions)
+        self._labels = Labels(self._pool, names, 1 if self._discrete else out.shape[-1], classes, self.rng)
         self._fitted: Fitted | None = None
 
     @property
     def labelled(self) -> Int[Tensor, "R n"]:
         """The labelled points in the order in which they were told."""
-        return self._labelled
+        return self._labels.points
+
+    @property
+    def mask(self) -> Bool[Tensor, "R P"]:
+        """Which points may be asked for."""
+        return self._labels.mask
+
+    @property
+    def round(self) -> int:
+        """How often labels were told."""
+        return self._labels.round
 
     def tell(self, indices: Any, y: Any) -> None:
         """Add labels.
 
         Args:
-            indices: [R, k] points ([k] where R = 1).
+            indices: [R, k] points ([k] where R = 1), of an integer type.
             y: [R, k, O] targets ([R, k] where O = 1; class indices always [R, k]).
 
         Raises:
             InputError: for a point that does not exist, may not be chosen or has a label, a label that is not a
                 finite number or no class of the likelihood, or shapes that do not fit.
         """
-        points, values = self.rng.tensor(indices).long(), self._targets(y)
-        if self.replicas > 1 and (points.dim() != 2 or len(points) != self.replicas):
-            raise InputError(
-                f"the points of {self.replicas} replicas come as [{self.replicas}, k]; got {list(points.shape)}"
-            )
-        if not points.numel() or values.numel() != points.numel() * self._labels_each:
-            raise InputError(
-                f"{points.numel()} points cannot have {values.numel()} labels; each has {self._labels_each}"
-            )
-        points = points.reshape(self.replicas, -1)
-        values = values.reshape(*points.shape, *([] if self._discrete else [-1]))
-        if not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
-            raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
-        fresh = self.mask.gather(1, points)
-        if not fresh.all() or any(len(set(row)) < len(row) for row in points.tolist()):
-            bad = points[~fresh].tolist() or points.tolist()
-            raise InputError(f"points {bad} are labelled already, held out for testing, or named twice")
-        self.mask = self.mask.scatter(1, points, False)
-        self._labelled = torch.cat([self._labelled, points], 1)
-        self._y = values if self._y is None else torch.cat([self._y, values], 1)
-        self.round += 1
+        self._labels.tell(indices, y)
         self._fitted = None
 
     def fit(self) -> Iterator[Epoch]:
         """Fit from scratch on the labels told so far, unless that is done; yields after every epoch."""
         if self._fitted is not None:
             return
-        if self._y is None:
+        y, y_mean, y_scale = self._labels.y, torch.zeros(()), torch.ones(())
+        if y is None:
             raise InputError("there is no label yet; tell some first")
         x_mean, x_scale = self._input_scale()
-        y, y_mean, y_scale = self._y, torch.zeros(()), torch.ones(())
         if not self._discrete:
             y_mean, y_scale = mean_and_scale(y)
             y = self._scaled(y, y_mean, y_scale)
-        x = self._scaled(self.x[self._labelled], x_mean, x_scale)
+        x = self._scaled(self.x[self.labelled], x_mean, x_scale)
         epoch = None
         for epoch in fit(self.posterior, x, y, self.rng.stream("fit", self.round)):
             yield epoch
@@ -171,16 +169,21 @@ class ActiveLearner:
     def ask(self, k: int = 1) -> Choice:
         """The next k points of every replica, [R, k], each arm by its own rule.
 
+        Warns of a rule that scores points one by one where k > 1: what it chooses may be near-duplicates.
+
         Raises:
-            InputError: where fewer than k points are left.
+            InputError: where fewer than k points are left, or a rule answers with something else.
         """
         left = int(self.mask.sum(1).min())
-        if not 1 <= k <= left:
+        if not isinstance(k, Integral) or not 1 <= k <= left:
             raise InputError(f"asked for {k} points, but {left} are left")
-        choices = [
-            acquire(self._view(slice(i * self.trials, (i + 1) * self.trials)), k)
-            for i, acquire in enumerate(self.acquisitions)
-        ]
+        for rule in self.acquisitions:
+            if said := redundancy(rule, self.posterior.likelihood, k):
+                warnings.warn(said, RedundancyWarning, stacklevel=2)
+        choices = []
+        for i, acquire in enumerate(self.acquisitions):
+            view = self._view(slice(i * self.trials, (i + 1) * self.trials))
+            choices.append(checked(acquire(view, k), acquire, view.mask, k))
         return Choice(torch.cat([c.indices for c in choices]), torch.cat([c.scores for c in choices]))
 
     def predict(self, x: Any) -> Prediction:
@@ -189,7 +192,7 @@ class ActiveLearner:
             raise InputError("classes have probabilities, not a mean; use probabilities(x)")
         f = self.fitted
         layers, noise = self._draw("test")
-        mean, variance = predict.moments(self.posterior.net, layers, self._everywhere(self._pool(x), slice(None)))
+        mean, variance = predict.moments(self.posterior.net, layers, self._everywhere(self._pool.like(x), slice(None)))
         total = variance + (1 / noise).mean(1)[:, None, None]
         return Prediction(mean * f.y_scale + f.y_mean, variance.sqrt() * f.y_scale, total.sqrt() * f.y_scale)
 
@@ -198,52 +201,40 @@ class ActiveLearner:
         if not self._discrete:
             raise InputError("a regression has no class probabilities; use predict(x)")
         layers, _ = self._draw("test")
-        outputs = predict.outputs(self.posterior.net, layers, self._everywhere(self._pool(x), slice(None)))
+        outputs = predict.outputs(self.posterior.net, layers, self._everywhere(self._pool.like(x), slice(None)))
         return torch.cat([self.posterior.likelihood.probabilities(out).mean(1) for _, out in outputs], 1)  # type: ignore[attr-defined]
 
     def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
         """Test metrics in original units on points [R, m] of the pool, y [P, O] or [P] being the labels of all."""
         f = self.fitted
         layers, noise = self._draw("test")
-        indices = self.rng.tensor(indices)
-        y, scale = self._targets(y)[indices], None
+        points, scale = self._labels.indices(indices), None
+        if points.dim() != 2 or len(points) != self.replicas or not points.numel():
+            raise InputError(f"test points come as [{self.replicas}, m]; got {list(points.shape)}")
+        if not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
+            raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
+        labels = self._labels.of(points, y)
         if not self._discrete:
-            y, scale = self._scaled(y, f.y_mean, f.y_scale), f.y_scale.squeeze(1)
-        x = self._scaled(self.x[indices], f.x_mean, f.x_scale)
-        return predict.evaluate(self.posterior.net, self.posterior.likelihood, layers, noise, x, y, scale)
+            labels, scale = self._scaled(labels, f.y_mean, f.y_scale), f.y_scale.squeeze(1)
+        x = self._scaled(self.x[points], f.x_mean, f.x_scale)
+        return predict.evaluate(self.posterior.net, self.posterior.likelihood, layers, noise, x, labels, scale)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The labels told so far; with the same arguments and seed, everything else follows from them."""
-        empty = torch.zeros(self.replicas, 0)
-        return {
-            "labelled": self._labelled.cpu().clone(),
-            "y": empty if self._y is None else self._y.cpu().clone(),
-            "round": torch.tensor(self.round),
-            "seed": torch.tensor(self.rng.seed),
-            "points": torch.tensor(len(self.x)),
-        }
+        """The labels told so far, and of what: with the same arguments and seed, everything else follows from them."""
+        return self._labels.state_dict()
 
-    def load_state_dict(self, saved: dict[str, Tensor]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Continue from a `state_dict`.
 
-        Raises:
-            InputError: when it was saved with another seed, pool size or number of replicas.
-        """
-        labelled = saved["labelled"].to(self.rng.device)
-        mine = {"seed": self.rng.seed, "points": len(self.x), "replicas": self.replicas}
-        theirs = {"seed": int(saved["seed"]), "points": int(saved["points"]), "replicas": len(labelled)}
-        if mine != theirs:
-            raise InputError(f"the saved learner has {theirs}, this one {mine}")
-        self.mask = self._pool_mask.scatter(1, labelled, False)
-        self._labelled, self.round, self._fitted = labelled, int(saved["round"]), None
-        self._y = saved["y"].to(self.rng.device) if labelled.shape[1] else None
+        The pool may stand in another order: points are known by the hashes of their float64 values, and equal ones are
+        interchangeable.
 
-    def _pool(self, x: Any) -> Tensor:
-        """Features in double precision until they are standardised: single would merge neighbouring time stamps."""
-        values = torch.as_tensor(x if isinstance(x, Tensor) else np.require(x, requirements="W"))
-        if not values.isfinite().all():
-            raise InputError("an input is not a finite number")
-        return values.to(self.rng.device, torch.float64 if values.dim() == 2 else self.rng.dtype)
+        Raises:
+            InputError: when it is of another version, or was saved with other points, points that may be chosen, arms,
+                trials, seed or kind of labels.
+        """
+        self._labels.load_state_dict(saved)
+        self._fitted = None
 
     def _scaled(self, values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
         return ((values - mean) / scale).to(self.rng.dtype)
@@ -254,21 +245,6 @@ class ActiveLearner:
         mean, scale = (t[arm] if len(t) > 1 else t for t in (f.x_mean, f.x_scale))
         scaled = self._scaled(x.unsqueeze(0), mean, scale)
         return scaled.expand(len(range(self.replicas)[arm]), *x.shape)
-
-    def _targets(self, y: Any) -> Tensor:
-        """Checked labels: class indices as int64; real numbers, even whole ones, as float64 [..., O]."""
-        try:
-            values = torch.as_tensor(y if isinstance(y, Tensor) else np.require(y, requirements="W"))
-        except TypeError:
-            raise InputError("labels must be numbers") from None
-        values = values.to(self.rng.device, torch.float64)
-        if not values.isfinite().all():
-            raise InputError("a label is not a finite number")
-        if self._discrete:
-            if ((values != values.floor()) | (values < 0) | (values >= self._classes)).any():
-                raise InputError(f"class labels are whole numbers from 0 to {self._classes - 1}")
-            return values.long()
-        return values.flatten(1) if values.dim() > 1 else values.reshape(-1, 1)
 
     def _draw(self, stream: str) -> tuple[Any, Any]:
         rng = self.rng.stream(stream, self.round)
@@ -295,10 +271,27 @@ class ActiveLearner:
         if self.standardise == "none" or self.x.dim() != 2:
             return torch.zeros_like(self.x[:1]).unsqueeze(0), torch.ones_like(self.x[:1]).unsqueeze(0)
         if self.standardise == "labelled":
-            return mean_and_scale(self.x[self._labelled])
+            return mean_and_scale(self.x[self.labelled])
         # Every replica may choose among equally many points; argsort puts theirs first.
-        known = (~self._pool_mask).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(self._pool_mask.sum(1).min())]
+        allowed = self._labels.allowed
+        known = (~allowed).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(allowed.sum(1).min())]
         return mean_and_scale(self.x[known])
+
+
+def _rules(given: Sequence[Acquisition | str], posterior: Predictive, samples: int) -> Iterator[Acquisition]:
+    """One rule an arm; refuses what is none, and what this posterior leaves nothing to choose by."""
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise InputError(f"acquisitions is {given!r:.100}; it must be a list of at least one rule, as ['random']")
+    for rule in given:
+        found = registry.find("acquisitions", rule) if isinstance(rule, str) else rule
+        if not callable(found):
+            raise InputError(f"an acquisition is {found!r:.100}; it must be a name, or a function of a View and k")
+        if needs_spread(found) and (posterior.certain or samples < 2):
+            raise InputError(
+                f"{name_of(found)} goes by how predictions vary over the weights, and with {type(posterior).__name__} "
+                f"and samples={samples} nothing varies; choose random, or a posterior with several samples"
+            )
+        yield found
 
 
 class Round(NamedTuple):

@@ -25,7 +25,7 @@ def check(module: nn.Module) -> None:
         InputError: naming the layer, and what is allowed.
     """
     if not isinstance(module, nn.Module):
-        raise InputError(f"Net takes a torch.nn.Module; got {module!r:.100}")
+        raise InputError(f"Net takes a torch.nn.Module; got a {type(module).__name__}")
     seen: set[int] = set()
     # Duplicates too: a module's second appearance must be refused.
     for name, layer in module.named_modules(remove_duplicate=False):

@@ -1,17 +1,21 @@
 """Pool-based active learning: asking, telling, resuming, comparing arms."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
 import torch
 
 from explore import registry
+from explore.acquisitions.base import Choice, RedundancyWarning
 from explore.active import ActiveLearner, Round, active_loop
 from explore.errors import InputError
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
 
+# Two points a round with max-variance, which looks at each alone: what these tests ask does not hang on it.
+pytestmark = pytest.mark.filterwarnings("ignore::explore.acquisitions.base.RedundancyWarning")
 GENERATOR = np.random.default_rng(0)
 P, TRIALS = 30, 2
 X = GENERATOR.normal(size=(P, 2)) * [1, 50] + [3, 0]
@@ -76,6 +80,12 @@ def test_asking_changes_nothing():
         ([8, 9], [1.0, 2.0, 3.0, 4.0], "2 points cannot have 4 labels; each has 1"),
         ([], [], "0 points cannot have 0 labels"),
         ([], [1.0], "0 points cannot have 1 label"),
+        ([8.7], [1.0], "whole numbers, of an integer type; got torch.float64"),
+        (np.array([8.0]), [1.0], "whole numbers, of an integer type"),
+        ([True], [1.0], "whole numbers, of an integer type; got torch.bool"),
+        (["8"], [1.0], "points are named by whole numbers"),
+        (None, [1.0], "points are named by whole numbers"),
+        ([8, 9], [[1.0], [2.0, 3.0]], "labels must be numbers"),
     ],
 )
 def test_wrong_labels_are_refused_and_change_nothing(indices, y, message):
@@ -104,11 +114,8 @@ def test_other_errors():
 
 @pytest.mark.parametrize("name", registry.names("posteriors"))
 def test_loop(name):
-    own = learner(model=posterior(name))
-    if name == "map":  # one net has no spread to choose by
-        with pytest.raises(InputError, match="at least 2 weight samples"):
-            rounds(own)
-        own = learner(["random"] * 2, model=posterior(name))
+    arms = ("random", "random") if name == "map" else ("max-variance", "random")  # one net has no spread
+    own = learner(arms, model=posterior(name))
     events = rounds(own)
     assert [(e.round, e.labels) for e in events] == [(1, 3), (2, 5), (3, 7), (4, 9)]
     assert events[-1].choice is None and all(e.choice is not None for e in events[:-1])
@@ -159,6 +166,110 @@ def test_resuming_equals_an_uninterrupted_run_bit_for_bit(stop):
         assert (ours.choice is None) == (theirs.choice is None)
         if theirs.choice is not None:
             assert torch.equal(ours.choice.indices, theirs.choice.indices)
+
+
+ORDER = np.random.default_rng(1).permutation(P)
+TWICE = np.vstack([X[: P // 2]] * 2)  # every point has an equal one
+
+
+def single(x=X, arms=("information-gain",), allowed=None, model=None, **kwargs):
+    """A person's learner, in double precision."""
+    model = model or posterior()
+    return ActiveLearner(model, x, list(arms), allowed=allowed, samples=20, dtype=torch.float64, **kwargs)
+
+
+@pytest.mark.parametrize("x", [X, TWICE])
+def test_labels_find_their_points_in_another_order_of_the_pool(x):
+    # The last three may not be chosen, though in TWICE points that may equal them.
+    allowed = np.arange(P)[None] < P - 3
+    first, second = single(x, allowed=allowed), single(x[ORDER], allowed=allowed[:, ORDER])
+    for _ in range(2):
+        points = first.ask(2).indices if first.round else torch.tensor([[3, 14]])
+        first.tell(points, Y[points[0]])
+    second.load_state_dict(first.state_dict())
+    torch.testing.assert_close(second.x[second.labelled], first.x[first.labelled], rtol=0, atol=0)
+    assert (second.mask.sum(), second.round) == (first.mask.sum(), 2)
+    assert (~second.mask).gather(1, second.labelled).all() and allowed[0, ORDER][second.labelled].all()
+    assert len(set(second.labelled[0].tolist())) == 4
+    torch.testing.assert_close(second.predict(X).mean, first.predict(X).mean, rtol=0, atol=0)
+    chosen = [learner.x[learner.ask(3).indices] for learner in (first, second)]
+    torch.testing.assert_close(chosen[1], chosen[0], rtol=0, atol=0)
+
+
+def test_equal_points_keep_their_places_in_the_same_pool():
+    first, second = single(TWICE), single(TWICE)
+    first.tell([20, 3, 18], [0.0, 1.0, 2.0])  # 3 and 18 are equal
+    second.load_state_dict(first.state_dict())
+    assert second.labelled.tolist() == [[20, 3, 18]] and torch.equal(second.mask, first.mask)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"x": X * [1, 2]},
+        {"x": X[:, ::-1].copy()},
+        {"x": np.vstack([X[:-1], X[:1]])},  # a point fewer, and another twice
+        {"x": np.where(np.arange(P)[:, None] == 7, X + 1e-12, X)},
+        {"x": X.astype(np.float32)},
+        {"x": X[:-1]},
+        {"allowed": np.arange(P)[None] != 9},
+        {"arms": ["max-variance"]},
+        {"arms": ["information-gain", "information-gain"]},
+        {"trials": 2},
+        {"seed": 1},
+        {"model": "outputs"},
+        {"model": "classes"},
+    ],
+    ids=str,
+)
+def test_a_learner_of_something_else_is_not_continued(change):
+    first = single()
+    first.tell([3, 4], [0.0, 1.0])
+    models = {"outputs": lambda: posterior(outputs=2), "classes": lambda: posterior(likelihood=Bernoulli())}
+    other = single(**change | ({"model": models[change["model"]]()} if "model" in change else {}))
+    with pytest.raises(InputError, match="the saved learner"):
+        other.load_state_dict(first.state_dict())
+    assert other.round == 0 and other.mask.sum() == other.mask.numel() - ("allowed" in change)
+
+
+def test_arms_are_not_confused():
+    first, second = single(arms=["random", "information-gain"]), single(arms=["information-gain", "random"])
+    first.tell([[3], [4]], [[0.0], [1.0]])
+    with pytest.raises(InputError, match="saved learner has {'acquisitions': .'random', 'information-gain'"):
+        second.load_state_dict(first.state_dict())
+
+
+def test_images_of_another_shape_are_other_points():
+    from torch import nn
+
+    x = GENERATOR.normal(size=(6, 1, 4, 4))
+    pools = (x, x.reshape(6, 1, 2, 8))
+    model = registry.posterior("bbb", Net(nn.Sequential(nn.Flatten(), nn.Linear(16, 1))), Gaussian())
+    first, second = (single(x, model=model) for x in pools)
+    with pytest.raises(InputError, match="pool has other points"):
+        second.load_state_dict(first.state_dict())
+
+
+def test_negative_zero_is_zero():
+    x = X.copy()
+    x[4] = 0.0
+    first, second = single(x), single(np.where(x == 0, -0.0, x))
+    first.tell([4], [1.0])
+    second.load_state_dict(first.state_dict())
+    assert second.labelled.tolist() == [[4]]
+
+
+def test_states_of_other_versions_are_refused():
+    own = single()
+    own.tell([3], [0.0])
+    saved = own.state_dict()
+    old = {k: saved[k] for k in ("labelled", "y", "round")} | {"seed": torch.tensor(0), "points": torch.tensor(P)}
+    for wrong in (old, saved | {"format": torch.tensor(1)}, saved | {"format": torch.tensor(3)}):
+        with pytest.raises(InputError, match="another version of explore"):
+            single().load_state_dict(wrong)
+    lost = saved | {"fingerprints": saved["fingerprints"] ^ 1}
+    with pytest.raises(InputError, match="a label belongs to a point that is not in this pool"):
+        single().load_state_dict(lost)
 
 
 def test_another_seed_is_another_experiment():
@@ -298,3 +409,98 @@ def test_replicas_need_their_own_points():
 def test_standardise_is_checked():
     with pytest.raises(InputError, match="unknown standardise 'pol'"):
         ActiveLearner(posterior(), X, standardise="pol")
+
+
+def test_points_that_are_chosen_together_are_warned_of():
+    own = single(arms=["max-variance"])
+    own.tell([3, 4], [0.0, 1.0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own.ask(1)
+        for quiet in ("information-gain", "random"):
+            other = single(arms=[quiet])
+            other.tell([3, 4], [0.0, 1.0])
+            other.ask(2)
+    with pytest.warns(RedundancyWarning, match="max-variance scores points one by one .* 2 chosen .*information-gain"):
+        own.ask(2)
+    own = single(model=posterior(likelihood=Bernoulli()))
+    own.tell([3, 4], [0, 1])
+    with pytest.warns(RedundancyWarning, match="information-gain scores points one by one .* take fewer at once"):
+        own.ask(2)
+
+
+@pytest.mark.parametrize(
+    ("posterior", "samples", "rule"),
+    [
+        (posterior("map"), 20, "information-gain"),
+        (posterior("map"), 20, "max-variance"),
+        (posterior("ensemble", members=1), 20, "max-variance"),
+        (posterior("mc-dropout", rate=0.0), 20, "max-variance"),
+        (posterior(), 1, "information-gain"),
+    ],
+)
+def test_where_nothing_varies_a_rule_that_needs_it_is_refused_at_once(posterior, samples, rule):
+    with pytest.raises(InputError, match=f"{rule} goes by how predictions vary .* choose random"):
+        ActiveLearner(posterior, X, ["random", rule], samples=samples)
+    ActiveLearner(posterior, X, ["random"], samples=samples)
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda view, k: Choice(torch.zeros(1, k, dtype=torch.long), torch.zeros(1, k)),  # one point k times
+        lambda view, k: Choice(torch.tensor([[3, 5]]), torch.zeros(1, k)),  # 3 has a label
+        lambda view, k: Choice(torch.tensor([[5, P]]), torch.zeros(1, k)),
+        lambda view, k: Choice(torch.tensor([[5, -1]]), torch.zeros(1, k)),
+        lambda view, k: Choice(torch.tensor([[5]]), torch.zeros(1, 1)),
+        lambda view, k: Choice(torch.tensor([[5.0, 6.0]]), torch.zeros(1, k)),
+        lambda view, k: torch.tensor([5, 6]),
+        lambda view, k: None,
+    ],
+)
+def test_a_rules_wrong_answer_is_said_to_be_the_rules(choose):
+    def my_rule(view, k):
+        return choose(view, k)
+
+    own = single(arms=[my_rule])
+    own.tell([3], [0.0])
+    with pytest.raises(InputError, match="acquisition tests.test_active:.*my_rule (chose|must answer)"):
+        own.ask(2)
+
+
+def test_inputs_are_those_of_the_pool():
+    own = single()
+    own.tell([3, 4], [0.0, 1.0])
+    # One column would be spread over all of them.
+    for wrong in (X[:, :1], X[0], X[:, :, None], np.zeros((0, 2)), np.zeros((4, 3))):
+        with pytest.raises(InputError, match=r"inputs come as \[n, 2\], as those of the pool; got"):
+            own.predict(wrong)
+    with pytest.raises(InputError, match="inputs must be numbers"):
+        own.predict([["a", "b"]])
+    with pytest.raises(InputError, match="'0' takes 2 features"):
+        single(np.zeros((5, 3)))
+    for wrong in (X[0, 0], np.zeros((0, 2))):
+        with pytest.raises(InputError, match="at least one point"):
+            single(wrong)
+    for allowed in (np.ones((1, P)), np.ones((1, P - 1), bool), np.ones(P, bool)):
+        with pytest.raises(InputError, match=r"allowed is true or false for 1 trials and 30 points, \[1, 30\]"):
+            single(allowed=allowed)
+
+
+def test_labels_in_another_order_of_axes_are_not_shuffled():
+    own = single(model=posterior(outputs=2))
+    with pytest.raises(InputError, match=r"come as \[1, 3, 2\]; got \[2, 3\]"):
+        own.tell([3, 4, 5], np.zeros((2, 3)))
+    own.tell([3, 4, 5], np.zeros((3, 2)))
+    own.tell([6, 7, 8], np.zeros((1, 3, 2)))
+
+
+def test_test_points_and_their_labels_are_checked():
+    own = learner()
+    test = np.tile(TEST, (2, 1))
+    for wrong, message in ((test[:1], r"\[4, m\]"), (test + 0.5, "integer type"), (test + P, "numbered 0 to 29")):
+        with pytest.raises(InputError, match=message):
+            own.evaluate(wrong, Y)
+    for labels in (Y[:-1], np.hstack([Y, Y]), 3.0):
+        with pytest.raises(InputError, match="the labels of all 30 points, 1 each"):
+            own.evaluate(test, labels)

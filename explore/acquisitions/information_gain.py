@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.acquisitions.base import Choice, View, best
+from explore.acquisitions.base import Choice, View, best, by_spread
 from explore.linalg import inverse_root
 
 
+@by_spread(alone="classes")
 def information_gain(view: View, k: int) -> Choice:
     """The k points whose labels tell most about the weights; scores in nats."""
     if hasattr(view.likelihood, "probabilities"):

@@ -7,9 +7,10 @@ the probabilities: that of the outputs also counts what the probabilities do not
 
 import torch
 
-from explore.acquisitions.base import Choice, View, best
+from explore.acquisitions.base import Choice, View, best, by_spread
 
 
+@by_spread(alone="always")
 def max_variance(view: View, k: int) -> Choice:
     """The k points of the largest variance over the weights, summed over outputs or classes."""
     if hasattr(view.likelihood, "probabilities"):

@@ -59,8 +59,12 @@ class Predictive(ABC):
 
     # Where a numeric setting may lie; what no class names must be positive.
     ranges: ClassVar[dict[str, str]] = {}
-    certain: ClassVar[bool] = False  # whether there is one net only, of which nothing is uncertain
     whole: ClassVar[bool] = False  # whether an update takes all the data, so that none can be made with a part
+
+    @property
+    def certain(self) -> bool:
+        """Whether there is one net only, of which nothing is uncertain."""
+        return False
 
     def __post_init__(self) -> None:
         ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}

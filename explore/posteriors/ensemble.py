@@ -36,6 +36,10 @@ class Ensemble(Predictive):
     lr: float = 0.01
     prior_variance: float = 1.0  # eta
 
+    @property
+    def certain(self) -> bool:
+        return self.members == 1
+
     def init(self, n_data: float, replicas: int, rng: Rng) -> EnsembleState:
         weights = self.net.glorot(replicas, rng, self.members)
         return EnsembleState(common(self, n_data, replicas, rng, self.members), weights, adam.start(weights))

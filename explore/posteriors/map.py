@@ -39,7 +39,10 @@ class MAP(Predictive):
     prior_variance: float = 1.0  # eta
 
     ranges: ClassVar[dict[str, str]] = {"momentum": "[0, 1)"}
-    certain: ClassVar[bool] = True
+
+    @property
+    def certain(self) -> bool:
+        return True
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> MAPState:
         weights = self.net.glorot(replicas, rng, 1)

@@ -46,6 +46,10 @@ class MCDropout(Predictive):
 
     ranges: ClassVar[dict[str, str]] = {"rate": "[0, 1)"}
 
+    @property
+    def certain(self) -> bool:
+        return self.rate == 0
+
     def init(self, n_data: float, replicas: int, rng: Rng) -> MCDropoutState:
         weights = self.net.glorot(replicas, rng, 1)
         return MCDropoutState(common(self, n_data, replicas, rng), weights, adam.start(weights))

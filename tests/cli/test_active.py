@@ -76,7 +76,7 @@ def test_the_whole_pool_is_labelled_and_no_test_point(active, csv):
     active(*arguments, "--rounds", 4, "--acquire", 10, "--name", "x")
     selected = pd.read_csv("runs/active-x/selected.csv")
     split = pool_splits(60, 2, 10, 20, seed=0)
-    assert set(selected.arm) == {"max-variance", "random"}
+    assert set(selected.arm) == {"information-gain", "random"}
     for _, rows in selected.groupby(["arm", "trial"]):
         assert sorted(rows["index"]) == sorted(split.pool[rows.trial.iloc[0] - 1])
         assert rows.groupby("round").order.apply(list).tolist() == [list(range(1, 11))] * 3
@@ -181,6 +181,26 @@ def test_settings_reach_the_posterior(active):
     assert (settings["standardise"], settings["seed"]) == ("pool", 3)
 
 
+def test_points_that_are_labelled_together(active, csv, monkeypatch):
+    """The default rule sees what they tell together, where there is such a rule; else the user is told."""
+    warning = "Warning: {} scores points one by one"
+    result = active("--acquire", 2, "--quiet")
+    assert "information-gain" in result.stdout and result.stderr == ""
+    assert (
+        config(Path("runs/active-boston-noisy-kfac-information-gain"))["settings"]["acquisition"] == "information-gain"
+    )
+    result = active("--acquire", 2, "--acquisition", "max-variance", "--quiet")
+    assert warning.format("max-variance") in result.stderr and "information-gain does" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert active("--acquire", 1, "--quiet").stderr == ""
+    assert active("--acquire", 2, "--acquisition", "random", "--quiet").stderr == ""
+    table = ["--data", csv, "--target", "sign", "--task", "classification", "--drop-columns", "kind", "--initial", 10]
+    result = active(*table, "--acquire", 2, "--quiet")
+    assert "max-variance" in result.stdout and warning.format("max-variance") in result.stderr
+    assert "take fewer at once" in result.stderr
+    assert active(*table, "--acquire", 2, "--rounds", 1, "--quiet").stderr == ""
+
+
 def test_seed_and_settings_change_the_numbers(as_json):
     base = as_json("--rounds", 1)["rmse"]["active"]["mean"]
     assert as_json("--rounds", 1)["rmse"]["active"]["mean"] == base
@@ -277,6 +297,9 @@ def test_failed_fits_are_reported(active, toy):
         (["--dataset", "bostn"], "unknown dataset 'bostn'; allowed: australian, boston,"),
         (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),
         (["--acquisition", "variance"], "allowed: information-gain, max-variance, random"),
+        (["--posterior", "map", "--acquisition", "information-gain"], "information-gain goes by how predictions vary"),
+        (["--posterior", "map"], "max-variance goes by how predictions vary over the weights, and with MAP"),
+        (["--posterior", "ensemble", "-p", "members=1"], "with Ensemble and samples=100 nothing varies; choose random"),
         (["--preset", "tiny"], "unknown preset 'tiny'; allowed: "),
         (["-p", "rate=3"], "unknown setting 'rate'; allowed: "),
         (["-p", "lr=fast"], "lr='fast' is not valid; allowed: a number"),

@@ -16,7 +16,7 @@ OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
 @click.option("--posterior", default="noisy-kfac,bbb,ensemble", metavar="A,B", help="From `explore list posteriors`.")
 @click.option("--splits", type=POSITIVE, default=5, help="How many of the standard 90/10 splits.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Root of all random numbers but the splits.")
-@click.option("--preset", metavar="NAME", help="Settings of all posteriors.  [default: uci, else paper]")
+@click.option("--preset", metavar="NAME", help="Settings of all posteriors.  [default: uci, else default]")
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",
     help="A setting of all posteriors that have it, POSTERIOR.KEY=VALUE of one, or likelihood.KEY=VALUE; repeatable.",

@@ -71,7 +71,9 @@ def _parameters(options: Mapping[str, Any], classes: Mapping[str, type], likelih
     posteriors = {}
     for name, cls in classes.items():
         presets = registry.presets(cls)
-        preset = options["preset"] or next((p for p in ("uci", "paper") if p in presets), next(iter(presets)))
+        preset = options["preset"] or next(
+            (p for p in ("uci", "default", "paper") if p in presets), next(iter(presets))
+        )
         if preset not in presets:
             raise one_of(f"preset of {name}", preset, presets)
         mine = {key: value for key, value in shared.items() if key in fields[name]} | own[name]

@@ -61,13 +61,13 @@ def test_unknown_names_list_the_known_ones():
     with pytest.raises(InputError, match="unknown posterior 'noisy-kfca'; allowed: .*ensemble.*noisy-kfac"):
         registry.find("posteriors", "noisy-kfca")
     cls = registry.find("posteriors", "noisy-kfac")
-    with pytest.raises(InputError, match="unknown preset 'big'; allowed: .*paper, small"):
+    with pytest.raises(InputError, match="unknown preset 'big'; allowed: default, .*paper, .*small"):
         registry.preset(cls, "big")
 
 
 def test_presets():
     cls = registry.find("posteriors", "noisy-kfac")
-    assert registry.preset(cls, None) == registry.preset(cls, "paper")
+    assert registry.preset(cls, None) == registry.preset(cls, "default")
     small = registry.preset(cls, "small")
     small["lr"] = 99  # a copy: presets are shared by everyone
     assert registry.preset(cls, "small")["lr"] != 99

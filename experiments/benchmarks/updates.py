@@ -36,7 +36,7 @@ def build(name: str, case: str):
     """The posterior of a case with its data: (posterior, replicas, examples it stands for, batch)."""
     cls = registry.find("posteriors", name)
     presets = registry.presets(cls)
-    preset = "image" if case == "resnet" and "image" in presets else "paper"
+    preset = "image" if case == "resnet" and "image" in presets else next(iter(presets))
     settings = registry.preset(cls, preset)
     for field in dataclasses.fields(cls):
         if field.name in COUNTS:

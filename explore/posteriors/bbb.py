@@ -44,7 +44,7 @@ class BBB(GaussianPosterior):
     """Bayes by Backprop."""
 
     samples: int = 10  # S, samples a step
-    lr: float = 0.01
+    lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
     initial_std: float = 0.05
     reparameterisation: Literal["local", "weights"] = "local"
 
@@ -90,7 +90,7 @@ class BBB(GaussianPosterior):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    "paper": {},
+    "default": {},
     "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
     # See noisy K-FAC's.
     "vime": {"prior_variance": 0.25},

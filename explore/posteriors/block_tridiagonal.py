@@ -217,7 +217,7 @@ class BlockTridiagonalKronecker:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTridiagonal(NaturalGradient):
-    """Noisy block-tridiagonal K-FAC; the paper gives no settings of its own, so these are noisy K-FAC's."""
+    """Noisy block-tridiagonal K-FAC; the paper gives it no settings, so the defaults are noisy K-FAC's."""
 
     @property
     def structure(self) -> BlockTridiagonalKronecker:
@@ -235,7 +235,7 @@ def _cross(x: Float[Tensor, "R _S B 1 _I"], y: Float[Tensor, "R S B 1 _J"]) -> T
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    "paper": {},
+    "default": {},
     "small": {
         "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
         "factor_interval": 10,

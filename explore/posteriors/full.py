@@ -124,7 +124,7 @@ class Dense:
 
 @dataclass(frozen=True, kw_only=True)
 class Full(NaturalGradient):
-    """Natural-gradient inference with a dense covariance; the defaults are the paper's for regression.
+    """Natural-gradient inference with a dense covariance; the defaults are noisy K-FAC's.
 
     Raises:
         InputError: for a network with more than 4096 weights.
@@ -144,7 +144,7 @@ class Full(NaturalGradient):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    "paper": {},
+    "default": {},
     "small": {
         "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
     },

@@ -323,6 +323,6 @@ def _with_key(state: Any, key: Any) -> Any:
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    "paper": {},
+    "default": {},
     "small": {"epochs": 80, "warmup": 40, "thinning": 5, "chains": 2},
 }

@@ -34,7 +34,7 @@ class MAP(Predictive):
 
     epochs: int = 200
     optimiser: Literal["adam", "sgd"] = "adam"
-    lr: float = 0.01
+    lr: float = 0.01  # at the start; it falls to 0 along half a cosine
     momentum: float = 0.9  # of sgd
     prior_variance: float = 1.0  # eta
 
@@ -74,4 +74,4 @@ class MAP(Predictive):
         return with_norms(state.weights, state.common, 1)
 
 
-PRESETS: dict[str, dict[str, object]] = {"paper": {}, "small": {}}
+PRESETS: dict[str, dict[str, object]] = {"default": {}, "small": {}}

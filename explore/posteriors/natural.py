@@ -183,7 +183,8 @@ class NaturalGradient(NoisyGradients):
     """q = N(M, (lambda/N) (F + gamma)^-1) with a structured Fisher matrix F (Zhang et al. 2017, eqs 6 to 9).
 
     gamma = lambda / (N eta);  F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;
-    M <- M + alpha (F + gamma')^-1 V~, V~ the bias-corrected moving average of V. The defaults are the paper's.
+    M <- M + alpha (F + gamma')^-1 V~, V~ the bias-corrected moving average of V. The defaults are the paper's for
+    regression, but for `adaptive_damping`.
     """
 
     lr: float = 0.01  # alpha

@@ -41,7 +41,7 @@ class NoisyAdamState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyAdam(natural.NoisyGradients):
-    """Noisy Adam. The paper names no settings for it; these are its settings of noisy K-FAC."""
+    """Noisy Adam; the paper gives it no settings, so the defaults are noisy K-FAC's."""
 
     lr: float = 0.01  # alpha
     beta: float = 0.001  # averaging rate of f
@@ -107,7 +107,7 @@ class NoisyAdam(natural.NoisyGradients):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    "paper": {},
+    "default": {},
     # A few dozen labels: whole-batch steps. The step was chosen by the test error of active learning on Boston, on
     # other splits than the published ones, where a fifth of it underfits; the rest is noisy K-FAC's.
     "small": {

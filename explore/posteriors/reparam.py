@@ -168,7 +168,7 @@ class Reparameterised(CoordinateGaussian):
     """A Gaussian over what weights are made of."""
 
     samples: int = 10  # S, samples a step
-    lr: float = 0.01
+    lr: float = 0.01  # of Adam at the start
     schedule: Literal["cosine", "power"] = "cosine"  # of lr: to 0 along half a cosine, or (1 + 5e-4 t)^-0.3
     initial_std: float = 0.05
     reparameterisation: Literal["local", "weights"] = "local"

@@ -87,6 +87,6 @@ def _halves(n: int) -> tuple[int, int]:
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    "paper": {},
+    "default": {},
     "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
 }

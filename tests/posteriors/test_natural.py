@@ -90,6 +90,19 @@ def test_clipping_bounds_the_change_of_the_predictions_and_leaves_smaller_steps_
     assert natural.clipped((d,), (v,), lr, None)[0] is d
 
 
+@pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac"])
+def test_steps_on_images_are_as_long_as_the_papers_in_the_end(name):
+    """The paper adds up steps of 0.01, each clipped at 0.001, with momentum 0.9."""
+    settings = registry.preset(registry.find("posteriors", name), "image")
+    for size in (1.0, 1e-3):
+        v = d = torch.full((1, 2, 3), size)
+        velocity = torch.zeros_like(v)
+        for _ in range(200):
+            velocity = 0.9 * velocity + 0.01 * natural.clipped((d,), (v,), 0.01, 1e-3)[0]
+        (step,) = natural.clipped((d,), (v,), settings["lr"], settings["kl_clip"])
+        torch.testing.assert_close(settings["lr"] * step, velocity)
+
+
 def test_damping_rises_where_a_step_overshoots_and_falls_where_it_stops_short():
     overshoot = torch.tensor([0.1, 0.7, 1.5, 2.5, float("nan")])
     damping, accepted = natural.adapt(torch.ones(5), overshoot)
@@ -191,13 +204,13 @@ def test_damping_of_one_replica_leaves_the_others_as_they_are_bit_for_bit(name):
 
 @pytest.mark.parametrize("name", ["noisy-adam", "noisy-kfac", "noisy-ekfac", "full", "slang", "vogn"])
 def test_without_weight_noise_gradients_are_taken_at_the_mean(name):
-    posterior = registry.posterior(name, NET, LIKELIHOOD, "paper", weight_noise=False)
+    posterior = registry.posterior(name, NET, LIKELIHOOD, weight_noise=False)
     state = posterior.init(6, 2, Rng(1, dtype=torch.float64))
     state, _ = posterior.update(state, Batch(X, Y), Rng(2, dtype=torch.float64))
     weights = posterior.draw(state, RNG)
     mean, _, _ = posterior.gaussian(state)
     assert all(torch.equal(w, m.unsqueeze(1)) for w, m in zip(weights, mean, strict=True))
-    noisy = registry.posterior(name, NET, LIKELIHOOD, "paper").draw(state, RNG)
+    noisy = registry.posterior(name, NET, LIKELIHOOD).draw(state, RNG)
     assert noisy[0].shape[1] == posterior.samples and not torch.equal(noisy[0][:, :1], weights[0])
 
 

@@ -124,19 +124,17 @@ def table(every: pd.DataFrame, compared: pd.DataFrame) -> str:
 def further(more: pd.DataFrame, runs: pd.DataFrame) -> str:
     """Per further condition: each seed's numbers, in the order of seeds."""
     heads = ["task", "condition", "variant", "eta", "seeds", "return, mean of all iterations", f"return, last {LAST}",
-             "first iteration with reward", "mean bonus over median, largest", "parameters moved"]  # fmt: skip
+             "first iteration with reward", "parameters moved"]  # fmt: skip
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for key, rows in more.groupby(["task", "condition", "variant", "eta"], sort=False, dropna=False):
         seeds, first = rows.groupby("seed"), begun(rows)
         own = runs[
             (runs[["task", "condition", "variant"]] == list(key[:3])).all(axis=1) & runs["seed"].isin(seeds.groups)
         ]
-        ratio = (rows["bonus_mean"] / rows["bonus_median"]).groupby(rows["seed"]).max()
         cells = [
             *key[:3], "" if pd.isna(key[3]) else f"{key[3]:g}", " ".join(map(str, seeds.groups)),
             _each(seeds["return"].mean()), _each(last(rows).groupby("seed")["return"].mean()),
             " ".join(str(first.get(seed, "never")) for seed in seeds.groups),
-            "" if ratio.isna().all() else " ".join(f"{value:.0f}" for value in ratio),
             "" if own["moved"].isna().all() else " ".join(f"{value:.2g}" for value in own["moved"]),
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")

@@ -20,6 +20,8 @@ with a posterior, and leaves results.csv and config.json. An interrupted run lea
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from torch import Tensor, nn
 
-from explore import record
+from explore import provenance
 from explore.cli import rl, rl_problem
 from explore.cli.problem import Settings
 from explore.cli.rl_callbacks import Iterations, TimedVIME
@@ -145,7 +147,8 @@ def main(eta: float, window: int | None, folder: Path, arguments: tuple[str, ...
     """Train with random network distillation; ARGUMENTS are those of `explore rl` without a bonus."""
     made = rl.command.make_context("rl", ["--posterior", "none", *arguments])
     settings = rl_problem.resolve(made.params)
-    session = record.session(device="cpu", threads=torch.get_num_threads())
+    command = shlex.join(["python", *sys.argv])
+    session = provenance.session(command_line=command, device="cpu", threads=torch.get_num_threads())
     draft = folder.with_name(f".{folder.name}")
     draft.mkdir(parents=True, exist_ok=True)
     config = {"settings": settings | {"eta": eta, "window": window}, "sessions": [session]}

@@ -1,0 +1,317 @@
+"""Whether the tests notice when a piece of the mathematics is changed: `python -m tests.mutation`.
+
+A mutant is the code with one change: mutmut's, and a call replaced by its first argument. Left alone are annotations,
+texts, raised errors, `strict=` and the tables of presets, which are choices that no test should repeat. As many mutants
+as asked for are drawn by a seed, so that those of a file stay the same when another one changes; for each, the tests of
+its file run in a process forked from one that has all modules loaded, until one fails or too much time is used; both
+count as noticed. What changes nothing that can be seen stands with its reason in `mutants.toml`. Results are lines of
+JSON: a run that was interrupted goes on where it stopped, and a mutant is tested anew when its file has changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import hashlib
+import importlib
+import json
+import os
+import re
+import resource
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import click
+import libcst as cst
+import pytest
+from libcst.metadata import MetadataWrapper, PositionProvider
+from mutmut.mutation import mutators
+
+ROOT = Path(__file__).parents[1]
+EQUIVALENT = ROOT / "tests" / "mutants.toml"
+CONTRACT = "tests/contracts/test_posteriors.py"
+SHARED = "tests/posteriors/test_shared_settings.py"
+CPU_SECONDS = 240  # of the tests of a mutant; without one they take less than half of it
+
+# What is changed, and the tests that run: first those beside it, then, where they notice nothing, those of others that
+# rest on it; of the contract's the posteriors named.
+OTHERS: dict[str, tuple[list[str], list[str]]] = {
+    "likelihoods": (["tests/test_likelihoods.py"], ["tests/test_predict.py", "tests/posteriors/test_noisy_adam.py"]),
+    "predict": (["tests/test_predict.py"], ["tests/test_compare.py", "tests/test_active.py"]),
+    "acquisitions": (
+        ["tests/acquisitions", "tests/contracts/test_acquisitions.py"],
+        ["tests/test_active.py"],
+    ),
+}
+SHARERS: dict[str, tuple[list[str], str]] = {  # of several posteriors
+    "adam": (["adam", "bbb", "map"], "map or ensemble"),
+    "base": (["gaussian", "noisy_kfac"], "noisy-kfac or bbb"),
+    "gaussian": (["gaussian"], "noisy-kfac or noisy-adam"),
+    "kronecker": (["kronecker", "joint_factors", "noisy_ekfac"], "noisy-kfac or noisy-ekfac"),
+    "low_rank": (["joint_factors", "slang"], "slang"),
+    "natural": (["natural", "shared_settings", "noisy_kfac"], "noisy-kfac or full"),
+    "norms": (["../contracts/test_batch_norm"], "noisy-kfac or bbb"),
+    "reparam": (["tensor_factorised", "whvi"], "tensor-factorised"),
+    "structures": (["structures", "vogn", "noisy_ekfac", "full"], "noisy-adam or noisy-ekfac"),
+}
+
+
+def tests_of(file: str) -> tuple[list[str], list[str]]:
+    """Arguments for pytest: of the near tests, and of those further away."""
+    path = Path(file)
+    if path.parent.name != "posteriors":
+        return OTHERS[path.stem if path.stem in OTHERS else path.parent.name]
+    near, names = SHARERS.get(path.stem, ([path.stem], path.stem.replace("_", "-")))
+    paths = [f"tests/posteriors/test_{n}.py" if "/" not in n else f"tests/posteriors/{n}.py" for n in near]
+    return [str(Path(p)) for p in paths], [SHARED, CONTRACT, "-k", names]
+
+
+# Mutants ---------------------------------------------------------------------------------------------------
+
+
+class Mutant(NamedTuple):
+    """One change of one file."""
+
+    key: str
+    file: str
+    line: int
+    source: str  # of the whole file, changed
+
+    def lines(self) -> tuple[str, str]:
+        """What stands there, and what stands there instead."""
+        before, after = (ROOT / self.file).read_text(encoding="utf-8").splitlines(), self.source.splitlines()
+        diff = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
+        old, new = ("\n".join(d[1:].strip() for d in diff if d[0] == sign) for sign in "-+")
+        return old, new
+
+
+def first_argument(call: cst.Call) -> Iterator[cst.BaseExpression]:
+    """`f(x, y)` is x: as if f were not called."""
+    if call.args and not call.args[0].star and not call.args[0].keyword:
+        yield call.args[0].value
+
+
+OPERATORS = [pair for pair in mutators.mutation_operators if pair[1] is not mutators.operator_string]
+OPERATORS += [(cst.Call, first_argument)]
+
+
+class Places(cst.CSTVisitor):
+    """Every node that can be changed, with what it can become."""
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self) -> None:
+        self.found: list[tuple[cst.CSTNode, int, Any]] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Annotation | cst.Raise | cst.Decorator | cst.Import | cst.ImportFrom):
+            return False
+        if isinstance(node, cst.Assign | cst.AnnAssign):
+            target = node.target if isinstance(node, cst.AnnAssign) else node.targets[0].target
+            if isinstance(target, cst.Name) and target.value in ("PRESETS", "Fisher", "Damping", "Phi", "Noise"):
+                return False
+        for kind, operator in OPERATORS:
+            if isinstance(node, kind):
+                line = self.get_metadata(PositionProvider, node).start.line
+                self.found += [(node, line, changed) for changed in operator(node)]
+        return True
+
+
+def files() -> list[str]:
+    folder = ROOT / "explore"
+    paths = [folder / "likelihoods.py", folder / "predict.py"]
+    for part in ("acquisitions", "posteriors"):
+        paths += sorted(p for p in (folder / part).glob("*.py") if p.name != "__init__.py")
+    return [str(p.relative_to(ROOT)) for p in paths]
+
+
+def draw(count: int, seed: int) -> tuple[list[Mutant], int]:
+    """So many random mutants, and of how many they were drawn: those with the smallest hashes."""
+    pool = []
+    for file in files():
+        wrapper, places = MetadataWrapper(cst.parse_module((ROOT / file).read_text(encoding="utf-8"))), Places()
+        wrapper.visit(places)
+        seen: Counter[str] = Counter()
+        for node, line, changed in places.found:
+            old, new = (re.sub(r",?\s*strict=\w+", "", wrapper.module.code_for_node(n)) for n in (node, changed))
+            if old != new:
+                name = f"{seed} {file}: {old} -> {new}"
+                seen[name] += 1
+                key = hashlib.sha256(f"{name} {seen[name]}".encode()).hexdigest()[:16]
+                pool.append((key, file, line, wrapper.module, node, changed))
+    chosen = sorted(pool, key=lambda mutant: mutant[0])[:count]
+    made = [(k, file, line, module.deep_replace(node, new)) for k, file, line, module, node, new in chosen]
+    return [Mutant(k, file, line, cast(cst.Module, module).code) for k, file, line, module in made], len(pool)
+
+
+# Tests -----------------------------------------------------------------------------------------------------
+
+
+class FirstFailure:
+    """A plug-in of pytest that notes which test failed first."""
+
+    def __init__(self) -> None:
+        self.name = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.name = self.name or report.nodeid
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed:
+            self.name = self.name or f"{report.nodeid} (import)"
+
+
+def load() -> None:
+    """Everything that tests import, `explore` with its shapes checked as in any test."""
+    import scipy.stats  # noqa: F401
+    import torch
+    from jaxtyping import install_import_hook
+
+    torch.set_num_threads(1)
+    torch.testing.assert_close(torch.ones(2).double() @ torch.ones(2).double(), torch.tensor(2.0).double())
+    install_import_hook("explore", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
+    for path in sorted((ROOT / "explore").glob("*.py")):
+        if path.stem not in ("__init__", "hadamard_triton"):
+            importlib.import_module(f"explore.{path.stem}")
+    for file in files():
+        importlib.import_module(file.removesuffix(".py").replace("/", "."))
+
+
+def forget(module: str) -> None:
+    """Take a module, and what imports it, out of what is loaded."""
+    importers: dict[str, set[str]] = {}
+    for name, loaded in list(sys.modules.items()):
+        if name.startswith("explore.") and loaded.__file__:
+            for node in ast.walk(ast.parse(Path(loaded.__file__).read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom):
+                    for other in (node.module or "", *(f"{node.module}.{a.name}" for a in node.names)):
+                        importers.setdefault(other, set()).add(name)
+    gone, left = set(), [module]
+    while left:
+        name = left.pop()
+        if name not in gone:
+            gone.add(name)
+            left += importers.get(name, ())
+    for name in gone & sys.modules.keys():
+        parent, _, own = name.rpartition(".")
+        vars(sys.modules[parent]).pop(own, None)
+    for name in gone:
+        sys.modules.pop(name, None)
+
+
+def change(mutant: Mutant) -> None:
+    """Give every later import the mutant's source."""
+    target, data, stats = str(ROOT / mutant.file), SourceFileLoader.get_data, SourceFileLoader.path_stats
+
+    def get_data(self: Any, path: str) -> bytes:
+        return mutant.source.encode() if str(path) == target else data(self, path)
+
+    def path_stats(self: Any, path: str) -> Any:
+        if str(path) == target:
+            raise OSError("no bytecode of a mutant")
+        return stats(self, path)
+
+    SourceFileLoader.get_data = get_data  # type: ignore[method-assign]
+    SourceFileLoader.path_stats = path_stats  # type: ignore[method-assign]
+    forget(mutant.file.removesuffix(".py").replace("/", "."))
+
+
+def first_failure(arguments: list[str], mutant: Mutant | None) -> str:
+    """The test that fails first, in a process of its own; "time" where they take too long, "" where none fails."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1), os.dup2(null, 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        noticed = FirstFailure()
+        try:
+            if mutant:
+                change(mutant)
+            options = ["-o", "addopts=", "--import-mode=importlib", "-m", "not slow", "-x", "-q"]
+            options += ["-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:xdist"]
+            options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]  # they are loaded
+            status = pytest.main([*options, *arguments], plugins=[noticed])
+            name = noticed.name or ("" if status == 0 else f"pytest ended with {status!s}")
+        except BaseException as error:
+            name = repr(error)
+        os.write(writer, (name or "passed").encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        said = pipe.read()
+    os.waitpid(child, 0)
+    return {"": "time", "passed": ""}.get(said, said)
+
+
+# Command ---------------------------------------------------------------------------------------------------
+
+
+def digest(file: str) -> str:
+    return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()[:16]
+
+
+def equivalents() -> dict[tuple[str, str, str], str]:
+    """Their reasons."""
+    if not EQUIVALENT.exists():
+        return {}
+    listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["equivalent"]
+    return {(e["file"], e["old"], e["new"]): e["why"] for e in listed}
+
+
+def test(mutant: Mutant, sound: set[str]) -> str:
+    """The first test that notices; "" where none does. `sound` are the tests that pass without a mutant."""
+    for arguments in tests_of(mutant.file):
+        if by := first_failure(arguments, mutant):
+            if (key := str(arguments)) not in sound:
+                if broken := first_failure(arguments, None):
+                    raise click.ClickException(f"without a mutant fails {broken}")
+                sound.add(key)
+            return by
+    return ""
+
+
+@click.command()
+@click.option("--count", default=300, show_default=True, help="Mutants.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--results", type=click.Path(path_type=Path), default="mutation.jsonl", show_default=True)
+@click.option("--again", is_flag=True, help="Test those anew that survived.")
+def main(count: int, seed: int, results: Path, again: bool) -> None:
+    """Test random mutants, or the rest of them."""
+    lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    done = {line["key"]: line for line in lines if line["code"] == digest(line["file"])}  # of several the last
+    known = equivalents()
+    mutants, pool = draw(count, seed)
+    load()
+    sound: set[str] = set()
+    same, survived = 0, []
+    for mutant in mutants:
+        start, (old, new) = time.monotonic(), mutant.lines()
+        if (mutant.file, old, new) in known:
+            same += 1
+            continue
+        result = done.get(mutant.key)
+        if result is None or (again and not result["by"]):
+            result = {
+                "key": mutant.key, "file": mutant.file, "code": digest(mutant.file), "line": mutant.line, "old": old,
+                "new": new, "by": test(mutant, sound), "seconds": round(time.monotonic() - start, 1),
+            }  # fmt: skip
+            with results.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+        if not result["by"]:
+            survived.append(result)
+            click.echo(f"{mutant.file}:{mutant.line}\n- {old}\n+ {new}")
+    click.echo(
+        f"{count} mutants of {pool}, seed {seed}: {same} equivalent, {len(survived)} of the others survived "
+        f"({len(survived) / max(1, count - same):.1%})"
+    )
+
+
+if __name__ == "__main__":
+    main()

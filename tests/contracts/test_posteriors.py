@@ -213,18 +213,23 @@ def test_saved_state_continues_bit_for_bit(name):
 
 
 @every
-def test_a_failed_replica_is_frozen_and_touches_no_other(name):
+@pytest.mark.parametrize(
+    ("part", "value"), [("y", torch.nan), ("y", torch.inf), ("x", torch.nan), ("x", 1e200), ("y", 1e200)]
+)
+def test_a_failed_replica_is_frozen_and_touches_no_other(name, part, value):
     posterior, state, batch = trained(name)
     broken = Batch(batch.x.clone(), batch.y.clone())
-    broken.y[1, 0] = torch.nan
+    getattr(broken, part)[1, 0] = value
     hurt, healthy = (train(posterior, state, b, draw(4)) for b in (broken, batch))
-    assert hurt.common.alive.tolist() == [True, False, True]
+    dead = not hurt.common.alive[1]
+    assert dead or value == 1e200  # which some survive
+    assert hurt.common.alive.tolist() == [True, not dead, True]
     for (path, a), (_, b), (_, old) in zip(*map(tree.leaves, (hurt, healthy, state)), strict=True):
         if a.dim() and path != "common.alive":
             assert torch.equal(a[[0, 2]], b[[0, 2]]), path
-            assert torch.equal(a[1], old[1]), path
+            assert torch.equal(a[1], old[1]) if dead else a[1].isfinite().all(), path
     # Dead is dead: good data do not revive it.
-    assert not train(posterior, hurt, batch, draw(5)).common.alive[1]
+    assert bool(train(posterior, hurt, batch, draw(5)).common.alive[1]) == (not dead)
 
 
 @every

@@ -4,6 +4,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,10 @@ def test_nothing_prints_or_touches_global_random_numbers(module):
 def test_importing_and_listing_load_no_torch(code):
     code += "; import sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT.parent)
+
+
+def test_mutants_that_change_nothing_are_of_this_code():
+    for entry in tomllib.loads((ROOT.parent / "tests" / "mutants.toml").read_text(encoding="utf-8"))["equivalent"]:
+        lines = [line.strip() for line in (ROOT.parent / entry["file"]).read_text(encoding="utf-8").splitlines()]
+        assert set(entry["old"].splitlines()) <= set(lines), entry
+        assert entry["new"] != entry["old"] and entry["why"]

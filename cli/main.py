@@ -5,7 +5,7 @@ import importlib
 
 import click
 
-from explore.errors import InputError
+from explore.errors import Failure, InputError
 
 # Their modules import torch only inside the command, so that help and lists come at once.
 COMMANDS = {
@@ -23,7 +23,7 @@ class WrongInput(click.ClickException):
 
 
 class Commands(click.Group):
-    """Shows wrong input as one sentence with exit code 2, and what the system refuses (a full disk, ...) with code 1.
+    """Shows wrong input as one sentence with exit code 2, a failure or what the system refuses (a full disk) with 1.
 
     Everything else keeps its traceback.
     """
@@ -45,6 +45,8 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except InputError as error:
             raise WrongInput(str(error)) from error
+        except Failure as error:
+            raise click.ClickException(str(error)) from error
         except OSError as error:
             if error.errno in (None, errno.EPIPE):  # not of the system; a reader that went away
                 raise

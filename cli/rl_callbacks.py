@@ -31,6 +31,8 @@ TAGS = {
     "dyn_nll_before": "vime/dyn_nll_before",
     "dyn_rmse_before": "vime/dyn_rmse_before",
     "dyn_coverage_95_before": "vime/dyn_coverage_95_before",
+    "dropped": "vime/dropped",
+    "restarts": "vime/restarts",
     "bonus_share": "time/bonus_share",
 }
 

@@ -34,6 +34,7 @@ import explore.envs  # noqa: F401  (registers its environments)
 from explore import registry
 from explore.cli import problem
 from explore.cli.problem import Settings
+from explore.cli.rl_finite import Finite
 from explore.errors import InputError
 from explore.vime.dynamics import Settings as Dynamics
 from explore.vime.reward import Bonus, IntrinsicReward
@@ -45,6 +46,8 @@ ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU
 PLAIN = ("env", "algo", "posterior", "timesteps", "seed", "seeds", "vec_normalize", "eval_freq", "checkpoint_freq")
 # Options of the bonus; -p vime.KEY sets the rest of it.
 OWN = ("eta", "bonus", "normalise", "n_eff")
+# What stable-baselines3 takes as actions and, alone or in a Dict, as observations.
+SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 # What is set elsewhere, and a memory layout whose replay cannot be saved in part.
 HIDDEN = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "optimize_memory_usage"}
 POLICY = {"net_arch": tuple[int, ...], "activation": Literal["tanh", "relu", "elu"], "log_std_init": float}
@@ -164,7 +167,15 @@ def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
         InputError: when there is none of that name, or it refuses its arguments.
     """
     with _refusals(settings["env"]):
-        return gym.make(_spec(settings["env"]), **settings["env_kwargs"], **more)
+        made = gym.make(_spec(settings["env"]), **settings["env_kwargs"], **more)
+    observed = made.observation_space
+    for part in [made.action_space, *(observed.spaces.values() if isinstance(observed, spaces.Dict) else [observed])]:
+        if not isinstance(part, SPACES):
+            raise InputError(
+                f"{settings['algo']} refuses {settings['env']} or these settings: spaces of type {type(part).__name__} "
+                "are not supported; allowed: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of them to observe"
+            )
+    return made
 
 
 def environments(settings: Settings, copies: int) -> VecEnv:
@@ -180,8 +191,8 @@ def environments(settings: Settings, copies: int) -> VecEnv:
                 spec, copies, vectorization_mode="vector_entry_point", autoreset_mode="SameStep",
                 **settings["env_kwargs"],
             )  # fmt: skip
-            return VecMonitor(BatchedVecEnv(made))
-    return make_vec_env(lambda: environment(settings), copies)
+            return Finite(VecMonitor(BatchedVecEnv(made)), settings["env"])
+    return Finite(make_vec_env(lambda: environment(settings), copies), settings["env"])
 
 
 @contextlib.contextmanager
@@ -259,11 +270,28 @@ def intrinsic_reward(settings: Settings, env: VecEnv, seed: int, device: str) ->
     return IntrinsicReward(env.observation_space, env.action_space, seed=seed, device=device, **settings["vime"])
 
 
-def batch(settings: Settings, model: BaseAlgorithm) -> int:
+def batch(settings: Settings) -> int:
     """Steps of an iteration: those between two updates of policy or, off-policy, of the dynamics model."""
-    if isinstance(model, OnPolicyAlgorithm):
-        return model.n_steps * model.n_envs
+    if issubclass(ALGORITHMS[settings["algo"]], OnPolicyAlgorithm):
+        return int(settings["algo_settings"]["n_steps"] * settings["n_envs"])
     return int((settings["vime"] or {"interval": Bonus.interval})["interval"])
+
+
+def unpaid(settings: Settings) -> str | None:
+    """Why the bonus will be 0 throughout; None: it will not."""
+    vime, steps = settings["vime"], batch(settings)
+    if not vime:
+        return None
+    trained = math.ceil(vime["minimum"] / steps) * steps
+    # On-policy the model pays whole batches that come after.
+    taken = settings["timesteps"] if settings["algo"] == "sac" else math.ceil(settings["timesteps"] / steps) * steps - 1
+    if taken >= trained:
+        return None
+    shorter = "-p vime.interval" if settings["algo"] == "sac" else "--algo-param n_steps"
+    return (
+        f"the dynamics model is first trained after {trained} steps of {settings['timesteps']}; raise --timesteps or "
+        f"lower {shorter}" + (" and -p vime.minimum" if vime["minimum"] > steps else "")
+    )
 
 
 def derived(*keys: int) -> int:

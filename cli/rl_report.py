@@ -19,6 +19,7 @@ TITLE = (
     "iterations (paid) with a positive reward"
 )
 COLUMNS = ("return", "success", "paid", "seconds", "first_paid")
+COUNTS = ("dropped", "restarts")  # of transitions that were not finite, and of the dynamics model; where there is one
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -35,17 +36,20 @@ def _seed(seed: Any, rows: pd.DataFrame) -> dict[str, Any]:
         "paid": float((last.extrinsic_total > 0).mean()),
         "first_paid": int(paid.iteration.iloc[0]) if len(paid) else None,
         "seconds": round(float(rows.seconds.sum()), 3),
+        **{name: None if rows[name].isna().all() else int(rows[name].max()) for name in COUNTS},
+        "bonus_paid": None if rows.bonus_mean.isna().all() else bool((rows.bonus_mean > 0).any()),
         "bonus_share": float((rows.bonus_share * rows.seconds).sum(skipna=False) / rows.seconds.sum()),
     }
 
 
 def table(found: list[dict[str, Any]]) -> Table:
     """A row a seed, and their means with standard errors."""
-    shown = Table("seed", *(name.replace("_", " ") for name in COLUMNS))
+    columns = COLUMNS if found[0]["restarts"] is None else (*COLUMNS, *COUNTS)
+    shown = Table("seed", *(name.replace("_", " ") for name in columns))
     for column in shown.columns:
         column.justify = "right"
     for row in found:
-        shown.add_row(str(row["seed"]), *(_text(row[name], name) for name in COLUMNS))
+        shown.add_row(str(row["seed"]), *(_text(row[name], name) for name in columns))
     if len(found) > 1:
         shown.add_section()
         shown.add_row("mean", *(estimate(_values(found, name)).text(_places(name)) for name in COLUMNS[:-1]))
@@ -66,7 +70,7 @@ def _text(value: float | None, name: str) -> str:
 
 
 def _places(name: str) -> int:
-    return {"return": 3, "seconds": 1, "first_paid": 0}.get(name, 2)
+    return {"return": 3, "seconds": 1, "first_paid": 0, "dropped": 0, "restarts": 0}.get(name, 2)
 
 
 def summary(found: list[dict[str, Any]], settings: Settings, folder: Path) -> dict[str, Any]:
@@ -74,8 +78,9 @@ def summary(found: list[dict[str, Any]], settings: Settings, folder: Path) -> di
 
     Of the last iterations: `return` is the mean of the episodes' extrinsic returns, `success` the share of episodes
     with a positive reward, `paid` the share of iterations with one; `first_paid` is the first iteration with one, or
-    null. `overall` has means and standard errors over seeds; `solved` counts the seeds that every one of the last
-    iterations paid.
+    null. `dropped` counts the transitions that were not finite, `restarts` those of the dynamics model; `bonus_paid`
+    says whether any batch had a bonus that was not 0. `overall` has means and standard errors over seeds; `solved`
+    counts the seeds that every one of the last iterations paid.
     """
     vime = settings["vime"] or {}
     own = {name: settings[name] for name in ("env", "algo", "posterior")}

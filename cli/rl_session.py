@@ -15,12 +15,11 @@ import click
 from rich.console import Console
 
 from explore import files
+from explore.cli import rl_problem, start
 from explore.cli import rl_recording as recording
 from explore.cli import rl_report as report
-from explore.cli import start
 from explore.cli.problem import Settings
 from explore.cli.rl_callbacks import RunWriter
-from explore.cli.rl_problem import resolve
 from explore.cli.rl_recording import Position, Recorder
 from explore.cli.rl_training import Training
 from explore.errors import InputError
@@ -34,7 +33,7 @@ def run(options: Mapping[str, Any]) -> None:
     """Do what the options ask for."""
     silent = options["quiet"] or options["as_json"]
     old, device, now = start.start(options, "rl")
-    settings = old.config["settings"] if old else resolve(options)
+    settings = old.config["settings"] if old else rl_problem.resolve(options)
     position = Position(**old.state) if old else Position()
     # Before there is a folder: wrong settings leave none.
     training = _training(settings, position, device, old.folder if old else None)
@@ -47,6 +46,8 @@ def run(options: Mapping[str, Any]) -> None:
     if not options["quiet"]:
         for note in notes:
             click.echo(note, err=True)
+    if training and (unpaid := rl_problem.unpaid(settings)):
+        click.echo(f"Warning: the bonus will be 0 throughout: {unpaid}.", err=True)
 
     parts = ("rl", settings["env"], settings["algo"], settings["posterior"])
     here = old or start.create(options, parts, settings, position.state(), now)
@@ -101,6 +102,13 @@ def _bonus(settings: Settings) -> str:
     return f"{vime['eta']:g} x {vime['bonus']} of {vime['posterior']}" if vime else "no bonus"
 
 
+def _unpaid(settings: Settings, found: list[dict[str, Any]]) -> str | None:
+    """Why there was no bonus; None: there was one. Off-policy it is no part of what a batch says."""
+    if settings["algo"] != "sac" and settings["vime"] and not any(row["bonus_paid"] for row in found):
+        return rl_problem.unpaid(settings) or "no transition gave the dynamics model anything to learn"
+    return rl_problem.unpaid(settings)
+
+
 def _print(run: Run, settings: Settings, as_json: bool) -> None:
     folder = run.folder
     found = report.results(folder)
@@ -109,6 +117,8 @@ def _print(run: Run, settings: Settings, as_json: bool) -> None:
         return
     console = Console()
     console.print(report.TITLE, report.table(found), sep="\n")
+    if why := _unpaid(settings, found):
+        click.echo(f"bonus        0 throughout: {why}")
     if not math.isnan(share := report.share(found)):
         click.echo(f"bonus        {share:.0%} of the time")
     click.echo(f"run          {folder}")

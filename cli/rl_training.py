@@ -69,7 +69,7 @@ class Training:
     @property
     def batch(self) -> int:
         """Steps of an iteration."""
-        return rl_problem.batch(self._settings, self.model)
+        return rl_problem.batch(self._settings)
 
     def learn(self, writer: KVWriter, number: int, **events: Callable[..., None]) -> None:
         """Train until the end, `number` iterations being done; `events` are those of `Iterations`."""

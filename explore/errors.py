@@ -1,4 +1,4 @@
-"""The one exception for wrong input, and how its messages show what the user gave."""
+"""The exceptions that users see as one sentence, and how messages show what the user gave."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -9,6 +9,13 @@ class InputError(ValueError):
     """What the user gave is wrong; the message says what, and what is allowed.
 
     The command line shows the message alone; any other exception is a defect and keeps its traceback.
+    """
+
+
+class Failure(RuntimeError):
+    """A computation came to nothing though the input was right; the message says what failed, and what may help.
+
+    The command line shows the message alone, with exit code 1.
     """
 
 

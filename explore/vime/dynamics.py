@@ -138,6 +138,11 @@ class Dynamics:
             state, _ = self.posterior.update(state, Batch(*step), rng)
         self.state = self.state._replace(posterior=state)
 
+    @property
+    def alive(self) -> bool:
+        """Whether the posterior has not failed."""
+        return bool(self.state.posterior.common.alive.all())
+
     def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
         """NLL a transition (nats) and RMSE in standardised units, and the share of targets within the central 95 %."""
         layers, noise = self.posterior.joint_sample(self.state.posterior, samples, rng)

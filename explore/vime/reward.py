@@ -16,97 +16,40 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+from dataclasses import fields
+from typing import Any, cast
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore import predict
 from explore.acquisitions.information_gain import centred, joint_gain
-from explore.errors import InputError, check_fields, one_of
+from explore.errors import Failure, InputError, one_of
 from explore.posteriors.base import Variational
 from explore.rng import Rng
 from explore.shapes import Batch
+from explore.vime.bonus import Bonus as Bonus
+from explore.vime.bonus import Reward as Reward
+from explore.vime.bonus import RolloutBonus as RolloutBonus
+from explore.vime.bonus import Transitions as Transitions
 from explore.vime.dynamics import Dynamics, Settings
 from explore.vime.replay import Replay
 from explore.vime.spaces import Array, Encoder, Vectors
 
-Kind = Literal["kl", "expected-gain", "variance"]
-Normalise = Literal["median", "rms", "none"]
 QUEUE = 10  # batches that the divisor is averaged over
 CHUNK = 1024  # transitions scored at once
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bonus:
-    """How information becomes reward.
-
-    Args:
-        eta: weight of the bonus beside the environment's reward.
-        eta_decay: what eta is multiplied with after each batch.
-        bonus: "kl", the information gained from the transition (posteriors with a density); "expected-gain", the
-            information that o, a promises whatever follows, 1/2 log det(I + Cov_f / s^2); "variance", the mean
-            predictive variance over the weights.
-        normalise: what the bonus is divided by: the mean of the last 10 batches' medians, their root mean square,
-            or nothing.
-        clip: the bonus of one transition is cut at so many times what it is divided by; None: never, as in the paper.
-            Where the mean is hundreds of times the median, a policy seeks the few transitions that make it so.
-        samples: weight samples for "expected-gain" and "variance", and for the quality of the model.
-        interval: transitions a batch, where experience comes step by step. Then the divisor is of finished batches.
-    """
-
-    eta: float = 0.001
-    eta_decay: float = 1.0
-    bonus: Kind = "kl"
-    normalise: Normalise = "median"
-    clip: float | None = 10.0
-    samples: int = 30
-    interval: int = 5000
-
-    def __post_init__(self) -> None:
-        ranges = {"eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, inf)", "interval": "[1, inf)"}
-        check_fields(self, ranges)
-
-
-class Reward(NamedTuple):
-    """The bonus of some transitions, [n] each."""
-
-    raw: Array  # in nats, or for "variance" in standardised units squared
-    scaled: Array  # eta * raw / divisor: what is added to the environment's reward
-
-
-class Transitions(NamedTuple):
-    """Steps of an environment, as vectors."""
-
-    observations: Array  # [n, O]
-    actions: Array  # [n, A]
-    following: Array  # [n, O], the true next observations: at the end of an episode not those after the reset
-
-
-@runtime_checkable
-class RolloutBonus(Protocol):
-    """What `VIMECallback` asks of a bonus: `IntrinsicReward`, or one of your own.
-
-    Attributes:
-        observations: the observation space's vectors.
-        actions: the action space's vectors.
-        metrics: what there is to log about the last batch, by TensorBoard tag.
-    """
-
-    observations: Vectors
-    actions: Vectors
-    metrics: dict[str, float]
-
-    def batch(self, transitions: Transitions) -> Reward:
-        """The bonus of all transitions of a rollout; then learns from them."""
+LARGEST = float(torch.finfo(torch.float32).max)  # the bonus of a transition where single precision overflows
+FORMAT = 2  # of a saved state
 
 
 class IntrinsicReward:
     """Scores transitions, stores them, and learns from them.
+
+    A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. A model that
+    fails is begun anew once, and learns from all that is stored.
 
     Args:
         observation_space: of one environment.
@@ -119,6 +62,8 @@ class IntrinsicReward:
     Attributes:
         metrics: what there is to log about the last finished batch, by TensorBoard tag.
         batches: how many batches are finished.
+        dropped: how many transitions were dropped.
+        restarts: how often the model was begun anew, at most once.
     """
 
     def __init__(
@@ -162,11 +107,11 @@ class IntrinsicReward:
     def seed(self, seed: int) -> None:
         """Begin anew, with nothing seen and nothing learnt."""
         self.rng = Rng(seed, self._device)
-        inputs, outputs = self.observations.size + self.actions.size, self.observations.size
-        self.dynamics = Dynamics(self.settings, inputs, outputs, self.rng.stream("init"))
-        self.replay = Replay(self.settings.capacity, inputs, outputs, self._device)
+        self.dynamics = self._fresh()
+        self.replay = Replay(self.settings.capacity, *self._sizes, self._device)
         self.metrics: dict[str, float] = {}
-        self.batches, self._trained = 0, False
+        self.batches = self.dropped = self.restarts = 0
+        self._trained = False
         self._levels: deque[float] = deque(maxlen=QUEUE)  # of each batch, what the divisor is made of
         self._open: list[Array] = []  # raw bonuses of each step of the batch that is not finished ...
         self._begin = 0  # ... and how many transitions there were before it
@@ -188,7 +133,8 @@ class IntrinsicReward:
 
     def score(self, transitions: Transitions) -> Float[Array, " n"]:
         """The raw bonus under the model as it stands, 0 before its first training; stores and learns nothing."""
-        return self._raw(*self.tensors(transitions), 0)
+        finite, tensors = self._finite(transitions)
+        return _spread(self._raw(*tensors, 0), finite)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
         """The bonus, eta * raw / divisor, cut where `clip` says; 0 where there is no divisor yet."""
@@ -198,13 +144,17 @@ class IntrinsicReward:
         return cut * (self.eta / self.divisor)
 
     def batch(self, transitions: Transitions) -> Reward:
-        """The bonus of a whole batch, divided by a level that counts it, as in the paper; then learns from it."""
-        tensors = self.tensors(transitions)
+        """The bonus of a whole batch, divided by a level that counts it, as in the paper; then learns from it.
+
+        Raises:
+            Failure: when the model fails again.
+        """
+        finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, 0)
-        self.replay.add(*tensors)
-        if self._trained:
+        self._store(finite, tensors)
+        if self._trained and len(raw):
             self._levels.append(self._level(raw))
-        reward = Reward(raw, self.scaled(raw))
+        reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
         self._learn(raw)
         return reward
 
@@ -212,11 +162,14 @@ class IntrinsicReward:
         """The bonus of the next transitions, one or more; learns whenever `interval` of them have come.
 
         The divisor is of finished batches; the first of them is scored after the model has been trained on it.
+
+        Raises:
+            Failure: when the model fails again.
         """
-        tensors = self.tensors(transitions)
+        finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, len(self._open) + 1)
-        reward = Reward(raw, self.scaled(raw))
-        self.replay.add(*tensors)
+        reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
+        self._store(finite, tensors)
         self._open.append(raw)
         if self.replay.seen - self._begin >= self.bonus.interval:
             raws, self._open, self._begin = np.concatenate(self._open), [], self.replay.seen
@@ -230,8 +183,11 @@ class IntrinsicReward:
     def state_dict(self) -> dict[str, Tensor]:
         """All that was seen and learnt; with the same settings the same transitions get the same bonuses."""
         own = {
+            "format": torch.tensor(FORMAT),
             "seed": torch.tensor(self.rng.seed),
             "batches": torch.tensor(self.batches),
+            "dropped": torch.tensor(self.dropped),
+            "restarts": torch.tensor(self.restarts),
             "trained": torch.tensor(self._trained),
             "levels": torch.tensor(list(self._levels), dtype=torch.float64),
             "open": torch.from_numpy(np.concatenate([*self._open, np.zeros(0)])),
@@ -259,26 +215,29 @@ class IntrinsicReward:
             part, _, rest = name.partition("/")
             parts[part][rest] = value
         own = parts["reward"]
+        if int(own.get("format", torch.tensor(1))) != FORMAT:
+            raise InputError("another version of explore wrote it; continue with that one, or begin anew")
         self.seed(int(own["seed"]))
         self.dynamics.load_state_dict(parts["dynamics"])
         self.replay.load_state_dict(parts["replay"])
         self.batches, self._trained = int(own["batches"]), bool(own["trained"])
+        self.dropped, self.restarts = int(own["dropped"]), int(own["restarts"])
         self._levels.extend(own["levels"].tolist())
         ends = own["calls"].cumsum(0)[:-1].numpy()
         self._open = np.split(own["open"].numpy(), ends) if len(own["calls"]) else []
         self._begin = self.replay.seen - len(own["open"])
 
     def _raw(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], call: int) -> Float[Array, " n"]:
-        if not self._trained:
+        if not (self._trained and len(inputs)):
             return np.zeros(len(inputs))
         batch = self.dynamics.batch(inputs, following)
-        parts = [slice(i, i + CHUNK) for i in range(0, max(1, len(inputs)), CHUNK)]
+        parts = [slice(i, i + CHUNK) for i in range(0, len(inputs), CHUNK)]
         # Every chunk restarts the stream: all transitions are scored with the same weights.
         raw = [
             self._score(Batch(batch.x[:, part], batch.y[:, part]), self.rng.stream("acquire", self.batches, call))
             for part in parts
         ]
-        return np.nan_to_num(torch.cat(raw).double().cpu().numpy(), posinf=0.0)
+        return np.nan_to_num(torch.cat(raw).double().cpu().numpy(), nan=LARGEST, posinf=LARGEST)
 
     def _score(self, batch: Batch, rng: Rng) -> Float[Tensor, " n"]:
         posterior, state = self.dynamics.posterior, self.dynamics.state.posterior
@@ -297,21 +256,38 @@ class IntrinsicReward:
     def _learn(self, raw: Float[Array, " n"]) -> None:
         """Train on the replay, whose last transitions are the finished batch, and say how it went."""
         inputs, following = self._newest(len(raw))
-        rng = self.rng.stream("fit", self.batches)
-        values = {"bonus_mean": raw.mean(), "bonus_median": np.median(raw), "bonus_max": raw.max()}
-        metrics = {f"vime/{name}": float(value) for name, value in values.items()} | {"vime/eta": self.eta}
+        metrics = {"vime/eta": self.eta, "vime/dropped": float(self.dropped)}
+        if len(raw):
+            values = {"bonus_mean": raw.mean(), "bonus_median": np.median(raw), "bonus_max": raw.max()}
+            metrics |= {f"vime/{name}": float(value) for name, value in values.items()}
         if self.divisor is not None:
             metrics["vime/kl_divisor"] = self.divisor
-        if self._trained:  # transitions that the model has not seen
+        if self._trained and len(raw):  # transitions that the model has not seen
             metrics |= self._quality(inputs, following, "before")
         if len(self.replay) >= self.settings.minimum:
-            self.dynamics.train(self.replay, rng)
-            self._trained = True
-            metrics |= self._quality(inputs, following, "after")
-            if not bool(self.dynamics.state.posterior.common.alive.all()):
-                warnings.warn("the dynamics model failed and learns no more", stacklevel=2)
-        self.metrics = metrics
+            self._train()
+            if len(raw):
+                metrics |= self._quality(inputs, following, "after")
+        self.metrics = metrics | {"vime/restarts": float(self.restarts)}
         self.batches += 1
+
+    def _train(self) -> None:
+        self.dynamics.train(self.replay, self.rng.stream("fit", self.batches))
+        if not self.dynamics.alive and not self.restarts:
+            warnings.warn(
+                f"the dynamics model failed; it was begun anew from the {len(self.replay)} stored transitions",
+                stacklevel=2,
+            )
+            self.restarts = 1
+            self._levels.clear()  # of another model
+            self.dynamics = self._fresh(1)
+            self.dynamics.train(self.replay, self.rng.stream("fit", self.batches, 1))
+        if not self.dynamics.alive:
+            raise Failure(
+                "the dynamics model failed again after it was begun anew; give its posterior another step size or more "
+                "damping, or choose another posterior"
+            )
+        self._trained = True
 
     def _quality(self, inputs: Tensor, following: Tensor, when: str) -> dict[str, float]:
         rng = self.rng.stream("test", self.batches)
@@ -321,6 +297,31 @@ class IntrinsicReward:
     def _newest(self, n: int) -> tuple[Tensor, Tensor]:
         return self.replay.last(min(n, len(self.replay)))
 
+    def _fresh(self, *index: int) -> Dynamics:
+        return Dynamics(self.settings, *self._sizes, self.rng.stream("init", *index))
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """Of a transition's inputs, observation and action, and of what follows."""
+        return self.observations.size + self.actions.size, self.observations.size
+
+    def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
+        self.dropped += int((~finite).sum())
+        self.replay.add(*tensors)
+
+    def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], tuple[Tensor, Tensor]]:
+        """Which transitions are finite in single precision, and those as tensors."""
+        inputs, following = self.tensors(transitions)
+        finite = inputs.isfinite().all(1) & following.isfinite().all(1)
+        return finite.cpu().numpy(), (inputs[finite], following[finite])
+
     def tensors(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
         inputs = np.concatenate([transitions.observations, transitions.actions], 1)
         return self.rng.tensor(inputs), self.rng.tensor(transitions.following)
+
+
+def _spread(values: Float[Array, " _m"], where: Bool[Array, " n"]) -> Float[Array, " n"]:
+    """Values at m places of n, 0 at the others."""
+    spread = np.zeros(len(where))
+    spread[where] = values
+    return spread

@@ -13,8 +13,10 @@ from explore import registry
 from explore.errors import InputError
 
 Array = NDArray[Any]
+LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds
 Encoder = Callable[[Any], Array]
 """Maps a batch of observations, as a vector environment gives them, to an array [n, D]."""
+ENCODER = "give an encoder that maps a batch of them to an array [n, D]"
 
 
 class Vectors:
@@ -29,7 +31,8 @@ class Vectors:
         encoder: for elements that are no vectors of numbers, such as images; or "module:function".
 
     Raises:
-        InputError: for images without an encoder, an encoder that is not there, and spaces of no fixed size.
+        InputError: for images and vectors of more than 1024 numbers without an encoder, an encoder that is not there,
+            and spaces of no fixed size.
     """
 
     def __init__(self, space: spaces.Space[Any], what: str, encoder: Encoder | str | None = None):
@@ -38,6 +41,12 @@ class Vectors:
         if self._encoder is None:
             _check(space, what)
             self.size = int(spaces.flatdim(space))
+            if self.size > LARGEST:
+                hint = f"; {ENCODER}" if what == "observations" else ""
+                raise InputError(
+                    f"{what} are vectors of {self.size} numbers (a choice of n has n), and the dynamics model takes at "
+                    f"most {LARGEST}{hint}"
+                )
         else:
             self.size = self.one(space.sample()).shape[1]
 
@@ -61,8 +70,7 @@ def _check(space: spaces.Space[Any], what: str) -> None:
             _check(part, what)
     elif isinstance(space, spaces.Box) and len(space.shape) > 1 and space.dtype == np.uint8:
         raise InputError(
-            f"{what} are images of shape {list(space.shape)}, and the dynamics model takes vectors; "
-            "give an encoder that maps a batch of them to an array [n, D]"
+            f"{what} are images of shape {list(space.shape)}, and the dynamics model takes vectors; {ENCODER}"
         )
     elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise InputError(
@@ -87,9 +95,15 @@ def _flatten(space: spaces.Space[Any], elements: Any) -> Array:
     values = np.asarray(elements)
     if isinstance(space, spaces.Discrete):
         # SB3 adds an axis to discrete actions in its buffers.
-        return np.eye(int(space.n), dtype=np.float32)[values.reshape(len(values)).astype(int) - int(space.start)]
+        return _one_hot(values.reshape(len(values)).astype(int) - int(space.start), int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
         values = (values - space.start).reshape(len(values), -1).astype(int)
         columns = zip(values.T, np.ravel(space.nvec), strict=True)
-        return np.concatenate([np.eye(int(n), dtype=np.float32)[column] for column, n in columns], 1)
+        return np.concatenate([_one_hot(column, int(n)) for column, n in columns], 1)
     return values.reshape(len(values), -1).astype(np.float32)
+
+
+def _one_hot(choices: Array, n: int) -> Array:
+    found = np.zeros((len(choices), n), np.float32)
+    found[np.arange(len(choices)), choices] = 1
+    return found

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -496,6 +497,114 @@ def test_dictionaries_images_and_environments_of_a_module(train, monkeypatch, na
     assert type(model.policy).__name__ == policy
 
 
+BROKEN = """
+import gymnasium as gym
+import numpy as np
+
+
+class Broken(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2)
+
+    def __init__(self, where, value, space=None):
+        self.where, self.value = where, float(value)
+        if space:
+            self.observation_space = {
+                "Sequence": gym.spaces.Sequence(self.observation_space),
+                "Graph": gym.spaces.Graph(self.observation_space, None),
+                "Text": gym.spaces.Text(3),
+                "OneOf": gym.spaces.OneOf([self.observation_space, self.action_space]),
+                "Tuple": gym.spaces.Tuple([self.observation_space]),
+                "Dict": gym.spaces.Dict({"a": gym.spaces.Dict({"b": self.action_space})}),
+            }[space]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.full(2, self.value if self.where == "first" else 0, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        broken, place = self.time == 7, self.np_random.normal(size=2).astype(np.float32)
+        place[0] = self.value if broken and self.where in ("observation", "end", "cut") else place[0]
+        reward = self.value if broken and self.where == "reward" else 0.0
+        return place, reward, broken and self.where == "end", self.time == (7 if self.where == "cut" else 10), {}
+
+
+gym.register("broken/Broken-v0", Broken)
+"""
+BREAK = ["--env", "broken:broken/Broken-v0", "--n-envs", 2, "--algo-param", "n_steps=20", "--timesteps", 120]
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """The options of an environment whose module lies in the working directory."""
+    Path("broken.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(".")
+    return lambda where, value: [*BREAK, "--env-kwargs", f"where:{where}", "--env-kwargs", f"value:{value}"]
+
+
+@pytest.mark.filterwarnings("ignore:.*is not within the observation space")  # Gymnasium's, about the first one
+@pytest.mark.parametrize("where", ["first", "observation", "reward", "cut"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity"])
+def test_a_policy_meets_no_number_that_is_not_finite(explore, broken, where, value):
+    what = "a reward" if where == "reward" else "an observation"
+    result = explore("rl", *broken(where, value), "--posterior", "none")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1] == (
+        f"Error: broken:broken/Broken-v0 gave {what} that is not finite, which no policy can learn from"
+    )
+
+
+def test_dropped_transitions_are_counted(train, broken):
+    arguments = [*broken("end", "NaN"), "-p", "vime.minimum=10", "-p", "vime.updates=2"]
+    found = json.loads(train(*arguments, "--json", "--name", "x").stdout)["seeds"][0]
+    table = results(Path("runs/rl-x"))
+    # Copies of 60 steps each, whose every seventh step is the last of an episode.
+    assert (found["dropped"], found["restarts"], found["bonus_paid"]) == (16, 0, True)
+    assert table.dropped.tolist() == [4, 10, 16] and table.restarts.tolist() == [0, 0, 0]
+    shown = train(*arguments).stdout
+    assert re.search(r"dropped . restarts", shown) and re.search(r" 16 .  +0 ", shown)
+
+
+@pytest.mark.parametrize("space", ["Sequence", "Graph", "Text", "OneOf", "Tuple", "Dict"])
+def test_spaces_that_no_policy_takes_are_refused_by_name(explore, broken, space):
+    result = explore("rl", *broken("end", "NaN"), "--env-kwargs", f"space:{space}", "--posterior", "none")
+    assert result.exit_code == 2 and not Path("runs").exists()
+    assert result.stderr.endswith(
+        f"spaces of type {space} are not supported; allowed: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of "
+        "them to observe\n"
+    )
+
+
+def test_a_model_that_fails_again_ends_the_run(explore):
+    with pytest.warns(UserWarning, match="begun anew from the 64 stored transitions"):
+        result = explore("rl", *TINY, *LEARN, "-p", "lr=1e30", "-p", "adaptive_damping=false", "--quiet")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(
+        "Error: the dynamics model failed again after it was begun anew; give its posterior"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ([*TINY, "-p", "vime.minimum=130"], "192 steps of 192; raise --timesteps or lower --algo-param n_steps and -p"),
+        ([*TINY[:-1], "64", *LEARN], "64 steps of 64; raise --timesteps or lower --algo-param n_steps"),
+        ([*PENDULUM, "-p", "vime.interval=70"], "70 steps of 64; raise --timesteps or lower -p vime.interval"),
+    ],
+)
+def test_a_bonus_that_will_not_be_paid_is_said_at_the_start_and_at_the_end(train, arguments, why):
+    result = train(*arguments)
+    assert f"Warning: the bonus will be 0 throughout: the dynamics model is first trained after {why}" in result.stderr
+    assert f"bonus        0 throughout: the dynamics model is first trained after {why}" in result.stdout
+
+
+def test_a_bonus_that_is_paid_is_not_warned_of(train):
+    for arguments in ([*TINY, *LEARN], PENDULUM):
+        result = train(*arguments)
+        assert "throughout" not in result.stderr + result.stdout
+
+
 def test_compare_reads_the_curves(train):
     train(*TINY, *LEARN)
     train(*TINY, "--posterior", "none")
@@ -508,11 +617,13 @@ def test_report_of_rewards_that_came_late(tmp_path):
     rows = pd.DataFrame({
         "seed": 0, "iteration": range(1, 13), "extrinsic_total": [0.0] * 4 + [1.0] * 8, "seconds": 2.0,
         "ep_extrinsic_mean": [0.0] * 4 + [math.nan] + [1.0] * 7, "success": [0.0] * 4 + [0.5] * 8, "bonus_share": 0.25,
+        "bonus_mean": [0.0] * 11 + [1.0], "dropped": [0.0] * 6 + [3.0] * 6, "restarts": [0.0] * 11 + [1.0],
     })  # fmt: skip
     rows.to_csv(tmp_path / "results.csv", index=False)
     (found,) = rl_report.results(tmp_path)
     assert found == {
         "seed": 0, "return": 7 / 9, "success": 0.4, "paid": 0.8, "first_paid": 5, "seconds": 24.0, "bonus_share": 0.25,
+        "dropped": 3, "restarts": 1, "bonus_paid": True,
     }  # fmt: skip
 
 

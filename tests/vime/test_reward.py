@@ -1,9 +1,8 @@
 """The bonus against what it is defined as, its order and its state."""
 
-import copy
+import math
 import subprocess
 import sys
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from explore import registry
-from explore.errors import InputError
+from explore.errors import Failure, InputError
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
@@ -266,16 +265,80 @@ def test_a_foreign_state_is_refused_and_changes_nothing():
         assert (reward.score(transitions(9, 1)) == before).all() and reward.batches == 1
 
 
-def test_a_model_that_failed_is_reported_and_its_bonus_stays_finite():
-    reward = with_batch(made())
-    broken = copy.deepcopy(transitions(30, 1))
-    broken.following[3] = np.inf
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        found = [reward.batch(broken), reward.batch(transitions(30, 2))]
-    assert all(np.isfinite(part).all() for reward in found for part in reward)
-    assert found[0].scaled.any()
-    assert any("dynamics model failed" in str(w.message) for w in caught)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("part", ["observations", "actions", "following"])
+@pytest.mark.parametrize("call", ["batch", "step"])
+def test_transitions_that_are_not_finite_are_dropped_and_counted(part, value, call):
+    """The others are paid and learnt from as if those had never been."""
+    broken, rest = transitions(30, 1), np.delete(np.arange(30), [3, 7])
+    getattr(broken, part)[[3, 7], 0] = value
+    whole = Transitions(*(array[rest] for array in broken))
+    one, two = (with_batch(made(interval=28)) for _ in range(2))
+    assert one.score(broken)[[3, 7]].tolist() == [0, 0]
+    ours, theirs = getattr(one, call)(broken), getattr(two, call)(whole)
+    for found, expected in zip(ours, theirs, strict=True):
+        assert (found[rest] == expected).all() and not found[[3, 7]].any()
+    assert ours.scaled.any() == (call == "batch")
+    assert (one.dropped, two.dropped, one.metrics["vime/dropped"]) == (2, 0, 2)
+    assert (one.score(transitions(30, 2)) == two.score(transitions(30, 2))).all()
+    again = made(interval=28)
+    again.load_state_dict(one.state_dict())
+    assert (again.dropped, again.restarts) == (2, 0)
+
+
+@pytest.mark.parametrize("call", ["batch", "step"])
+def test_a_batch_of_which_nothing_is_left(call):
+    reward = with_batch(made(interval=100))
+    found = getattr(reward, call)(Transitions(*(np.full_like(array, math.nan) for array in transitions(30))))
+    assert not any(part.any() for part in found)
+    assert reward.dropped == 30 and (reward.batch(transitions(30, 1)).scaled > 0).all()
+
+
+def test_the_most_surprising_transition_is_paid_most():
+    """A gain beyond single precision is cut as others are."""
+    reward, new = with_batch(made(eta=1.0, clip=10.0)), transitions(30, 1)
+    new.following[4] = 1e30
+    found = reward.batch(new)
+    assert np.isfinite(found.raw).all() and found.raw.argmax() == 4
+    assert found.scaled[4] == pytest.approx(10.0)
+
+
+def fail(reward):
+    """As an update does that comes to nothing."""
+    state = reward.dynamics.state
+    dead = state.posterior.common._replace(alive=torch.tensor([False]))
+    reward.dynamics.state = state._replace(posterior=state.posterior._replace(common=dead))
+
+
+@pytest.mark.parametrize("call", ["batch", "step"])
+def test_a_model_that_fails_is_begun_anew_once(call):
+    reward = with_batch(made(interval=30))
+    getattr(reward, call)(transitions(30, 1))
+    fail(reward)
+    with pytest.warns(UserWarning, match="the dynamics model failed; it was begun anew from the 120 stored"):
+        getattr(reward, call)(transitions(30, 2))
+    assert reward.restarts == reward.metrics["vime/restarts"] == 1 and reward.dynamics.alive
+    found = getattr(reward, call)(transitions(30, 3))
+    assert (found.raw > 0).all() and (found.scaled > 0).all()
+    again = made(interval=30)
+    again.load_state_dict(reward.state_dict())
+    for each in (reward, again):
+        fail(each)
+        with pytest.raises(Failure, match="failed again after it was begun anew"):
+            getattr(each, call)(transitions(30, 4))
+
+
+def test_a_model_that_cannot_learn_fails():
+    reward = made(posterior_settings={"lr": 1e30, "adaptive_damping": False})
+    with pytest.warns(UserWarning, match="begun anew from the 60"), pytest.raises(Failure):
+        reward.batch(transitions(60))
+
+
+def test_a_state_without_its_format_is_refused():
+    state = with_batch(made()).state_dict()
+    for wrong in ({k: v for k, v in state.items() if k != "reward/format"}, state | {"reward/format": torch.tensor(9)}):
+        with pytest.raises(InputError, match="another version of explore wrote it"):
+            made().load_state_dict(wrong)
 
 
 def test_seeds_decide():

@@ -1,3 +1,4 @@
+import tracemalloc
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +17,8 @@ NESTED = spaces.Dict(
         "keys": spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[1, 0]), spaces.MultiBinary(3))),
     }
 )
+GRAPH = spaces.Graph(spaces.Box(-1, 1, (2,)), None)
+CHOICE = spaces.OneOf([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
 SPACES = [NESTED, *NESTED.spaces.values(), spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]))]
 
 
@@ -38,11 +41,39 @@ def test_a_vector_is_a_copy():
     assert not found.any()
 
 
-@pytest.mark.parametrize("space", [spaces.Box(0, 255, (8, 8, 3), np.uint8), spaces.Text(4), spaces.Sequence(NESTED)])
+@pytest.mark.parametrize(
+    "space", [spaces.Box(0, 255, (8, 8, 3), np.uint8), spaces.Text(4), spaces.Sequence(NESTED), GRAPH, CHOICE]
+)
 @pytest.mark.parametrize("inside", [False, True])
 def test_what_is_no_vector_is_refused(space, inside):
     with pytest.raises(InputError, match="observations.*(encoder|allowed)"):
         Vectors(spaces.Dict({"part": space}) if inside else space, "observations")
+
+
+LARGE = [
+    spaces.Discrete(20_000),
+    spaces.MultiDiscrete([700, 700]),
+    spaces.Box(-1, 1, (84, 84, 4)),
+    spaces.MultiBinary(2000),
+]
+
+
+@pytest.mark.parametrize("space", LARGE, ids=lambda s: type(s).__name__)
+def test_large_vectors_are_refused_and_encoded(space):
+    with pytest.raises(InputError, match=r"observations are vectors of \d+ numbers.*at most 1024; give an encoder"):
+        Vectors(spaces.Dict({"part": space}), "observations")
+    with pytest.raises(InputError, match=r"actions are vectors of \d+ numbers.*at most 1024$"):
+        Vectors(space, "actions")
+    assert Vectors(space, "observations", lambda batch: np.reshape(batch, (len(batch), -1))[:, :5] * 1.0).size <= 5
+
+
+def test_a_choice_takes_the_memory_of_its_vectors():
+    vectors = Vectors(spaces.Discrete(1024), "observations")
+    tracemalloc.start()
+    found = vectors.many(np.array([0, 1023]))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.sum() == 2 and found[1, 1023] == 1 and peak < 3 * found.nbytes
 
 
 def mean_colour(images):

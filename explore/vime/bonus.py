@@ -1,0 +1,76 @@
+"""What a bonus is made of: its settings, what it is given, what it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+from explore.errors import check_fields
+from explore.vime.spaces import Array, Vectors
+
+Kind = Literal["kl", "expected-gain", "variance"]
+Normalise = Literal["median", "rms", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bonus:
+    """How information becomes reward.
+
+    Args:
+        eta: weight of the bonus beside the environment's reward.
+        eta_decay: what eta is multiplied with after each batch.
+        bonus: "kl", the information gained from the transition (posteriors with a density); "expected-gain", the
+            information that o, a promises whatever follows, 1/2 log det(I + Cov_f / s^2); "variance", the mean
+            predictive variance over the weights.
+        normalise: what the bonus is divided by: the mean of the last 10 batches' medians, their root mean square,
+            or nothing.
+        clip: the bonus of one transition is cut at so many times what it is divided by; None: never, as in the paper.
+            Where the mean is hundreds of times the median, a policy seeks the few transitions that make it so.
+        samples: weight samples for "expected-gain" and "variance", and for the quality of the model.
+        interval: transitions a batch, where experience comes step by step. Then the divisor is of finished batches.
+    """
+
+    eta: float = 0.001
+    eta_decay: float = 1.0
+    bonus: Kind = "kl"
+    normalise: Normalise = "median"
+    clip: float | None = 10.0
+    samples: int = 30
+    interval: int = 5000
+
+    def __post_init__(self) -> None:
+        ranges = {"eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, inf)", "interval": "[1, inf)"}
+        check_fields(self, ranges)
+
+
+class Reward(NamedTuple):
+    """The bonus of some transitions, [n] each."""
+
+    raw: Array  # in nats, or for "variance" in standardised units squared
+    scaled: Array  # eta * raw / divisor: what is added to the environment's reward
+
+
+class Transitions(NamedTuple):
+    """Steps of an environment, as vectors."""
+
+    observations: Array  # [n, O]
+    actions: Array  # [n, A]
+    following: Array  # [n, O], the true next observations: at the end of an episode not those after the reset
+
+
+@runtime_checkable
+class RolloutBonus(Protocol):
+    """What `VIMECallback` asks of a bonus: `IntrinsicReward`, or one of your own.
+
+    Attributes:
+        observations: the observation space's vectors.
+        actions: the action space's vectors.
+        metrics: what there is to log about the last batch, by TensorBoard tag.
+    """
+
+    observations: Vectors
+    actions: Vectors
+    metrics: dict[str, float]
+
+    def batch(self, transitions: Transitions) -> Reward:
+        """The bonus of all transitions of a rollout; then learns from them."""

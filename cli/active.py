@@ -3,7 +3,7 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import POSITIVE
+from explore.cli.options import POSITIVE, SEED, TRIALS
 
 
 @click.command("active", short_help="Label a pool point by point, and compare with random.")
@@ -15,13 +15,13 @@ from explore.cli.options import POSITIVE
     help="From `explore list acquisitions`.  "
     "[default: max-variance; information-gain where a regression acquires several points at once]",
 )  # fmt: skip
-@click.option("--trials", type=POSITIVE, default=20, help="Independent repetitions, trained side by side.")
+@click.option("--trials", type=TRIALS, default=20, help="Independent repetitions, trained side by side.")
 @click.option("--rounds", type=POSITIVE, default=10, help="Fits; one acquisition fewer.")
 @click.option("--initial", type=POSITIVE, default=20, help="Labelled points at the start.")
 @click.option("--acquire", type=POSITIVE, default=1, help="Points labelled after each fit.")
 @click.option("--test-size", type=POSITIVE, default=100, help="Points held out for testing in each trial.")
 @click.option("--control/--no-control", default=True, help="Also label at random, from the same start.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Root of all random numbers.")
+@click.option("--seed", type=SEED, default=0, help="Root of all random numbers.")
 @click.option("--preset", metavar="NAME", help="Settings of the posterior.  [default: small, else its first]")
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",

@@ -3,7 +3,7 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import POSITIVE
+from explore.cli.options import POSITIVE, SEED, TRIALS
 from explore.errors import InputError
 
 # What an overlay of finished runs takes.
@@ -14,8 +14,8 @@ OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
 @options.data
 @click.option("--posterior", default="noisy-kfac,bbb,ensemble", metavar="A,B", help="From `explore list posteriors`.")
-@click.option("--splits", type=POSITIVE, default=5, help="How many of the standard 90/10 splits.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Root of all random numbers but the splits.")
+@click.option("--splits", type=TRIALS, default=5, help="How many of the standard 90/10 splits.")
+@click.option("--seed", type=SEED, default=0, help="Root of all random numbers but the splits.")
 @click.option("--preset", metavar="NAME", help="Settings of all posteriors.  [default: uci, else default]")
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",

@@ -12,7 +12,7 @@ from explore import compare, registry, toys
 from explore.cli import problem
 from explore.cli.problem import Settings
 from explore.compare import Measured
-from explore.errors import InputError, one_of
+from explore.errors import InputError, one_of, shown
 from explore.fit import Epoch
 from explore.likelihoods import LIKELIHOODS, Gaussian
 from explore.posteriors.base import Predictive
@@ -43,6 +43,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         InputError: for options that contradict each other, an unknown name or a value of the wrong type.
     """
     names = [name.strip() for name in options["posterior"].split(",")]
+    if "" in names:
+        raise InputError(f"--posterior is {shown(options['posterior'])}; it must be names with single commas between")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(f"--posterior names {', '.join(twice)} twice; name each once")
     classes = {name: registry.find("posteriors", name) for name in names}
@@ -101,6 +103,7 @@ class Comparison:
         complete = {}
         for name, entry in settings["posteriors"].items():
             self.posteriors[name] = made = problem.posterior(settings, self.dataset, name, entry["settings"])
+            problem.check_memory(made, settings["splits"], settings["samples"])
             complete[name] = entry | {"settings": problem.fields(made)}
         noise = problem.fields(next(iter(self.posteriors.values())).likelihood)
         self.settings = settings | {"posteriors": complete, "likelihood_settings": noise}

@@ -87,6 +87,7 @@ class Experiment:
 
         own = settings["posterior_settings"]
         self.posterior = problem.posterior(settings, self.dataset, settings["posterior"], own)
+        problem.check_memory(self.posterior, trials * len(self.arms), settings["samples"])
         allowed = np.ones((trials, n), bool)
         np.put_along_axis(allowed, split.test, False, axis=1)
         scale = {} if settings["standardise"] is None else {"standardise": settings["standardise"]}

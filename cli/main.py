@@ -14,6 +14,8 @@ COMMANDS = {
     "list": "explore.cli.listing",
     "rl": "explore.cli.rl",
 }
+# What torch says where an allocation fails: on a CPU, on a GPU, and beyond what a number of bytes may be.
+NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")
 
 
 class WrongInput(click.ClickException):
@@ -47,6 +49,12 @@ class Commands(click.Group):
             raise WrongInput(str(error)) from error
         except Failure as error:
             raise click.ClickException(str(error)) from error
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
+                raise
+            raise click.ClickException(
+                "these settings need more memory than there is; take fewer samples, units, copies or trials"
+            ) from error
         except OSError as error:
             if error.errno in (None, errno.EPIPE):  # not of the system; a reader that went away
                 raise

@@ -1,14 +1,30 @@
 """Options that several commands have, word for word the same. Imports no torch."""
 
+import os
 from collections.abc import Callable, Collection
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from explore.errors import InputError
+from explore.errors import InputError, shown
 
-POSITIVE = click.IntRange(min=1)
+
+class Whole(click.IntRange):
+    """Whole numbers in a range; long ones are refused without being repeated."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number of a text."""
+        if isinstance(value, str) and len(value) > 20:
+            self.fail(f"{shown(value)} is not in the range {self._describe_range()}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+POSITIVE = Whole(1, 10**9)
+SEED = Whole(0, 2**32 - 1)  # what Gymnasium, NumPy's old generator and stable-baselines3 take too
+# Each option has a default of its own far below: beyond these a machine is out of memory before it has begun.
+TRIALS, COPIES, SAMPLES = Whole(1, 10_000), Whole(1, 100_000), Whole(2, 100_000)
+THREADS = Whole(1, max(256, os.cpu_count() or 1))  # OpenMP ends the process where the system gives it no more
 # What may differ between a run and its continuation: none of it decides the numbers, but for their last digits.
 FREE = {"resume", "device", "threads", "trust", "quiet", "as_json"}
 
@@ -28,10 +44,10 @@ _DATA = (
         "--task", type=click.Choice(["regression", "classification"]), help="For FILE.  [default: regression]"
     ),
 )
-_SAMPLES = click.option("--samples", type=click.IntRange(min=2), default=100, help="Weight samples for predictions.")
+_SAMPLES = click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions.")
 _SESSION = (
     click.option("--device", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
-    click.option("--threads", type=POSITIVE, help="Processor threads.  [default: 1]"),
+    click.option("--threads", type=THREADS, help="Processor threads.  [default: 1]"),
     click.option("--out", default="runs", type=click.Path(file_okay=False), help="Folder of the run folders."),
     click.option("--name", help="The run's name.  [default: made of the settings]"),
     click.option("--resume", metavar="RUN", help="Continue in this run folder, with its settings."),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from explore import data, registry
-from explore.errors import InputError
+from explore.errors import InputError, listed, shown
 from explore.likelihoods import LIKELIHOODS, Likelihood
 from explore.nets import Net, mlp
 from explore.posteriors.base import Predictive
 
 Settings = dict[str, Any]
+MOST_LAYERS, MOST_WEIGHTS = 100, 10**8  # of a network; what is larger would fill the memory before it is refused
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
@@ -32,8 +35,10 @@ def _source(options: Mapping[str, Any]) -> Settings:
     if options["data"] and options["dataset"]:
         raise InputError("give --dataset or --data, not both")
     id_column = options.get("id_column")  # of `explore active` alone
-    if not options["data"] and (options["target"] or options["task"] or id_column is not None):
-        raise InputError("--target, --task and --id belong to --data; a data set by name has its own")
+    if not options["data"] and (options["target"] or options["task"]):
+        raise InputError("--target and --task belong to --data; a data set by name has its own")
+    if not options["data"] and id_column is not None:
+        raise InputError("--id belongs to --data; the examples of a data set by name have no names")
     if options["data"] and not options["target"]:
         raise InputError("--data needs --target, the column to predict")
     return {
@@ -47,9 +52,11 @@ def _source(options: Mapping[str, Any]) -> Settings:
 
 
 def _widths(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise InputError(f"--hidden is {text!r}; it must be positive whole numbers such as 50,50")
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > MOST_LAYERS or not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
+        raise InputError(
+            f"--hidden is {shown(text)}; it must be at most {MOST_LAYERS} positive whole numbers such as 50,50"
+        )
     return [int(part) for part in parts]
 
 
@@ -59,7 +66,7 @@ def parameters(texts: tuple[str, ...], option: str = "-p") -> list[tuple[str, st
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals):
-            raise InputError(f"{option} takes KEY=VALUE; got {text!r}")
+            raise InputError(f"{option} takes KEY=VALUE; got {shown(text)}")
         found.append((key, value))
     return found
 
@@ -106,9 +113,30 @@ def posterior(settings: Settings, dataset: data.Dataset, name: str, own: Setting
     """A posterior with settings of its own, on a network for the data."""
     classes = len(dataset.classes)
     outputs = {0: dataset.y.shape[-1], 2: 1}.get(classes, classes)
-    net = Net(mlp(dataset.x.shape[1], settings["hidden"], outputs))
+    widths = [dataset.x.shape[1], *settings["hidden"], outputs]
+    if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
+        raise InputError(
+            f"a network of {listed(widths)} units has {weights} weights; the most are {MOST_WEIGHTS}, so take fewer "
+            "units in --hidden"
+        )
+    net = Net(mlp(widths[0], widths[1:-1], outputs))
     made: Predictive = registry.find("posteriors", name)(net=net, likelihood=likelihood(settings), **_tuples(own))
     return made
+
+
+def check_memory(posterior: Predictive, replicas: int, samples: int) -> None:
+    """Refuse weight samples that no memory of this machine could hold: its system would end the process for them.
+
+    Raises:
+        InputError: naming the sizes.
+    """
+    numbers = sum(rows * columns for rows, columns in getattr(posterior, "coordinates", ()))
+    needed = 4 * replicas * samples * numbers
+    if hasattr(os, "sysconf") and needed > (most := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+        raise InputError(
+            f"{samples} samples of {numbers} numbers in {replicas} replicas take {needed / 2**30:.0f} GiB, but this "
+            f"machine has {most / 2**30:.0f}; take fewer samples, units, trials or splits"
+        )
 
 
 def fields(record: Any) -> Settings:

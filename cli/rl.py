@@ -3,7 +3,7 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import POSITIVE
+from explore.cli.options import COPIES, POSITIVE, SEED, TRIALS
 from explore.errors import InputError
 
 # What --watch takes.
@@ -37,9 +37,9 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
     help="A setting of the posterior, or vime.KEY=VALUE of the bonus and the dynamics model; repeatable.",
 )  # fmt: skip
 @click.option("--timesteps", type=POSITIVE, default=500_000, help="Steps of the environment, all copies together.")
-@click.option("--n-envs", type=POSITIVE, help="Copies of the environment.  [default: 10 for trpo, else 1]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="The first seed, root of all random numbers.")
-@click.option("--seeds", type=POSITIVE, default=1, help="Seeds that are trained, one after the other.")
+@click.option("--n-envs", type=COPIES, help="Copies of the environment.  [default: 10 for trpo, else 1]")
+@click.option("--seed", type=SEED, default=0, help="The first seed, root of all random numbers.")
+@click.option("--seeds", type=TRIALS, default=1, help="Seeds that are trained, one after the other.")
 @click.option("--vec-normalize", is_flag=True, help="Standardise what the policy observes (SB3's VecNormalize).")
 @click.option("--eval-freq", type=POSITIVE, metavar="STEPS", help="Evaluate the policy without noise and bonus.")
 @click.option("--checkpoint-freq", type=POSITIVE, default=1, help="Iterations between checkpoints.")

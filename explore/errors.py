@@ -48,7 +48,7 @@ def check_range(name: str, value: float, interval: str) -> None:
     above = value >= low if interval[0] == "[" else value > low
     below = value <= high if interval[-1] == "]" else value < high
     if not (above and below):
-        raise InputError(f"{name} is {value}; it must be in {interval}")
+        raise InputError(f"{name} is {shown(value)}; it must be in {interval}")
 
 
 def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
@@ -56,7 +56,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
 
     Args:
         record: the dataclass.
-        ranges: name -> interval; a number whose field is not named must be positive.
+        ranges: name -> interval; a number whose field is not named must be positive. None that is whole may exceed 1e10.
 
     Raises:
         InputError: naming the field, its value and what is allowed.
@@ -67,6 +67,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
         if get_origin(hints[f.name]) is Literal and value not in get_args(hints[f.name]):
             raise one_of(f.name, str(value), get_args(hints[f.name]))
         if hints[f.name] is int and not isinstance(value, int):
-            raise InputError(f"{f.name} is {value}; it must be a whole number")
+            raise InputError(f"{f.name} is {shown(value)}; it must be a whole number")
         if isinstance(value, int | float) and not isinstance(value, bool):
-            check_range(f.name, value, ranges.get(f.name, "(0, inf)"))
+            interval = ranges.get(f.name, "(0, inf)")
+            check_range(f.name, value, interval.replace("inf)", "1e10]") if hints[f.name] is int else interval)

@@ -21,7 +21,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from explore.errors import InputError, one_of
+from explore.errors import InputError, one_of, shown
 
 KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset"}
 
@@ -134,7 +134,7 @@ def parse(cls: type, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> 
         try:
             settings[key] = _value(allowed[key], text)
         except ValueError:
-            raise InputError(f"{key}={text!r} is not valid; allowed: {_describe(allowed[key])}") from None
+            raise InputError(f"{key}={shown(text)} is not valid; allowed: {_describe(allowed[key])}") from None
     return settings
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from explore.errors import one_of
+from explore.errors import InputError, one_of, shown
 
 # The position is the key, so names are only ever appended.
 STREAMS = ("split", "init", "fit", "acquire", "test", "env", "policy", "toy")
@@ -23,11 +23,14 @@ class Rng:
     """A stream of random tensors.
 
     Args:
-        seed: root seed, any non-negative integer.
+        seed: root seed, a whole number from 0 to 2^63 - 1, which fits where seeds are saved.
         device: where tensors live.
         dtype: floating-point type of tensors.
         arms: the replica axis consists of this many equal blocks that get the SAME numbers (common random
             numbers), so that the arms of a paired comparison differ only in what they do.
+
+    Raises:
+        InputError: for another seed.
     """
 
     def __init__(
@@ -38,6 +41,8 @@ class Rng:
         arms: int = 1,
         _key: tuple[int, ...] = (),
     ):
+        if not 0 <= seed < 2**63:
+            raise InputError(f"the seed is {shown(seed)}; it must be a whole number from 0 to {2**63 - 1}")
         self.seed, self.device, self.dtype, self.arms, self._key = (
             seed,
             torch.device(device),

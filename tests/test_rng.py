@@ -83,3 +83,10 @@ def test_tensor():
     assert rng.tensor(np.zeros(2, np.float32)).dtype == torch.float64
     assert rng.tensor(np.zeros(2, np.int64)).dtype == torch.int64
     assert rng.tensor(torch.zeros(2, dtype=torch.bool)).dtype == torch.bool
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 10**400])
+def test_a_seed_that_could_not_be_saved(seed):
+    with pytest.raises(InputError, match="the seed is .*; it must be a whole number from 0 to 9223372036854775807"):
+        Rng(seed)
+    assert Rng(2**63 - 1).stream("fit").uniform(1).isfinite().all()

@@ -58,7 +58,7 @@ class Predictive(ABC):
     batch_norm_lr: float = 0.001
 
     # Where a numeric setting may lie; what no class names must be positive.
-    ranges: ClassVar[dict[str, str]] = {}
+    ranges: ClassVar[dict[str, str]] = {"epochs": "[1, 1e6]", "samples": "[1, 1e4]", "gain_samples": "[1, 1e4]"}
     whole: ClassVar[bool] = False  # whether an update takes all the data, so that none can be made with a part
 
     @property

@@ -11,7 +11,7 @@ There is no density, hence no KL and no gain: choose by `information-gain` or `m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from explore.posteriors import adam
 from explore.posteriors.base import Common, Predictive, advance, common, settle, with_norms
@@ -35,6 +35,7 @@ class Ensemble(Predictive):
     members: int = 5
     lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
     prior_variance: float = 1.0  # eta
+    ranges: ClassVar[dict[str, str]] = {"members": "[1, 1e4]"}
 
     @property
     def certain(self) -> bool:

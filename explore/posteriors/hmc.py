@@ -58,7 +58,7 @@ class HMC(Predictive):
     target_accept: float = 0.8  # the acceptance probability that the step size is tuned to
     max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps a transition
 
-    ranges: ClassVar[dict[str, str]] = {"target_accept": "(0, 1)"}
+    ranges: ClassVar[dict[str, str]] = {"target_accept": "(0, 1)", "chains": "[1, 1000]", "max_tree_depth": "[1, 30]"}
     whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -76,7 +76,7 @@ class WHVI(Reparameterised):
     convolutions: Literal["whvi", "mc-dropout"] = "whvi"
     rate: float = 0.05
 
-    ranges: ClassVar[dict[str, str]] = {"flows": "[0, inf)", "rate": "[0, 1)"}
+    ranges: ClassVar[dict[str, str]] = {"flows": "[0, 1000]", "rate": "[0, 1)"}
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:

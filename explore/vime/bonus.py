@@ -39,7 +39,7 @@ class Bonus:
     interval: int = 5000
 
     def __post_init__(self) -> None:
-        ranges = {"eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, inf)", "interval": "[1, inf)"}
+        ranges = {"eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, 1e4]", "interval": "[1, inf)"}
         check_fields(self, ranges)
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore import predict, registry, tree
-from explore.errors import InputError, check_fields
+from explore.errors import InputError, check_fields, shown
 from explore.likelihoods import Gaussian
 from explore.linalg import mean_and_scale
 from explore.nets import Net, mlp
@@ -58,11 +58,13 @@ class Settings:
     def __post_init__(self) -> None:
         if isinstance(self.n_eff, str) and self.n_eff != "replay":
             raise InputError(f"n_eff is {self.n_eff!r}; it must be a positive number or 'replay'")
-        check_fields(self, dict.fromkeys(("updates", "batch_size", "capacity", "minimum"), "[1, inf)"))
+        check_fields(self, dict.fromkeys(("updates", "batch_size", "capacity", "minimum"), "[1, 1e7]"))
         if self.capacity < self.minimum:
             raise InputError(f"capacity is {self.capacity}; it must be at least minimum, {self.minimum}")
-        if any(units < 1 for units in self.hidden):
-            raise InputError(f"hidden is {self.hidden}; every layer must have at least one unit")
+        if not all(1 <= units <= 10**5 for units in self.hidden):
+            raise InputError(
+                f"hidden is {shown(self.hidden)}; every layer must have at least one unit, and at most 100000"
+            )
 
     def build(self, inputs: int, outputs: int) -> Predictive:
         """The posterior over the weights of a net from I inputs to O outputs.

@@ -315,12 +315,32 @@ def test_failed_fits_are_reported(active, toy):
         (["--rounds", "468"], "467 points, but the pool of boston has 466"),
         (["--acquire", "300"], "600 points, but the pool of boston has 466"),
         (["--drop-columns", "C"], "unknown feature of boston 'C'; allowed: AGE, B,"),
-        (["--target", "MEDV"], "--target, --task and --id belong to --data"),
-        (["--task", "regression"], "--target, --task and --id belong to --data"),
-        (["--id", "CRIM"], "--target, --task and --id belong to --data"),
+        (["--target", "MEDV"], "--target and --task belong to --data"),
+        (["--task", "regression"], "--target and --task belong to --data"),
+        (["--id", "CRIM"], "--id belongs to --data"),
         (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
         (["--trials", "0"], "Invalid value for '--trials'"),
+        (["--trials", "1" + "0" * 9], "Invalid value for '--trials': 1000000000 is not in the range 1<=x<=10000"),
+        (
+            ["--rounds", "9" * 5000],
+            "'--rounds': '999999999999999999999999999999999999999...9999999999999999999' (5000",
+        ),
+        (["--seed", str(2**63)], "'--seed': 9223372036854775808 is not in the range 0<=x<=4294967295"),
+        (["--threads", "100000"], "'--threads': 100000 is not in the range 1<=x<="),
+        (["--samples", "100000000"], "'--samples': 100000000 is not in the range 2<=x<=100000"),
+        (["--samples", "100000", "--hidden", "2000,2000"], "100000 samples of 4032001 numbers in 4 replicas take 6008"),
+        (
+            ["--hidden", "100000000"],
+            "a network of 13, 100000000, 1 units has 1500000001 weights; the most are ",
+        ),
+        (["--hidden", "1" * 5000], "--hidden is '111111111111111111111111111111111111111...1111111111111111111' (5000"),
+        (["--hidden", ",".join("1" * 101)], "it must be at most 100 positive whole numbers such as 50,50"),
+        (["-p", "samples=100000000"], "samples is 100000000; it must be in [1, 1e4]"),
+        (["-p", "batch_size=" + "1" * 4000], "(4000 characters); it must be in (0, 1e10]"),
+        (["-p", "lr=" + "x" * 5000], "(5000 characters) is not valid; allowed: a number"),
+        (["-p", "x" * 5000], "(5000 characters)"),
+        (["--dataset", "x" * 5000], "(5000 characters); allowed: australian"),
         (["--standardise", "all"], "'labelled', 'pool', 'none'"),
         (["--data", "absent.csv"], "File 'absent.csv' does not exist"),
     ],
@@ -330,8 +350,24 @@ def test_wrong_options(explore, arguments, message):
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.splitlines()[-1].startswith("Error: ")
+    assert len(result.stderr) < 1500
     assert result.stdout == ""
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")]
+)
+def test_too_little_memory_is_a_sentence(explore, monkeypatch, error):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr("explore.cli.session.run", fail)
+    result = explore("active")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: these settings need more memory than there is; take fewer samples, units, copies or trials\n"
+    )
 
 
 @pytest.mark.parametrize(

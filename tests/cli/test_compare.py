@@ -268,6 +268,12 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["--data", "two.csv"], "--data needs --target"),
         (["--data", "two.csv", "--target", "y"], "5 splits of 2 examples with 2 for training"),
         (["--hidden", "0"], "--hidden is '0'"),
+        (
+            ["--hidden", "100000000"],
+            "a network of 13, 100000000, 1 units has 1500000001 weights; the most are ",
+        ),
+        (["--splits", "100000000"], "100000000 is not in the range 1<=x<=10000"),
+        (["--posterior", "bbb,,map,"], "--posterior is 'bbb,,map,'; it must be names with single commas between"),
         (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
         (["somewhere"], "leave out --epochs (allowed with them: --out, --name, --quiet, --json)"),

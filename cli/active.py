@@ -46,6 +46,7 @@ def command(ctx: click.Context, **values: object) -> None:
     explore active --data houses.csv --target price --id house --drop-columns street
     explore active --resume runs/active-boston-noisy-kfac-max-variance
     """  # noqa: D301
+    options.check_empty(ctx)
     options.check_resume(ctx)
     from explore.cli import session  # imports torch
 

@@ -38,6 +38,7 @@ def command(ctx: click.Context, runs: tuple[str, ...], **values: object) -> None
     explore compare --resume runs/compare-boston
     explore compare runs/active-boston-noisy-kfac-max-variance runs/active-boston-bbb-max-variance
     """  # noqa: D301
+    options.check_empty(ctx)
     if runs:
         if others := options.given(ctx, OVERLAY):
             raise InputError(

@@ -78,9 +78,18 @@ def session(command: Callable[..., Any]) -> Callable[..., Any]:
     return _all(_SESSION, command)
 
 
+def check_empty(ctx: click.Context) -> None:
+    """Refuse empty values: of `--resume "$RUN"`, where RUN is not set, and others that would pass for not given."""
+    for option in ctx.command.params:
+        value = ctx.params.get(option.name or "")
+        if option.name != "drop_columns" and (value == "" or (isinstance(value, tuple) and "" in value)):
+            shown = option.opts[0] if isinstance(option, click.Option) else "a run folder"
+            raise InputError(f"{shown} is empty; give it a value, or leave it out")
+
+
 def check_resume(ctx: click.Context) -> None:
     """Refuse options that would change the numbers of a run that is continued."""
-    if ctx.params["resume"] is not None and (fixed := given(ctx, FREE)):
+    if ctx.params["resume"] and (fixed := given(ctx, FREE)):
         raise InputError(
             f"--resume continues with the recorded settings; leave out {', '.join(fixed)} "
             "(allowed with it: --device, --threads, --trust, --quiet, --json)"

@@ -135,6 +135,13 @@ def table(every: Mapping[str, Series], tags: Sequence[str]) -> Table:
     return shown
 
 
+def marker(values: Sequence[float]) -> str:
+    """A line, and the points too where one stands alone, which a line does not show."""
+    known = [math.isfinite(value) for value in values]
+    alone = any(k and not any(known[max(0, i - 1) : i] + known[i + 1 : i + 2]) for i, k in enumerate(known))
+    return ".-" if alone else "-"
+
+
 def draw(every: Mapping[str, Series], tags: Sequence[str], path: Path) -> None:
     """One panel a tag."""
     columns = min(4, len(tags))
@@ -143,7 +150,7 @@ def draw(every: Mapping[str, Series], tags: Sequence[str], path: Path) -> None:
     for i, tag in enumerate(tags):
         axes = figure.add_subplot(rows, columns, i + 1)
         for series, curves in every.items():
-            axes.plot(curves.steps, curves.tags[tag], label=series)
+            axes.plot(curves.steps, curves.tags[tag], marker(curves.tags[tag]), label=series)
         axes.set_title(tag, fontsize=10, parse_math=False)
         axes.grid(alpha=0.3)
     legend = figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", fontsize="small")

@@ -60,7 +60,8 @@ def command(ctx: click.Context, **values: object) -> None:
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
     explore rl --watch runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
     """  # noqa: D301
-    if values["watch"] is not None:
+    options.check_empty(ctx)
+    if values["watch"]:
         if others := options.given(ctx, WATCH):
             raise InputError(
                 f"--watch shows a policy as it was trained; leave out {', '.join(others)} "

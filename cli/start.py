@@ -36,7 +36,7 @@ def start(options: Mapping[str, Any], command: str) -> Start:
     Raises:
         InputError: when the run cannot be continued by this command, or the device is not there.
     """
-    old = _open(Path(options["resume"]), command, options["trust"]) if options["resume"] is not None else None
+    old = _open(Path(options["resume"]), command, options["trust"]) if options["resume"] else None
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads = options["threads"] or last.get("threads", 1)

@@ -13,6 +13,7 @@ from gymnasium.spaces import Discrete
 from PIL import Image
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
+from explore import files
 from explore.cli import rl_problem, trust
 from explore.cli import rl_recording as recording
 from explore.cli.problem import Settings
@@ -37,7 +38,8 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
     frames, total = _episode(settings, policy, env, rl_problem.derived(seed, 0, 2))
     path = folder / f"{recording.series(settings, seed - settings['seed'])}.gif"
     milliseconds = round(1000 / env.metadata.get("render_fps", 30))
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)
+    with files.replacing(path) as draft:
+        frames[0].save(draft, save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)
     env.close()
     steps = len(frames) - 1
     if options["as_json"]:

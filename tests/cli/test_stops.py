@@ -1,0 +1,176 @@
+"""Commands that cannot go on say why in a sentence, and lose nothing: a full disk, Ctrl-C, values that are empty."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from stable_baselines3 import PPO
+from torch.utils.tensorboard import SummaryWriter
+
+from explore import provenance
+from explore.cli import overlay, session
+from explore.record import Run
+
+COMMANDS = {
+    "active": "--trials 2 --rounds 3 --epochs 2 --test-size 20 --samples 5",
+    "compare": "--posterior map,ensemble --splits 2 --epochs 3 --samples 5 --no-figures",
+    "rl": "--env explore/Chain-v0 --algo ppo --posterior bbb -p vime.minimum=10 -p vime.samples=2 --timesteps 96 "
+    "--n-envs 2 --algo-param n_steps=16 --algo-param batch_size=16",
+}
+
+
+def start(explore, command, *more):
+    return explore(command, *COMMANDS[command].split(), "--threads", 1, "--name", "x", *more)
+
+
+def failing(monkeypatch, where, what, calls, error):
+    """From a number of calls on, a function fails."""
+    function, left = getattr(where, what), iter(range(calls))
+
+    def fail(*arguments, **keywords):
+        if next(left, None) is None:
+            raise error
+        return function(*arguments, **keywords)
+
+    monkeypatch.setattr(where, what, fail)
+
+
+def tables(run):
+    """All numbers but the times."""
+    found = {}
+    for path in sorted(run.glob("*.csv")):
+        frame = pd.read_csv(path, dtype=str)
+        found[path.name] = frame.drop(columns=["seconds", "bonus_share"], errors="ignore").to_csv()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return found | {"lines": [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]}
+
+
+@pytest.mark.parametrize(
+    ("command", "where", "what", "calls"),
+    [
+        ("active", os, "replace", 3), ("active", os, "replace", 5), ("active", os, "fsync", 7),
+        ("active", os, "fsync", 9), ("active", SummaryWriter, "__init__", 0),
+        ("active", SummaryWriter, "add_scalar", 30), ("active", SummaryWriter, "flush", 1),
+        ("active", SummaryWriter, "close", 0), ("active", Figure, "savefig", 0),
+        ("compare", os, "replace", 4), ("compare", os, "fsync", 6), ("compare", SummaryWriter, "add_image", 1),
+        ("compare", Figure, "savefig", 0), ("rl", os, "replace", 5), ("rl", PPO, "save", 1), ("rl", os, "fsync", 9),
+    ],
+)  # fmt: skip
+def test_a_full_disk(explore, monkeypatch, command, where, what, calls):
+    with monkeypatch.context() as patch:
+        failing(patch, where, what, calls, OSError(errno.ENOSPC, "No space left on device"))
+        result = start(explore, command)
+    run = Path(f"runs/{command}-x")
+    assert (result.exit_code, result.stdout) == (1, "")
+    sentence, continued = result.stderr.splitlines()[-2:]
+    assert sentence.startswith(f"Error: cannot write to the run folder {run}: No space left on device. Stopped after ")
+    assert continued == f"Continue: explore {command} --resume {run}"
+    assert [p.name for p in run.rglob(".*")] == [".lock"]
+    if command == "rl":  # in fresh episodes, so that only what was done is the same
+        before = pd.read_csv(run / "results.csv")
+    again = explore(command, "--resume", run)
+    assert again.exit_code == 0, again.stderr
+    explore(command, *COMMANDS[command].split(), "--threads", 1, "--name", "whole")
+    if command != "rl":
+        assert tables(run) == tables(Path(f"runs/{command}-whole"))
+    else:
+        done = int(sentence.split("Stopped after ")[1].split(" of ")[0]) // 32
+        found = pd.read_csv(run / "results.csv")
+        assert found.timesteps.tolist() == [32, 64, 96]
+        pd.testing.assert_frame_equal(found[:done], before[:done])
+
+
+def test_no_folder_can_be_made(explore):
+    Path("file").touch()
+    for more, reason in ((("--name", "a" * 300), "File name too long"), (("--out", "file/below"), "Not a directory")):
+        result = explore("active", *COMMANDS["active"].split(), *more)
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[-1].startswith("Error: cannot create the run folder ")
+        assert result.stderr.endswith(f": {reason}\n")
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_what_the_system_refuses_elsewhere_is_a_sentence_too(explore, monkeypatch):
+    error = PermissionError(errno.EACCES, "Permission denied", "runs/x")
+    monkeypatch.setattr(session.start, "start", lambda *_: (_ for _ in ()).throw(error))
+    result = start(explore, "active")
+    assert (result.exit_code, result.stderr) == (1, "Error: runs/x: Permission denied\n")
+    monkeypatch.setattr(session.start, "start", lambda *_: (_ for _ in ()).throw(OSError("of a library")))
+    with pytest.raises(OSError, match="of a library"):
+        start(explore, "active")
+
+
+def test_an_early_interrupt_is_a_sentence(explore, monkeypatch):
+    monkeypatch.setattr(session.start, "start", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    result = start(explore, "active")
+    assert (result.exit_code, result.stderr) == (130, "Interrupted; no work is lost.\n")
+
+
+def test_an_interrupt_while_the_folder_is_made_leaves_nothing(explore, monkeypatch):
+    failing(monkeypatch, os, "replace", 1, KeyboardInterrupt())
+    assert start(explore, "active").exit_code == 130
+    assert list(Path("runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(("calls", "rounds"), [(1, 0), (2, 1), (3, 2)])
+def test_interrupted_after_what_the_checkpoint_holds(explore, monkeypatch, calls, rounds):
+    with monkeypatch.context() as patch:
+        failing(patch, Run, "checkpoint", calls, KeyboardInterrupt())
+        result = start(explore, "active")
+    assert result.exit_code == 130
+    assert f"Interrupted after round {rounds} of 3.\n" in result.stderr
+    assert f": {rounds} of 3 rounds are done." in explore("active", "--resume", "runs/active-x").stderr
+
+
+def test_other_code_is_told_once_and_stands_in_json(explore, monkeypatch):
+    with monkeypatch.context() as patch:
+        failing(patch, Run, "checkpoint", 2, KeyboardInterrupt())
+        start(explore, "active")
+    run = "runs/active-x"
+    monkeypatch.setattr(provenance, "code", lambda _: "other")
+    with monkeypatch.context() as patch:
+        failing(patch, Run, "checkpoint", 1, KeyboardInterrupt())
+        result = explore("active", "--resume", run, "--quiet")
+    sentence = "the run continues under other code: the files of explore were changed; the results may change."
+    assert result.stderr.splitlines()[0] == f"Warning: {sentence}"
+    for _ in range(2):  # a run that goes on, and one that is finished
+        again = explore("active", "--resume", run, "--quiet", "--json")
+        assert "Warning: the run" not in again.stderr
+        assert json.loads(again.stdout)["warnings"] == [sentence]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["active", "--resume", ""], ["compare", "--resume", ""], ["rl", "--resume", ""], ["rl", "--watch", ""],
+        ["active", "--dataset", ""], ["active", "--preset", ""], ["compare", "--device", ""], ["rl", "--out", ""],
+        ["compare", "a run folder", ""],
+    ],
+)  # fmt: skip
+def test_empty_values_are_refused(explore, arguments):
+    more = {"rl": ["--env", "explore/Chain-v0"]}.get(arguments[0], [])
+    given = [a for a in arguments if a != "a run folder"]
+    result = explore(*given, *more)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith(f"Error: {arguments[1]} is empty; give it a value, or leave it out\n")
+    assert not Path("runs").exists()
+
+
+def test_a_command_has_no_tables_that_it_does_not_write(explore):
+    for command in ("compare", "rl"):
+        start(explore, command)
+        assert not Path(f"runs/{command}-x/selected.csv").exists()
+
+
+def test_a_point_that_stands_alone_is_drawn(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
+    nan = float("nan")
+    for values, expected in (([1.0], "."), ([1.0, 2.0], "None"), ([1.0, 2.0, nan, 3.0], "."), ([nan, nan], "None")):
+        series = overlay.Series("rl", list(range(len(values))), {"tag": values})
+        overlay.draw({"a": series}, ["tag"], tmp_path / "x.png")
+        assert figures[-1].axes[0].lines[0].get_marker() == expected

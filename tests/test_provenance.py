@@ -1,0 +1,42 @@
+"""What tells one start of a run from another."""
+
+from explore.provenance import code, differences, history, session
+
+
+def test_any_change_of_the_files_is_seen(tmp_path):
+    package, linked = tmp_path / "package", tmp_path / "elsewhere"
+    for folder in (package / "inner", linked):
+        folder.mkdir(parents=True)
+    (package / "linked").symlink_to(linked)
+    files = [package / "a.py", package / "inner" / "b.py", linked / "c.py"]
+    for path in files:
+        path.write_text("x = 1\n")
+    (package / "notes.txt").write_text("")
+    seen = {code(package)}
+    for path in files:
+        path.write_text("x = 2\n")
+        seen.add(code(package))
+    files[0].rename(package / "d.py")
+    seen.add(code(package))
+    assert len(seen) == 5
+    (package / "notes.txt").write_text("no code")
+    assert code(package) in seen
+
+
+def test_differences():
+    before = session(device="cpu", threads=1)
+    assert differences(before, session(device="cpu", threads=1)) == []
+    now = before | {"threads": 2, "versions": before["versions"] | {"torch": "9.9"}, "code": "other"}
+    torch = before["versions"]["torch"]
+    expected = [
+        "threads was 1 and is 2 now; the last digits may change.",
+        f"the run continues under other code: torch was {torch} and is 9.9 now, the files of explore were changed; "
+        "the results may change.",
+    ]
+    assert differences(before, now) == expected
+    assert history([before, before, now, now]) == expected
+    one, two = (before | {"git": {"commit": commit, "changed": False}} for commit in ("aaa", "bbb"))
+    assert differences(one, two) == [
+        "the run continues under other code: commit was aaa and is bbb now; the results may change."
+    ]
+    assert differences(one | {"git": None}, two)[0].startswith("the run continues under other code: commit was None")

@@ -56,7 +56,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
 
     Args:
         record: the dataclass.
-        ranges: name -> interval; a number whose field is not named must be positive. None that is whole may exceed 1e10.
+        ranges: name -> interval; a number whose field is not named must be positive. Whole numbers end at 1e10.
 
     Raises:
         InputError: naming the field, its value and what is allowed.

@@ -129,7 +129,7 @@ def train(settings: Settings, **bonus: Any) -> pd.DataFrame:
     timed = TimedVIME(RandomNetworkDistillation(env.observation_space, env.action_space, seed=seed, **bonus))
     rows: list[dict[str, float]] = []
     events = {"on_step": lambda _: None, "before_log": lambda: None, "after_log": rows.append}
-    each = Iterations(rl_problem.batch(settings, model), 0, None, timed, **events)
+    each = Iterations(rl_problem.batch(settings), 0, None, timed, **events)
     model.set_logger(Logger(None, []))
     model.learn(settings["timesteps"], [each, timed], log_interval=None)  # type: ignore[arg-type]
     env.close()

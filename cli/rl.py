@@ -29,8 +29,8 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 @click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
 @click.option("--n-eff", metavar="N", help="Transitions the posterior stands for, or replay: all.  [default: 50]")
 @click.option(
-    "--normalise", type=click.Choice(["median", "rms", "none"]),
-    help="What the bonus is divided by, a level of the last 10 batches.  [default: median]",
+    "--normalise", type=click.Choice(["latest", "median", "rms", "none"]),
+    help="What the bonus is divided by: the latest batch's median, or a mean of the last 10.  [default: latest]",
 )  # fmt: skip
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",

@@ -9,7 +9,7 @@ from explore.errors import check_fields
 from explore.vime.spaces import Array, Vectors
 
 Kind = Literal["kl", "expected-gain", "variance"]
-Normalise = Literal["median", "rms", "none"]
+Normalise = Literal["latest", "median", "rms", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,10 @@ class Bonus:
         bonus: "kl", the information gained from the transition (posteriors with a density); "expected-gain", the
             information that o, a promises whatever follows, 1/2 log det(I + Cov_f / s^2); "variance", the mean
             predictive variance over the weights.
-        normalise: what the bonus is divided by: the mean of the last 10 batches' medians, their root mean square,
-            or nothing.
+        normalise: what the bonus is divided by: "latest", the median of the latest batch, so that the middle transition
+            of a batch is paid eta whatever the scale; "median", the mean of the last 10 batches' medians, as in the
+            paper, which stays with the largest of them and so pays next to nothing for as many batches where bonuses
+            fall by orders of magnitude; "rms", the root mean square of the last 10 batches; "none".
         clip: the bonus of one transition is cut at so many times what it is divided by; None: never, as in the paper.
             Where the mean is hundreds of times the median, a policy seeks the few transitions that make it so.
         samples: weight samples for "expected-gain" and "variance", and for the quality of the model.
@@ -33,7 +35,7 @@ class Bonus:
     eta: float = 0.001
     eta_decay: float = 1.0
     bonus: Kind = "kl"
-    normalise: Normalise = "median"
+    normalise: Normalise = "latest"
     clip: float | None = 10.0
     samples: int = 30
     interval: int = 5000

@@ -4,10 +4,11 @@ Houthooft, Chen, Duan, Schulman, De Turck, Abbeel: VIME, Variational Information
 every batch of experience, in this order:
 
     r'_t = r_t + eta * min(KL(q' || q) / d, 10)   q: before the batch; q': after a small step on transition t alone
-    d    = mean over the last 10 batches of their median KL, this batch included
+    d    = this batch's median KL
     the batch joins the replay, and q is trained on it
 
-Their code cuts the KL itself, at 1000. A bonus is measured before the model has learnt from the transition, and none is
+Theirs is d = the mean over the last 10 batches of their median KL, this batch included (normalise="median"), and their
+code cuts the KL itself, at 1000. A bonus is measured before the model has learnt from the transition, and none is
 paid before its first training.
 """
 
@@ -128,6 +129,8 @@ class IntrinsicReward:
             return 1.0
         if not self._levels:
             return None
+        if self.bonus.normalise == "latest":
+            return self._levels[-1]
         mean = float(np.mean(self._levels))
         return mean if self.bonus.normalise == "median" else mean**0.5
 
@@ -251,7 +254,7 @@ class IntrinsicReward:
         return torch.cat(gains, 1).squeeze(0)
 
     def _level(self, raw: Float[Array, " n"]) -> float:
-        return float(np.median(raw) if self.bonus.normalise == "median" else np.mean(raw**2))
+        return float(np.mean(raw**2) if self.bonus.normalise == "rms" else np.median(raw))
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
         """Train on the replay, whose last transitions are the finished batch, and say how it went."""

@@ -60,7 +60,7 @@ def test_a_batch_is_scored_by_the_model_before_it(bonus):
 
 
 def test_the_divisor_is_the_mean_of_ten_medians_with_this_one():
-    reward = with_batch(made(eta=0.5, eta_decay=0.9, clip=None))
+    reward = with_batch(made(normalise="median", eta=0.5, eta_decay=0.9, clip=None))
     medians: list[float] = []
     for i in range(1, 14):
         found = reward.batch(transitions(25, i))
@@ -68,6 +68,24 @@ def test_the_divisor_is_the_mean_of_ten_medians_with_this_one():
         divisor = np.mean(medians[-10:])
         np.testing.assert_allclose(found.scaled, 0.5 * 0.9**i * found.raw / divisor, rtol=1e-12)
         assert reward.metrics["vime/kl_divisor"] == pytest.approx(divisor)
+
+
+def test_the_middle_transition_of_a_batch_is_paid_eta_whatever_the_scale(monkeypatch):
+    """However far bonuses fall; the mean of ten medians stays with the largest of them."""
+    latest, median = (with_batch(made(normalise=name, eta=0.5)) for name in ("latest", "median"))
+    score = IntrinsicReward._score
+    for i, scale in enumerate((1.0, 1e-12, 1e-6)):
+        monkeypatch.setattr(IntrinsicReward, "_score", lambda *given, scale=scale: scale * score(*given))
+        paid = [np.median(reward.batch(transitions(25, i)).scaled) for reward in (latest, median)]
+        assert paid[0] == pytest.approx(0.5) and (paid[1] < 1e-5) == (i > 0)
+
+
+def test_step_by_step_the_latest_divisor_is_of_the_last_finished_batch():
+    reward = made(interval=30, eta=1.0, clip=None)
+    found = [reward.step(transitions(10, i)) for i in range(12)]
+    for i in (6, 9):
+        finished = np.concatenate([f.raw for f in found[i - 3 : i]])
+        np.testing.assert_allclose(found[i].scaled, found[i].raw / np.median(finished))
 
 
 def test_other_divisors():
@@ -155,7 +173,7 @@ def test_the_effective_data_size_is_the_posteriors(target, n_eff):
 
 
 def test_step_by_step_the_divisor_is_of_finished_batches():
-    reward, data = made(interval=30, minimum=20, eta=1.0, clip=None), [transitions(10, i) for i in range(12)]
+    reward, data = made(normalise="median", interval=30, eta=1.0, clip=None), [transitions(10, i) for i in range(12)]
     found = [reward.step(t) for t in data]
     assert reward.batches == 4 and not any(f.raw.any() for f in found[:3])
     finished = [np.concatenate([f.raw for f in found[i : i + 3]]) for i in (3, 6, 9)]
@@ -241,7 +259,7 @@ def test_wrong_words_too():
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert shown.splitlines() == [
         "unknown bonus 'surprise'; allowed: expected-gain, kl, variance",
-        "unknown normalise 'max'; allowed: median, none, rms",
+        "unknown normalise 'max'; allowed: latest, median, none, rms",
         "n_eff is 'all'; it must be a positive number or 'replay'",
         "unknown target 'last'; allowed: difference, next",
         "capacity is 9; it must be at least minimum, 500",

@@ -1,0 +1,90 @@
+"""The default bonus on two sparse tasks: `explore rl`, resumed where it was interrupted.
+
+    python experiments/default_bonus/run.py                     # seeds 0 to 4
+    python experiments/default_bonus/run.py --seeds 100,101,102 --iterations 40    # those that chose the defaults
+
+Prints the table of the README and writes results/curves.csv, a line a task, seed and iteration. What is complete is
+left alone, so the command may be given again at any time. Processes run one after the other.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pandas as pd
+
+from explore.cli.script import Script
+
+HERE = Path(__file__).parent
+BATCH = 5000  # steps an iteration
+LAST = 10
+# Environment and iterations; None: of --iterations.
+TASKS: dict[str, tuple[list[str], int | None]] = {
+    "chain-40": (["--env", "explore/Chain-v0", "--env-kwargs", "length:40"], 20),
+    "mountain-car": (["--env", "explore/SparseMountainCar-v0"], None),
+}
+OWN = ["--algo-param", "value_init=zero", "--eta", "0.001"]
+KEPT = ["iteration", "extrinsic_total", "ep_extrinsic_mean", "bonus_median", "dyn_rmse_before", "restarts", "seconds"]
+
+
+def train(task: str, seed: int, iterations: int, runs: Path) -> Path:
+    """The run folder of a seed, complete."""
+    folder = runs / f"rl-{task}-seed-{seed}"
+    command = [sys.executable, "-m", "explore.cli", "rl"]
+    if folder.exists():
+        command += ["--resume", str(folder)]
+    else:
+        command += [
+            *TASKS[task][0], *OWN, "--timesteps", str(iterations * BATCH), "--seed", str(seed), "--out", str(runs),
+            "--name", folder.name.removeprefix("rl-"),
+        ]  # fmt: skip
+    subprocess.run([*command, "--quiet", "--json"], check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def curve(folder: Path, task: str, seed: int) -> pd.DataFrame:
+    """A line an iteration: the return is an episode's on the chain, on the mountain car that of 500 steps."""
+    rows = pd.read_csv(folder / "results.csv")[KEPT]
+    rows["return"] = rows.extrinsic_total * 500 / BATCH if task == "mountain-car" else rows.ep_extrinsic_mean
+    sessions = json.loads((folder / "config.json").read_text())["sessions"]
+    commits = " ".join(dict.fromkeys(session["git"]["commit"][:7] for session in sessions))
+    return rows.assign(task=task, seed=seed, commits=commits)
+
+
+def table(every: pd.DataFrame) -> str:
+    """A line a task and seed."""
+    lines = ["| task | seed | iterations | return, last iteration | return, mean of the last 10 | restarts | seconds |"]
+    lines.append("|---" * 7 + "|")
+    for (task, seed), rows in every.groupby(["task", "seed"]):
+        found = rows["return"]
+        lines.append(
+            f"| {task} | {seed} | {len(rows)} | {found.iloc[-1]:.2f} | {found.tail(LAST).mean():.2f} "
+            f"| {rows.restarts.max():.0f} | {rows.seconds.sum():.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+@click.command(cls=Script)
+@click.option("--seeds", default="0,1,2,3,4", show_default=True)
+@click.option("--tasks", default=",".join(TASKS), show_default=True)
+@click.option("--iterations", type=click.IntRange(min=1), default=100, show_default=True, help="On the mountain car.")
+@click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default=HERE / "runs", show_default=True)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results", show_default=True)
+def main(seeds: str, tasks: str, iterations: int, runs: Path, out: Path) -> None:
+    """Train what is left, and write the results of what is there."""
+    found = []
+    for task in tasks.split(","):
+        for seed in map(int, seeds.split(",")):
+            folder = train(task, seed, TASKS[task][1] or iterations, runs)
+            found.append(curve(folder, task, seed))
+            out.mkdir(parents=True, exist_ok=True)
+            pd.concat(found).to_csv(out / "curves.csv", index=False, float_format="%.5g")
+    click.echo(table(pd.concat(found)))
+
+
+if __name__ == "__main__":
+    main()

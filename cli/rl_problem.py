@@ -13,7 +13,6 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import make_dataclass
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import gymnasium as gym
@@ -206,16 +205,14 @@ def _refusals(name: str) -> Iterator[None]:
         raise InputError(f"cannot make {name}: {type(error).__name__}: {error}") from error
 
 
-def normalised(env: VecEnv, saved: Path | None) -> VecNormalize:
-    """Observations in standard scores, with the running moments of a file or with fresh ones.
+def normalised(env: VecEnv) -> VecNormalize:
+    """Observations in standard scores, with running moments.
 
     Not rewards: the bonus would stand beside a number whose scale moves.
 
     Raises:
         InputError: for observations other than vectors of numbers, alone or in a dictionary.
     """
-    if saved:
-        return VecNormalize.load(str(saved), env)
     space = env.observation_space
     for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
         if not isinstance(part, spaces.Box) or is_image_space(part):

@@ -1,9 +1,10 @@
 """What a run folder of `explore rl` keeps, iteration by iteration.
 
 metrics.jsonl and TensorBoard: a series a seed, `<posterior>-seed-<n>`; a step is a step of the environment, all copies
-together. results.csv: one line a seed and iteration. models/<series>/<steps>/: the last checkpoint, which is
-model.zip (stable-baselines3), bonus.pt (state of the dynamics model and its replay), replay_buffer.pt (off-policy) and
-vecnormalize.pkl; models/<series>/best-<steps>/: the policy that was best in an evaluation.
+together. results.csv: one line a seed and iteration. models/<series>/<steps>/: the last checkpoint, which is model.pt
+(policy, optimisers, counts), bonus.pt (state of the dynamics model and its replay) and replay_buffer.pt (off-policy),
+and for users of stable-baselines3 model.zip and vecnormalize.pkl; models/<series>/best-<steps>/: the policy that was
+best in an evaluation.
 
 A folder of a model appears complete, and older ones go when the run's checkpoint refers to the new one, by the hashes
 of its files.
@@ -103,7 +104,7 @@ class Recorder:
             return
         folder = self._models / str(self.position.timesteps)
         _write(folder, self._training.save)
-        digests = {path.name: files.digest(path) for path in folder.iterdir()}
+        digests = {path.name: files.digest(path) for path in folder.glob("*.pt")}
         self.position = replace(self.position, digests=digests)
         kept = {str(self.position.timesteps), f"best-{self.position.best}"}
         if finished:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
 import shlex
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,9 +22,6 @@ from explore.cli.rl_recording import Position, Recorder
 from explore.cli.rl_training import Training
 from explore.errors import InputError
 from explore.record import Run
-
-# What a file of a model gives that is cut off, missing or of something else.
-DAMAGE = (OSError, ValueError, LookupError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile)
 
 
 def run(options: Mapping[str, Any]) -> None:
@@ -82,12 +77,10 @@ def _training(settings: Settings, position: Position, device: str, folder: Path 
             raise InputError(f"{folder} is damaged: it has no folder {saved.relative_to(folder)}")
         for name, digest in position.digests.items():
             files.check(saved / name, digest)
-    try:
-        return Training(settings, settings["seed"] + position.done, device, saved)
-    except DAMAGE as error:
-        if saved is None or isinstance(error, InputError):
-            raise
-        raise InputError(f"{saved} is damaged: {type(error).__name__}: {error}") from error
+    training = Training(settings, settings["seed"] + position.done, device, saved)
+    if training.model.num_timesteps != position.timesteps:
+        raise InputError(f"{saved} is damaged: its policy has taken {training.model.num_timesteps} steps")
+    return training
 
 
 def _where(settings: Settings, position: Position) -> str:

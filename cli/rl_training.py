@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -15,13 +15,16 @@ from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from explore.cli import rl_problem
+from explore import files
+from explore.cli import rl_model, rl_problem
 from explore.cli.problem import Settings
 from explore.cli.rl_callbacks import Iterations, TimedVIME
+from explore.errors import InputError
 from explore.vime.reward import IntrinsicReward
 from explore.vime.sb3 import VIMEReplayBuffer
 
 EPISODES = 10  # of an evaluation
+FORMAT = 1  # of the files of a checkpoint
 
 
 class Training:
@@ -44,14 +47,8 @@ class Training:
         self._settings, self._seed = settings, seed
         env = rl_problem.environments(settings, settings["n_envs"])
         if settings["vec_normalize"]:
-            env = rl_problem.normalised(env, folder / "vecnormalize.pkl" if folder else None)
-        if folder:
-            cls = rl_problem.ALGORITHMS[settings["algo"]]
-            self.model = cls.load(folder / "model.zip", env, device)
-            # Else the seed of the beginning would give the same noise and episodes again.
-            self.model.set_random_seed(rl_problem.derived(seed, self.model.num_timesteps))
-        else:
-            self.model = rl_problem.algorithm(settings, env, seed, rl_problem.derived(seed, 0), device)
+            env = rl_problem.normalised(env)
+        self.model = rl_problem.algorithm(settings, env, seed, rl_problem.derived(seed, 0), device)
         self._timed: TimedVIME | None = None
         buffer = getattr(self.model, "replay_buffer", None)
         if isinstance(buffer, VIMEReplayBuffer):
@@ -61,10 +58,7 @@ class Training:
             self.bonus = rl_problem.intrinsic_reward(settings, cast(VecEnv, self.model.get_env()), seed, device)
             self._timed = TimedVIME(self.bonus)
         if folder:
-            if self.bonus is not None:
-                self.bonus.load_state_dict(_read(folder / "bonus.pt"))
-            if isinstance(buffer, ReplayBuffer):
-                _fill(buffer, _read(folder / "replay_buffer.pt"))
+            self._load(folder)
 
     @property
     def batch(self) -> int:
@@ -93,7 +87,8 @@ class Training:
         return float(np.mean(returns)), float(np.mean(lengths))
 
     def save_policy(self, folder: Path) -> None:
-        """All that acting needs."""
+        """All that acting needs, and the same once more for stable-baselines3."""
+        files.save(folder / "model.pt", "model", FORMAT, rl_model.state_dict(self.model))
         self.model.save(folder / "model.zip")
         normalise = self.model.get_vec_normalize_env()
         if normalise is not None:
@@ -103,37 +98,39 @@ class Training:
         """All that continuing needs."""
         self.save_policy(folder)
         if self.bonus is not None:
-            torch.save(self.bonus.state_dict(), folder / "bonus.pt")
+            files.save(folder / "bonus.pt", "bonus", FORMAT, self.bonus.state_dict())
         if isinstance(self.model, OffPolicyAlgorithm):
-            torch.save(_filled(cast(ReplayBuffer, self.model.replay_buffer)), folder / "replay_buffer.pt")
+            buffer = cast(ReplayBuffer, self.model.replay_buffer)
+            files.save(folder / "replay_buffer.pt", "replay buffer", FORMAT, rl_model.replay(buffer))
+
+    def _load(self, folder: Path) -> None:
+        with reading(folder / "model.pt", "model") as saved:
+            rl_model.load_state_dict(self.model, saved)
+        # Else the seed of the beginning would give the same noise and episodes again.
+        self.model.set_random_seed(rl_problem.derived(self._seed, self.model.num_timesteps))
+        if self.bonus is not None:
+            with reading(folder / "bonus.pt", "bonus") as saved:
+                self.bonus.load_state_dict(saved)
+        if isinstance(self.model, OffPolicyAlgorithm):
+            with reading(folder / "replay_buffer.pt", "replay buffer") as saved:
+                rl_model.load_replay(cast(ReplayBuffer, self.model.replay_buffer), saved)
 
     def close(self) -> None:
         """Close the environments."""
         cast(VecEnv, self.model.get_env()).close()
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    return found
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[Any]:
+    """The content of a file that `save` wrote.
 
-
-def _filled(buffer: ReplayBuffer) -> dict[str, torch.Tensor]:
-    """The transitions there are: SB3's own file has the empty rows too, mostly more than the full ones."""
-    rows = {name: torch.from_numpy(array[: buffer.size()].copy()) for name, array in _arrays(buffer).items()}
-    return rows | {"pos": torch.tensor(buffer.pos)}
-
-
-def _fill(buffer: ReplayBuffer, saved: dict[str, torch.Tensor]) -> None:
-    for name, array in _arrays(buffer).items():
-        array[: len(saved[name])] = saved[name].numpy()
-    buffer.pos = int(saved["pos"])
-    buffer.full = len(saved["rewards"]) == buffer.buffer_size
-
-
-def _arrays(buffer: ReplayBuffer) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-        value: Any = getattr(buffer, name)
-        parts = {f"{name}/{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
-        found |= parts
-    return found
+    Raises:
+        InputError: when it is damaged, or none of this run's: whatever it makes of its readers, it is what is wrong.
+    """
+    content = files.load(path, kind, FORMAT)
+    try:
+        yield content
+    except Exception as error:
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        reason = reason.partition("\n")[0][:300]
+        raise InputError(f"{path} does not belong to this run: {reason}") from error

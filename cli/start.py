@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from explore.cli import trust
 from explore.errors import InputError
 from explore.provenance import differences, history, session
-from explore.record import FolderExists, Run
+from explore.record import FolderExists, Run, read_config
 
 
 class Start(NamedTuple):
@@ -59,16 +59,11 @@ def warnings(run: Run) -> dict[str, list[str]]:
 
 def _open(folder: Path, command: str, trusted: Sequence[str]) -> Run:
     trust.check_links(folder)
-    found = Run.open(folder)
-    settings = found.config["settings"]
-    try:
-        if settings.get("command") != command:
-            raise InputError(f"{folder} is a run of explore {settings.get('command')}, not of {command}")
-        trust.check(folder, settings, trusted)
-    except InputError:
-        found.close()
-        raise
-    return found
+    settings = read_config(folder)["settings"]
+    if settings.get("command") != command:
+        raise InputError(f"{folder} is a run of explore {settings.get('command')}, not of {command}")
+    trust.check(folder, settings, trusted)
+    return Run.open(folder)
 
 
 def _device(name: str) -> str:

@@ -11,12 +11,14 @@ import click
 import numpy as np
 from gymnasium.spaces import Discrete
 from PIL import Image
-from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from explore import files
-from explore.cli import rl_problem, trust
+from explore.cli import rl_model, rl_problem, trust
 from explore.cli import rl_recording as recording
 from explore.cli.problem import Settings
+from explore.cli.rl_training import reading
 from explore.errors import InputError
 from explore.record import plain, read_config
 
@@ -35,7 +37,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
     seed = options["seed"] if chosen else settings["seed"]
     policy = _policy(folder, settings, seed)
     env = rl_problem.environment(settings, render_mode="rgb_array")
-    frames, total = _episode(settings, policy, env, rl_problem.derived(seed, 0, 2))
+    frames, total = _episode(settings, policy, env, seed)
     path = folder / f"{recording.series(settings, seed - settings['seed'])}.gif"
     milliseconds = round(1000 / env.metadata.get("render_fps", 30))
     with files.replacing(path) as draft:
@@ -65,22 +67,20 @@ def _policy(folder: Path, settings: Settings, seed: int) -> Path:
     if seed not in seeds:
         raise InputError(f"{folder} has no seed {seed}; allowed: {', '.join(map(str, seeds))}")
     models = recording.models(folder, settings, seed - settings["seed"])
-    for pattern in ("best-[0-9]*", "[0-9]*"):
-        if found := list(models.glob(pattern)):
-            return max(found, key=lambda path: int(path.name.removeprefix("best-")))
+    for prefix in ("best-", ""):
+        steps = [path.name.removeprefix(prefix) for path in models.glob(f"{prefix}*")]
+        if found := [int(name) for name in steps if name.isdecimal()]:
+            return models / f"{prefix}{max(found)}"
     raise InputError(f"{folder} has no policy of seed {seed} yet; let it train longer")
 
 
 def _episode(settings: Settings, policy: Path, env: Any, seed: int) -> tuple[list[Image.Image], float]:
     """Pictures of an episode without noise, and its return."""
-    no_replay: dict[str, Any] = {"replay_buffer_class": None, "replay_buffer_kwargs": {}, "buffer_size": 1}
-    model = rl_problem.ALGORITHMS[settings["algo"]].load(policy / "model.zip", device="cpu", **no_replay)
-    scale = (
-        VecNormalize.load(str(policy / "vecnormalize.pkl"), DummyVecEnv([lambda: env]))
-        if settings["vec_normalize"]
-        else None
-    )
-    observation, _ = env.reset(seed=seed)
+    model = _model(settings, env, rl_problem.derived(seed, 0))
+    with reading(policy / "model.pt", "model") as saved:
+        rl_model.load_policy(model, saved)
+    scale = model.get_vec_normalize_env()
+    observation, _ = env.reset(seed=rl_problem.derived(seed, 0, 2))
     frames, total, ended = [_picture(env)], 0.0, False
     while not ended and len(frames) <= STEPS:
         seen = scale.normalize_obs(observation) if scale else observation
@@ -91,6 +91,16 @@ def _episode(settings: Settings, policy: Path, env: Any, seed: int) -> tuple[lis
         total, ended = total + float(reward), terminated or truncated
         frames.append(_picture(env))
     return frames, total
+
+
+def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
+    """The algorithm for one environment, with next to no memory; its policy is like that of a training."""
+    own = settings["algo_settings"]
+    less = {"buffer_size": 1} if settings["algo"] == "sac" else {"n_steps": own["n_steps"] * settings["n_envs"]}
+    alone: VecEnv = DummyVecEnv([lambda: env])
+    if settings["vec_normalize"]:
+        alone = rl_problem.normalised(alone)
+    return rl_problem.algorithm(settings | {"vime": None, "algo_settings": own | less}, alone, 0, seed, "cpu")
 
 
 def _picture(env: Any) -> Image.Image:

@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +63,8 @@ def load(path: Path, kind: str, format: int) -> Any:
     if comment != MARK + hashlib.sha256(archive).hexdigest().encode():
         raise damaged(path)
     try:
-        found = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of pickles that it is about to refuse
+            found = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
         theirs = str(found["kind"]), int(found["format"])
     except Exception:  # intact, but written by other hands; torch's advice to trust them is not passed on
         raise InputError(f"{path} is no {kind} of explore, which holds tensors and plain values only") from None

@@ -4,6 +4,8 @@ import errno
 import os
 import pickle
 import stat
+import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -150,3 +152,13 @@ def test_drafts_of_others_are_left_alone(path):
         draft.mkdir()
         (draft / "a").touch()
     assert [p.name for p in (path.parent / "folder").iterdir()] == ["a"]
+
+
+def test_of_a_refused_pickle_torch_says_nothing(path, monkeypatch):
+    monkeypatch.setattr(torch, "save", partial(torch.save, pickle_protocol=4))
+    files.save(path, "checkpoint", 2, Code(path))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(InputError, match="is no checkpoint of explore"):
+            files.load(path, "checkpoint", 2)
+    assert said == []

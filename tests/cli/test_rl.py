@@ -108,7 +108,7 @@ def test_report_and_run_folder(train):
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
     assert "0.001 x kl of noisy-kfac" in result.stderr
     assert sorted(str(p.relative_to(RUN / "models")) for p in (RUN / "models").rglob("*.*")) == [
-        "noisy-kfac-seed-0/192/bonus.pt", "noisy-kfac-seed-0/192/model.zip",
+        "noisy-kfac-seed-0/192/bonus.pt", "noisy-kfac-seed-0/192/model.pt", "noisy-kfac-seed-0/192/model.zip",
     ]  # fmt: skip
     recorded = json.loads((RUN / "config.json").read_text())["settings"]
     # TRPO as in the paper.
@@ -238,7 +238,7 @@ def test_sac_with_and_without_a_bonus(train):
     run = Path(found["run"])
     assert results(run).timesteps.tolist() == [32, 64]
     assert metrics(run)[1]["vime/dyn_nll_before"] == results(run).dyn_nll_before[1]
-    assert {p.name for p in run.glob("models/*/64/*")} == {"bonus.pt", "model.zip", "replay_buffer.pt"}
+    assert {p.name for p in run.glob("models/*/64/*")} == {"bonus.pt", "model.pt", "model.zip", "replay_buffer.pt"}
     assert json.loads(train("--watch", run, "--json").stdout)["steps"] == 200
     train(*PENDULUM[:6], "--posterior", "none", "--algo-param", "learning_starts=50")
     assert results(Path("runs/rl-Pendulum-v1-sac-none")).iteration.tolist() == [1]
@@ -365,7 +365,7 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch):
     assert "Interrupted after 128 of 192 steps of seed 0." in result.stderr
     assert f"Continue: explore rl --resume {RUN}\n" in result.stderr
     shutil.copytree(RUN, "copy")
-    for name, share in itertools.product(("model.zip", "bonus.pt"), (0, 0.5)):
+    for name, share in itertools.product(("model.pt", "bonus.pt"), (0, 0.5)):
         damaged = Path(shutil.copytree(RUN, f"{name}-{share}")) / "models/noisy-kfac-seed-0/128"
         whole = (damaged / name).read_bytes()
         (damaged / name).write_bytes(whole[: int(len(whole) * share)])

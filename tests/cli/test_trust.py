@@ -1,20 +1,35 @@
 """Run folders by unknown hands: nothing in them is executed, and each is refused in a sentence."""
 
+import base64
+import itertools
+import json
 import os
+import pickle
+import re
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+import torch
+from click.testing import CliRunner
+from stable_baselines3.common.save_util import load_from_zip_file
 
-from explore import record
+from explore import files, record
 from explore.cli import active as active_command
 from explore.cli import compare as compare_command
-from explore.cli import comparison, experiment, rl_problem, trust
+from explore.cli import comparison, experiment, rl_problem, rl_recording, trust
 from explore.cli import rl as rl_command
+from explore.cli.main import main
 
 MARKER = Path("executed")
 RUN = Path("runs/foreign")
+SAC = [
+    "rl", "--env", "Pendulum-v1", "--algo", "sac", "--timesteps", "64", "--posterior", "bbb", "--vec-normalize",
+    "-p", "vime.interval=32", "-p", "vime.minimum=20", "-p", "vime.updates=2", "--algo-param", "learning_starts=50",
+    "--algo-param", "batch_size=8", "--algo-param", "net_arch=8",
+]  # fmt: skip
 EVIL = f"""
 import pathlib
 pathlib.Path({str(MARKER)!r}).touch()
@@ -170,3 +185,113 @@ def test_foreign_names_are_no_markup(explore):
     result = explore("compare", RUN)
     assert result.exit_code == 0, result.stderr
     assert "foreign/[/red]$\\frac" in result.stdout and "test/$\\frac[/x]" in result.stdout
+
+
+class Payload:
+    """Leaves the mark when it is unpickled."""
+
+    def __reduce__(self):
+        return (Path.touch, (MARKER,))
+
+
+def pickled(path, kind):
+    path.write_bytes(pickle.dumps({"policy": Payload()}))
+
+
+def zipped(path, kind):
+    torch.save({"kind": kind, "format": 1, "content": Payload()}, path)
+
+
+def signed(path, kind):
+    files.save(path, kind, record.FORMAT if kind == "checkpoint" else 1, {"policy": Payload(), "state": Payload()})
+
+
+def for_sb3(path, kind):
+    """What stable-baselines3 reads as a model: its own format with a pickle in it."""
+    attack = {":type:": "x", ":serialized:": base64.b64encode(pickle.dumps(Payload())).decode()}
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", json.dumps({"policy_class": attack}))
+
+
+KINDS = {"checkpoint.pt": "checkpoint", "model.pt": "model", "bonus.pt": "bonus", "replay_buffer.pt": "replay buffer"}
+WRITERS = (pickled, zipped, signed, for_sb3)
+
+
+def test_the_payload_works():
+    for write in WRITERS:
+        write(Path("x"), "checkpoint")
+        if write is pickled:
+            pickle.loads(Path("x").read_bytes())
+        elif write is for_sb3:
+            load_from_zip_file("x")
+        else:
+            torch.load("x", weights_only=False)
+        assert MARKER.exists()
+        MARKER.unlink()
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """A run with every file that there can be, stopped half way."""
+    keep, left = rl_recording.Recorder.keep, iter(range(1))
+
+    def interrupt(self, row):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        keep(self, row)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("interrupted"))
+        patch.setattr(rl_recording.Recorder, "keep", interrupt)
+        result = CliRunner().invoke(main, [*SAC, "--name", "x"])
+        assert result.exit_code == 130, result.output
+        return Path("runs/rl-x").resolve()
+
+
+RESUME, WATCH, OVERLAY = ["rl", "--resume", RUN], ["rl", "--watch", RUN], ["compare", RUN]
+FILES = {
+    "checkpoint.pt": (WRITERS, [RESUME, OVERLAY]),
+    "models/bbb-seed-0/32/model.pt": (WRITERS, [RESUME, WATCH]),
+    "models/bbb-seed-0/32/bonus.pt": (WRITERS, [RESUME]),
+    "models/bbb-seed-0/32/replay_buffer.pt": (WRITERS, [RESUME]),
+    "config.json": ([pickled], [RESUME, WATCH, OVERLAY]),
+    "metrics.jsonl": ([pickled], [RESUME, OVERLAY]),
+    "results.csv": ([pickled], [RESUME]),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_malicious_file_is_refused(explore, interrupted, name):
+    writers, commands = FILES[name]
+    for write, command in itertools.product(writers, commands):
+        shutil.rmtree("runs", ignore_errors=True)
+        shutil.copytree(interrupted, RUN)
+        saved = files.load(RUN / "checkpoint.pt", "checkpoint", record.FORMAT)
+        saved["state"]["digests"] = {}  # else the checkpoint's word that the file is another would refuse it first
+        files.save(RUN / "checkpoint.pt", "checkpoint", record.FORMAT, saved)
+        write(RUN / name, KINDS.get(Path(name).name, ""))
+        result = explore(*command)
+        assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
+        assert re.fullmatch(r"Error: .*\n", result.stderr), result.stderr
+        assert "weights_only" not in result.stderr and "trust" not in result.stderr
+
+
+@pytest.mark.parametrize(("name", "write"), [("model.zip", for_sb3), ("vecnormalize.pkl", pickled)])
+def test_what_is_written_for_stable_baselines3_is_never_read(explore, interrupted, name, write):
+    shutil.copytree(interrupted, RUN)
+    path = RUN / "models/bbb-seed-0/32" / name
+    assert path.exists()
+    write(path, "")
+    for command in (WATCH, RESUME):
+        assert (explore(*command).exit_code, MARKER.exists()) == (0, False)
+
+
+@pytest.mark.parametrize("command", ["active", "compare"])
+def test_a_malicious_checkpoint(explore, command):
+    for write in WRITERS:
+        shutil.rmtree("runs", ignore_errors=True)
+        record.Run.create(RUN, settings(command), {}, {"device": "cpu", "threads": 1}).close()
+        write(RUN / "checkpoint.pt", "checkpoint")
+        result = explore(command, "--resume", RUN)
+        assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
+        assert re.fullmatch(f"Error: {RUN}/checkpoint.pt is .*\n", result.stderr), result.stderr

@@ -78,14 +78,21 @@ def tests_of(file: str) -> tuple[list[str], list[str]]:
 class Mutant(NamedTuple):
     """One change of one file."""
 
-    key: str
+    key: str  # a digest of the file's name and of the change, the same whatever else the file says
     file: str
     line: int
-    source: str  # of the whole file, changed
+    module: cst.Module
+    old: cst.CSTNode
+    new: cst.CSTNode
+
+    @property
+    def source(self) -> str:
+        """The whole file, changed."""
+        return cast(cst.Module, self.module.deep_replace(self.old, self.new)).code
 
     def lines(self) -> tuple[str, str]:
         """What stands there, and what stands there instead."""
-        before, after = (ROOT / self.file).read_text(encoding="utf-8").splitlines(), self.source.splitlines()
+        before, after = self.module.code.splitlines(), self.source.splitlines()
         diff = list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]
         old, new = ("\n".join(d[1:].strip() for d in diff if d[0] == sign) for sign in "-+")
         return old, new
@@ -123,6 +130,9 @@ class Places(cst.CSTVisitor):
         return True
 
 
+STRICT = re.compile(r"strict=\w+|[,\s]")
+
+
 def files() -> list[str]:
     folder = ROOT / "explore"
     paths = [folder / "likelihoods.py", folder / "predict.py"]
@@ -139,15 +149,16 @@ def draw(count: int, seed: int) -> tuple[list[Mutant], int]:
         wrapper.visit(places)
         seen: Counter[str] = Counter()
         for node, line, changed in places.found:
-            old, new = (re.sub(r",?\s*strict=\w+", "", wrapper.module.code_for_node(n)) for n in (node, changed))
-            if old != new:
-                name = f"{seed} {file}: {old} -> {new}"
+            old, new = (wrapper.module.code_for_node(n) for n in (node, changed))
+            if STRICT.sub("", old) != STRICT.sub("", new):
+                name = f"{file}: {old} -> {new}"
                 seen[name] += 1
-                key = hashlib.sha256(f"{name} {seen[name]}".encode()).hexdigest()[:16]
-                pool.append((key, file, line, wrapper.module, node, changed))
-    chosen = sorted(pool, key=lambda mutant: mutant[0])[:count]
-    made = [(k, file, line, module.deep_replace(node, new)) for k, file, line, module, node, new in chosen]
-    return [Mutant(k, file, line, cast(cst.Module, module).code) for k, file, line, module in made], len(pool)
+                pool.append(Mutant(sha(f"{name} {seen[name]}"), file, line, wrapper.module, node, changed))
+    return sorted(pool, key=lambda mutant: sha(f"{seed} {mutant.key}"))[:count], len(pool)
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 # Tests -----------------------------------------------------------------------------------------------------
@@ -253,16 +264,9 @@ def first_failure(arguments: list[str], mutant: Mutant | None) -> str:
 # Command ---------------------------------------------------------------------------------------------------
 
 
-def digest(file: str) -> str:
-    return hashlib.sha256((ROOT / file).read_bytes()).hexdigest()[:16]
-
-
-def equivalents() -> dict[tuple[str, str, str], str]:
-    """Their reasons."""
-    if not EQUIVALENT.exists():
-        return {}
-    listed = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["equivalent"]
-    return {(e["file"], e["old"], e["new"]): e["why"] for e in listed}
+def equivalents() -> set[str]:
+    """The keys of those that are listed."""
+    return {entry["key"] for entry in tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["equivalent"]}
 
 
 def test(mutant: Mutant, sound: set[str]) -> str:
@@ -285,28 +289,26 @@ def test(mutant: Mutant, sound: set[str]) -> str:
 def main(count: int, seed: int, results: Path, again: bool) -> None:
     """Test random mutants, or the rest of them."""
     lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    done = {line["key"]: line for line in lines if line["code"] == digest(line["file"])}  # of several the last
-    known = equivalents()
+    done = {(line["key"], line["code"]): line for line in lines}  # of several the last
+    known, code = equivalents(), {file: sha((ROOT / file).read_text(encoding="utf-8")) for file in files()}
     mutants, pool = draw(count, seed)
     load()
     sound: set[str] = set()
-    same, survived = 0, []
-    for mutant in mutants:
-        start, (old, new) = time.monotonic(), mutant.lines()
-        if (mutant.file, old, new) in known:
-            same += 1
-            continue
-        result = done.get(mutant.key)
+    survived = []
+    for mutant in (m for m in mutants if m.key not in known):
+        result = done.get((mutant.key, code[mutant.file]))
         if result is None or (again and not result["by"]):
+            start, (old, new) = time.monotonic(), mutant.lines()
             result = {
-                "key": mutant.key, "file": mutant.file, "code": digest(mutant.file), "line": mutant.line, "old": old,
+                "key": mutant.key, "file": mutant.file, "code": code[mutant.file], "line": mutant.line, "old": old,
                 "new": new, "by": test(mutant, sound), "seconds": round(time.monotonic() - start, 1),
             }  # fmt: skip
             with results.open("a") as file:
                 file.write(json.dumps(result) + "\n")
         if not result["by"]:
             survived.append(result)
-            click.echo(f"{mutant.file}:{mutant.line}\n- {old}\n+ {new}")
+            click.echo(f"{mutant.key} {mutant.file}:{mutant.line}\n- {result['old']}\n+ {result['new']}")
+    same = sum(m.key in known for m in mutants)
     click.echo(
         f"{count} mutants of {pool}, seed {seed}: {same} equivalent, {len(survived)} of the others survived "
         f"({len(survived) / max(1, count - same):.1%})"

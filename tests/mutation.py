@@ -1,7 +1,7 @@
 """Whether the tests notice when a piece of the mathematics is changed: `python -m tests.mutation`.
 
 A mutant is the code with one change: mutmut's, and a call replaced by its first argument. Left alone are annotations,
-texts, raised errors, `strict=` and the tables of presets, which are choices that no test should repeat. As many mutants
+texts, raised errors, `strict=`, and defaults and presets, which are choices that no test should repeat. As many mutants
 as asked for are drawn by a seed, so that those of a file stay the same when another one changes; for each, the tests of
 its file run in a process forked from one that has all modules loaded, until one fails or too much time is used; both
 count as noticed. What changes nothing that can be seen stands with its reason in `mutants.toml`. Results are lines of
@@ -35,7 +35,7 @@ from mutmut.mutation import mutators
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = ROOT / "tests" / "mutants.toml"
-CONTRACT = "tests/contracts/test_posteriors.py"
+CONTRACT = ["tests/contracts/test_posteriors.py", "tests/contracts/test_batch_norm.py"]
 SHARED = "tests/posteriors/test_shared_settings.py"
 CPU_SECONDS = 240  # of the tests of a mutant; without one they take less than half of it
 
@@ -69,7 +69,7 @@ def tests_of(file: str) -> tuple[list[str], list[str]]:
         return OTHERS[path.stem if path.stem in OTHERS else path.parent.name]
     near, names = SHARERS.get(path.stem, ([path.stem], path.stem.replace("_", "-")))
     paths = [f"tests/posteriors/test_{n}.py" if "/" not in n else f"tests/posteriors/{n}.py" for n in near]
-    return [str(Path(p)) for p in paths], [SHARED, CONTRACT, "-k", names]
+    return [str(Path(p)) for p in paths], [SHARED, *CONTRACT, "-k", names]
 
 
 # Mutants ---------------------------------------------------------------------------------------------------
@@ -115,14 +115,16 @@ class Places(cst.CSTVisitor):
 
     def __init__(self) -> None:
         self.found: list[tuple[cst.CSTNode, int, Any]] = []
+        self.choices: set[cst.CSTNode] = set()
 
     def on_visit(self, node: cst.CSTNode) -> bool:
         if isinstance(node, cst.Annotation | cst.Raise | cst.Decorator | cst.Import | cst.ImportFrom):
             return False
-        if isinstance(node, cst.Assign | cst.AnnAssign):
-            target = node.target if isinstance(node, cst.AnnAssign) else node.targets[0].target
-            if isinstance(target, cst.Name) and target.value in ("PRESETS", "Fisher", "Damping", "Phi", "Noise"):
-                return False
+        if isinstance(node, cst.ClassDef):
+            fields = [line for line in node.body.body if isinstance(line, cst.SimpleStatementLine)]
+            self.choices |= {part for line in fields for part in line.body if isinstance(part, cst.AnnAssign)}
+        if isinstance(node, cst.AnnAssign) and (node in self.choices or getattr(node.target, "value", "") == "PRESETS"):
+            return False
         for kind, operator in OPERATORS:
             if isinstance(node, kind):
                 line = self.get_metadata(PositionProvider, node).start.line

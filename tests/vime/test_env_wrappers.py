@@ -180,13 +180,10 @@ def test_steps_out_of_training_leave_no_gap(mode):
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
 def test_the_last_step_of_an_episode_tells_its_sums(mode):
-    def make():
-        return gym.wrappers.TimeLimit(gym.make(CHAIN).unwrapped, 5)
-
     settings: dict[str, Any] = {"eta": 1.0, **FEW}
-    env: Any = VIME(make(), **settings)
+    env: Any = VIME(LIMITED[1](), **settings)
     if mode is not None:
-        env = VIMEVector(SyncVectorEnv([make] * 3, autoreset_mode=mode), **settings)
+        env = VIMEVector(SyncVectorEnv(LIMITED, autoreset_mode=mode), **settings)
     env.reset(seed=0)
     env.action_space.seed(0)
     env.training = False  # what is not paid does not count

@@ -31,7 +31,7 @@ FREE = {"resume", "device", "threads", "trust", "quiet", "as_json"}
 
 def _modules(ctx: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     if wrong := [name for name in names if ":" in name or not name]:
-        raise InputError(f"--trust is {wrong[0]!r}; it takes a module, such as mypackage.envs")
+        raise InputError(f"--trust is {shown(wrong[0])}; it takes a module, such as mypackage.envs")
     return names
 
 

@@ -34,7 +34,7 @@ from explore import registry
 from explore.cli import problem
 from explore.cli.problem import Settings
 from explore.cli.rl_finite import Finite
-from explore.errors import InputError
+from explore.errors import InputError, check_range, shown
 from explore.vime.dynamics import Settings as Dynamics
 from explore.vime.reward import Bonus, IntrinsicReward
 from explore.vime.sb3 import BatchedVecEnv, VIMEReplayBuffer
@@ -50,6 +50,12 @@ SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 # What is set elsewhere, and a memory layout whose replay cannot be saved in part.
 HIDDEN = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "optimize_memory_usage"}
 POLICY = {"net_arch": tuple[int, ...], "activation": Literal["tanh", "relu", "elu"], "log_std_init": float}
+# Where numbers of the algorithm may lie; stable-baselines3 itself checks few, and fails late or never.
+RANGES = {
+    **dict.fromkeys(("n_steps", "n_epochs", "batch_size", "train_freq", "buffer_size", "cg_max_steps"), "[1, 1e10]"),
+    **dict.fromkeys(("gamma", "gae_lambda", "tau"), "[0, 1]"),
+    "learning_rate": "[0, 1e10]", "net_arch": "[1, 100000]",
+}  # fmt: skip
 # How the critic's last layer begins. From zero a critic says 0 until there is a reward, as a baseline fitted to returns
 # does; from stable-baselines3's orthogonal start its noise moves a policy that nothing has rewarded yet.
 VALUE_INIT = {"value_init": Literal["orthogonal", "zero"]}
@@ -76,7 +82,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
 def _environment_argument(text: str) -> tuple[str, Any]:
     key, colon, value = text.partition(":")
     if not (key and colon):
-        raise InputError(f"--env-kwargs takes KEY:VALUE; got {text!r}")
+        raise InputError(f"--env-kwargs takes KEY:VALUE; got {shown(text)}")
     try:
         return key, json.loads(value)
     except ValueError:
@@ -96,10 +102,9 @@ def _algorithm_settings(options: Mapping[str, Any], copies: int) -> Settings:
         allowed |= VALUE_INIT
     given = _parse(allowed, problem.parameters(options["algo_parameters"], "--algo-param"))
     for name, value in given.items():
-        if isinstance(value, float) and math.isnan(value):
-            raise InputError(f"--algo-param {name}=nan is no number")
-    if given.get("train_freq", 1) < 1:
-        raise InputError(f"--algo-param train_freq={given['train_freq']} must be at least 1")
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int | float):
+                check_range(f"--algo-param {name}", number, RANGES.get(name, "[-1e10, 1e10]"))
     found = {name: default for name, (_, default) in known.items()}
     if options["algo"] == "trpo":
         found |= _paper(given.get("n_steps", 5000 // copies) * copies, copies)
@@ -229,7 +234,7 @@ def _spec(name: str) -> EnvSpec:
         return gym.spec(identifier if colon else name)
     except (ImportError, TypeError, ValueError, gym.error.Error) as error:
         raise InputError(
-            f"unknown environment {name!r}: {error} (allowed: what `explore list envs` shows, "
+            f"unknown environment {shown(name)}: {error} (allowed: what `explore list envs` shows, "
             "what Gymnasium has registered, and module:ID)"
         ) from error
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from explore.errors import InputError
+from explore.errors import InputError, shown
 
 
 class Script(click.Command):
@@ -28,4 +28,4 @@ class Integers(click.ParamType):
         try:
             return value if isinstance(value, tuple) else tuple(int(number) for number in value.split(","))
         except ValueError:
-            self.fail(f"{value!r} is not whole numbers with commas between, such as 32,64", param, ctx)
+            self.fail(f"{shown(value)} is not whole numbers with commas between, such as 32,64", param, ctx)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from explore.cli import trust
-from explore.errors import InputError
+from explore.errors import InputError, shown
 from explore.provenance import differences, history, session
 from explore.record import FolderExists, Run, read_config
 
@@ -72,7 +72,7 @@ def _device(name: str) -> str:
     count = torch.cuda.device_count()
     allowed = ["auto", "cpu", *(["cuda"] if count else []), *(f"cuda:{i}" for i in range(count))]
     if name not in allowed:
-        raise InputError(f"there is no device {name!r} here; allowed: {', '.join(allowed)}")
+        raise InputError(f"there is no device {shown(name)} here; allowed: {', '.join(allowed)}")
     return name
 
 
@@ -91,7 +91,7 @@ def create(
     out, name = Path(options["out"]), options["name"]
     if name is not None:
         if not re.fullmatch(r"\w[\w.+-]*", name):
-            raise InputError(f"--name is {name!r}; it may have letters, digits and . _ + -")
+            raise InputError(f"--name is {shown(name)}; it may have letters, digits and . _ + -")
         folder = out / f"{parts[0]}-{name}"
         try:
             return Run.create(folder, settings, state, now)

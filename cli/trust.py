@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from explore.errors import InputError
+from explore.errors import InputError, shown
 
 OWN = "explore"
 # Settings whose texts are read as paths and names of columns, whatever they look like.
@@ -33,7 +33,7 @@ def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -
     for name in modules(settings):
         if not any(name == module or name.startswith(f"{module}.") for module in trusted):
             raise InputError(
-                f"{folder} needs the module {name!r}, which its config.json names and which would be run; "
+                f"{folder} needs the module {shown(name)}, which its config.json names and which would be run; "
                 f"if you trust it, add --trust {name}"
             )
 

@@ -5,7 +5,8 @@
 Runs `explore compare` on each set with the default settings of every posterior but for the number of epochs: as many
 as make about `--updates` updates with batches of 10, and at least one. `full` gets 10 hidden units, the others 50. A
 fit has diverged where it failed, or where its test RMSE is above that of predicting the mean of the targets. Writes
-stability.csv (a line a set, posterior and split) and stability.md beside this file.
+stability.csv (a line a set, posterior and split) and stability.md beside this file; posteriors that are not asked for
+keep their lines.
 """
 
 from __future__ import annotations
@@ -39,25 +40,32 @@ def compare(dataset: str, names: list[str], hidden: int, splits: int, epochs: in
 @click.command()
 @click.option("--updates", default=3000, show_default=True)
 @click.option("--splits", default=2, show_default=True)
+@click.option("--posteriors", help="Separated by commas.  [default: all but hmc]")
 @click.option("--out", default="runs", show_default=True, help="Folder of the run folders.")
-def main(updates: int, splits: int, out: str) -> None:
+def main(updates: int, splits: int, posteriors: str | None, out: str) -> None:
     """Run all sets, and write the table."""
-    names = [name for name in registry.names("posteriors") if name not in ("full", "hmc")]
-    found = []
+    asked = posteriors.split(",") if posteriors else [name for name in registry.names("posteriors") if name != "hmc"]
+    groups = [([name for name in asked if name != "full"], 50), ([name for name in asked if name == "full"], 10)]
+    file = HERE / "stability.csv"
+    kept = pd.read_csv(file) if file.exists() else pd.DataFrame({"posterior": []})
+    found = [kept[~kept["posterior"].isin(asked)]]
     for dataset in SETS:
         y = load(dataset).y
         spread = [
             float(((y[test] - y[train].mean(0)) ** 2).mean() ** 0.5) for train, test in uci_splits(len(y), splits)
         ]
         epochs = max(1, round(updates / (0.9 * len(y) / 10)))
-        for some, hidden in ((names, 50), (["full"], 10)):
+        for some, hidden in groups:
+            if not some:
+                continue
             rows = compare(dataset, some, hidden, splits, epochs, out)
             rows.insert(0, "dataset", dataset)
             rows["relative_rmse"] = rows["rmse"] / rows["split"].map(lambda s, of=spread: of[s - 1])
             found.append(rows[["dataset", "posterior", "split", "epochs", "rmse", "relative_rmse", "alive", "seconds"]])
-        print(found[-2].to_string(), flush=True)
-        table = pd.concat(found)
-        table.to_csv(HERE / "stability.csv", index=False)
+            print(found[-1].to_string(), flush=True)
+    table = pd.concat(found)
+    table = table.sort_values(["dataset", "posterior", "split"], kind="stable", ignore_index=True)
+    table.to_csv(file, index=False)
     table["shown"] = table["relative_rmse"].map("{:.2f}".format).where(table["alive"], "failed")
     worst = table.sort_values("relative_rmse").groupby(["posterior", "dataset"])["shown"].last().unstack()
     lines = [["posterior", *worst.columns], ["---"] * (1 + len(worst.columns)), *worst.reset_index().values.tolist()]

@@ -63,8 +63,8 @@ SETTINGS: dict[str, dict[str, object]] = {
     "noisy-adam": STEPS | NATURAL,
     "noisy-kfac": STEPS | NATURAL,
     "noisy-kfac (exact damping)": STEPS | NATURAL | {"damping": "exact"},
-    "noisy-ekfac": STEPS | NATURAL | {"reset_interval": None},
-    "noisy-ekfac (restarts)": STEPS | NATURAL,
+    "noisy-ekfac": STEPS | NATURAL,
+    "noisy-ekfac (restarts)": STEPS | NATURAL | {"reset_interval": 50},
     "block-tridiagonal": STEPS | NATURAL,
     "slang": STEPS | {"samples": 10, "rank": 8, "bias_prior_variance": None},
     "vogn": STEPS | {"samples": 10, "lr": 0.003, "beta2": 0.01, "prior_variance": 1.0, "kl_start": 1.0},
@@ -77,14 +77,14 @@ HMC = {"epochs": 300, "warmup": 100, "thinning": 5, "chains": 4}
 class Task(NamedTuple):
     """One data set: as many problems as trials, standardised by their labelled points."""
 
-    x: Tensor  # [R, 20, D]
-    y: Tensor  # [R, 20, 1]
+    x: Tensor  # [R, n, D]
+    y: Tensor  # [R, n, 1]
     others: Tensor  # [R, P, D]
 
 
-def task(dataset: str, trials: int, points: int, seed: int) -> Task:
+def task(dataset: str, trials: int, points: int, seed: int, labelled: int = LABELLED) -> Task:
     data = explore.load(dataset)
-    split = pool_splits(len(data.x), trials, LABELLED, points, seed)
+    split = pool_splits(len(data.x), trials, labelled, points, seed)
     inputs, targets = Standardiser.fit(data.x[split.labelled]), Standardiser.fit(data.y[split.labelled])
     x, y = inputs.apply(data.x[split.labelled]), targets.apply(data.y[split.labelled])
     return Task(*(torch.tensor(v, dtype=torch.float32) for v in (x, y, inputs.apply(data.x[split.test]))))
@@ -133,6 +133,11 @@ def trials_of(name: str, task: Task, seed: int, reference: np.ndarray, samples: 
     return rows, seconds
 
 
+def shown_names(results: pd.DataFrame) -> list[str]:
+    """The posteriors that there are results of, in the order of `SETTINGS`."""
+    return [name for name in SETTINGS if name in set(results["posterior"])]
+
+
 def table(results: pd.DataFrame, hmc: pd.DataFrame) -> str:
     """Ours, and the paper's numbers where it has some."""
 
@@ -141,7 +146,7 @@ def table(results: pd.DataFrame, hmc: pd.DataFrame) -> str:
 
     columns = {"HMC, twice": hmc.groupby("dataset")["correlation"].apply(cell)}
     means = {"HMC, twice": hmc.groupby("dataset")["correlation"].mean()}
-    for name in results["posterior"].unique():
+    for name in shown_names(results):
         own = results[results["posterior"] == name].groupby("dataset")["correlation"]
         columns[name], means[name] = own.apply(cell), own.mean()
         if name in PAPER:
@@ -157,17 +162,17 @@ def table(results: pd.DataFrame, hmc: pd.DataFrame) -> str:
 
 def picture(results: pd.DataFrame, hmc: pd.DataFrame, file: Path) -> None:
     """Mean and standard error of each posterior, set by set; the paper's numbers as open circles."""
-    names = list(results["posterior"].unique())
+    names, colours = shown_names(results), [*(f"C{i}" for i in range(10)), "black"]
     shown = [d for d in DATASETS if d in set(hmc["dataset"])]
     figure, axis = plt.subplots(figsize=(11, 4))
     for i, name in enumerate(names):
         own = results[results["posterior"] == name].groupby("dataset")["correlation"]
         at = np.arange(len(shown)) + (i - (len(names) - 1) / 2) * 0.8 / len(names)
         mean, se = own.mean().reindex(shown), own.sem().reindex(shown)
-        axis.errorbar(at, mean, se, fmt="o", color=f"C{i}", markersize=4, label=name)
+        axis.errorbar(at, mean, se, fmt="o", color=colours[i], markersize=4, label=name)
         if name in PAPER:
             published = np.array(PAPER[name])[[DATASETS.index(d) for d in shown]]
-            axis.errorbar(at + 0.03, *published.T, fmt="o", color=f"C{i}", markersize=4, mfc="white", alpha=0.5)
+            axis.errorbar(at + 0.03, *published.T, fmt="o", color=colours[i], markersize=4, mfc="white", alpha=0.5)
     axis.plot(range(len(shown)), hmc.groupby("dataset")["correlation"].mean().reindex(shown), "k_", label="HMC, twice")
     axis.set_xticks(range(len(shown)), shown)
     axis.set_ylabel("correlation of predictive variances with HMC's")

@@ -8,14 +8,14 @@ K-FAC and their eigenvectors Q_A, Q_S,
     M <- M + alpha Q_A [(Q_A^T V~ Q_S) / (r + gamma')] Q_S^T                       gamma' = gamma + extrinsic damping
 
 V~ as in noisy K-FAC. Every T_eig steps the basis is computed anew; r becomes the diagonal, in the new basis, of the
-matrix that it stood for (the authors keep its numbers). Every T_reset steps r starts again from K-FAC's eigenvalues,
-but not before the step's factors are made of it, so that the posterior after such a step has the corrected ones, and
-not where fewer than T_reset steps of the training are left. K-FAC's eigenvalues are undamped then: the authors' code
-starts from damped ones and damps them again when sampling. In a convolution dW is summed over positions before it is
+matrix that it stood for (the authors keep its numbers). In a convolution dW is summed over positions before it is
 squared.
 
-Just before a restart, (1 - omega)^T_reset of K-FAC is left in r: 0.61 with the paper's settings for regression, and
-0.95 once omega has decayed to a tenth. Without restarts (reset_interval=None) nothing is left in the end.
+In the paper r starts again from K-FAC's eigenvalues every T_reset steps. Here it does where `reset_interval` is set,
+but not before the step's factors are made of it, so that the posterior after such a step has the corrected ones, and
+not where fewer than T_reset steps of the training are left. K-FAC's eigenvalues are undamped then: the authors' code
+starts from damped ones and damps them again when sampling. Just before a restart, (1 - omega)^T_reset of K-FAC is left
+in r: 0.61 with the paper's settings for regression, and 0.95, so next to no correction, once omega is a tenth.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ class EigenKronecker:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyEKFAC(NaturalGradient):
-    """Noisy EK-FAC; the defaults are the paper's for regression on the UCI sets, but for `adaptive_damping`."""
+    """Noisy EK-FAC; the defaults are the paper's for the UCI sets, but for restarts and `adaptive_damping`."""
 
     omega: float = 0.01  # averaging rate of r
     moments_interval: int = 1  # T_stats: steps between updates of A and S
     basis_interval: int = 5  # T_eig: steps between eigendecompositions
-    reset_interval: int | None = 50  # T_reset: steps between fresh starts of r; None: there is none
+    reset_interval: int | None = None  # T_reset: steps between fresh starts of r; None: there is none
     scale_interval: int = 1  # T_scale: steps between updates of r
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}
@@ -123,10 +123,10 @@ PRESETS: dict[str, dict[str, object]] = {
     "default": {},
     # On the sets of noisy K-FAC's presets; with batches of 10 the authors' code has A, S, basis and restart every fifth
     # step.
-    "paper": {"adaptive_damping": False},
+    "paper": {"adaptive_damping": False, "reset_interval": 50},
     "paper-batch-10": {"adaptive_damping": False, "moments_interval": 5, "reset_interval": 5},
-    "paper-batch-100": {"adaptive_damping": False, "batch_size": 100},
-    "paper-protein": {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
+    "paper-batch-100": {"adaptive_damping": False, "reset_interval": 50, "batch_size": 100},
+    "paper-protein": {"adaptive_damping": False, "reset_interval": 50, "batch_size": 100, "epochs": 500},
     "small": {
         "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
         "basis_interval": 10, "omega": 0.05,
@@ -140,5 +140,6 @@ PRESETS: dict[str, dict[str, object]] = {
     # See noisy K-FAC's.
     "vime": {
         "prior_variance": 0.25, "beta": 0.01, "adaptive_damping": False, "factor_interval": 10, "basis_interval": 50,
+        "reset_interval": 50,
     },
 }  # fmt: skip

@@ -1,0 +1,85 @@
+"""How far the eigenvalues of noisy EK-FAC are from the exact ones, with and without restarts.
+
+    python experiments/hmc_correlation/eigenvalues.py
+
+The exact ones, in the posterior's own basis, are E[(Q_A^T dW Q_S)^2] over its weights (100 samples), the labelled
+points and the model's targets (in closed form). Measured just before a restart halfway, where omega decays, and at the
+end; for the fits of run.py, and for the default settings on as many points of Boston as a standard split has. Writes
+results/eigenvalues.md: |r - exact| / |exact| over all layers, and in brackets |r - exact| / (exact + gamma), the
+relative error of the posterior's precision, in the mean over all directions; both in the mean over trials.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from run import HIDDEN, LABELLED, SETTINGS, task
+
+import explore
+from explore.fit import fit
+from explore.posteriors import natural
+from explore.posteriors.kronecker import rotate
+from explore.posteriors.noisy_ekfac import NoisyEKFAC
+from explore.posteriors.structures import mean_squares
+from explore.rng import Rng
+from explore.shapes import Batch, State
+
+HERE = Path(__file__).parent
+VARIANTS: dict[str, dict[str, Any]] = {
+    "no restarts, the first basis kept": {"basis_interval": 10**9},
+    "no restarts": {},
+    "restarts every 50 steps": {"reset_interval": 50},
+}
+
+
+def errors(posterior: NoisyEKFAC, state: State, batch: Batch, rng: Rng) -> list[float]:
+    """Both measures of r as it is in the posterior, then of K-FAC's eigenvalues in the same basis."""
+    _, precision, scale = posterior.gaussian(state)
+    weights, gamma = posterior.sample(state, 100, rng), scale / posterior.prior_variance
+    noise = posterior.likelihood.draw(state.common.noise, 100, rng)
+    out, pullback = posterior.net.forward(weights, batch.x)
+    score = posterior.likelihood.score(noise, out, batch.y.unsqueeze(1))
+    taps = natural.fisher_taps("exact", posterior.likelihood, noise, out, pullback, pullback(score), rng)
+    exact, ours, kfac = [], [], []
+    for block, q, t in zip(precision.blocks, state.statistics, taps, strict=True):  # type: ignore[attr-defined]
+        exact.append(mean_squares(rotate(t, block.inputs, block.outputs)).flatten(1))
+        ours.append(block.precision.flatten(1) - gamma)
+        kfac.append(posterior.structure.rule.restart(q).scale.flatten(1))
+    right = torch.cat(exact, 1)
+    found = []
+    for r in (torch.cat(ours, 1), torch.cat(kfac, 1)):
+        found.append(float(((r - right).norm(dim=1) / right.norm(dim=1)).mean()))
+        found.append(float(((r - right).abs() / (right + gamma)).mean()))
+    return found
+
+
+@click.command()
+@click.option("--seed", default=1, show_default=True)
+@click.option("--out", default=HERE / "results", type=click.Path(path_type=Path), help="Default: results/ here.")
+def main(seed: int, out: Path) -> None:
+    """Fit every variant of both problems, and write the table."""
+    lines = ["| | halfway | at the end | K-FAC's, halfway | at the end |", "|---|---|---|---|---|"]
+    for labelled, hidden, trials, settings in (
+        (LABELLED, HIDDEN, 10, SETTINGS["noisy-ekfac"]),
+        (455, 50, 3, {"epochs": 200}),
+    ):
+        problem = task("boston", trials, 1, seed, labelled)
+        net = explore.Net(explore.mlp(problem.x.shape[2], [hidden], 1))
+        for name, own in VARIANTS.items():
+            posterior = explore.posterior("noisy-ekfac", net, explore.Gaussian(), **settings | own)
+            found = [
+                errors(posterior, e.state, Batch(problem.x, problem.y), Rng(seed).stream("test", e.epoch))
+                for e in fit(posterior, problem.x, problem.y, Rng(seed).stream("fit"))
+                if e.epoch in (posterior.epochs // 2, posterior.epochs)
+            ]
+            cells = [f"{e[i]:.3f} ({e[i + 1]:.3f})" for i in (0, 2) for e in found]
+            lines.append(f"| {labelled} points, {name} | " + " | ".join(cells) + " |")
+            print(lines[-1], flush=True)
+    (out / "eigenvalues.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

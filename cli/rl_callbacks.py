@@ -61,6 +61,9 @@ class TimedVIME(VIMECallback):
         super()._on_rollout_end()
         self.seconds = time.perf_counter() - begin
 
+    def _unpaid(self) -> None:
+        """The command says so itself."""
+
 
 class Iterations(BaseCallback):
     """Cuts training into iterations.

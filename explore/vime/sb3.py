@@ -12,6 +12,7 @@ bonus: `make_vec_env` does so; for `VIME` around a single environment, `monitore
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -154,6 +155,7 @@ class VIMECallback(BaseCallback):
         self._ends: dict[int, Any] = {}  # raw last observations of the episodes that the last step has ended
 
     def _on_training_start(self) -> None:
+        self._paid = False
         normalise = self.model.get_vec_normalize_env()
         if normalise is None:
             return
@@ -172,6 +174,14 @@ class VIMECallback(BaseCallback):
         normalise = self.model.get_vec_normalize_env()
         if normalise is not None:
             vars(normalise.venv).pop("step_wait", None)
+        if not self._paid:
+            self._unpaid()
+
+    def _unpaid(self) -> None:
+        warnings.warn(
+            "the bonus was 0 throughout: it is paid after a rollout with which `minimum` transitions are stored",
+            stacklevel=2,
+        )
 
     def _on_rollout_start(self) -> None:
         self._steps: list[tuple[Array, ...]] = []
@@ -211,6 +221,7 @@ class VIMECallback(BaseCallback):
         found = self.bonus.batch(
             Transitions(*(part.reshape(-1, part.shape[2]) for part in (observations, actions, following)))
         )
+        self._paid |= bool(found.raw.any())
         scaled = found.scaled.reshape(dones.shape)
         buffer: RolloutBuffer = self.locals["rollout_buffer"]
         buffer.rewards += scaled.astype(buffer.rewards.dtype)
@@ -253,7 +264,8 @@ class VIMELog(BaseCallback):
 class VIMEReplayBuffer(ReplayBuffer):
     """A replay buffer that adds the bonus when transitions are sampled: as much as the model would gain from them now.
 
-    A bonus stored with the transition would be stale: what was new when it was seen may have been learnt since.
+    A bonus stored with the transition would be stale: what was new when it was seen may have been learnt since. Beside
+    VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them.
 
     Args:
         buffer_size: as in `ReplayBuffer`.

@@ -53,6 +53,7 @@ SAC = (
     "--timesteps 320 --algo-param learning_starts=20"
 )
 COMMANDS = {"active": ACTIVE, "compare": COMPARE, "rl (trpo)": TRPO, "rl (sac)": SAC}
+CHECKPOINTS = {"active": 4, "compare": 9, "rl (trpo)": 4, "rl (sac)": 4}  # until a run is interrupted
 MEASURED = {"seconds", "bonus_share", "overall", "run", "warnings"}  # keys and columns that tell the time, or the place
 
 
@@ -205,7 +206,7 @@ def flips(number: int, seed: int, out: Path) -> None:
     """Flip bits and resume."""
     path = out / "flips.csv"
     with tempfile.TemporaryDirectory() as place:
-        bases = {name: interrupted(name, Path(place, f"base {name}"), 4) for name in COMMANDS}
+        bases = {name: interrupted(name, Path(place, f"base {name}"), CHECKPOINTS[name]) for name in COMMANDS}
         kinds = [(name, p) for name, b in bases.items() for p in files(b / RUN.format(command=name.split()[0]))]
         expected: dict[str, Any] = {}
         for name, base in bases.items():

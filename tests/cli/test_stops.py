@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import resource
 from pathlib import Path
 
 import pandas as pd
@@ -82,6 +83,20 @@ def test_a_full_disk(explore, monkeypatch, command, where, what, calls):
         found = pd.read_csv(run / "results.csv")
         assert found.timesteps.tolist() == [32, 64, 96]
         pd.testing.assert_frame_equal(found[:done], before[:done])
+
+
+@pytest.mark.parametrize("limit", [1_000, 10_000, 20_000, 40_000])
+def test_files_that_cannot_be_written_whole(explore, limit):
+    """Each of them is too large at one of the limits, a real one of the system: torch's writer would hide it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        result = start(explore, "rl")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result.exit_code in (1, 2)
+    (sentence,) = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert "File too large" in sentence
 
 
 def test_no_folder_can_be_made(explore):

@@ -1,6 +1,36 @@
 """Settings of all tests."""
 
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
 import torch
+
+from explore.rng import Rng
 
 # The nets here are small: more threads cost more than they bring, above all beside other processes.
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported(request: pytest.FixtureRequest) -> list[tuple[torch.Generator | np.random.Generator, object]]:
+    """The generators that stand in a module of tests, with their states after its import."""
+    found: list[tuple[torch.Generator | np.random.Generator, object]] = []
+    for value in vars(request.module).values():
+        generator = value.generator if isinstance(value, Rng) else value
+        if isinstance(generator, torch.Generator):
+            found.append((generator, generator.get_state()))
+        if isinstance(generator, np.random.Generator):
+            found.append((generator, generator.bit_generator.state))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_in_any_order(_imported: list) -> Iterator[None]:
+    """Every test draws from them as if it were the only one."""
+    for generator, state in _imported:
+        if isinstance(generator, torch.Generator):
+            generator.set_state(state)
+        else:
+            generator.bit_generator.state = state
+    yield

@@ -43,7 +43,7 @@ def test_dense_of_a_diagonal_in_an_eigenbasis():
     (a, qa), (s, qs) = (torch.linalg.eigh(positive(2, n)) for n in (3, 4))
     factor = EigenFactor(qa, qs, a.unsqueeze(2) * s.unsqueeze(1) + 0.3)
     rebuilt = [q @ torch.diag_embed(e) @ q.mT for e, q in ((a, qa), (s, qs))]
-    close(factor.dense(), kron(*rebuilt) + 0.3 * torch.eye(12))
+    close(factor.dense(), kron(*rebuilt) + 0.3 * torch.eye(12).double())
 
 
 @pytest.mark.parametrize("samples", [1, 3])  # 1: inputs that all samples share

@@ -37,8 +37,8 @@ def eigh(
     """Eigenvalues (ascending) and eigenvectors of symmetric matrices.
 
     `torch.linalg.eigh` raises for the whole batch when one matrix holds a NaN or does not converge; here such a
-    matrix is replaced by the identity and `ok` is False. Single precision that does not converge is tried again
-    in double.
+    matrix is replaced by the identity and `ok` is False, after single precision that does not converge was tried again
+    in double. The others keep their bits.
     """
     ok = matrix.isfinite().flatten(-2).all(-1)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -46,8 +46,23 @@ def eigh(
     try:
         values, vectors = torch.linalg.eigh(clean)
     except torch.linalg.LinAlgError:
-        values, vectors = (t.to(matrix.dtype) for t in torch.linalg.eigh(clean.double()))
+        found = map(_eigh_of_one, clean.flatten(0, -3) if clean.dim() > 2 else clean.unsqueeze(0))
+        values, vectors, converged = (
+            torch.stack(t).view(*matrix.shape[:-2], *t[0].shape) for t in zip(*found, strict=True)
+        )
+        ok = ok & converged
     return values, vectors, ok
+
+
+def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    for precision in (matrix, matrix.double()):
+        try:
+            values, vectors = torch.linalg.eigh(precision)
+        except torch.linalg.LinAlgError:
+            continue
+        return values.to(matrix), vectors.to(matrix), torch.ones((), dtype=torch.bool, device=matrix.device)
+    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    return torch.ones_like(eye[0]), eye, torch.zeros((), dtype=torch.bool, device=matrix.device)
 
 
 def over(values: float | Float[Tensor, " R"], like: Tensor) -> float | Tensor:

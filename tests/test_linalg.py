@@ -74,3 +74,23 @@ def test_eigh_tries_again_in_double(monkeypatch):
     values, vectors, ok = eigh(matrix)
     assert ok.all() and values.dtype == vectors.dtype == torch.float32
     torch.testing.assert_close(vectors @ torch.diag_embed(values) @ vectors.mT, matrix, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("lead", [(3,), (3, 1)])
+def test_a_matrix_that_does_not_converge_changes_no_bit_of_the_others(monkeypatch, lead):
+    torch_eigh = torch.linalg.eigh
+    matrix = positive(3, 4, torch.float32).view(*lead, 4, 4)
+    expected = torch_eigh(matrix)
+    matrix[1] = 7 * torch.eye(4)
+
+    def stubborn(matrix):
+        if (matrix[..., 0, 0] == 7).any():
+            raise torch.linalg.LinAlgError("did not converge")
+        return torch_eigh(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigh", stubborn)
+    values, vectors, ok = eigh(matrix)
+    assert ok.shape == lead and ok.flatten().tolist() == [True, False, True]
+    for r in (0, 2):
+        assert torch.equal(values[r], expected[0][r]) and torch.equal(vectors[r], expected[1][r])
+    close(vectors[1] @ vectors[1].mT, torch.eye(4).expand_as(vectors[1]))

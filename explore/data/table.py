@@ -117,18 +117,19 @@ def _read(path: Path) -> Cells:
 
 def _text(path: Path) -> str:
     content = packed.read(path)
-    if not content.strip():
-        raise InputError(f"{path} is empty; its first line must name the columns")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{path} is encoded in UTF-16, not in UTF-8; {AS_CSV}")
     if b"\0" in content:
         line = content.count(b"\n", 0, content.index(b"\0")) + 1
         raise InputError(f"{path}, line {line}, has a NUL byte, which no text has; {AS_CSV}")
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{path}, line {line}, is not encoded in UTF-8; {AS_CSV}") from None
+    if not text.strip():
+        raise InputError(f"{path} is empty; its first line must name the columns")
+    return text
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:

@@ -294,6 +294,7 @@ def test_a_long_number_is_read(csv):
         (f"a,y\n{'1' * 200_000},3\n", {}, "line 2: field larger than field limit"),
         ("\na,y\n1,2\n", {}, "the first line of .* is blank; it must name the columns"),
         (" \n\n", {}, "houses.csv is empty"),
+        ("\ufeff", {}, "houses.csv is empty"),
         (b"a,y\n1,2\n3,\x004\n", {}, "line 3, has a NUL byte"),
         ("a,y\n1,2\n".encode("utf-16"), {}, "is encoded in UTF-16, not in UTF-8"),
         ("a,y\n1,2\n".encode("utf-32"), {}, "houses.csv .*UTF-8"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +90,7 @@ class ActiveLearner:
         if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
             raise InputError(f"the posterior is a {type(posterior).__name__}; explore.posterior(name, ...) makes one")
         for name, value in (("trials", trials), ("samples", samples)):
-            if not isinstance(value, Integral) or value < 1:
+            if not isinstance(value, int | np.integer) or value < 1:
                 raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
         if standardise not in ("labelled", "pool", "none"):
             raise one_of("standardise", standardise, ("labelled", "pool", "none"))
@@ -175,7 +174,7 @@ class ActiveLearner:
             InputError: where fewer than k points are left, or a rule answers with something else.
         """
         left = int(self.mask.sum(1).min())
-        if not isinstance(k, Integral) or not 1 <= k <= left:
+        if not isinstance(k, int | np.integer) or not 1 <= k <= left:
             raise InputError(f"asked for {k} points, but {left} are left")
         for rule in self.acquisitions:
             if said := redundancy(rule, self.posterior.likelihood, k):
@@ -237,7 +236,10 @@ class ActiveLearner:
         self._fitted = None
 
     def _scaled(self, values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-        return ((values - mean) / scale).to(self.rng.dtype)
+        scaled = ((values - mean) / scale).to(self.rng.dtype)
+        if not scaled.isfinite().all():
+            raise InputError(f"a point or a label is too far from the others to be standardised in {self.rng.dtype}")
+        return scaled
 
     def _everywhere(self, x: Tensor, arm: slice) -> Tensor:
         """Standardised inputs x [P, ...] for the replicas of an arm, [R, P, ...]."""

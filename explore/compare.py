@@ -20,6 +20,7 @@ from torch import Tensor
 from explore import predict, tree
 from explore.data.base import Dataset
 from explore.data.splits import Standardiser, uci_splits
+from explore.errors import InputError
 from explore.fit import Epoch, fit
 from explore.likelihoods import Likelihood, Noise
 from explore.nets import Layer, Net
@@ -74,17 +75,26 @@ def split(dataset: Dataset, k: int, rng: Rng) -> Splits:
     """The first k of the standard 90/10 splits; inputs and real targets in standard scores of the training part.
 
     Raises:
-        InputError: when there are too few examples.
+        InputError: when there are too few examples, or their units are extreme.
     """
     train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k), strict=True))
     inputs = Standardiser.fit(dataset.x[train])
-    x, test_x = (rng.tensor(inputs.apply(dataset.x[part])) for part in (train, test))
+    x, test_x = (_tensor(inputs.apply(dataset.x[part]), rng) for part in (train, test))
     y, test_y = dataset.y[train], dataset.y[test]
     if dataset.task == "classification":
         return Splits(x, rng.tensor(y), test_x, rng.tensor(test_y), None)
     targets = Standardiser.fit(y)
-    y, test_y = targets.apply(y), targets.apply(test_y)
-    return Splits(x, rng.tensor(y), test_x, rng.tensor(test_y), rng.tensor(targets.scale.squeeze(1)))
+    y, test_y = (_tensor(targets.apply(part), rng) for part in (y, test_y))
+    if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # single precision must hold its square
+        raise InputError(f"the targets' deviation is {targets.scale.max():.3g}; give units in which it is near 1")
+    return Splits(x, y, test_x, test_y, rng.tensor(targets.scale.squeeze(1)))
+
+
+def _tensor(scaled: np.ndarray, rng: Rng) -> Tensor:
+    found = rng.tensor(scaled)
+    if not found.isfinite().all():
+        raise InputError(f"an example is too far from the others to be standardised in {rng.dtype}")
+    return found
 
 
 def points(epochs: int) -> set[int]:

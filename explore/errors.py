@@ -2,7 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+UNITS = (1e-150, 1e150)  # of a deviation: double precision holds its square, and that of what is a little larger
 
 
 class InputError(ValueError):
@@ -38,21 +42,24 @@ def one_of(what: str, given: str, allowed: Iterable[object]) -> InputError:
     return InputError(f"unknown {what} {shown(given)}; allowed: {listed(sorted(map(str, allowed)))}")
 
 
-def check_range(name: str, value: float, interval: str) -> None:
+def check_range(name: str, value: Any, interval: str) -> None:
     """Refuse a number outside an interval in the usual notation, e.g. "[0, 1)"; NaN is outside of all.
 
     Raises:
         InputError: naming the value and the interval.
     """
+    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else None
+    if number is None:
+        raise InputError(f"{name} is {shown(value)}; it must be a number in {interval}")
     low, high = map(float, interval[1:-1].split(","))
-    above = value >= low if interval[0] == "[" else value > low
-    below = value <= high if interval[-1] == "]" else value < high
+    above = number >= low if interval[0] == "[" else number > low
+    below = number <= high if interval[-1] == "]" else number < high
     if not (above and below):
         raise InputError(f"{name} is {shown(value)}; it must be in {interval}")
 
 
 def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
-    """Refuse a dataclass with a word that is not among its field's literals, or a number outside its field's interval.
+    """Refuse a dataclass with a value of another type than its field's, or a number outside its field's interval.
 
     Args:
         record: the dataclass.
@@ -64,10 +71,45 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
     hints = get_type_hints(type(record))
     for f in fields(record):
         value = getattr(record, f.name)
-        if get_origin(hints[f.name]) is Literal and value not in get_args(hints[f.name]):
-            raise one_of(f.name, str(value), get_args(hints[f.name]))
-        if hints[f.name] is int and not isinstance(value, int):
-            raise InputError(f"{f.name} is {shown(value)}; it must be a whole number")
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if not _fits(hints[f.name], value):
+            if get_origin(hints[f.name]) is Literal:
+                raise one_of(f.name, str(value), get_args(hints[f.name]))
+            raise InputError(f"{f.name} is {shown(value)}; it must be {describe(hints[f.name])}")
+        if isinstance(value, Real) and not isinstance(value, bool):
             interval = ranges.get(f.name, "(0, inf)")
             check_range(f.name, value, interval.replace("inf)", "1e10]") if hints[f.name] is int else interval)
+
+
+def _fits(hint: Any, value: object) -> bool:
+    """Whether a value is of a field's type, where that can be written as text; a net is looked at elsewhere."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (UnionType, Union):
+        return any(_fits(option, value) for option in arguments)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, tuple | list) and all(_fits(arguments[0], v) for v in value)
+    kinds = {bool: bool, int: Integral, float: Real, str: str, type(None): type(None)}
+    return hint not in kinds or (isinstance(value, kinds[hint]) and isinstance(value, bool) == (hint is bool))
+
+
+def describe(hint: Any) -> str:
+    """A type as a message calls it."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (UnionType, Union):
+        return " or ".join(describe(a) for a in arguments)
+    if origin is Literal:
+        return " | ".join(map(str, arguments))
+    if origin is tuple:
+        return f"a comma-separated list of {describe(arguments[0])}"
+    return {int: "a whole number", float: "a number", bool: "true | false", type(None): "none"}.get(
+        hint, getattr(hint, "__name__", str(hint))
+    )
+
+
+def extreme(column: int, low: float, high: float) -> InputError:
+    """The error for a column, counted from 0, that cannot be standardised."""
+    return InputError(
+        f"column {column + 1} goes from {low:.3g} to {high:.3g}; its deviation must lie between {UNITS[0]:g} and "
+        f"{UNITS[1]:g}: give it other units"
+    )

@@ -104,11 +104,11 @@ class Gaussian:
 
     def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
         tau = noise.unsqueeze(-1)
-        squares = (y - out).square().sum(-1)
+        squares = _residual(y, out).square().sum(-1)
         return 0.5 * (out.shape[-1] * (tau / (2 * math.pi)).log() - tau * squares)
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        return noise[..., None, None] * (y - out)
+        return noise[..., None, None] * _residual(y, out)
 
     def sample(self, noise: Tensor, out: Tensor, rng: Rng) -> Float[Tensor, "R S B O"]:
         return out + rng.normal(*out.shape) * noise[..., None, None].rsqrt()
@@ -138,6 +138,13 @@ class Gaussian:
         squares = (y - out).square().sum(-1).mean((1, 2))  # E_q |y - f|^2, [R]
         shape = phi.shape + self.rate * (self.prior_shape + half * out.shape[-1] - phi.shape)
         return Gamma(shape, phi.rate + self.rate * (self.prior_rate + half * squares - phi.rate))
+
+
+def _residual(y: Tensor, out: Tensor) -> Tensor:
+    """Targets minus outputs; a target of another width would be spread over the outputs."""
+    if y.shape[-1] != out.shape[-1] or y.dim() != out.dim():
+        raise InputError(f"targets come as [..., {out.shape[-1]}], as the network's outputs; got {list(y.shape)}")
+    return y - out
 
 
 class _Discrete:

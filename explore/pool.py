@@ -51,13 +51,14 @@ class Pool:
         self.x = self._placed(numbers(x, "input"))
         if not self.x.dim() or not len(self.x):
             raise InputError("a pool needs at least one point, [points, ...]")
-        mask = torch.ones(trials, len(self.x), dtype=torch.bool) if allowed is None else torch.as_tensor(allowed)
-        if mask.dtype != torch.bool or mask.shape != (trials, len(self.x)):
+        given = np.ones((trials, len(self.x)), bool) if allowed is None else allowed
+        mask = given if isinstance(given, Tensor) else np.asarray(given)
+        if mask.dtype not in (torch.bool, np.bool_) or tuple(mask.shape) != (trials, len(self.x)):
             raise InputError(
                 f"allowed is true or false for {trials} trials and {len(self.x)} points, [{trials}, {len(self.x)}]; "
                 f"got {list(mask.shape)} of {mask.dtype}"
             )
-        self.allowed = mask.to(rng.device)
+        self.allowed = torch.as_tensor(mask, device=rng.device)
 
     def like(self, x: Any) -> Tensor:
         """Other inputs [n, ...] of the same shape as the pool's.

@@ -21,7 +21,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from explore.errors import InputError, one_of, shown
+from explore.errors import InputError, describe, one_of, shown
 
 KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset"}
 
@@ -60,6 +60,8 @@ def find(kind: str, name: str) -> Any:
     Raises:
         InputError: for an unknown name; the message lists the known ones.
     """
+    if not isinstance(name, str):
+        raise InputError(f"a {KINDS[kind]} is named by a text; got {shown(name)}")
     modules = _modules(kind, name)
     if ":" in name:
         return load(name, KINDS[kind])
@@ -96,6 +98,10 @@ def presets(cls: type) -> dict[str, dict[str, Any]]:
 
 def preset(cls: type, name: str | None) -> dict[str, Any]:
     """The settings of one of the `presets`; None: the first one."""
+    return _preset(cls, name)
+
+
+def _preset(cls: type, name: str | None) -> dict[str, Any]:
     found = presets(cls)
     if name is None:
         return dict(next(iter(found.values())))
@@ -104,8 +110,11 @@ def preset(cls: type, name: str | None) -> dict[str, Any]:
     return dict(found[name])
 
 
-def posterior(name: str, net: Any, likelihood: Any, preset_name: str | None = None, **settings: Any) -> Any:
+def posterior(name: str, net: Any, likelihood: Any, preset: str | None = None, **settings: Any) -> Any:
     """A posterior by name: the settings of a preset (None: its first one), then those given.
+
+    Raises:
+        InputError: for an unknown name, preset or setting, or a value that is not allowed.
 
     Example:
         >>> from explore.likelihoods import Gaussian
@@ -114,7 +123,11 @@ def posterior(name: str, net: Any, likelihood: Any, preset_name: str | None = No
         0.02
     """
     cls = find("posteriors", name)
-    return cls(net=net, likelihood=likelihood, **(preset(cls, preset_name) | settings))
+    if dataclasses.is_dataclass(cls):
+        allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"}
+        if unknown := sorted(settings.keys() - allowed):
+            raise one_of("setting", unknown[0], allowed)
+    return cls(net=net, likelihood=likelihood, **(_preset(cls, preset) | settings))
 
 
 def parse(cls: type, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -134,7 +147,7 @@ def parse(cls: type, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> 
         try:
             settings[key] = _value(allowed[key], text)
         except ValueError:
-            raise InputError(f"{key}={shown(text)} is not valid; allowed: {_describe(allowed[key])}") from None
+            raise InputError(f"{key}={shown(text)} is not valid; allowed: {describe(allowed[key])}") from None
     return settings
 
 
@@ -176,16 +189,3 @@ def _value(hint: Any, text: str) -> Any:
             raise ValueError
         return text.lower() == "true"
     return hint(text)
-
-
-def _describe(hint: Any) -> str:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(_describe(a) for a in arguments)
-    if origin is typing.Literal:
-        return " | ".join(map(str, arguments))
-    if origin is tuple:
-        return f"a comma-separated list of {_describe(arguments[0])}"
-    return {int: "a whole number", float: "a number", bool: "true | false", type(None): "none"}.get(
-        hint, getattr(hint, "__name__", str(hint))
-    )

@@ -41,16 +41,16 @@ class Rng:
         arms: int = 1,
         _key: tuple[int, ...] = (),
     ):
-        if not 0 <= seed < 2**63:
+        if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**63):
             raise InputError(f"the seed is {shown(seed)}; it must be a whole number from 0 to {2**63 - 1}")
         self.seed, self.device, self.dtype, self.arms, self._key = (
-            seed,
+            int(seed),
             torch.device(device),
             dtype,
             arms,
             _key,
         )
-        state = np.random.SeedSequence(seed, spawn_key=_key).generate_state(1, np.uint64)[0]
+        state = np.random.SeedSequence(self.seed, spawn_key=_key).generate_state(1, np.uint64)[0]
         self.generator = torch.Generator(self.device).manual_seed(int(state) >> 1)
 
     def stream(self, name: str, *index: int) -> Rng:

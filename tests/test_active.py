@@ -504,3 +504,21 @@ def test_test_points_and_their_labels_are_checked():
     for labels in (Y[:-1], np.hstack([Y, Y]), 3.0):
         with pytest.raises(InputError, match="the labels of all 30 points, 1 each"):
             own.evaluate(test, labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extreme_units_are_no_answer_of_nan(dtype):
+    """They are scaled away, or refused; and so are points far from the labelled ones."""
+    for factor in (1e155, 1e300, 1e-160):
+        for wrong in ({"x": X * [1, factor]}, {"y": Y * factor}):
+            with pytest.raises(InputError, match="column [12] goes from .* give it other units"):
+                learner(dtype=dtype, **wrong).predict(X[:3])
+    for factor in (1e100, 1e-100):
+        plain, scaled = learner(dtype=dtype), learner(x=X * factor, y=Y * factor, dtype=dtype)
+        torch.testing.assert_close(scaled.predict(X[:3] * factor).mean / factor, plain.predict(X[:3]).mean.double())
+    far = X.copy()
+    far[0] = 1e300
+    with pytest.raises(InputError, match="too far from the others to be standardised in torch.float32"):
+        learner(x=far).ask(1)
+    with pytest.raises(InputError, match="too far from the others"):
+        learner(x=X * 1e60, standardise="none").ask(1)

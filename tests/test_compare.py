@@ -9,6 +9,8 @@ import torch
 
 from explore import compare, registry, toys
 from explore.data.base import Dataset
+from explore.data.splits import uci_splits
+from explore.errors import InputError
 from explore.likelihoods import Categorical, Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
@@ -158,3 +160,19 @@ def test_toys_are_learnt(monkeypatch):
     right = (c.probability[cell[:, 1], cell[:, 0]] > 0.5) == (c.data_y > 0.5)
     assert right.float().mean() > 0.9
     assert math.isclose(float(c.axis[0]), -3) and c.probability.shape == (61, 61)
+
+
+@pytest.mark.parametrize("factor", [1e160, 1e30, 1e-30])
+def test_targets_in_extreme_units_are_refused(factor):
+    data = dataset()
+    with pytest.raises(InputError, match="other units|give units in which it is near 1"):
+        compare.split(data._replace(y=data.y * factor), 2, Rng(0))
+
+
+def test_a_test_example_beyond_single_precision_is_refused():
+    data = dataset()
+    _, test = uci_splits(len(data.x), 1)[0]
+    x = data.x.copy()
+    x[test[0], 0] = 1e60
+    with pytest.raises(InputError, match="too far from the others to be standardised in torch.float32"):
+        compare.split(data._replace(x=x), 1, Rng(0))

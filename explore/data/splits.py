@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from explore.errors import InputError
+from explore.errors import UNITS, InputError, extreme
 
 
 def uci_splits(n: int, k: int = 20, fraction: float = 0.9) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -62,15 +62,21 @@ class Standardiser(NamedTuple):
         """The scale of the examples; a constant column keeps scale 1, so that it becomes 0.
 
         Raises:
-            InputError: when there is no example.
+            InputError: when there is no example, or a column whose squares double precision cannot hold.
         """
         if x.shape[-2] == 0:
             raise InputError("no example to take the mean of; at least 1 is needed")
         lowest = x.min(-2, keepdims=True)
         # Compared, not std == 0: rounding gives a constant column a deviation of about 1e-17.
         constant = lowest == x.max(-2, keepdims=True)
-        mean = np.where(constant, lowest, x.mean(-2, keepdims=True))
-        return Standardiser(mean, np.where(constant, 1.0, x.std(-2, keepdims=True)))
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            mean = np.where(constant, lowest, x.mean(-2, keepdims=True))
+            scale = np.where(constant, 1.0, x.std(-2, keepdims=True))
+        failed = ~constant & ~((scale > UNITS[0]) & (scale < UNITS[1]))
+        if failed.any():
+            column = int(failed.reshape(-1, x.shape[-1]).any(0).argmax())
+            raise extreme(column, x[..., column].min(), x[..., column].max())
+        return Standardiser(mean, scale)
 
     def apply(self, x: Float64[np.ndarray, "*R N D"]) -> Float64[np.ndarray, "*R N D"]:
         """From units to standard scores."""

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore import tree
-from explore.errors import check_fields
+from explore.errors import InputError, check_fields, shown
 from explore.likelihoods import Likelihood, Noise, Phi
 from explore.nets import Layer, Net, count_samples
 from explore.posteriors.norms import NormPolicy, NormState, advance_norms, expand_norms, start_norms
@@ -67,6 +67,13 @@ class Predictive(ABC):
         return False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.net, Net):
+            raise InputError(f"net is a {type(self.net).__name__}; it must be a Net, which Net(module) makes")
+        if isinstance(self.likelihood, type) or not hasattr(self.likelihood, "log_prob"):
+            raise InputError(
+                f"likelihood is {shown(self.likelihood)}; it must be made by Gaussian, Categorical, Bernoulli "
+                "or a class with their methods"
+            )
         ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}
         check_fields(self, ranges)
 

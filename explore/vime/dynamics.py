@@ -73,6 +73,8 @@ class Settings:
             InputError: for a given posterior whose net has other sizes.
         """
         if not isinstance(self.posterior, str):
+            if not hasattr(self.posterior, "likelihood"):
+                raise InputError(f"posterior is a {type(self.posterior).__name__}; it must be a name or a posterior")
             _check_sizes(self.posterior.net, inputs, outputs)
             return self.posterior
         net = Net(mlp(inputs, self.hidden, outputs))

@@ -98,3 +98,11 @@ def test_a_constant_column_becomes_zero():
 def test_standardiser_needs_an_example():
     with pytest.raises(ValueError, match="at least 1"):
         Standardiser.fit(np.empty((0, 2)))
+
+
+@pytest.mark.parametrize("factor", [1e155, 1e300, 1e-170, 1e-300])
+@pytest.mark.parametrize("shape", [(7, 2), (3, 7, 2)])
+def test_extreme_units_are_refused(factor, shape):
+    x = np.random.default_rng(0).normal(size=shape) * [1, factor]
+    with pytest.raises(ValueError, match="column 2 goes from .* give it other units"):
+        Standardiser.fit(x)

@@ -1,0 +1,95 @@
+"""What a user without a type checker gives in the wrong place is answered by a sentence.
+
+In a process of its own: in this one jaxtyping would check the types first.
+"""
+
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+SCRIPT = """
+import json
+import gymnasium as gym
+import numpy as np
+import torch
+import explore
+from explore import ActiveLearner, Gaussian, Net, mlp
+from explore.vime import VIME
+
+x, net = np.zeros((9, 3)), Net(mlp(3, [4], 1))
+
+def build(name="bbb", net=net, likelihood=Gaussian(), *preset, **settings):
+    return explore.posterior(name, net, likelihood, *preset, **settings)
+
+found = {}
+for text in json.loads(%r):
+    try:
+        found[text] = ["nothing", str(eval(text))]
+    except Exception as error:
+        found[text] = [type(error).__name__, str(error)]
+print(json.dumps(found))
+"""
+CASES = {
+    "build(lrr=1)": "unknown setting 'lrr'; allowed: batch_norm, ",
+    "build(lr='a')": "lr is 'a'; it must be a number",
+    "build(lr=True)": "lr is True; it must be a number",
+    "build(lr=None)": "lr is None; it must be a number",
+    "build(lr=[0.1])": "lr is [0.1]; it must be a number",
+    "build(epochs=1.5)": "epochs is 1.5; it must be a whole number",
+    "build(epochs='9')": "epochs is '9'; it must be a whole number",
+    "build(batch_norm=3)": "unknown batch_norm '3'; allowed: adam, frozen",
+    "build('noisy-kfac', weight_noise=1)": "weight_noise is 1; it must be true | false",
+    "build(preset='big')": "unknown preset 'big'; allowed: ",
+    "build(preset=3)": "unknown preset",
+    "build(3)": "a posterior is named by a text; got 3",
+    "build(net=mlp(3, [4], 1))": "net is a Sequential; it must be a Net",
+    "build(net='mlp')": "net is a str; it must be a Net",
+    "build(net=Net)": "net is a type; it must be a Net",
+    "build(likelihood='gaussian')": "likelihood is 'gaussian'; it must be made by Gaussian, Categorical, Bernoulli",
+    "build(likelihood=Gaussian)": "it must be made by Gaussian, Categorical, Bernoulli",
+    "build(likelihood=None)": "likelihood is None",
+    "Gaussian(noise_std='a')": "likelihood.noise_std is 'a'; it must be a number in (0, inf)",
+    "Net('mlp')": "Net takes a torch.nn.Module; got a str",
+    "Net(net)": "Net takes a torch.nn.Module; got a Net",
+    "ActiveLearner('bbb', x)": "the posterior is a str; explore.posterior(name, ...) makes one",
+    "ActiveLearner(net, x)": "the posterior is a Net",
+    "ActiveLearner(build, x)": "the posterior is a function",
+    "ActiveLearner(build(), x, 'max-variance')": "acquisitions is 'max-variance'; it must be a list",
+    "ActiveLearner(build(), x, lambda view, k: None)": "it must be a list of at least one rule",
+    "ActiveLearner(build(), x, [])": "acquisitions is []; it must be a list of at least one rule",
+    "ActiveLearner(build(), x, [3])": "an acquisition is 3; it must be a name, or a function",
+    "ActiveLearner(build(), x, ['variance'])": "unknown acquisition 'variance'",
+    "ActiveLearner(build(), x, trials=1.5)": "trials is 1.5; it must be a whole number of at least 1",
+    "ActiveLearner(build(), x, trials=0)": "trials is 0",
+    "ActiveLearner(build(), x, samples='many')": "samples is 'many'",
+    "ActiveLearner(build(), x, seed=-1)": "the seed is -1; it must be a whole number from 0 to",
+    "ActiveLearner(build(), x, seed=1.5)": "the seed is 1.5",
+    "ActiveLearner(build(), x, seed='7')": "the seed is '7'",
+    "ActiveLearner(build(), 'x')": "inputs must be numbers",
+    "ActiveLearner(build(), [[1, 2], [3]])": "inputs must be numbers",
+    "ActiveLearner(build(), None)": "inputs must be numbers",
+    "ActiveLearner(build(), x, allowed='all')": "allowed is true or false for 1 trials and 9 points",
+    "VIME(gym.make('CartPole-v1'), posterior=net)": "posterior is a Net; it must be a name or a posterior",
+    "VIME(gym.make('CartPole-v1'), eta='a')": "eta is 'a'; it must be a number",
+    "VIME(gym.make('CartPole-v1'), hidden=32)": "hidden is 32; it must be a comma-separated list of a whole number",
+}
+
+
+@cache
+def answers() -> dict[str, list[str]]:
+    import json
+
+    script = SCRIPT % json.dumps(list(CASES))
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_wrong_types_are_answered_by_a_sentence(text):
+    kind, message = answers()[text]
+    assert kind == "InputError" and CASES[text] in message, (kind, message)
+    assert "\n" not in message

@@ -233,7 +233,7 @@ def test_an_ensemble_disagrees():
     [
         ({"eta": -1.0}, r"eta is -1.0; it must be in \[0, inf\)"),
         ({"n_eff": 0}, r"n_eff is 0; it must be in \(0, inf\)"),
-        ({"updates": 0}, r"updates is 0; it must be in \[1, inf\)"),
+        ({"updates": 0}, r"updates is 0; it must be in \[1, 1e7\]"),
         ({"colour": 1}, "unknown setting 'colour'; allowed: .*eta"),
         ({"posterior": "noisy"}, "unknown posterior 'noisy'"),
     ],
@@ -263,7 +263,7 @@ def test_wrong_words_too():
         "n_eff is 'all'; it must be a positive number or 'replay'",
         "unknown target 'last'; allowed: difference, next",
         "capacity is 9; it must be at least minimum, 500",
-        "hidden is (4, 0); every layer must have at least one unit",
+        "hidden is (4, 0); every layer must have at least one unit, and at most 100000",
         "map is one net, of which nothing is uncertain; choose another posterior for the bonus",
         "hmc takes all data at once, and a dynamics model learns from parts; choose another one",
     ]

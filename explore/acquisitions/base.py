@@ -141,8 +141,8 @@ def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R P"], k: int) -
         raise InputError(
             f"the acquisition {name_of(rule)} must answer with indices (int64) and scores, [{len(mask)}, {k}] each"
         )
-    for r, row in enumerate(indices.tolist()):
-        if len(set(row)) < k or not all(0 <= i < mask.shape[1] and bool(mask[r, i]) for i in row):
+    for row, free in zip(indices.tolist(), mask.cpu().numpy(), strict=True):
+        if len(set(row)) < k or not all(0 <= i < len(free) and free[i] for i in row):
             raise InputError(
                 f"the acquisition {name_of(rule)} chose the points {row}; "
                 f"it must choose {k} different ones that may be chosen"

@@ -26,10 +26,12 @@ def run(options: Mapping[str, Any]) -> None:
     settings = old.config["settings"] if old else resolve(options)
     if "overlay" in settings:
         raise InputError(f"{options['resume']} lays finished runs over each other; there is nothing to continue")
-    comparison = Comparison(settings, device)
+    with start.reading(old.folder if old else None):
+        comparison = Comparison(settings, device)
+        if old:
+            comparison.load_state_dict(old.state)
     notes = [comparison.dataset.note] if comparison.dataset.note else []
     if old:
-        comparison.load_state_dict(old.state)
         notes.append(f"{old.folder}: {_done(comparison)} are done.")
         if comparison.current:
             start.resumed(old, now)

@@ -34,7 +34,7 @@ from explore import registry
 from explore.cli import problem
 from explore.cli.problem import Settings
 from explore.cli.rl_finite import Finite
-from explore.errors import InputError, check_range, shown
+from explore.errors import InputError, check_range, one_of, shown
 from explore.vime.dynamics import Settings as Dynamics
 from explore.vime.reward import Bonus, IntrinsicReward
 from explore.vime.sb3 import BatchedVecEnv, VIMEReplayBuffer
@@ -92,11 +92,7 @@ def _environment_argument(text: str) -> tuple[str, Any]:
 def _algorithm_settings(options: Mapping[str, Any], copies: int) -> Settings:
     """Arguments of the algorithm's constructor that can be written as text, and of its policy."""
     cls = ALGORITHMS[options["algo"]]
-    known = {
-        name: (hint, parameter.default)
-        for name, parameter in inspect.signature(cls).parameters.items()
-        if name not in HIDDEN and not name.startswith("_") and (hint := _writable(parameter.annotation)) is not None
-    }
+    known = _arguments(cls)
     allowed = {name: hint for name, (hint, _) in known.items()} | POLICY
     if issubclass(cls, OnPolicyAlgorithm):
         allowed |= VALUE_INIT
@@ -111,6 +107,15 @@ def _algorithm_settings(options: Mapping[str, Any], copies: int) -> Settings:
     if options["algo"] == "sac":  # more room than there are steps would only cost memory
         found["buffer_size"] = min(found["buffer_size"], options["timesteps"])
     return found | given
+
+
+def _arguments(cls: type[BaseAlgorithm]) -> dict[str, tuple[Any, Any]]:
+    """Type and default of the arguments of an algorithm that can be written as text."""
+    return {
+        name: (hint, parameter.default)
+        for name, parameter in inspect.signature(cls).parameters.items()
+        if name not in HIDDEN and not name.startswith("_") and (hint := _writable(parameter.annotation)) is not None
+    }
 
 
 def _paper(batch: int, copies: int) -> Settings:
@@ -248,6 +253,8 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
     own = dict(settings["algo_settings"])
     policy: dict[str, Any] = {name: own.pop(name) for name in POLICY if name in own}
     value_init = own.pop("value_init", "orthogonal")
+    if unknown := own.keys() - (allowed := _arguments(ALGORITHMS[settings["algo"]])).keys():
+        raise one_of(f"setting of {settings['algo']}", min(unknown), allowed)
     if "activation" in policy:
         policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
     if settings["algo"] == "sac" and settings["vime"]:

@@ -13,7 +13,7 @@ of its files.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,18 @@ class Position:
     best: int | None = None  # steps at which the policy was best in an evaluation
     best_return: float | None = None
     digests: dict[str, str] = field(default_factory=dict)  # of the files of the last checkpoint's model
+
+    @classmethod
+    def load(cls, saved: Mapping[str, Any]) -> Position:
+        """From a `state`.
+
+        Raises:
+            TypeError: when it is none.
+        """
+        found = cls(**saved)
+        if not all(type(n) is int and n >= 0 for n in (found.done, found.iteration, found.timesteps)):
+            raise TypeError("a position in a run is counted in whole numbers")
+        return found
 
     def state(self) -> dict[str, Any]:
         """As plain values."""

@@ -29,9 +29,10 @@ def run(options: Mapping[str, Any]) -> None:
     silent = options["quiet"] or options["as_json"]
     old, device, now = start.start(options, "rl")
     settings = old.config["settings"] if old else rl_problem.resolve(options)
-    position = Position(**old.state) if old else Position()
-    # Before there is a folder: wrong settings leave none.
-    training = _training(settings, position, device, old.folder if old else None)
+    with start.reading(old.folder if old else None):
+        position = Position.load(old.state) if old else Position()
+        # Before there is a folder: wrong settings leave none.
+        training = _training(settings, position, device, old.folder if old else None)
     if old:
         notes = [f"{old.folder}: done are {_where(settings, position)}."]
         if training:
@@ -68,7 +69,7 @@ def run(options: Mapping[str, Any]) -> None:
 
 def _training(settings: Settings, position: Position, device: str, folder: Path | None) -> Training | None:
     """The seed that is to be trained, from its checkpoint in the run folder if it has one; None: all are done."""
-    if position.done == settings["seeds"]:
+    if position.done >= settings["seeds"]:
         return None
     saved = None
     if folder and position.timesteps:
@@ -84,7 +85,7 @@ def _training(settings: Settings, position: Position, device: str, folder: Path 
 
 
 def _where(settings: Settings, position: Position) -> str:
-    if position.done == settings["seeds"]:
+    if position.done >= settings["seeds"]:
         return "all seeds"
     seed = settings["seed"] + position.done
     return f"{position.timesteps} of {settings['timesteps']} steps of seed {seed}"

@@ -25,12 +25,14 @@ def run(options: Mapping[str, Any]) -> None:
     silent = options["quiet"] or options["as_json"]
     old, device, now = start.start(options, "active")
     settings = old.config["settings"] if old else resolve(options)
-    experiment = Experiment(settings, device)
     seconds = 0.0
+    with start.reading(old.folder if old else None):
+        experiment = Experiment(settings, device)
+        if old:
+            experiment.load_state_dict(old.state["experiment"])
+            seconds = float(old.state["seconds"])
     notes = [experiment.dataset.note] if experiment.dataset.note else []
     if old:
-        experiment.load_state_dict(old.state["experiment"])
-        seconds = old.state["seconds"]
         notes.append(f"{old.folder}: {experiment.rounds} of {settings['rounds']} rounds are done.")
         if experiment.rounds < settings["rounds"]:
             start.resumed(old, now)

@@ -45,6 +45,22 @@ def start(options: Mapping[str, Any], command: str) -> Start:
     return Start(old, device, now)
 
 
+@contextmanager
+def reading(folder: Path | None) -> Iterator[None]:
+    """Blame a run folder, if there is one, for whatever its settings and its checkpoint make of their readers.
+
+    Raises:
+        InputError: with the reason.
+    """
+    try:
+        yield
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+        if folder is None or isinstance(error, InputError):
+            raise
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
+        raise InputError(f"{folder} is damaged: its settings and its checkpoint make no run ({reason})") from error
+
+
 def resumed(run: Run, now: Mapping[str, Any]) -> None:
     """Record that a run goes on, and warn where that may change its numbers."""
     for change in differences(run.config["sessions"][-1], now):

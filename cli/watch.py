@@ -15,7 +15,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from explore import files
-from explore.cli import rl_model, rl_problem, trust
+from explore.cli import rl_model, rl_problem, start, trust
 from explore.cli import rl_recording as recording
 from explore.cli.problem import Settings
 from explore.cli.rl_training import reading
@@ -34,10 +34,14 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
     folder = Path(options["watch"])
     settings = _settings(folder)
     trust.check(folder, settings, options["trust"])
-    seed = options["seed"] if chosen else settings["seed"]
-    policy = _policy(folder, settings, seed)
-    env = rl_problem.environment(settings, render_mode="rgb_array")
-    frames, total = _episode(settings, policy, env, seed)
+    with start.reading(folder):
+        seed = options["seed"] if chosen else settings["seed"]
+        policy = _policy(folder, settings, seed)
+        env = rl_problem.environment(settings, render_mode="rgb_array")
+        model = _model(settings, env, rl_problem.derived(seed, 0))
+    with reading(policy / "model.pt", "model") as saved:
+        rl_model.load_policy(model, saved)
+    frames, total = _episode(model, env, rl_problem.derived(seed, 0, 2))
     path = folder / f"{recording.series(settings, seed - settings['seed'])}.gif"
     milliseconds = round(1000 / env.metadata.get("render_fps", 30))
     with files.replacing(path) as draft:
@@ -74,13 +78,10 @@ def _policy(folder: Path, settings: Settings, seed: int) -> Path:
     raise InputError(f"{folder} has no policy of seed {seed} yet; let it train longer")
 
 
-def _episode(settings: Settings, policy: Path, env: Any, seed: int) -> tuple[list[Image.Image], float]:
+def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Image], float]:
     """Pictures of an episode without noise, and its return."""
-    model = _model(settings, env, rl_problem.derived(seed, 0))
-    with reading(policy / "model.pt", "model") as saved:
-        rl_model.load_policy(model, saved)
     scale = model.get_vec_normalize_env()
-    observation, _ = env.reset(seed=rl_problem.derived(seed, 0, 2))
+    observation, _ = env.reset(seed=seed)
     frames, total, ended = [_picture(env)], 0.0, False
     while not ended and len(frames) <= STEPS:
         seen = scale.normalize_obs(observation) if scale else observation

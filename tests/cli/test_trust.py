@@ -153,7 +153,7 @@ def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):
 
 def test_how_to_continue_names_the_modules(explore, monkeypatch):
     Path("worlds.py").write_text("import explore.envs\n")
-    monkeypatch.setattr(rl_problem, "batch", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(rl_recording, "begin", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = explore("rl", "--env", "worlds:explore/Chain-v0", "--timesteps", 64, "--posterior", "none", "--name", "x")
     assert result.exit_code == 130
     assert "Continue: explore rl --resume runs/rl-x --trust worlds\n" in result.stderr
@@ -295,3 +295,39 @@ def test_a_malicious_checkpoint(explore, command):
         result = explore(command, "--resume", RUN)
         assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
         assert re.fullmatch(f"Error: {RUN}/checkpoint.pt is .*\n", result.stderr), result.stderr
+
+
+TAMPERED = [
+    ("active", {"trials": "x"}, {}),
+    ("active", {"hidden": None}, {}),
+    ("active", {"posterior_settings": {"no": 1}}, {}),
+    ("active", {"likelihood": "x"}, {}),
+    ("active", {}, {}),
+    ("active", {}, {"experiment": {"learner": {"x": 1}, "history": {}}, "seconds": 0.0}),
+    ("compare", {"posteriors": []}, {}),
+    ("compare", {"splits": {}}, {}),
+    ("compare", {}, {}),
+    ("rl", {"env": 5}, {}),
+    ("rl", {"env_kwargs": 5}, {}),
+    ("rl", {"n_envs": "many"}, {}),
+    ("rl", {"algo": "dqn"}, {}),
+    ("rl", {"algo_settings": {"n_steps": 8, "tensorboard_log": "elsewhere"}}, {}),
+    ("rl", {"algo_settings": {"n_steps": 8, "batch_size": 80, "net_arch": "x"}}, {}),
+    ("rl", {"vec_normalize": True, "env": "FrozenLake-v1"}, {}),
+    ("rl", {"vime": {"seed": 1}}, {}),
+    ("rl", {"seed": "x"}, {}),
+    ("rl", {}, {"done": "x"}),
+    ("rl", {}, {"timesteps": "../../outside"}),
+    ("rl", {}, {"timesteps": -1}),
+    ("rl", {}, {"where": 1}),
+]
+
+
+@pytest.mark.parametrize(("command", "changes", "state"), TAMPERED)
+def test_settings_and_checkpoints_that_make_no_run(explore, command, changes, state):
+    record.Run.create(RUN, settings(command) | changes, state, {"device": "cpu", "threads": 1}).close()
+    for attempt in attempts(command):
+        result = explore(*attempt)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert re.fullmatch(r"Error: .*\n", result.stderr), result.stderr
+    assert not Path("elsewhere").exists()

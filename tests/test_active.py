@@ -341,7 +341,12 @@ def test_several_outputs():
     y = np.column_stack([Y, -Y[:, 0] * 1000])
     own = learner(y=y, model=posterior(outputs=2))
     assert all(e.metrics["log_likelihood"].isfinite().all() for e in rounds(own, 2, y))
-    assert own.predict(X[:3]).mean.shape == (4, 3, 2)
+    found = own.evaluate(np.tile(TEST, (2, 1)), y)
+    for r in range(4):
+        points = TEST[r % 2]
+        error = own.predict(X[points]).mean[r].numpy() - y[points]
+        np.testing.assert_allclose(found["rmse"][r], np.sqrt((error**2).mean()), rtol=1e-5)
+    assert (own.fitted.y_scale[..., 1] / own.fitted.y_scale[..., 0] - 1000).abs().max() < 0.1
 
 
 @pytest.mark.parametrize(("likelihood", "outputs"), [(Categorical(), 3), (Bernoulli(), 1)])

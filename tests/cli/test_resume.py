@@ -155,9 +155,10 @@ def test_a_finished_run_shows_its_result_again(active, explore):
 
 def test_a_figure_that_is_missing_is_drawn(active, explore):
     active("--name", "x")
+    whole = (RUN / "learning_curve.png").read_bytes()
     (RUN / "learning_curve.png").unlink()
     explore("active", "--resume", RUN)
-    assert (RUN / "learning_curve.png").exists()
+    assert (RUN / "learning_curve.png").read_bytes() == whole
 
 
 def test_resume_refuses_what_would_change_the_protocol(active, explore):

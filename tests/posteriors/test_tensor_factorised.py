@@ -69,6 +69,9 @@ def test_as_many_parameters_as_whvi(width):
     assert counts[0] == pytest.approx(counts[1], rel=0.25)
     square = Kronecker(256, 256, False)
     assert square.terms == 1 and 2 * sum(i * o for i, o in square.coordinates) == 4 * 256
+    # WHVI has 16 blocks here: 64 numbers in S1, 64 in S2 and 8 of g; a term has 2 (2 x 8 + 2 x 8).
+    wide = Kronecker(4, 64, False)
+    assert wide.terms == round(136 / 64) == 2 and wide.coordinates == ((4, 8), (4, 8))
 
 
 def test_starts_at_glorots_variance():

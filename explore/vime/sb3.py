@@ -110,7 +110,7 @@ class VIMEVecEnv(VecEnvWrapper):
 
 
 class VIMECallback(BaseCallback):
-    """VIME for on-policy algorithms, in the order and with the divisor of the paper.
+    """VIME for on-policy algorithms, in the order of the paper.
 
     When a rollout is complete, its transitions are scored by the model of the rollouts before, the bonus is added to
     the rewards of the rollout buffer, returns and advantages are computed anew, and the model learns.

@@ -458,6 +458,7 @@ def test_mixed_setting_where_the_last_layer_is_a_convolution():
     assert posterior.net.output(posterior.sample(state, 3, rng(2)), IMAGES.x).isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore::explore.acquisitions.base.RedundancyWarning")
 def test_predictions_where_no_layer_is_a_matrix():
     x = rng(1).normal(40, 3).numpy()
     posterior = dataclasses.replace(build(mlp(3, [4], 2), last_layer="whvi"), epochs=3)

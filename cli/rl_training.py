@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,9 +89,7 @@ class Training:
     def save_policy(self, folder: Path) -> None:
         """All that acting needs, and the same once more for stable-baselines3."""
         files.save(folder / "model.pt", "model", FORMAT, rl_model.state_dict(self.model))
-        exported = io.BytesIO()  # torch's writer hides what the system says of a full disk
-        self.model.save(exported)
-        (folder / "model.zip").write_bytes(exported.getvalue())
+        self.model.save(folder / "model.zip")
         normalise = self.model.get_vec_normalize_env()
         if normalise is not None:
             normalise.save(str(folder / "vecnormalize.pkl"))

@@ -87,7 +87,7 @@ def test_a_full_disk(explore, monkeypatch, command, where, what, calls):
 
 @pytest.mark.parametrize("limit", [1_000, 10_000, 20_000, 40_000])
 def test_files_that_cannot_be_written_whole(explore, limit):
-    """Each of them is too large at one of the limits, a real one of the system: torch's writer would hide it."""
+    """The limit is a real one of the system, which a writer of torch would hide."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:

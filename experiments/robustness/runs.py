@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -187,9 +187,12 @@ def append(path: Path, row: dict[str, Any]) -> None:
         writer.writerow(row)
 
 
-def done(path: Path) -> int:
-    """How many lines there are."""
-    return len(pd.read_csv(path)) if path.exists() else 0
+def done(path: Path, command: str | None = None) -> set[int]:
+    """The numbers of the lines that are there, of a command or of all."""
+    if not path.exists():
+        return set()
+    found = pd.read_csv(path)
+    return set(found[found.command == command].number if command else found.number)
 
 
 @click.group()
@@ -213,7 +216,7 @@ def flips(number: int, seed: int, out: Path) -> None:
             whole = Path(shutil.copytree(base, Path(place, f"whole {name}")))
             command = name.split()[0]
             expected[name] = result(resume(command, whole), whole / RUN.format(command=command))
-        for i in range(done(path), number):
+        for i in sorted(set(range(number)) - done(path)):
             name, file = kinds[i % len(kinds)]
             command = name.split()[0]
             here = Path(shutil.copytree(bases[name], Path(place, "damaged")))
@@ -239,15 +242,14 @@ def kills(number: str, seed: int, out: Path) -> None:
     path = out / "kills.csv"
     for text in number.split(","):
         name, _, count = text.partition("=")
-        had = done(path) and int((pd.read_csv(path).command == name).sum())
-        with tempfile.TemporaryDirectory() as place:
-            if had < int(count):
-                kill(name, range(had, int(count)), seed, Path(place), path)
+        if left := sorted(set(range(int(count))) - done(path, name)):
+            with tempfile.TemporaryDirectory() as place:
+                kill(name, left, seed, Path(place), path)
     found = pd.read_csv(path)
     click.echo(pd.crosstab([found.command, found.signal], found.outcome, margins=True).to_string())
 
 
-def kill(name: str, which: range, seed: int, place: Path, path: Path) -> None:
+def kill(name: str, which: Sequence[int], seed: int, place: Path, path: Path) -> None:
     """Kill runs of a command; those that end before the signal comes do not count."""
     command = name.split()[0]
     arguments, run = [*COMMANDS[name].split(), "--name", "x", "--threads", "1", "--json"], RUN.format(command=command)
@@ -257,7 +259,7 @@ def kill(name: str, which: range, seed: int, place: Path, path: Path) -> None:
     ended = Child(arguments, whole).wait()
     seconds = time.monotonic() - begin
     expected = result(ended, whole / run)
-    rng = np.random.default_rng([seed, len(name), which.start])
+    rng = np.random.default_rng([seed, len(name), which[0]])
     for i in which:
         while True:
             here = place / "killed"

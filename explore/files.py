@@ -23,6 +23,7 @@ from explore.errors import InputError
 
 MARK = b"explore sha256 "
 COMMENT = len(MARK) + 64
+DRAFT = ".draft"  # how the names of drafts end
 END = b"PK\x05\x06"  # of a zip archive: 22 bytes, of which the last two are the length of the comment
 
 
@@ -115,7 +116,7 @@ def replacing(path: Path) -> Iterator[Path]:
     on them. A folder takes the place of none, or of an empty one.
     """
     prefix = f".{path.name[:100]}."
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=prefix, ignore_cleanup_errors=True) as own:
+    with tempfile.TemporaryDirectory(DRAFT, prefix, path.parent, ignore_cleanup_errors=True) as own:
         draft = Path(own, path.name)
         yield draft
         for written in [draft, *draft.rglob("*")]:

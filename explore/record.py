@@ -115,8 +115,9 @@ class Run:
                     os.truncate(folder / name, tables[name].size)
                 else:  # it began after the checkpoint
                     (folder / name).unlink(missing_ok=True)
-            for path in folder.glob(".*/"):  # drafts of a process that was killed; with the lock, there is no other
-                shutil.rmtree(path)
+            # Those of a process that was killed: with the lock, there is no other.
+            for draft in folder.glob(f".*{files.DRAFT}"):
+                shutil.rmtree(draft)
         except OSError as error:
             lock.release()
             raise InputError(f"cannot continue in the run folder {folder}: {error.strerror}") from error

@@ -4,11 +4,13 @@ import csv
 import json
 import math
 import os
+import shutil
 
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from explore import files
 from explore.errors import InputError
 from explore.provenance import session
 from explore.record import Run, plain
@@ -64,6 +66,16 @@ def test_a_replaced_checkpoint_is_the_old_or_the_new_one(run, monkeypatch):
     assert Run.open(run.folder).state == {"n": 1}
     run.checkpoint({"n": 2}, step=2)
     assert Run.open(run.folder).state == {"n": 2}
+
+
+def test_drafts_of_a_killed_process_go_and_other_hidden_folders_stay(run):
+    with pytest.raises(KeyboardInterrupt), files.replacing(run.folder / "checkpoint.pt") as draft:
+        shutil.copytree(draft.parent, run.folder / f".killed{draft.parent.name}")
+        raise KeyboardInterrupt
+    (run.folder / ".git").mkdir()
+    run.close()
+    Run.open(run.folder)
+    assert [path.name for path in run.folder.glob(".*/")] == [".git"]
 
 
 def test_scalars_go_to_lines_and_events(run):

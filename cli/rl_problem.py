@@ -99,7 +99,7 @@ def _algorithm_settings(options: Mapping[str, Any], copies: int) -> Settings:
     given = _parse(allowed, problem.parameters(options["algo_parameters"], "--algo-param"))
     for name, value in given.items():
         for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, int | float):
+            if type(number) in (int, float):  # not bool
                 check_range(f"--algo-param {name}", number, RANGES.get(name, "[-1e10, 1e10]"))
     found = {name: default for name, (_, default) in known.items()}
     if options["algo"] == "trpo":

@@ -41,6 +41,20 @@ class Finite(VecEnvWrapper):
         return observations, rewards, dones, infos
 
     def _check(self, values: Any, what: str) -> None:
-        for value in values.values() if isinstance(values, dict) else [values]:
-            if not np.isfinite(value).all():
-                raise InputError(f"{self._name} gave {what} that is not finite, which no policy can learn from")
+        check_finite(values, what, self._name)
+
+
+def check_finite(values: Any, what: str, name: str) -> None:
+    """Refuse an array, or a dictionary of arrays, with a number that is not finite.
+
+    Args:
+        values: what an environment gave.
+        what: it is called in the message.
+        name: of the environment.
+
+    Raises:
+        InputError: naming both.
+    """
+    for value in values.values() if isinstance(values, dict) else [values]:
+        if not np.isfinite(value).all():
+            raise InputError(f"{name} gave {what} that is not finite, which no policy can learn from or act on")

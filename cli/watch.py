@@ -18,6 +18,7 @@ from explore import files
 from explore.cli import rl_model, rl_problem, start, trust
 from explore.cli import rl_recording as recording
 from explore.cli.problem import Settings
+from explore.cli.rl_finite import check_finite
 from explore.cli.rl_training import reading
 from explore.errors import InputError
 from explore.record import plain, read_config
@@ -84,6 +85,7 @@ def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Imag
     observation, _ = env.reset(seed=seed)
     frames, total, ended = [_picture(env)], 0.0, False
     while not ended and len(frames) <= STEPS:
+        check_finite(observation, "an observation", env.spec.id)
         seen = scale.normalize_obs(observation) if scale else observation
         action, _ = model.predict(seen, deterministic=True)
         # Some environments look an action up, which an array cannot be.

@@ -503,10 +503,11 @@ import numpy as np
 
 
 class Broken(gym.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}
     observation_space, action_space = gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2)
 
-    def __init__(self, where, value, space=None):
-        self.where, self.value = where, float(value)
+    def __init__(self, where, value, space=None, render_mode=None):
+        self.where, self.value, self.render_mode = where, float(value), render_mode
         if space:
             self.observation_space = {
                 "Sequence": gym.spaces.Sequence(self.observation_space),
@@ -528,6 +529,9 @@ class Broken(gym.Env):
         place[0] = self.value if broken and self.where in ("observation", "end", "cut") else place[0]
         reward = self.value if broken and self.where == "reward" else 0.0
         return place, reward, broken and self.where == "end", self.time == (7 if self.where == "cut" else 10), {}
+
+    def render(self):
+        return np.zeros((8, 8, 3), np.uint8)
 
 
 gym.register("broken/Broken-v0", Broken)
@@ -551,7 +555,20 @@ def test_a_policy_meets_no_number_that_is_not_finite(explore, broken, where, val
     result = explore("rl", *broken(where, value), "--posterior", "none")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines()[-1] == (
-        f"Error: broken:broken/Broken-v0 gave {what} that is not finite, which no policy can learn from"
+        f"Error: broken:broken/Broken-v0 gave {what} that is not finite, which no policy can learn from or act on"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*is not within the observation space", "ignore:.*contains NaN")
+def test_a_policy_that_is_watched_meets_none_either(train, explore, broken, monkeypatch):
+    train(*broken("observation", 0), "--posterior", "none", "--name", "x")
+    monkeypatch.setattr(
+        sys.modules["broken"].Broken, "step", lambda *_: (np.full(2, np.nan, "f4"), 0.0, False, False, {})
+    )
+    result = explore("rl", "--watch", "runs/rl-x", "--trust", "broken")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1] == (
+        "Error: broken/Broken-v0 gave an observation that is not finite, which no policy can learn from or act on"
     )
 
 

@@ -33,7 +33,7 @@ def information_gain(view: View, k: int) -> Choice:
         mask = mask.scatter(1, chosen[-1].indices, False)
         f = centred(view.draws(chosen[-1].indices)).squeeze(2)  # [R, S, O]
         if precision is None:
-            precision = torch.eye(f.shape[1], dtype=f.dtype, device=f.device).expand(len(f), -1, -1)
+            precision = torch.eye(f.shape[1], dtype=f.dtype, device=f.device)
         precision = precision + tau * (f @ f.mT)
     return Choice(torch.cat([c.indices for c in chosen], 1), torch.cat([c.scores for c in chosen], 1))
 

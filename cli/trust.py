@@ -16,7 +16,7 @@ from explore.errors import InputError, shown
 
 OWN = "explore"
 # Settings whose texts are read as paths and names of columns, whatever they look like.
-TEXTS = {"data", "target", "drop_columns", "overlay"}
+TEXTS = {"data", "target", "id_column", "drop_columns", "overlay"}
 
 
 def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:

@@ -117,7 +117,8 @@ def test_a_trust_that_names_no_module(explore):
 
 
 def test_paths_and_columns_are_no_modules():
-    assert trust.modules({"data": "C:/d.csv", "target": ["price:usd"], "drop_columns": ["a:b"]}) == []
+    texts = {"data": "C:/d.csv", "target": ["price:usd"], "id_column": "sample:id", "drop_columns": ["a:b"]}
+    assert trust.modules(texts) == []
     assert trust.modules({"posterior": "explore.posteriors.bbb:BBB", "env": "explore/Chain-v0"}) == []
     named = {"env": "explorer:X-v0", "vime": {"encoder": "a.b:f", "samples": 1, "noise_std": None}}
     assert trust.modules(named) == ["a.b", "explorer"]

@@ -19,13 +19,13 @@ KINDS = {"datasets" if kind == "data" else kind: kind for kind in registry.KINDS
 def command(kind: str, as_json: bool) -> None:
     """List posteriors, acquisitions, datasets or environments with one line about each."""
     if kind == "envs":
-        from explore.envs import ENVS as found
+        from explore.envs import ENVS as listed
     else:
-        found = registry.names(KINDS[kind])
+        listed = registry.names(KINDS[kind])
     if as_json:
-        click.echo(json.dumps([{"name": n, "description": d} for n, d in found.items()], indent=2))
+        click.echo(json.dumps([{"name": n, "description": d} for n, d in listed.items()], indent=2))
         return
     table = Table("name", "description", box=None, pad_edge=False)
-    for name, description in found.items():
+    for name, description in listed.items():
         table.add_row(name, Text(description))
     Console().print(table)

@@ -1,5 +1,6 @@
 """Options that several commands have, word for word the same. Imports no torch."""
 
+import functools
 import os
 from collections.abc import Callable, Collection
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from explore import registry
 from explore.errors import InputError, shown
 
 
@@ -14,12 +16,21 @@ class Whole(click.IntRange):
     """Whole numbers in a range; long ones are refused without being repeated."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number of a text."""
         if isinstance(value, str) and len(value) > 20:
             self.fail(f"{shown(value)} is not in the range {self._describe_range()}.", param, ctx)
         return super().convert(value, param, ctx)
 
 
+class Names(click.ParamType):
+    """Names of plug-ins or presets with commas between, in which underscores are hyphens."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return ",".join(map(registry.hyphened, value.split(",")))
+
+
+NAMES = Names()
 POSITIVE = Whole(1, 10**9)
 SEED = Whole(0, 2**32 - 1)  # what Gymnasium, NumPy's old generator and stable-baselines3 take too
 # Each option has a default of its own far below: beyond these a machine is out of memory before it has begun.
@@ -35,47 +46,44 @@ def _modules(ctx: click.Context, option: click.Parameter, names: tuple[str, ...]
     return names
 
 
-_DATA = (
-    click.option("--dataset", metavar="NAME", help="A name from `explore list datasets`.  [default: boston]"),
-    click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="A CSV file instead."),
+def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """One decorator of several options, shown in this order."""
+    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+
+
+# Where examples come from.
+data = _together(
+    click.option(
+        "--dataset", type=NAMES, metavar="NAME", help="A name from `explore list datasets`.  [default: boston]"
+    ),
+    click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Your table instead."),
     click.option("--target", multiple=True, metavar="COLUMN", help="Column of FILE to predict; repeatable."),
     click.option("--drop-columns", default="", show_default=False, metavar="A,B", help="Features to leave out."),
     click.option(
         "--task", type=click.Choice(["regression", "classification"]), help="For FILE.  [default: regression]"
     ),
+    click.option("--categorical", metavar="A,B", help="Columns of FILE whose numbers are names."),
+    click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers of FILE.  [default: .]"),
 )
-_SAMPLES = click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions.")
-_SESSION = (
+trust = click.option(
+    "--trust",
+    multiple=True,
+    metavar="MODULE",
+    callback=_modules,
+    help="Let a run folder import this module, which runs it; repeatable.",
+)
+# Where and how to compute, and what to do with the result.
+session = _together(
     click.option("--device", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
     click.option("--threads", type=THREADS, help="Processor threads.  [default: 1]"),
     click.option("--out", default="runs", type=click.Path(file_okay=False), help="Folder of the run folders."),
     click.option("--name", help="The run's name.  [default: made of the settings]"),
     click.option("--resume", metavar="RUN", help="Continue in this run folder, with its settings."),
-    click.option(
-        "--trust",
-        multiple=True,
-        metavar="MODULE",
-        callback=_modules,
-        help="Let a run folder import this module, which runs it (with --resume, --watch); repeatable.",
-    ),
+    trust,
     click.option("--quiet", is_flag=True, help="No progress and no notes, only the result."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )
-
-
-def data(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Where examples come from."""
-    return _all(_DATA, command)
-
-
-def run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How well to predict, and all of `session`."""
-    return _all((_SAMPLES, *_SESSION), command)
-
-
-def session(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Where and how to compute, and what to do with the result."""
-    return _all(_SESSION, command)
+run = _together(click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions."), session)
 
 
 def check_empty(ctx: click.Context) -> None:
@@ -87,12 +95,13 @@ def check_empty(ctx: click.Context) -> None:
             raise InputError(f"{shown} is empty; give it a value, or leave it out")
 
 
-def check_resume(ctx: click.Context) -> None:
-    """Refuse options that would change the numbers of a run that is continued."""
-    if ctx.params["resume"] and (fixed := given(ctx, FREE)):
+def check_resume(ctx: click.Context, more: Collection[str] = ()) -> None:
+    """Refuse options that would change the numbers of a run that is continued, but for those that extend it."""
+    if ctx.params["resume"] and (fixed := given(ctx, FREE | set(more))):
+        allowed = [f"--{name}" for name in (*more, "device", "threads", "trust", "quiet", "json")]
         raise InputError(
             f"--resume continues with the recorded settings; leave out {', '.join(fixed)} "
-            "(allowed with it: --device, --threads, --trust, --quiet, --json)"
+            f"(allowed with it: {', '.join(allowed)})"
         )
 
 
@@ -104,9 +113,3 @@ def given(ctx: click.Context, ignored: Collection[str]) -> list[str]:
         for name, shown in names.items()
         if name and name not in ignored and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
-
-
-def _all(options: tuple[Any, ...], command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(options):
-        command = option(command)
-    return command

@@ -1,21 +1,57 @@
-"""A command that stands alone, such as an experiment's."""
+"""How commands end, those of `explore` and others that stand alone, such as an experiment's."""
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from explore.errors import InputError, shown
+from explore.errors import Failure, InputError, shown
+
+# What torch says where an allocation fails: on a CPU, on a GPU, and beyond what a number of bytes may be.
+NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")
+
+
+class WrongInput(click.ClickException):
+    """Shown as one sentence, as click shows its own usage errors."""
+
+    exit_code = 2
+
+
+@contextmanager
+def sentences(interrupted: str) -> Iterator[None]:
+    """Ends a command by a sentence and an exit code; what is none of these keeps its traceback.
+
+    2 is for wrong input, 1 for a failure and for what the system refuses (a full disk), 130 for an interrupt.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise WrongInput(str(error)) from error
+    except Failure as error:
+        raise click.ClickException(str(error)) from error
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
+            raise
+        said = "these settings need more memory than there is; take fewer samples, units, copies or trials"
+        raise click.ClickException(said) from error
+    except OSError as error:
+        if error.errno in (None, errno.EPIPE):  # not of the system; a reader that went away
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        raise click.ClickException(f"{where}{error.strerror}") from error
+    except KeyboardInterrupt:
+        click.echo(interrupted, err=True)
+        raise click.exceptions.Exit(130) from None
 
 
 class Script(click.Command):
-    """Shows wrong input as one sentence; everything else keeps its traceback."""
+    """Ends by a sentence if need be."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command."""
-        try:
+        with sentences("Interrupted."):
             return super().invoke(ctx)
-        except InputError as error:
-            raise click.ClickException(str(error)) from error
 
 
 class Integers(click.ParamType):
@@ -24,7 +60,6 @@ class Integers(click.ParamType):
     name = "integers"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        """The numbers of a text."""
         try:
             return value if isinstance(value, tuple) else tuple(int(number) for number in value.split(","))
         except ValueError:

@@ -15,26 +15,21 @@ from typing import Any
 from explore.errors import InputError, shown
 
 OWN = "explore"
+HOW = "add --trust {name}"
 # Settings whose texts are read as paths and names of columns, whatever they look like.
-TEXTS = {"data", "target", "id_column", "drop_columns", "overlay"}
+TEXTS = {"data", "target", "targets", "id_column", "drop_columns", "categorical", "cost", "overlay"}
 
 
-def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:
-    """Refuse the settings of a run folder that name a module which is not trusted.
+def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str], how: str = HOW) -> None:
+    """Refuse the settings of a run folder that name a module which is not trusted, as it is or with its package.
 
-    Args:
-        folder: of the run.
-        settings: of its config.json.
-        trusted: modules; with a package all that is in it.
-
-    Raises:
-        InputError: naming the module and the option.
+    `how` says what to do if one trusts it.
     """
     for name in modules(settings):
         if not any(name == module or name.startswith(f"{module}.") for module in trusted):
             raise InputError(
                 f"{folder} needs the module {shown(name)}, which its config.json names and which would be run; "
-                f"if you trust it, add --trust {name}"
+                f"if you trust it, {how.format(name=name)}"
             )
 
 
@@ -46,11 +41,7 @@ def modules(settings: Mapping[str, Any]) -> list[str]:
 
 
 def check_links(folder: Path) -> None:
-    """Refuse a folder in which anything is neither a file nor a folder.
-
-    Raises:
-        InputError: naming it.
-    """
+    """Refuse a folder in which anything is neither a file nor a folder."""
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):

@@ -2,32 +2,38 @@
 
 `gym.make("explore.envs:explore/SparseMountainCar-v0")` imports it by itself. Each has a batched form:
 `gym.make_vec("explore/SparseMountainCar-v0", 1024, vectorization_mode="vector_entry_point")`.
+Every `Simulation` that a file of this package defines is registered, under the name of its class.
 """
+
+import importlib as _importlib
+import inspect as _inspect
+import pkgutil as _pkgutil
 
 import gymnasium as _gym
 
-_SIMULATIONS = {
-    "CartPoleSwingup": ("cart_pole:CartPoleSwingup", "swing a pole up on a cart and keep it there"),
-    "MountainCar": ("mountain_car:MountainCar", "drive a weak car out of a valley"),
-    "DoublePendulum": ("double_pendulum:DoublePendulum", "swing two links up by the joint between them"),
-}
+from explore.envs.simulation import Simulation as _Simulation
+from explore.errors import InputError as _InputError
 
 #: Identifier -> one line about the environment.
 ENVS: dict[str, str] = {}
 
 
-def _register(name: str, simulation: str, description: str, horizon: int | None = 500, **kwargs: object) -> None:
-    ENVS[f"explore/{name}-v0"] = description
-    _gym.register(
-        f"explore/{name}-v0",
-        "explore.envs.single:SimulationEnv",
-        max_episode_steps=horizon,
-        vector_entry_point="explore.envs.vector:SimulationVectorEnv",
-        kwargs={"simulation": f"explore.envs.{simulation}", **kwargs},
-    )
+def _register(cls: type[_Simulation]) -> None:
+    if not hasattr(cls, "about"):
+        raise _InputError(f'add about = "one line for `explore list envs`" to the simulation {cls.__name__}')
+    for prefix, (reward, settings) in cls.variants.items():
+        ENVS[f"explore/{prefix}{cls.__name__}-v0"] = f"{cls.about}; {reward}" if reward else cls.about
+        _gym.register(
+            f"explore/{prefix}{cls.__name__}-v0",
+            "explore.envs.single:SimulationEnv",
+            max_episode_steps=cls.time_limit,
+            vector_entry_point="explore.envs.vector:SimulationVectorEnv",
+            kwargs={"simulation": f"{cls.__module__}:{cls.__name__}", **settings},
+        )
 
 
-for _name, (_simulation, _what) in _SIMULATIONS.items():
-    _register(_name, _simulation, f"{_what}; dense reward, as in rllab", sparse=False)
-    _register(f"Sparse{_name}", _simulation, f"{_what}; reward only there, as in VIME", sparse=True)
-_register("Chain", "chain:Chain", "walk to the far end of a row of states; the best return is known", horizon=None)
+for _name in sorted(module.name for module in _pkgutil.iter_modules(__path__, f"{__name__}.")):
+    for _cls in vars(_importlib.import_module(_name)).values():
+        if _inspect.isclass(_cls) and issubclass(_cls, _Simulation) and not _inspect.isabstract(_cls):
+            if _cls.__module__ == _name:
+                _register(_cls)

@@ -34,6 +34,7 @@ class CartPoleSwingup(RigidBodies):
     velocities and angle, joined.
     """
 
+    about = "swing a pole up on a cart and keep it there"
     limit = 10.0
     initial = np.array([(0, HEIGHT / 2), (0, HEIGHT)])
     observations = 4

@@ -19,6 +19,8 @@ class Chain(Simulation):
     state, one-hot.
     """
 
+    about = "walk to the far end of a row of states; the best return is known"
+    time_limit = None
     view = (0.0, 0.0, 1.0)
     frames_per_second = 5
     best_return = 12.0

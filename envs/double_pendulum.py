@@ -29,6 +29,7 @@ class DoublePendulum(RigidBodies):
     is rllab's, whose x has the wrong sign; at the target this makes no difference.
     """
 
+    about = "swing two links up by the joint between them"
     limit = 50.0
     step_size, iterations, frame_skip = 0.01, (20, 20), 2
     frames_per_second = 50

@@ -29,6 +29,7 @@ class MountainCar(RigidBodies):
     than "box2d".
     """
 
+    about = "drive a weak car out of a valley"
     limit = 1.0
     initial = np.array([(0, 0.05)])
     observations = 2

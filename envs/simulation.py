@@ -33,11 +33,15 @@ class Simulation(ABC):
     a copy in a batch and an environment alone see the same episodes.
     """
 
+    about: ClassVar[str]  # one line for `explore list envs`
+    #: Beginning of the name under which it is registered -> what is special about it, and its settings.
+    variants: ClassVar[dict[str, tuple[str, dict[str, Any]]]] = {"": ("", {})}
+    time_limit: ClassVar[int | None] = 500  # steps after which an episode is cut off; None: after `horizon`
     observation_space: gym.spaces.Box  # of one copy
     action_space: gym.spaces.Space[Any]
     frames_per_second: ClassVar[int] = 20
     view: ClassVar[tuple[float, float, float]]  # centre and half the width of the picture, in metres
-    horizon: int | None = None  # steps until it ends by itself, where the registration sets no limit
+    horizon: int | None = None  # steps of every episode, where they depend on the settings and there is no time limit
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -76,6 +80,10 @@ class RigidBodies(Simulation):
         sparse: VIME's reward instead of rllab's.
     """
 
+    variants: ClassVar = {
+        "": ("dense reward, as in rllab", {"sparse": False}),
+        "Sparse": ("reward only there, as in VIME", {"sparse": True}),
+    }
     limit: ClassVar[float]  # an action of 1 is this force (N) or torque (N m)
     step_size: ClassVar[float] = 0.05  # s
     iterations: ClassVar[tuple[int, int]] = (8, 3)  # of velocities and of positions

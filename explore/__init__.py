@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from explore.active import ActiveLearner as ActiveLearner
     from explore.active import active_loop as active_loop
+    from explore.cli.loaded import load_run as load_run
     from explore.data import load as load
     from explore.data import load_csv as load_csv
+    from explore.data import load_table as load_table
     from explore.errors import InputError as InputError
+    from explore.estimators import BayesianClassifier as BayesianClassifier
+    from explore.estimators import BayesianRegressor as BayesianRegressor
+    from explore.fitted import FittedModel as FittedModel
     from explore.images import alexnet as alexnet
     from explore.images import lenet5 as lenet5
     from explore.images import resnet18 as resnet18
@@ -27,9 +32,14 @@ if TYPE_CHECKING:
 _HOME = {
     "ActiveLearner": "active",
     "active_loop": "active",
+    "load_run": "cli.loaded",
     "load": "data",
     "load_csv": "data",
+    "load_table": "data",
     "InputError": "errors",
+    "BayesianClassifier": "estimators",
+    "BayesianRegressor": "estimators",
+    "FittedModel": "fitted",
     "alexnet": "images",
     "lenet5": "images",
     "resnet18": "images",

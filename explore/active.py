@@ -7,6 +7,7 @@ each acquisition (the arms; arm-major on the replica axis). A person with one po
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,23 +17,24 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from explore import predict, registry, tree
+from explore import registry, tree
 from explore.acquisitions.base import (
     Acquisition,
     Choice,
     RedundancyWarning,
     View,
+    check,
     checked,
     name_of,
-    needs_spread,
+    needs_of,
     redundancy,
 )
-from explore.errors import InputError, one_of
+from explore.errors import InputError
 from explore.fit import Epoch, fit
-from explore.labels import Labels
-from explore.linalg import mean_and_scale
-from explore.pool import Pool
-from explore.posteriors.base import Predictive
+from explore.fitted import FittedModel, Prediction
+from explore.inference.base import Predictive
+from explore.pool import Pool, Scales
+from explore.predict import Predictor
 from explore.rng import Rng
 from explore.shapes import Info, State
 
@@ -42,18 +44,7 @@ class Fitted(NamedTuple):
 
     state: State
     info: Info
-    x_mean: Tensor  # [R, 1, D]; inputs are standardised as (x - x_mean) / x_scale
-    x_scale: Tensor
-    y_mean: Tensor  # [R, 1, O]
-    y_scale: Tensor
-
-
-class Prediction(NamedTuple):
-    """A prediction in original units, [R, P, O] each."""
-
-    mean: Tensor
-    epistemic: Tensor  # standard deviation over the weights
-    total: Tensor  # with the noise
+    scales: Scales  # that inputs and targets were standardised by
 
 
 class ActiveLearner:
@@ -67,6 +58,8 @@ class ActiveLearner:
         allowed: [trials, P] which points may ever be chosen (test points may not); all by default.
         seed: root of all random streams; together with the labels told it decides everything.
         samples: weight samples for predictions.
+        cost: [P] what the label of each point costs, positive: rules choose by their scores divided by it.
+        targets: [T, ...] inputs whose labels matter, for a rule that goes by them; those of the candidates by default.
         standardise: inputs by mean and deviation of the "labelled" points, of all allowed points ("pool"), or not
             at all ("none", and always so for images). Targets of a regression always by those of the labelled points.
         device: where to compute.
@@ -77,12 +70,14 @@ class ActiveLearner:
         self,
         posterior: Predictive,
         x: Any,
-        acquisitions: Sequence[Acquisition | str] = ("max-variance",),
+        acquisitions: Sequence[Acquisition | str] = ("epig",),
         *,
         trials: int = 1,
         allowed: np.ndarray | Tensor | None = None,
         seed: int = 0,
         samples: int = 100,
+        cost: Any = None,
+        targets: Any = None,
         standardise: str = "labelled",
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
@@ -92,38 +87,34 @@ class ActiveLearner:
         for name, value in (("trials", trials), ("samples", samples)):
             if not isinstance(value, int | np.integer) or value < 1:
                 raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
-        if standardise not in ("labelled", "pool", "none"):
-            raise one_of("standardise", standardise, ("labelled", "pool", "none"))
         self.posterior, self.trials, self.samples, self.standardise = posterior, trials, samples, standardise
-        self.acquisitions = tuple(_rules(acquisitions, posterior, samples))
+        self.acquisitions = tuple(_rules(acquisitions))
+        for rule in self.acquisitions:
+            check(rule, posterior, samples)
         self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
-        self._pool = Pool(x, allowed, trials, self.rng)
-        self.x, self.replicas = self._pool.x, trials * len(self.acquisitions)
-        zeros = [torch.zeros(1, 1, *shape, device=self.rng.device, dtype=dtype) for shape in posterior.net.shapes]
-        norms = posterior.net.unit_norms(1, self.rng)
-        out = posterior.net.output([*zeros, *norms], self.x[None, :2].to(dtype))
-        classes = 0  # a regression
-        if hasattr(posterior.likelihood, "probabilities"):
-            classes = posterior.likelihood.probabilities(out).shape[-1]
-        self._discrete = classes > 0
-        names = tuple(name_of(rule) for rule in self.acquisitions)
-        self._labels = Labels(self._pool, names, 1 if self._discrete else out.shape[-1], classes, self.rng)
+        arms = tuple(map(name_of, self.acquisitions))
+        self._pool = Pool(posterior, x, allowed, trials, arms, standardise, self.rng)
+        if targets is not None and not any(needs_of(rule).aims for rule in self.acquisitions):
+            raise InputError(f"no rule of {', '.join(arms)} goes by targets, the inputs whose labels matter; epig does")
+        self._targets = None if targets is None else self._pool.like(targets)
+        self.x, self.replicas = self._pool.x, self._pool.replicas
+        self._cost = None if cost is None else self._prices(cost)
         self._fitted: Fitted | None = None
 
     @property
     def labelled(self) -> Int[Tensor, "R n"]:
         """The labelled points in the order in which they were told."""
-        return self._labels.points
+        return self._pool.points
 
     @property
     def mask(self) -> Bool[Tensor, "R P"]:
         """Which points may be asked for."""
-        return self._labels.mask
+        return self._pool.mask
 
     @property
     def round(self) -> int:
         """How often labels were told."""
-        return self._labels.round
+        return self._pool.round
 
     def tell(self, indices: Any, y: Any) -> None:
         """Add labels.
@@ -136,26 +127,19 @@ class ActiveLearner:
             InputError: for a point that does not exist, may not be chosen or has a label, a label that is not a
                 finite number or no class of the likelihood, or shapes that do not fit.
         """
-        self._labels.tell(indices, y)
+        self._pool.tell(indices, y)
         self._fitted = None
 
     def fit(self) -> Iterator[Epoch]:
         """Fit from scratch on the labels told so far, unless that is done; yields after every epoch."""
         if self._fitted is not None:
             return
-        y, y_mean, y_scale = self._labels.y, torch.zeros(()), torch.ones(())
-        if y is None:
-            raise InputError("there is no label yet; tell some first")
-        x_mean, x_scale = self._input_scale()
-        if not self._discrete:
-            y_mean, y_scale = mean_and_scale(y)
-            y = self._scaled(y, y_mean, y_scale)
-        x = self._scaled(self.x[self.labelled], x_mean, x_scale)
+        scales = self._pool.scales()
         epoch = None
-        for epoch in fit(self.posterior, x, y, self.rng.stream("fit", self.round)):
+        for epoch in fit(self.posterior, *self._pool.labelled(scales), self.rng.stream("fit", self.round)):
             yield epoch
         assert epoch is not None
-        self._fitted = Fitted(epoch.state, epoch.info, x_mean, x_scale, y_mean, y_scale)
+        self._fitted = Fitted(epoch.state, epoch.info, scales)
 
     @property
     def fitted(self) -> Fitted:
@@ -165,62 +149,70 @@ class ActiveLearner:
         assert self._fitted is not None
         return self._fitted
 
-    def ask(self, k: int = 1) -> Choice:
-        """The next k points of every replica, [R, k], each arm by its own rule.
-
-        Warns of a rule that scores points one by one where k > 1: what it chooses may be near-duplicates.
+    def check(self, k: int, times: int = 1, pending: int = 0) -> None:
+        """Whether k points can be asked for, and so many times, beside pending ones; fits nothing.
 
         Raises:
-            InputError: where fewer than k points are left, or a rule answers with something else.
+            InputError: where fewer are left, or a rule does not choose as many at once.
         """
-        left = int(self.mask.sum(1).min())
-        if not isinstance(k, int | np.integer) or not 1 <= k <= left:
-            raise InputError(f"asked for {k} points, but {left} are left")
+        left = int(self.mask.sum(1).min()) - pending
+        if not isinstance(k, int | np.integer) or not 1 <= k * times <= left:
+            asked = f"{k} points" if times == 1 else f"{times} times {k} points"
+            raise InputError(f"asked for {asked}, but {left} are left")
         for rule in self.acquisitions:
-            if said := redundancy(rule, self.posterior.likelihood, k):
+            check(rule, self.posterior, self.samples, k)
+
+    def ask(self, k: int = 1, pending: Any = None) -> Choice:
+        """The next k points of every replica, [R, k], each arm by its own rule.
+
+        Warns of a rule that scores points one by one where k > 1 or points are pending: what it chooses may be
+        near-duplicates.
+
+        Args:
+            k: how many.
+            pending: [R, p] points ([p] where R = 1) that were handed out and have no label yet: they are not chosen,
+                and the rules choose what adds most to their labels, whatever these will be.
+
+        Raises:
+            InputError: where `check` refuses k, a pending point may not be asked for, or a rule answers otherwise.
+        """
+        waiting = None if pending is None else self._pool.free(pending)
+        p = 0 if waiting is None else waiting.shape[1]
+        self.check(k, pending=p)
+        for rule in self.acquisitions:
+            if said := redundancy(rule, k, p):
                 warnings.warn(said, RedundancyWarning, stacklevel=2)
-        choices = []
-        for i, acquire in enumerate(self.acquisitions):
-            view = self._view(slice(i * self.trials, (i + 1) * self.trials))
-            choices.append(checked(acquire(view, k), acquire, view.mask, k))
-        return Choice(torch.cat([c.indices for c in choices]), torch.cat([c.scores for c in choices]))
+        choices = [self._choose(i, k, waiting if p else None) for i in range(len(self.acquisitions))]
+        return Choice(*(torch.cat(parts) for parts in zip(*choices, strict=True)))
+
+    @property
+    def model(self) -> FittedModel:
+        """The fit on the labels told so far as a value, which predicts and can be saved."""
+        state, _, scales = self.fitted
+        where = {"seed": self.rng.seed, "round": self.round, "arms": self.rng.arms}
+        return FittedModel(self.posterior, state, scales, tuple(self.x.shape[1:]), self.samples, **where)
 
     def predict(self, x: Any) -> Prediction:
         """Predictions of a regression at new inputs x [P, ...]."""
-        if self._discrete:
-            raise InputError("classes have probabilities, not a mean; use probabilities(x)")
-        f = self.fitted
-        layers, noise = self._draw("test")
-        mean, variance = predict.moments(self.posterior.net, layers, self._everywhere(self._pool.like(x), slice(None)))
-        total = variance + (1 / noise).mean(1)[:, None, None]
-        return Prediction(mean * f.y_scale + f.y_mean, variance.sqrt() * f.y_scale, total.sqrt() * f.y_scale)
+        return self.model.predict(x)
+
+    def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
+        """Low and high, between which a target at x [P, ...] lies with this probability, by the model's quantiles."""
+        return self.model.interval(x, level)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
         """Class probabilities at new inputs x [P, ...], averaged over the weights."""
-        if not self._discrete:
-            raise InputError("a regression has no class probabilities; use predict(x)")
-        layers, _ = self._draw("test")
-        outputs = predict.outputs(self.posterior.net, layers, self._everywhere(self._pool.like(x), slice(None)))
-        return torch.cat([self.posterior.likelihood.probabilities(out).mean(1) for _, out in outputs], 1)  # type: ignore[attr-defined]
+        return self.model.probabilities(x)
 
     def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
         """Test metrics in original units on points [R, m] of the pool, y [P, O] or [P] being the labels of all."""
-        f = self.fitted
-        layers, noise = self._draw("test")
-        points, scale = self._labels.indices(indices), None
-        if points.dim() != 2 or len(points) != self.replicas or not points.numel():
-            raise InputError(f"test points come as [{self.replicas}, m]; got {list(points.shape)}")
-        if not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
-            raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
-        labels = self._labels.of(points, y)
-        if not self._discrete:
-            labels, scale = self._scaled(labels, f.y_mean, f.y_scale), f.y_scale.squeeze(1)
-        x = self._scaled(self.x[points], f.x_mean, f.x_scale)
-        return predict.evaluate(self.posterior.net, self.posterior.likelihood, layers, noise, x, labels, scale)
+        scales = self.fitted.scales
+        unit = None if self.posterior.likelihood.discrete else scales.y.scale.squeeze(1)
+        return self._sample("test").evaluate(*self._pool.test(indices, y, scales), unit)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The labels told so far, and of what: with the same arguments and seed, everything else follows from them."""
-        return self._labels.state_dict()
+        return self._pool.state_dict()
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Continue from a `state_dict`.
@@ -232,68 +224,58 @@ class ActiveLearner:
             InputError: when it is of another version, or was saved with other points, points that may be chosen, arms,
                 trials, seed or kind of labels.
         """
-        self._labels.load_state_dict(saved)
+        self._pool.load_state_dict(saved)
         self._fitted = None
 
-    def _scaled(self, values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-        scaled = ((values - mean) / scale).to(self.rng.dtype)
-        if not scaled.isfinite().all():
-            raise InputError(f"a point or a label is too far from the others to be standardised in {self.rng.dtype}")
-        return scaled
+    def _prices(self, cost: Any) -> Float[Tensor, " P"]:
+        """What the labels of the points cost, if every rule goes by it."""
+        prices = torch.as_tensor(np.require(cost, requirements="W"), device=self.rng.device).to(self.rng.dtype)
+        if prices.shape != self.x.shape[:1] or not (prices > 0).all() or not prices.isfinite().all():
+            raise InputError(f"cost is a positive number for each of the {len(self.x)} points")
+        for rule in self.acquisitions:
+            if not needs_of(rule).costs:
+                raise InputError(f"{name_of(rule)} does not go by what labels cost; epig and information-gain do")
+        return prices
 
-    def _everywhere(self, x: Tensor, arm: slice) -> Tensor:
-        """Standardised inputs x [P, ...] for the replicas of an arm, [R, P, ...]."""
-        f = self.fitted
-        mean, scale = (t[arm] if len(t) > 1 else t for t in (f.x_mean, f.x_scale))
-        scaled = self._scaled(x.unsqueeze(0), mean, scale)
-        return scaled.expand(len(range(self.replicas)[arm]), *x.shape)
+    def _sample(self, stream: str) -> Predictor:
+        return Predictor.sample(self.posterior, self.fitted.state, self.samples, self.rng.stream(stream, self.round))
 
-    def _draw(self, stream: str) -> tuple[Any, Any]:
-        rng = self.rng.stream(stream, self.round)
-        return self.posterior.joint_sample(self.fitted.state, self.samples, rng)
+    def _choose(self, i: int, k: int, pending: Tensor | None) -> Choice:
+        """What arm i labels next."""
+        rule, arm = self.acquisitions[i], slice(i * self.trials, (i + 1) * self.trials)
 
-    def _view(self, arm: slice) -> View:
-        def draw() -> Any:
-            return tree.map_tensors(lambda w: w[arm], self._draw("acquire")[0])
+        def sample() -> Predictor:  # of all arms at once, so that they share their numbers
+            every = self._sample("acquire")
+            check(rule, self.posterior, every.samples)
+            return dataclasses.replace(every, layers=tree.part(every.layers, arm), noise=tree.part(every.noise, arm))
 
-        f = self.fitted
-        noise = self.posterior.likelihood.expected(f.state.common.noise)
-        alone = Rng(self.rng.seed, self.rng.device, self.rng.dtype)  # a view is of one arm only
-        return View(
-            net=self.posterior.net,
-            likelihood=self.posterior.likelihood,
-            x=self._everywhere(self.x, arm),
-            mask=self.mask[arm],
-            draw=draw,
-            noise=None if noise is None else noise[arm],
-            rng=alone.stream("acquire", self.round, 1),
+        scales = self.fitted.scales
+        points, there, uniform = self._pool.candidates(arm, pending)
+        view = View(
+            posterior=self.posterior,
+            state=tree.part(self.fitted.state, arm),
+            labelled=tree.part(self._pool.labelled(scales), arm),
+            candidates=self._pool.standardised(points, tree.part(scales, arm)),
+            mask=there,
+            sample=sample,
+            uniform=uniform,
+            rng=Rng(self.rng.seed, self.rng.device, self.rng.dtype).stream("acquire", self.round, 2),
+            pending=None if pending is None else self._pool.inputs(pending, scales)[arm],
+            targets=None if self._targets is None else self._pool.new(self._targets, scales)[arm],
+            cost=None if self._cost is None else self._cost[points],
         )
-
-    def _input_scale(self) -> tuple[Tensor, Tensor]:
-        if self.standardise == "none" or self.x.dim() != 2:
-            return torch.zeros_like(self.x[:1]).unsqueeze(0), torch.ones_like(self.x[:1]).unsqueeze(0)
-        if self.standardise == "labelled":
-            return mean_and_scale(self.x[self.labelled])
-        # Every replica may choose among equally many points; argsort puts theirs first.
-        allowed = self._labels.allowed
-        known = (~allowed).to(torch.uint8).argsort(dim=1, stable=True)[:, : int(allowed.sum(1).min())]
-        return mean_and_scale(self.x[known])
+        answer = checked(rule(view, k), rule, there, k)
+        return Choice(points.gather(1, answer.indices), answer.scores)
 
 
-def _rules(given: Sequence[Acquisition | str], posterior: Predictive, samples: int) -> Iterator[Acquisition]:
-    """One rule an arm; refuses what is none, and what this posterior leaves nothing to choose by."""
+def _rules(given: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
+    """One rule an arm; refuses what is none."""
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise InputError(f"acquisitions is {given!r:.100}; it must be a list of at least one rule, as ['random']")
-    for rule in given:
-        found = registry.find("acquisitions", rule) if isinstance(rule, str) else rule
-        if not callable(found):
-            raise InputError(f"an acquisition is {found!r:.100}; it must be a name, or a function of a View and k")
-        if needs_spread(found) and (posterior.certain or samples < 2):
-            raise InputError(
-                f"{name_of(found)} goes by how predictions vary over the weights, and with {type(posterior).__name__} "
-                f"and samples={samples} nothing varies; choose random, or a posterior with several samples"
-            )
-        yield found
+    for rule in (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in given):
+        if not callable(rule) or isinstance(rule, type):
+            raise InputError(f"an acquisition is {rule!r:.100}; it must be a name, or a function of a View and k")
+        yield rule
 
 
 class Round(NamedTuple):
@@ -319,8 +301,14 @@ def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k
 
     Yields:
         `Epoch` after each epoch of a fit, `Round` after each round, when the labels chosen in it are told.
+
+    Raises:
+        InputError: before the first fit, where the pool has fewer points than the rounds ask for, or a rule does not
+            choose as many at once.
     """
     labels = np.asarray(y)
+    if learner.round < rounds:
+        learner.check(k, rounds - learner.round)
     while learner.round <= rounds:
         this, n = learner.round, learner.labelled.shape[1]
         yield from learner.fit()

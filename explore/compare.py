@@ -17,15 +17,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import predict, tree
+from explore import tree
 from explore.data.base import Dataset
-from explore.data.splits import Standardiser, uci_splits
+from explore.data.splits import uci_splits
 from explore.errors import InputError
 from explore.fit import Epoch, fit
-from explore.likelihoods import Likelihood, Noise
-from explore.nets import Layer, Net
-from explore.posteriors.base import Predictive
+from explore.inference.base import Predictive
+from explore.pool import Scales
+from explore.predict import Predictor
 from explore.rng import Rng
+from explore.scaling import UNSCALED, Standardiser
 from explore.shapes import State
 
 POINTS = 50  # how often a posterior is measured
@@ -43,6 +44,7 @@ class Splits(NamedTuple):
     test_x: Tensor
     test_y: Tensor
     scale: Tensor | None  # [R, O] original deviation of the targets; None for classes
+    scales: Scales | None = None  # by which the examples were standardised
 
 
 class Measured(NamedTuple):
@@ -78,23 +80,22 @@ def split(dataset: Dataset, k: int, rng: Rng) -> Splits:
         InputError: when there are too few examples, or their units are extreme.
     """
     train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k), strict=True))
-    inputs = Standardiser.fit(dataset.x[train])
-    x, test_x = (_tensor(inputs.apply(dataset.x[part]), rng) for part in (train, test))
-    y, test_y = dataset.y[train], dataset.y[test]
+    x, test_x, y, test_y = (torch.from_numpy(v[part]) for v in (dataset.x, dataset.y) for part in (train, test))
+    inputs = Standardiser.fit(x)
+    x, test_x = (rng.tensor(inputs.apply(part, rng.dtype)) for part in (x, test_x))
     if dataset.task == "classification":
-        return Splits(x, rng.tensor(y), test_x, rng.tensor(test_y), None)
+        return Splits(x, rng.tensor(y), test_x, rng.tensor(test_y), None, _scales(inputs, UNSCALED, rng))
     targets = Standardiser.fit(y)
-    y, test_y = (_tensor(targets.apply(part), rng) for part in (y, test_y))
+    y, test_y = (rng.tensor(targets.apply(part, rng.dtype)) for part in (y, test_y))
     if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # single precision must hold its square
         raise InputError(f"the targets' deviation is {targets.scale.max():.3g}; give units in which it is near 1")
-    return Splits(x, y, test_x, test_y, rng.tensor(targets.scale.squeeze(1)))
+    return Splits(x, y, test_x, test_y, rng.tensor(targets.scale.squeeze(1)), _scales(inputs, targets, rng))
 
 
-def _tensor(scaled: np.ndarray, rng: Rng) -> Tensor:
-    found = rng.tensor(scaled)
-    if not found.isfinite().all():
-        raise InputError(f"an example is too far from the others to be standardised in {rng.dtype}")
-    return found
+def _scales(x: Standardiser, y: Standardiser, rng: Rng) -> Scales:
+    """On the device where they are used, in double precision, which keeps time stamps apart."""
+    moved: Scales = tree.map_tensors(lambda t: t.to(rng.device), Scales(x, y))
+    return moved
 
 
 def points(epochs: int) -> set[int]:
@@ -140,22 +141,21 @@ def measure(posterior: Any, state: State, splits: Splits, rng: Rng, samples: int
 
     train/nll is E_q[-log p(y|x,w)] of an example, on at most 1000 training examples, in nats of standardised targets;
     train/kl that of weights and noise from their priors; train/elbo = -(N nll + kl_weight kl). test/* are those of
-    `predict.evaluate` in original units, `joint_log_likelihood` (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s), and the
+    `Predictor.evaluate` in original units, `joint_log_likelihood` (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s), and the
     error of `reliability`. structure/* are the posterior's own diagnostics.
     """
-    layers, noise = posterior.joint_sample(state, samples, rng)
-    net, likelihood = posterior.net, posterior.likelihood
+    predictor = Predictor.sample(posterior, state, samples, rng)
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
-    nll = -log_probs(net, likelihood, layers, noise, splits.x[:, :TRAINING], splits.y[:, :TRAINING]).mean((1, 2))
+    nll = -predictor.log_prob(splits.x[:, :TRAINING], splits.y[:, :TRAINING]).mean((1, 2))
     kl = elbo = nan
     if hasattr(posterior, "kl_prior"):
-        kl = posterior.kl_prior(state) + likelihood.kl(state.common.noise)
+        kl = posterior.kl_prior(state) + posterior.likelihood.kl(state.common.noise)
         elbo = -(float(state.common.n_data) * nll + posterior.kl_weight * kl)
-    test = predict.evaluate(net, likelihood, layers, noise, splits.test_x, splits.test_y, splits.scale)
-    joint = log_probs(net, likelihood, layers, noise, splits.test_x, splits.test_y).sum(2)
+    test = predictor.evaluate(splits.test_x, splits.test_y, splits.scale)
+    joint = predictor.log_prob(splits.test_x, splits.test_y).sum(2)
     joint = (joint.logsumexp(1) - math.log(joint.shape[1])) / splits.test_x.shape[1]
     test["joint_log_likelihood"] = joint if splits.scale is None else joint - splits.scale.log().sum(1)
-    test["calibration_error"] = reliability(net, likelihood, layers, noise, splits.test_x, splits.test_y).error
+    test["calibration_error"] = reliability(predictor, splits.test_x, splits.test_y).error
     epistemic = test.pop("epistemic")
     structure = posterior.diagnostics(state) if hasattr(posterior, "diagnostics") else dict.fromkeys(STRUCTURE, nan)
     return {
@@ -168,30 +168,19 @@ def measure(posterior: Any, state: State, splits: Splits, rng: Rng, samples: int
     }
 
 
-def log_probs(
-    net: Net, likelihood: Likelihood, layers: tuple[Layer, ...], noise: Noise, x: Tensor, y: Tensor
-) -> Float[Tensor, "R S P"]:
-    """Log density of each target under each weight sample."""
-    chunks = predict.outputs(net, layers, x)
-    return torch.cat([likelihood.log_prob(noise, out, y[:, part].unsqueeze(1)) for part, out in chunks], 2)
-
-
-def reliability(
-    net: Net, likelihood: Any, layers: tuple[Layer, ...], noise: Noise, x: Tensor, y: Tensor
-) -> Reliability:
+def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
     """Of the predictions for x [R, P, D] with targets y [R, P, O], or classes [R, P]."""
-    if not hasattr(likelihood, "probabilities"):
-        mean, variance = predict.moments(net, layers, x)
-        score = (y - mean).abs() / (variance + (1 / noise).mean(1)[:, None, None]).sqrt()
+    mean, variance = predictor.moments(x)
+    if not predictor.likelihood.discrete:
+        score = (y - mean).abs() / (variance + predictor.noise_variance).sqrt()
         levels = LEVELS.to(score)
         inside = score.unsqueeze(-1) <= torch.special.ndtri((1 + levels) / 2)
         expected = levels.expand(len(y), -1)
         return Reliability(expected, inside.to(score).mean((1, 2)), torch.full_like(expected, 1 / len(levels)))
-    p = torch.cat([likelihood.probabilities(out).mean(1) for _, out in predict.outputs(net, layers, x)], 1)
-    confidence, chosen = p.max(-1)
-    member = F.one_hot((confidence * BINS).long().clamp_max(BINS - 1), BINS).to(p)  # [R, P, bins]
+    confidence, chosen = mean.max(-1)
+    member = F.one_hot((confidence * BINS).long().clamp_max(BINS - 1), BINS).to(mean)  # [R, P, bins]
     count = member.sum(1)
     expected, observed = (
-        (value.unsqueeze(-1) * member).sum(1) / count.clamp_min(1) for value in (confidence, (chosen == y).to(p))
+        (value.unsqueeze(-1) * member).sum(1) / count.clamp_min(1) for value in (confidence, (chosen == y).to(mean))
     )
     return Reliability(expected, observed, count / y.shape[1])

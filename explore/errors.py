@@ -71,7 +71,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
     hints = get_type_hints(type(record))
     for f in fields(record):
         value = getattr(record, f.name)
-        if not _fits(hints[f.name], value):
+        if not fits(hints[f.name], value):
             if get_origin(hints[f.name]) is Literal:
                 raise one_of(f.name, str(value), get_args(hints[f.name]))
             raise InputError(f"{f.name} is {shown(value)}; it must be {describe(hints[f.name])}")
@@ -80,15 +80,15 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
             check_range(f.name, value, interval.replace("inf)", "1e10]") if hints[f.name] is int else interval)
 
 
-def _fits(hint: Any, value: object) -> bool:
+def fits(hint: Any, value: object) -> bool:
     """Whether a value is of a field's type, where that can be written as text; a net is looked at elsewhere."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
-        return any(_fits(option, value) for option in arguments)
+        return any(fits(option, value) for option in arguments)
     if origin is Literal:
         return value in arguments
     if origin is tuple:
-        return isinstance(value, tuple | list) and all(_fits(arguments[0], v) for v in value)
+        return isinstance(value, tuple | list) and all(fits(arguments[0], v) for v in value)
     kinds = {bool: bool, int: Integral, float: Real, str: str, type(None): type(None)}
     return hint not in kinds or (isinstance(value, kinds[hint]) and isinstance(value, bool) == (hint is bool))
 

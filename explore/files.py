@@ -1,4 +1,4 @@
-"""Files that say what they hold and notice damage: tensors and plain values, written whole or not at all.
+"""Files that say what they hold and notice damage: tensors and plain values, written whole or not at all; and locks.
 
 A file is what `torch.save` writes, a zip archive, and `torch.load(path)["content"]` reads it anywhere. The archive's
 comment, its last bytes, is the SHA-256 of all bytes before: torch itself checks no sums, so that a flipped bit would be
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
+from filelock import BaseFileLock, FileLock, Timeout
 
 from explore.errors import InputError
 
@@ -39,6 +39,8 @@ def save(path: Path, kind: str, format: int, content: Any) -> None:
     Raises:
         OSError: when it cannot be written; the old file is as it was.
     """
+    import torch  # seconds, which who writes or reads lines of text need not wait
+
     buffer = io.BytesIO()  # torch's writer hides what the system says of a full disk
     torch.save({"kind": kind, "format": format, "content": content}, buffer)
     archive = buffer.getbuffer()
@@ -54,6 +56,8 @@ def load(path: Path, kind: str, format: int) -> Any:
     Raises:
         InputError: in one sentence, when the file is missing, damaged, of another kind or of another version.
     """
+    import torch
+
     try:
         whole = path.read_bytes()
     except OSError as error:
@@ -65,15 +69,15 @@ def load(path: Path, kind: str, format: int) -> Any:
         raise damaged(path)
     try:
         with warnings.catch_warnings(action="ignore"):  # of pickles that it is about to refuse
-            found = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
-        theirs = str(found["kind"]), int(found["format"])
+            saved = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
+        theirs = str(saved["kind"]), int(saved["format"])
     except Exception:  # intact, but written by other hands; torch's advice to trust them is not passed on
         raise InputError(f"{path} is no {kind} of explore, which holds tensors and plain values only") from None
     if theirs[0] != kind:
         raise InputError(f"{path} is a {theirs[0]}, not a {kind}")
     if theirs[1] != format:
         raise older(path) if theirs[1] < format else InputError(f"{path} is of a newer version of explore; update it")
-    return found["content"]
+    return saved["content"]
 
 
 def digest(path: Path) -> str:
@@ -124,3 +128,19 @@ def replacing(path: Path) -> Iterator[Path]:
                 with open(written, "rb") as file:
                     os.fsync(file.fileno())  # before the name: else a power cut could leave an empty file under it
         os.replace(draft, path)
+
+
+def lock(folder: Path) -> BaseFileLock:
+    """The sole right to write to a folder, until it is released or the process ends in whatever way.
+
+    Raises:
+        InputError: when another process has it, or the folder cannot be written to.
+    """
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"{folder} is being written by another process") from None
+    except OSError as error:
+        raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from error
+    return lock

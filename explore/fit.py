@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.posteriors.base import Predictive
+from explore.inference.base import Predictive
 from explore.rng import Rng
 from explore.shapes import Batch, Info, State
 
@@ -51,7 +51,7 @@ def fit(
         state: where to start, after those epochs; None: the posterior's initial state.
 
     Yields:
-        `Epoch` after each pass.
+        `Epoch` after each pass; the posterior's `finish` made the last one's state.
     """
     replicas, n = x.shape[:2]
     state = posterior.init(n, replicas, rng) if state is None else state
@@ -65,6 +65,8 @@ def fit(
         for i, part in enumerate(slices):
             batch = Batch(shuffled_x[:, part], shuffled_y[:, part])
             state, info = posterior.update(state, batch, rng, (epoch * len(slices) + i) / total)
+        if epoch + 1 == posterior.epochs:
+            state = posterior.finish(state, (Batch(x[:, part], y[:, part]) for part in slices), rng)
         yield Epoch(epoch + 1, posterior.epochs, state, info)
 
 

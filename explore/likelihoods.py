@@ -1,15 +1,15 @@
 """How targets scatter around the net's output, and what is believed about the noise.
 
-A likelihood carries a small posterior of its own, `phi` (Gaussian: a Gamma distribution over the noise precision;
-the others: nothing). It never sees the weights. Targets here have a sample axis: data targets come as
-[R, 1, B, ...], targets sampled from the model as [R, S, B, ...].
+A likelihood says what the net predicts: real numbers or classes, and their mean. It carries a small posterior of its
+own, `phi` (Gaussian: a Gamma distribution over the noise precision; the others: nothing). It never sees the weights.
+Targets here have a sample axis: data targets come as [R, 1, B, ...], targets sampled from the model as [R, S, B, ...].
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,45 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.errors import InputError, check_range
+from explore.models import Likelihood as Likelihood
+from explore.models import Noise, Phi
 from explore.rng import Rng
-
-Phi = Any
-Noise = Any
-
-
-@runtime_checkable
-class Likelihood(Protocol):
-    """What a posterior needs of a likelihood. `out` is [R, S, B, O]; `noise` comes from `draw` or `expected`."""
-
-    def init(self, replicas: int, rng: Rng) -> Phi:
-        """The prior of the noise."""
-
-    def draw(self, phi: Phi, samples: int, rng: Rng) -> Noise:
-        """One noise parameter a replica and weight sample."""
-
-    def expected(self, phi: Phi) -> Noise:
-        """The noise parameter at its posterior mean, broadcast over S."""
-
-    def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
-        """Log density (or probability) of each target, in nats."""
-
-    def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        """D log_prob / d out, in closed form."""
-
-    def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
-        """Targets drawn from the model, for the true Fisher: [R, S, B, O] or [R, S, B]."""
-
-    def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """K vectors whose outer products add up to E[score score^T] over the model's own targets, in closed form."""
-
-    def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:
-        """Entropy of the target given weights and noise, in nats."""
-
-    def kl(self, phi: Phi) -> Float[Tensor, " R"]:
-        """KL from the noise's prior, in nats."""
-
-    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float) -> Phi:
-        """The noise's posterior after seeing a batch."""
 
 
 class Gamma(NamedTuple):
@@ -80,6 +44,8 @@ class Gaussian:
     prior_rate: float = 6.0  # b0
     rate: float = 0.01  # averaging rate of (a, b)
 
+    discrete: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         if self.noise_std is not None:
             check_range("likelihood.noise_std", self.noise_std, "(0, inf)")
@@ -87,13 +53,19 @@ class Gaussian:
         check_range("likelihood.prior_rate", self.prior_rate, "(0, inf)")
         check_range("likelihood.rate", self.rate, "(0, 1]")
 
+    def mean(self, out: Tensor) -> Float[Tensor, "R S B O"]:
+        return out
+
+    def variance(self, noise: Tensor) -> Float[Tensor, "R S"]:
+        return 1 / noise
+
     def init(self, replicas: int, rng: Rng) -> Gamma:
         ones = torch.ones(replicas, dtype=rng.dtype, device=rng.device)
         if self.noise_std is not None:
             return Gamma(ones, ones * self.noise_std**2)
         return Gamma(ones * self.prior_shape, ones * self.prior_rate)
 
-    def draw(self, phi: Gamma, samples: int, rng: Rng) -> Float[Tensor, "R S"]:
+    def sample_noise(self, phi: Gamma, samples: int, rng: Rng) -> Float[Tensor, "R S"]:
         shape = phi.shape.unsqueeze(1).expand(-1, samples)
         if self.noise_std is not None:
             return shape / phi.rate.unsqueeze(1)
@@ -148,12 +120,17 @@ def _residual(y: Tensor, out: Tensor) -> Tensor:
 
 
 class _Discrete:
-    """What likelihoods without a noise parameter share: phi and noise are empty."""
+    """What likelihoods of classes share: phi and noise are empty."""
+
+    discrete: ClassVar[bool] = True
+
+    def variance(self, noise: Noise) -> Noise:
+        return None
 
     def init(self, replicas: int, rng: Rng) -> Phi:
         return torch.zeros(replicas, dtype=rng.dtype, device=rng.device)
 
-    def draw(self, phi: Phi, samples: int, rng: Rng) -> Noise:
+    def sample_noise(self, phi: Phi, samples: int, rng: Rng) -> Noise:
         return None
 
     def expected(self, phi: Phi) -> Noise:
@@ -170,8 +147,7 @@ class _Discrete:
 class Categorical(_Discrete):
     """Classes 0..O-1 with probabilities softmax(out); y is [R, 1 or S, B] int64."""
 
-    def probabilities(self, out: Tensor) -> Float[Tensor, "R S B C"]:
-        """Class probabilities."""
+    def mean(self, out: Tensor) -> Float[Tensor, "R S B C"]:
         return out.softmax(-1)
 
     def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
@@ -200,7 +176,7 @@ class Categorical(_Discrete):
 class Bernoulli(_Discrete):
     """Two classes with p(1) = sigmoid(out), one output; y is [R, 1 or S, B] int64 of 0 and 1."""
 
-    def probabilities(self, out: Tensor) -> Float[Tensor, "R S B C"]:
+    def mean(self, out: Tensor) -> Float[Tensor, "R S B C"]:
         """Probabilities of the classes 0 and 1."""
         if out.shape[-1] != 1:
             raise InputError(f"Bernoulli takes a network with one output; this one has {out.shape[-1]}")
@@ -221,7 +197,7 @@ class Bernoulli(_Discrete):
         return (out.sigmoid() * (-out).sigmoid()).sqrt().unsqueeze(0)
 
     def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:
-        return torch.special.entr(self.probabilities(out)).sum(-1)
+        return torch.special.entr(self.mean(out)).sum(-1)
 
 
 LIKELIHOODS: dict[str, type] = {"gaussian": Gaussian, "categorical": Categorical, "bernoulli": Bernoulli}

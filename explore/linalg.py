@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.errors import UNITS, extreme
-
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
 
 
@@ -75,28 +73,3 @@ def over(values: float | Float[Tensor, " R"], like: Tensor) -> float | Tensor:
 def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:
     """Each row times its replica's matrix; what an einsum does, in a third of its small operations."""
     return torch.bmm(rows.flatten(1, 3), matrix).unflatten(1, rows.shape[1:4])
-
-
-def mean_and_scale(values: Float[Tensor, "R n D"]) -> tuple[Float[Tensor, "R 1 D"], Float[Tensor, "R 1 D"]]:
-    """Mean and deviation over n; a constant column gets deviation 1, so that it becomes 0.
-
-    A column with a number that is not finite has no finite deviation either.
-
-    Raises:
-        InputError: for a column whose squares double precision cannot hold.
-    """
-    mean = values.mean(1, keepdim=True)
-    # Compared, not deviation == 0: rounding gives a constant column a small one.
-    constant = values.amax(1, keepdim=True) == values.amin(1, keepdim=True)
-    deviation = (values - mean).square().mean(1, keepdim=True).sqrt()
-    double = values.dtype == torch.float64
-    low, high = UNITS if double else (0.0, torch.inf)
-    failed = ~constant & ~((deviation > low) & (deviation < high)) & values.isfinite().all(1, keepdim=True)
-    if bool(failed.any()):
-        if double:
-            column = int(failed.flatten(0, 1).any(0).nonzero()[0])
-            raise extreme(column, float(values[..., column].amin()), float(values[..., column].amax()))
-        exact, scale = mean_and_scale(values.double())
-        mean, deviation = torch.where(failed, exact.to(mean), mean), torch.where(failed, scale.to(mean), deviation)
-        deviation = deviation.clamp_min(torch.finfo(values.dtype).tiny)
-    return torch.where(constant, values[:, :1], mean), torch.where(constant, 1.0, deviation)

@@ -13,9 +13,9 @@ A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a co
 Weights that the module had are not used: posteriors begin with their own.
 
 A batch normalisation has no weights with a distribution: its scale, shift, running mean and variance are a tensor
-[R, S, 4, C] behind the matrices. `forward` and `output` evaluate with the running statistics; `train_forward` and
-`train_output` normalise the examples of every replica and sample by their own batch, and tell its statistics. Then a
-tap behind a normalisation is the gradient of the summed log-likelihood: an example's target pulls on all others.
+[R, S, 4, C] after the matrices. `forward` and `output` evaluate with the running statistics; `train_forward` and
+`train_output` normalise the examples of every replica and sample by their own batch, and return its statistics. The
+taps before a normalisation are then gradients of the summed log-likelihood: each example's target acts on all others.
 """
 
 from __future__ import annotations
@@ -30,29 +30,20 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from explore.errors import InputError
+from explore.models import Layer, Network, Pullback, count_samples
 from explore.modules import check
 from explore.rng import Rng
 from explore.shapes import LayerTaps, NormTaps, Taps
 from explore.slots import ConvSlot, Lead, LinearSlot, NormSlot, WeightSlot
-from explore.slots import Layer as Layer
-
-Pullback = Callable[[Tensor], LayerTaps]
 
 
-class Net:
+class Net(Network):
     """A network without weights of its own: they come with every call.
 
     Args:
         module: a module that maps [B, ...] to [B, O], built of Linear, Conv2d, BatchNorm1d and BatchNorm2d layers
             and anything without parameters, and each example by itself. It is copied (in eval mode) and never touched;
             the weights it has, trained or not, are not used.
-
-    Attributes:
-        shapes: (I, O) of each layer, in the order of `module.modules()`.
-        biases: whether each layer has a bias, the last row of its matrix.
-        convolutions: whether each layer is a convolution.
-        sequence: the kinds of module that run one after the other; what is no plain nn.Sequential counts as one.
-        norms: the batch normalisations.
 
     Raises:
         InputError: for any other layer that holds parameters or buffers, for a subclass or a parametrisation of these,
@@ -104,48 +95,31 @@ class Net:
 
     @property
     def width(self) -> int:
-        """Numbers that the widest layer held for one example of one sample in the last pass."""
         return max(slot.width for slot in self._slots)
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
-        """Initial weights, one [R, (samples,) I, O] matrix a layer: Glorot uniform, the bias row included."""
         return tuple((2 * rng.uniform(replicas, *samples, i, o) - 1) * math.sqrt(6 / (i + o)) for i, o in self.shapes)
 
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
-        """Batch normalisations before any data: scale 1, shift 0, running mean 0 and variance 1."""
         start = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=rng.dtype, device=rng.device)
         return tuple(start[None, None, :, None].repeat(replicas, 1, 1, norm.channels) for norm in self.norms)
 
     def forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """The output, and its pullback to every layer's pre-activation.
-
-        Args:
-            layers: one `Layer` a layer, then the batch normalisations.
-            x: [R, B, ...] inputs.
-            samples: S, needed only where no layer says it.
-
-        Returns:
-            (out [R, S, B, O], pullback). `pullback(dout [R, S, B, O])` gives one `Taps` a layer, with the
-            gradient of sum(dout * out); it may be called again, with other targets.
-        """
         return self._forward(layers, x, samples, train=False)
 
     def train_forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """As `forward`, normalised by the batch; the pullback gives the `norms` of the taps too."""
         return self._forward(layers, x, samples, train=True)
 
     def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
-        """The output alone; differentiable in the layers where these require it."""
         return self._run(layers, x, samples)[0]
 
     def train_output(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]:
-        """The output normalised by the batch, and what each normalisation saw: mean and unbiased variance."""
         done = self._run(layers, x, samples, train=True)
         return done.out, done.statistics
 
@@ -261,15 +235,6 @@ class _Pass(NamedTuple):
     calls: list[tuple[Tensor, Tensor]]  # the input and the tap of each layer
     leads: list[Lead]  # R, S or 1, and B of each layer's input
     statistics: tuple[Tensor, ...]  # what each normalisation saw
-
-
-def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
-    """S, as the layers say it: where none does, the default."""
-    known = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
-    samples = next((s for s in known if s is not None), default)
-    if samples is None:
-        raise ValueError("the number of samples is needed where no layer says it")
-    return samples
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:

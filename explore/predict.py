@@ -1,60 +1,153 @@
 """Predictions of sampled networks, in bounded memory.
 
-Every function here takes weight samples `layers` (S of them, shared by all points) and walks over the points in
-chunks, so that no tensor grows with both S and the size of a pool.
+All S weight samples are shared by all points, and every function walks over the points in chunks, so that no tensor
+grows with both S and the size of a pool. What is kept of a chunk goes where it belongs at once: small results that lie
+between freed chunks would scatter over the memory, which then grows as if every chunk were kept.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from explore.likelihoods import Likelihood, Noise
-from explore.nets import Layer, Net
-from explore.nets import count_samples as count
-from explore.posteriors.gaussian import GaussianPosterior
+from explore.inference.base import Predictive
+from explore.inference.gaussian import GaussianPosterior
+from explore.models import Layer, Likelihood, Network, Noise, count_samples
+from explore.rng import Rng
 from explore.shapes import State
 
-BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S; a few MiB stay in the processor's cache
+BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S
+CACHE = 2**20  # the same where the order of sums does not depend on it: a few MiB stay in the processor's cache
+KEPT = 2**25 - 2**12  # bytes, see `_keep_freed`
+
+
+@runtime_checkable
+class Inputs(Protocol):
+    """Points [R, P, ...]: a tensor, or what makes one of those asked for, as x[:, part] or x[rows, indices]."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+    def __getitem__(self, key: Any, /) -> Tensor: ...
 
 
 class Moments(NamedTuple):
-    """Mean and variance of the net's output over the weights (epistemic: the noise is not in it)."""
+    """Mean and variance of a prediction over the weights (epistemic: the noise is not in it)."""
 
-    mean: Float[Tensor, "R P O"]
-    variance: Float[Tensor, "R P O"]
+    mean: Float[Tensor, "R P M"]
+    variance: Float[Tensor, "R P M"]
 
 
-def outputs(net: Net, layers: Sequence[Layer], x: Tensor) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-    """(which points, their outputs) chunk by chunk.
+@dataclass(frozen=True)
+class Predictor:
+    """S nets drawn from a posterior, whose predictive distribution is p(y | x) = 1/S sum_s p(y | x, w_s, noise_s).
 
     Args:
         net: the network.
+        likelihood: of the targets; says what a net predicts, M numbers or the probabilities of M classes.
         layers: weight samples [R, S, I, O] a layer.
-        x: [R, P, ...] inputs.
+        noise: one noise parameter a weight sample.
     """
-    with torch.no_grad():
-        net.output(layers, x[:, :1])  # one point, to learn how wide the layers are
-    for part in _parts(x.shape[1], x.shape[0] * count(layers) * net.width):
-        with torch.no_grad():  # here, not around the generator, whose body runs later
-            out = net.output(layers, x[:, part])
-        yield part, out
 
+    net: Network
+    likelihood: Likelihood
+    layers: tuple[Layer, ...]
+    noise: Noise
 
-def moments(net: Net, layers: Sequence[Layer], x: Tensor) -> Moments:
-    """Mean and variance over S of the output at each of the points x [R, P, ...]."""
-    means, variances = [], []
-    for _, out in outputs(net, layers, x):
+    @staticmethod
+    def sample(posterior: Predictive, state: State, n: int, rng: Rng) -> Predictor:
+        """The posterior's joint samples of weights and noise, n or as many as it has."""
+        return Predictor(posterior.net, posterior.likelihood, *posterior.joint_sample(state, n, rng))
+
+    @property
+    def samples(self) -> int:
+        """S."""
+        return count_samples(self.layers)
+
+    @property
+    def noise_variance(self) -> Float[Tensor, "R 1 1"]:
+        """Variance of a real target around the prediction of a net, averaged over the nets."""
+        variance: Tensor = self.likelihood.variance(self.noise)
+        return variance.mean(1)[:, None, None]
+
+    def outputs(self, x: Inputs, budget: int | None = None) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
+        """(which of the points x [R, P, ...], their outputs) chunk by chunk."""
+        _keep_freed()
+        with torch.no_grad():
+            self.net.output(self.layers, x[:, :1])  # one point, to learn how wide the layers are
+        for part in parts(x.shape[1], x.shape[0] * self.samples * self.net.width, budget):
+            with torch.no_grad():  # here, not around the generator, whose body runs later
+                out = self.net.output(self.layers, x[:, part])
+            yield part, out
+
+    def each(self, x: Inputs, of: Callable[[Float[Tensor, "R S b O"]], Shaped[Tensor, "R b ..."]]) -> Tensor:
+        """What `of` makes of the outputs, chunk by chunk, at all the points x [R, P, ...]: [R, P, ...]."""
+        return filled(((part, (of(out),)) for part, out in self.outputs(x, CACHE)), x.shape[1])[0]
+
+    def moments(self, x: Inputs) -> Moments:
+        """Mean and variance over the nets of what each predicts at the points x [R, P, ...]."""
+        return Moments(*filled(((part, self._moments(out)) for part, out in self.outputs(x, CACHE)), x.shape[1]))
+
+    def variances(self, x: Inputs) -> Float[Tensor, "R P"]:
+        """Variance over the nets at the points x [R, P, ...], summed over numbers or classes."""
+        return self.each(x, lambda out: self._moments(out).variance.sum(-1))
+
+    def _moments(self, out: Float[Tensor, "R S b O"]) -> Moments:
+        predicted = self.likelihood.mean(out)
         # Bessel's correction: S samples estimate the mean too. One sample varies not at all.
-        variance, mean = torch.var_mean(out, 1, correction=min(1, out.shape[1] - 1))
-        means.append(mean)
-        variances.append(variance)
-    return Moments(torch.cat(means, 1), torch.cat(variances, 1))
+        return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
+
+    def log_prob(self, x: Inputs, y: Tensor) -> Float[Tensor, "R S P"]:
+        """Log density of each of the targets y, [R, P, O] or [R, P], under each net."""
+
+        def of(part: slice, out: Tensor) -> Tensor:
+            return self.likelihood.log_prob(self.noise, out, y[:, part].unsqueeze(1))
+
+        return filled(((part, (of(part, out),)) for part, out in self.outputs(x, CACHE)), x.shape[1], 2)[0]
+
+    def evaluate(self, x: Inputs, y: Tensor, scale: Float[Tensor, "R O"] | None = None) -> dict[str, Tensor]:
+        """Test metrics over all points, each a mean over points.
+
+        Regression: `rmse` of the predictive mean over all outputs, `log_likelihood` of the per-point mixture
+        log 1/S sum_s N(y; f_s(x), 1/tau_s), summed over outputs, and `coverage_95`, the share of targets within the
+        central 95 % of a Gaussian with the predictive mean and total variance. Classification: `error` rate of the
+        averaged probabilities and `log_likelihood`. Both: `epistemic`, the mean standard deviation over the weights of
+        the output, or of the class probabilities.
+
+        Args:
+            x: [R, P, ...] inputs.
+            y: [R, P, O] standardised targets, or [R, P] class indices.
+            scale: the original standard deviation of each output; undoes the standardisation in rmse,
+                log_likelihood and epistemic.
+
+        Returns:
+            name -> [R].
+        """
+        sums: dict[str, Tensor] = {}
+        log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
+        unit = 1.0 if scale is None else scale.unsqueeze(1)  # [R, 1, O]
+        for part, out in self.outputs(x):
+            target, (mean, variance) = y[:, part], self._moments(out)
+            log_prob = self.likelihood.log_prob(self.noise, out, target.unsqueeze(1))
+            scores = {
+                "log_likelihood": log_prob.logsumexp(1) - math.log(self.samples) - log_scale,
+                "epistemic": (variance.sqrt() * unit).mean(-1),
+            }
+            if self.likelihood.discrete:
+                scores["error"] = (mean.argmax(-1) != target).to(out)
+            else:
+                total = (variance + self.noise_variance).sqrt()
+                scores["rmse"] = ((target - mean) * unit).square().mean(-1)
+                scores["coverage_95"] = ((target - mean).abs() <= 1.959964 * total).to(out).mean(-1)
+            for name, value in scores.items():
+                sums[name] = sums.get(name, 0) + value.sum(1)
+        metrics = {name: value / x.shape[1] for name, value in sums.items()}
+        return {name: value.sqrt() if name == "rmse" else value for name, value in metrics.items()}
 
 
 def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments:
@@ -67,76 +160,47 @@ def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments
     """
     _, precision, scale = posterior.gaussian(state)
     at_mean = posterior.at_mean(state)
-    net, means, variances = posterior.net, [], []
-    # An example's gradient is a whole set of weights.
-    for part in _parts(x.shape[1], x.shape[0] * net.weights):
+    net = posterior.net
+
+    def moments(part: slice) -> Moments:
         out, pullback = net.forward(at_mean, x[:, part])
         rows = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)
-        variances.append(scale * torch.stack([precision.quad(pullback(row.expand_as(out))) for row in rows], -1))
-        means.append(out.squeeze(1))
-    return Moments(torch.cat(means, 1), torch.cat(variances, 1))
+        variance = scale * torch.stack([precision.quad(pullback(row.expand_as(out))) for row in rows], -1)
+        return Moments(out.squeeze(1), variance)
+
+    # An example's gradient is a whole set of weights.
+    chunks = parts(x.shape[1], x.shape[0] * net.weights)
+    return Moments(*filled(((part, moments(part)) for part in chunks), x.shape[1]))
 
 
-def _parts(points: int, width: int) -> Iterator[slice]:
-    """Slices of the points, such that `width` numbers a point stay within the budget."""
-    size = max(1, BUDGET // width)
-    return (slice(start, min(start + size, points)) for start in range(0, points, size))
-
-
-def evaluate(
-    net: Net,
-    likelihood: Likelihood,
-    layers: Sequence[Layer],
-    noise: Noise,
-    x: Tensor,
-    y: Tensor,
-    scale: Float[Tensor, "R O"] | None = None,
-) -> dict[str, Float[Tensor, " R"]]:
-    """Test metrics over all points, each a mean over points.
-
-    Regression: `rmse` of the predictive mean over all outputs, `log_likelihood` of the per-point mixture
-    log 1/S sum_s N(y; f_s(x), 1/tau_s), summed over outputs, and `coverage_95`, the share of targets within the
-    central 95 % of a Gaussian with the predictive mean and total variance. Classification: `error` rate of the
-    averaged probabilities and `log_likelihood`. Both: `epistemic`, the mean standard
-    deviation over the weights of the output, or of the class probabilities.
+def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis: int = 1) -> tuple[Tensor, ...]:
+    """Tensors of all points out of those of each chunk, which are dropped as they come.
 
     Args:
-        net: the network.
-        likelihood: of the targets.
-        layers: weight samples.
-        noise: one noise parameter a weight sample, from `likelihood.draw`.
-        x: [R, P, ...] inputs.
-        y: [R, P, O] standardised targets, or [R, P] class indices.
-        scale: the original standard deviation of each output; undoes the standardisation in rmse,
-            log_likelihood and epistemic.
-
-    Returns:
-        name -> [R].
+        chunks: (which of the points, their tensors), at least one.
+        points: how many there are in all.
+        axis: theirs in every tensor.
     """
-    sums: dict[str, Tensor] = {}
-    log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
-    unit = 1.0 if scale is None else scale.unsqueeze(1)  # [R, 1, O]
-    for part, out in outputs(net, layers, x):
-        target = y[:, part]
-        log_prob = likelihood.log_prob(noise, out, target.unsqueeze(1))
-        shown, discrete = out, hasattr(likelihood, "probabilities")
-        if hasattr(likelihood, "probabilities"):
-            shown = likelihood.probabilities(out)
-        mean = shown.mean(1)
-        variance = shown.var(1) if shown.shape[1] > 1 else torch.zeros_like(mean)
-        found = {
-            "log_likelihood": log_prob.logsumexp(1) - math.log(out.shape[1]) - log_scale,
-            "epistemic": (variance.sqrt() * (1.0 if discrete else unit)).mean(-1),
-        }
-        if discrete:
-            found["error"] = (mean.argmax(-1) != target).to(out)
-        else:
-            total = (variance + (1 / noise).mean(1)[:, None, None]).sqrt()
-            found["rmse"] = ((target - mean) * unit).square().mean(-1)
-            found["coverage_95"] = ((target - mean).abs() <= 1.959964 * total).to(out).mean(-1)
-        for name, value in found.items():
-            sums[name] = sums.get(name, 0) + value.sum(1)
-    metrics = {name: value / x.shape[1] for name, value in sums.items()}
-    if "rmse" in metrics:
-        metrics["rmse"] = metrics["rmse"].sqrt()
-    return metrics
+    whole: tuple[Tensor, ...] = ()
+    for part, values in chunks:
+        if not whole:
+            shapes = [(*v.shape[:axis], points, *v.shape[axis + 1 :]) for v in values]
+            whole = tuple(v.new_empty(shape) for v, shape in zip(values, shapes, strict=True))
+        for all_of, some in zip(whole, values, strict=True):
+            all_of[(slice(None),) * axis + (part,)] = some
+    return whole
+
+
+def _keep_freed() -> None:
+    """Let the next chunk have the memory of the last one.
+
+    The allocator of Linux (glibc) gives large blocks back to the system, and fetching them anew, page by page, takes
+    longer than the networks. Once a block of 32 MiB was freed, the most that it heeds, it keeps twice that.
+    """
+    torch.empty(KEPT, dtype=torch.uint8)
+
+
+def parts(points: int, width: int, budget: int | None = None) -> Iterator[slice]:
+    """Slices of the points, such that `width` numbers a point stay within the budget."""
+    size = max(1, (budget or BUDGET) // width)
+    return (slice(start, min(start + size, points)) for start in range(0, points, size))

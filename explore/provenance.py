@@ -47,7 +47,7 @@ def code(package: Path) -> str:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Sentences on what differs between two starts of a run and may change its numbers."""
-    found = [
+    said = [
         f"{what} was {before.get(what)} and is {now.get(what)} now; the last digits may change."
         for what in ("device", "threads")
         if before.get(what) != now.get(what)
@@ -57,8 +57,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     if before["code"] != now["code"]:
         changes.append("the files of explore were changed")
     if changes:
-        found.append(f"the run continues under other code: {', '.join(changes)}; the results may change.")
-    return found
+        said.append(f"the run continues under other code: {', '.join(changes)}; the results may change.")
+    return said
 
 
 def history(sessions: Sequence[Mapping[str, Any]]) -> list[str]:

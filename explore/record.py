@@ -1,6 +1,7 @@
 """The run folder: what a command leaves behind, and how an interrupted one continues.
 
-    config.json      settings: all that decides the numbers; sessions: command line, versions, device of each start
+    config.json      settings: all that decides the numbers; sessions: command line, versions, device of each start;
+                     former: of a run that was extended, the hashes of its settings before
     metrics.jsonl    one line a series and step: {"series": ..., "step": ..., tag: number, ...}, as in TensorBoard
     results.csv      results in full; the columns are the command's
     selected.csv     what was chosen, and in which order; the columns are the command's
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import csv
 import errno
-import hashlib
 import io
 import json
 import math
@@ -29,15 +29,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import BaseFileLock
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from explore import files
 from explore.errors import InputError
+from explore.recorded import FORMAT, TABLES, Prefix, cut, digest, read_checkpoint, read_config, read_run
 
-TABLES = ("metrics.jsonl", "results.csv", "selected.csv")
-FORMAT = 2  # of config.json and checkpoint.pt
+__all__ = ["FORMAT", "TABLES", "FolderExists", "Run", "plain", "read_config", "read_run"]
 
 
 class FolderExists(InputError):
@@ -65,6 +65,8 @@ class Run:
         self._purge_step = purge_step
         self._writers: dict[str, SummaryWriter] = {}
         self._tables: dict[str, Prefix] = {}  # up to the last checkpoint
+        self._last: dict[str, Any] = {"step": 0, "tables": {}}  # of that checkpoint
+        self._before: dict[str, Any] | None = None  # of the one before it
 
     @classmethod
     def create(
@@ -96,7 +98,7 @@ class Run:
             if error.errno == errno.ENOTEMPTY:  # another process was faster
                 raise FolderExists(f"cannot create the run folder {folder}: it exists already") from error
             raise InputError(f"cannot create the run folder {folder}: {error.strerror}") from error
-        return cls(folder, config, state, None, _lock(folder))
+        return cls(folder, config, state, None, files.lock(folder))
 
     @classmethod
     def open(cls, folder: Path) -> Run:
@@ -107,14 +109,10 @@ class Run:
                 version.
         """
         read_config(folder)
-        lock = _lock(folder)
+        lock = files.lock(folder)
         try:
             config, saved, tables = read_run(folder)
-            for name in TABLES:
-                if name in tables:
-                    os.truncate(folder / name, tables[name].size)
-                else:  # it began after the checkpoint
-                    (folder / name).unlink(missing_ok=True)
+            cut(folder, tables)
             # Those of a process that was killed: with the lock, there is no other.
             for draft in folder.glob(f".*{files.DRAFT}"):
                 shutil.rmtree(draft)
@@ -126,6 +124,7 @@ class Run:
             raise
         run = cls(folder, config, saved["state"], saved["step"] + 1, lock)
         run._tables = tables
+        run._last, run._before = {"step": saved["step"], "tables": saved["tables"]}, saved.get("before")
         return run
 
     def resumed(self, session: Mapping[str, Any]) -> None:
@@ -133,9 +132,31 @@ class Run:
         self.config["sessions"].append(dict(session))
         self._write_config()
 
+    def extend(self, settings: Mapping[str, Any]) -> None:
+        """Other settings from here on: those of the same run that is to go on for longer."""
+        former = [*self.config.get("former", []), digest(self.config["settings"])]
+        self.config |= {"settings": dict(settings), "former": former}
+        self._write_config()
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        """Take back what was written after the checkpoint before the last one; `state` is where to continue.
+
+        Raises:
+            InputError: where the run knows of no such checkpoint.
+        """
+        if self._before is None:
+            raise InputError(f"{self.folder} is of a version of explore whose runs cannot be extended; begin anew")
+        self._last, self._before = self._before, None
+        self._tables = {name: Prefix() for name in self._last["tables"]}
+        for name, prefix in self._tables.items():
+            prefix.extend(self.folder / name, self._last["tables"][name]["size"])
+        self._purge_step = self._last["step"] + 1
+        self._save(state)  # before the tables are cut: what is too long is cut again when the run is opened
+        cut(self.folder, self._tables)
+
     def last(self) -> Any:
         """The state of the last checkpoint that is complete: where an interrupted run continues."""
-        return _read_checkpoint(self.folder)["state"]
+        return read_checkpoint(self.folder)["state"]
 
     def scalars(self, series: str, step: int, values: Mapping[str, float]) -> None:
         """Numbers of a series at a step (number of labels, of environment steps), by tag."""
@@ -186,13 +207,14 @@ class Run:
         for name in TABLES:
             if (self.folder / name).exists():
                 self._tables.setdefault(name, Prefix()).extend(self.folder / name)
-        saved = {
-            "settings": _digest(self.config["settings"]),
-            "step": step,
-            "tables": {name: prefix.state() for name, prefix in self._tables.items()},
-            "state": dict(state),
-        }
-        files.save(self.folder / "checkpoint.pt", "checkpoint", FORMAT, saved)
+        tables = {name: prefix.state() for name, prefix in self._tables.items()}
+        self._last, self._before = {"step": step, "tables": tables}, self._last
+        self._save(state)
+
+    def _save(self, state: Mapping[str, Any]) -> None:
+        """Write the checkpoint."""
+        saved = {"settings": digest(self.config["settings"]), **self._last, "before": self._before}
+        files.save(self.folder / "checkpoint.pt", "checkpoint", FORMAT, saved | {"state": dict(state)})
 
     def close(self) -> None:
         """Close the TensorBoard files and let others use the folder."""
@@ -210,7 +232,7 @@ class Run:
         self.close()
 
     def _write_config(self) -> None:
-        content = {"format": FORMAT, **self.config, "sha256": _digest(self.config)}
+        content = {"format": FORMAT, **self.config, "sha256": digest(self.config)}
         with files.replacing(self.folder / "config.json") as draft:
             draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -242,100 +264,3 @@ def plain(value: Any) -> Any:
 
 def _simple(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     return {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in settings.items()}
-
-
-class Prefix:
-    """The first bytes of a table.
-
-    Attributes:
-        size: how many.
-    """
-
-    def __init__(self) -> None:
-        self.size, self._hash = 0, hashlib.sha256()
-
-    def extend(self, path: Path, size: int | None = None) -> None:
-        """Read on, up to `size` bytes or all that there are."""
-        with open(path, "rb") as file:
-            file.seek(self.size)
-            new = file.read() if size is None else file.read(size - self.size)
-        self.size += len(new)
-        self._hash.update(new)
-
-    def state(self) -> dict[str, Any]:
-        """Size and hash."""
-        return {"size": self.size, "sha256": self._hash.hexdigest()}
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Settings and sessions of a run.
-
-    Raises:
-        InputError: when the folder is no run, or its config.json is not as it was written.
-    """
-    path = folder / "config.json"
-    if not folder.is_dir():
-        raise InputError(f"there is no run folder {folder}")
-    if not path.is_file():
-        raise InputError(f"{folder} is no run folder, or is damaged: it has no config.json")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        config: dict[str, Any] = {"settings": found["settings"], "sessions": found["sessions"]}
-        if not (isinstance(config["settings"], dict) and isinstance(config["sessions"][-1], dict)):
-            raise ValueError("settings or sessions are no records")
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-    if "format" not in found:
-        raise files.older(path)
-    if (found["format"], found.get("sha256")) != (FORMAT, _digest(config)):
-        raise InputError(f"{path} is damaged, or was edited: settings and sessions are not those that were written")
-    return config
-
-
-def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Prefix]]:
-    """Configuration, checkpoint, and how far each table is known, of a run that may be in use.
-
-    Raises:
-        InputError: when the folder is no run, damaged, put together from several runs, or of an older version.
-    """
-    config, saved = read_config(folder), _read_checkpoint(folder)
-    if saved["settings"] != _digest(config["settings"]):
-        raise InputError(f"{folder / 'checkpoint.pt'} does not belong to {folder / 'config.json'}: the settings differ")
-    tables: dict[str, Prefix] = {}
-    for name, counted in saved["tables"].items():
-        path = folder / name
-        if not path.is_file():
-            raise InputError(f"{path} is damaged: it is missing")
-        tables[name] = prefix = Prefix()
-        prefix.extend(path, counted["size"])
-        if prefix.size < counted["size"]:
-            raise InputError(
-                f"{path} is damaged: it has {prefix.size} bytes, but the checkpoint counts {counted['size']} bytes"
-            )
-        if prefix.state() != counted:
-            raise InputError(f"{path} is damaged, or was edited: its lines are not those that were written")
-    return config, saved, tables
-
-
-def _read_checkpoint(folder: Path) -> dict[str, Any]:
-    path = folder / "checkpoint.pt"
-    if not path.is_file():
-        raise InputError(f"{folder} is damaged: it has no checkpoint.pt")
-    found: dict[str, Any] = files.load(path, "checkpoint", FORMAT)
-    return found
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _lock(folder: Path) -> BaseFileLock:
-    """Held until released, or until the process ends in whatever way: two writers would ruin the tables."""
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise InputError(f"{folder} is being written by another process") from None
-    except OSError as error:
-        raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from error
-    return lock

@@ -1,8 +1,9 @@
 """Plug-ins: a new posterior, acquisition or dataset is one new file.
 
-A module of a plug-in package is a plug-in if it defines a class or function of its own name, case and
-underscores apart (`noisy_kfac.py`: `class NoisyKFAC`). Its name for users is the file's, with dashes; its
-description is the first line of its docstring, read with `ast`, so that listing imports nothing.
+A file of a plug-in package is a plug-in if it defines a class or function of its own name, case and underscores apart
+(`noisy_kfac.py`: `class NoisyKFAC`). Its name for users is the file's, with hyphens or underscores; its description is
+the first line of its docstring, read with `ast`, so that listing imports nothing. A file that plug-ins share says so by
+an `__all__`; any other file that defines nothing of its name is a mistake.
 Other distributions add theirs through the entry-point groups `explore.posteriors`, `explore.acquisitions`, ...;
 "module:Class" reaches any class without registration.
 """
@@ -17,41 +18,81 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from explore.errors import InputError, describe, one_of, shown
 
 KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset"}
 
 
-def _plain(name: str) -> str:
-    return name.replace("_", "").replace("-", "").lower()
+def hyphened(name: str) -> str:
+    """A plug-in's or preset's name as it is listed: underscores are hyphens, but for those of a "module:Class"."""
+    return name if ":" in name else name.replace("_", "-")
 
 
-def _modules(kind: str, only: str | None = None) -> dict[str, tuple[str, str, str]]:
-    """Name -> (module, attribute, description) of the files of the package `explore.<kind>`, or of `only` one name."""
+class _File(NamedTuple):
+    """A plug-in of the package itself."""
+
+    module: str
+    attribute: str
+    description: str
+
+
+def _files(kind: str, only: str | None = None) -> dict[str, _File]:
+    """Name -> plug-in, of all files of the package `explore.<kind>`, or of the one file of the name `only`."""
     package = importlib.import_module(f"explore.{kind}")
-    found = {}
+    plug_ins = {}
     for finder, module, _ in pkgutil.iter_modules(package.__path__):
-        if only is not None and module.replace("_", "-") != only:
-            continue
         source = Path(finder.path, f"{module}.py")  # type: ignore[union-attr]
-        tree = ast.parse(source.read_text(encoding="utf-8")) if source.exists() else ast.Module([], [])
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and _plain(node.name) == _plain(module):
+        if only in (None, hyphened(module)) and source.exists():
+            tree = _parsed(source)
+            if attribute := _defined(tree, module):
                 first = (ast.get_docstring(tree) or "").partition("\n")[0]
-                found[module.replace("_", "-")] = (f"{package.__name__}.{module}", node.name, first)
-    return found
+                plug_ins[hyphened(module)] = _File(f"{package.__name__}.{module}", attribute, first)
+            elif not _shared(tree):
+                wanted = f"class {module.title().replace('_', '')} or function {module}"
+                raise InputError(
+                    f"{source} defines no {wanted}, which would be the {KINDS[kind]} {hyphened(module)}: define it, "
+                    "or, if the file only serves others, list what it gives them in __all__"
+                )
+    return plug_ins
+
+
+def _parsed(source: Path) -> ast.Module:
+    try:
+        return ast.parse(source.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise InputError(f"{source} is not valid Python: {error}") from None
+
+
+def _defined(tree: ast.Module, module: str) -> str | None:
+    plain = module.replace("_", "").lower()
+    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    return next((name for name in names if name.replace("_", "").lower() == plain), None)
+
+
+def _shared(tree: ast.Module) -> bool:
+    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
+
+
+def _points(kind: str) -> dict[str, EntryPoint]:
+    """Name -> plug-in, of other distributions."""
+    return {hyphened(point.name): point for point in entry_points(group=f"explore.{kind}")}
 
 
 def names(kind: str) -> dict[str, str]:
-    """All plug-ins of a kind (`posteriors`, `acquisitions`, `data`): name -> one line about it."""
-    found = {name: description for name, (_, _, description) in _modules(kind).items()}
-    for point in entry_points(group=f"explore.{kind}"):
-        found.setdefault(point.name, f"from {point.dist.name if point.dist else 'another package'}: {point.value}")
-    return dict(sorted(found.items()))
+    """All plug-ins of a kind (`posteriors`, `acquisitions`, `data`): name -> one line about it.
+
+    Raises:
+        InputError: for a file of the package that is no plug-in and no helper.
+    """
+    described = {name: file.description for name, file in _files(kind).items()}
+    for name, point in _points(kind).items():
+        described.setdefault(name, f"from {point.dist.name if point.dist else 'another package'}: {point.value}")
+    return dict(sorted(described.items()))
 
 
 def find(kind: str, name: str) -> Any:
@@ -62,52 +103,90 @@ def find(kind: str, name: str) -> Any:
     """
     if not isinstance(name, str):
         raise InputError(f"a {KINDS[kind]} is named by a text; got {shown(name)}")
-    modules = _modules(kind, name)
     if ":" in name:
         return load(name, KINDS[kind])
-    if name in modules:
-        module, attribute, _ = modules[name]
-        return getattr(importlib.import_module(module), attribute)
-    for point in entry_points(group=f"explore.{kind}"):
-        if point.name == name:
+    known = hyphened(name)
+    if file := _files(kind, known).get(known):
+        return getattr(importlib.import_module(file.module), file.attribute)
+    if point := _points(kind).get(known):
+        try:
             return point.load()
+        except (ImportError, AttributeError) as error:
+            raise InputError(f"cannot load the {KINDS[kind]} {known} ({point.value}): {error}") from error
     raise one_of(KINDS[kind], name, names(kind))
 
 
 def load(path: str, what: str) -> Any:
-    """The class or function "module:name"; `what` calls it in messages.
+    """The class or function at "module:name"; messages call it a `what`.
 
     Raises:
         InputError: when it is not there.
     """
     module, _, attribute = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-        if not callable(found):
+        loaded = getattr(importlib.import_module(module), attribute)
+        if not callable(loaded):
             raise TypeError(f"{attribute} is neither a class nor a function")
-        return found
+        return loaded
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise InputError(f"cannot load the {what} {path!r}: {error}") from error
 
 
-def presets(cls: type) -> dict[str, dict[str, Any]]:
-    """The PRESETS at the end of the class's file: name -> settings."""
-    found: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
-    return found
+def presets(cls: Any) -> dict[str, dict[str, Any]]:
+    """The PRESETS at the end of the file of a class or function: name -> settings."""
+    written: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
+    return {hyphened(name): settings for name, settings in written.items()}
 
 
-def preset(cls: type, name: str | None) -> dict[str, Any]:
-    """The settings of one of the `presets`; None: the first one."""
-    return _preset(cls, name)
+def settings_in(cls: Any, preset: str | None) -> dict[str, Any]:
+    """The settings of one of the `presets`; None: the first one.
+
+    Raises:
+        InputError: for an unknown preset.
+    """
+    known = presets(cls)
+    if preset is None:
+        return dict(next(iter(known.values())))
+    if hyphened(str(preset)) not in known:
+        raise one_of("preset", preset, known)
+    return dict(known[hyphened(preset)])
 
 
-def _preset(cls: type, name: str | None) -> dict[str, Any]:
-    found = presets(cls)
-    if name is None:
-        return dict(next(iter(found.values())))
-    if name not in found:
-        raise one_of("preset", name, found)
-    return dict(found[name])
+class Configured(NamedTuple):
+    """A plug-in with the settings that were asked for."""
+
+    name: str  # as it is listed
+    make: Any  # the class or function
+    preset: str
+    settings: dict[str, Any]  # those of the preset, replaced by those that were given
+
+
+def configured(
+    kind: str,
+    name: str,
+    options: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    preset: str | None = None,
+    prefer: Iterable[str] = (),
+) -> Configured:
+    """A plug-in by name, with the settings of a preset and of `-p key=value`, in one look-up.
+
+    Args:
+        kind: of `KINDS`.
+        name: of the plug-in.
+        options: texts, see `parse`.
+        preset: None: the first of `prefer` that there is, else the plug-in's first one.
+        prefer: names of presets.
+
+    Raises:
+        InputError: for an unknown name, preset or setting, or a value of the wrong type.
+    """
+    make, own = find(kind, name), dict(options)
+    known = presets(make)
+    chosen = next((p for p in prefer if p in known), next(iter(known))) if preset is None else hyphened(preset)
+    if own and not isinstance(make, type):
+        raise InputError(f"{hyphened(name)} has no settings")
+    settings = settings_in(make, chosen) | (parse(make, own) if own else {})
+    return Configured(hyphened(name), make, chosen, settings)
 
 
 def posterior(name: str, net: Any, likelihood: Any, preset: str | None = None, **settings: Any) -> Any:
@@ -127,10 +206,23 @@ def posterior(name: str, net: Any, likelihood: Any, preset: str | None = None, *
         allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"}
         if unknown := sorted(settings.keys() - allowed):
             raise one_of("setting", unknown[0], allowed)
-    return cls(net=net, likelihood=likelihood, **(_preset(cls, preset) | settings))
+    return cls(net=net, likelihood=likelihood, **(settings_in(cls, preset) | settings))
 
 
-def parse(cls: type, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
+def acquisition(name: str, **settings: Any) -> Any:
+    """An acquisition by name: a function as it is, a class with its settings.
+
+    Raises:
+        InputError: for an unknown name, settings of a rule that has none, or a setting that is unknown.
+    """
+    rule = find("acquisitions", name)
+    allowed = settings_of(rule) if isinstance(rule, type) and dataclasses.is_dataclass(rule) else {}
+    if unknown := sorted(settings.keys() - allowed.keys()):
+        raise one_of(f"setting of {name}", unknown[0], allowed) if allowed else InputError(f"{name} has no settings")
+    return rule(**settings) if isinstance(rule, type) else rule
+
+
+def parse(cls: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Settings of a dataclass from the texts of `-p key=value`, typed by its fields.
 
     Raises:

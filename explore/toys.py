@@ -16,11 +16,12 @@ from jaxtyping import Float
 from sklearn.datasets import make_moons
 from torch import Tensor
 
-from explore import predict
 from explore.fit import batches, last_epoch
-from explore.likelihoods import Bernoulli, Likelihood
+from explore.inference.base import Predictive
+from explore.likelihoods import Bernoulli
+from explore.models import Likelihood
 from explore.nets import Net, mlp
-from explore.posteriors.base import Predictive
+from explore.predict import Predictor
 from explore.rng import Rng
 from explore.shapes import State
 
@@ -56,9 +57,9 @@ def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], 
     grid = torch.linspace(-3, 3, 121, dtype=x.dtype, device=x.device)
     x_scale, y_mean, y_scale = x.std(), y.mean(), y.std()
     posterior, state = _fit(posterior, likelihood, hidden, x / x_scale, (y - y_mean) / y_scale, stream)
-    layers, noise = posterior.joint_sample(state, samples, stream)
-    mean, variance = (t.squeeze() for t in predict.moments(posterior.net, layers, (grid / x_scale)[None, :, None]))
-    total = (variance + (1 / noise).mean()).sqrt()
+    predictor = Predictor.sample(posterior, state, samples, stream)
+    mean, variance = (t.squeeze() for t in predictor.moments((grid / x_scale)[None, :, None]))
+    total = (variance + predictor.noise_variance.squeeze()).sqrt()
     found = (x.squeeze(), y.squeeze(), grid, mean * y_scale + y_mean, variance.sqrt() * y_scale, total * y_scale)
     return Bands(*(t.cpu() for t in found))
 
@@ -72,10 +73,9 @@ def boundary(posterior: Predictive, hidden: Sequence[int], rng: Rng, samples: in
     axis = torch.linspace(-3, 3, 61, dtype=x.dtype, device=x.device)
     second, first = torch.meshgrid(axis, axis, indexing="ij")
     posterior, state = _fit(posterior, Bernoulli(), hidden, x, y, stream)
-    layers = posterior.sample(state, samples, stream)
+    predictor = Predictor.sample(posterior, state, samples, stream)
     grid = torch.stack([first, second], -1).flatten(0, 1).unsqueeze(0)
-    outputs = predict.outputs(posterior.net, layers, grid)
-    p = torch.cat([out.sigmoid().mean(1) for _, out in outputs], 1).view(len(axis), -1)
+    p = predictor.moments(grid).mean[0, :, 1].view(len(axis), -1)
     return Boundary(*(t.cpu() for t in (x.squeeze(0), y.squeeze(0).to(x), axis, p)))
 
 
@@ -83,7 +83,7 @@ def _fit(
     posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], x: Tensor, y: Tensor, rng: Rng
 ) -> tuple[Predictive, State]:
     steps = len(batches(x.shape[1], posterior.batch_size))
-    # Who takes all data at once (a sampler) counts iterations of its own.
+    # A sampler takes all the data in every update, and counts its own iterations.
     epochs = max(1, round(UPDATES / steps)) if steps > 1 else posterior.epochs
     net = Net(mlp(x.shape[2], list(hidden), 1))
     posterior = dataclasses.replace(posterior, net=net, likelihood=likelihood, epochs=epochs)

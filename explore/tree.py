@@ -75,6 +75,11 @@ def restore(like: Tree, saved: Mapping[str, Tensor]) -> Tree:
     return map_tensors(lambda _: next(values), like)
 
 
+def part(tree: Tree, replicas: slice) -> Tree:
+    """Some of the replicas; leaves without a replica axis stay as they are."""
+    return map_tensors(lambda t: t[replicas] if t.dim() else t, tree)
+
+
 def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
     """`new` in the replicas that are alive, `old` in the others; leaves without a replica axis are new's.
 

@@ -8,6 +8,8 @@ import torch
 
 from explore.rng import Rng
 
+collect_ignore = ["plugin_package"]  # the tests of another package, for `test_plugin_package.py`
+
 # The nets here are small: more threads cost more than they bring, above all beside other processes.
 torch.set_num_threads(1)
 

@@ -1,8 +1,11 @@
-"""How much memory updates of a posterior take."""
+"""How much memory something takes."""
 
 import subprocess
 import sys
 import textwrap
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 UPDATES = """
 def memory(key):
@@ -25,3 +28,16 @@ def peak_of_updates(setup):
     script = textwrap.dedent(setup) + UPDATES
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return float(done.stdout)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor holds that is made within."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for made in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(made, torch.Tensor):
+                self.numbers = max(self.numbers, made.numel())
+        return result

@@ -36,7 +36,7 @@ from mutmut.mutation import mutators
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = ROOT / "tests" / "mutants.toml"
 CONTRACT = ["tests/contracts/test_posteriors.py", "tests/contracts/test_batch_norm.py"]
-SHARED = "tests/posteriors/test_shared_settings.py"
+SHARED = "tests/inference/test_shared_settings.py"
 CPU_SECONDS = 240  # of the tests of a mutant; without one they take less than half of it
 
 # What is changed, and the tests that run: first those beside it, then, where they notice nothing, those of others that
@@ -56,20 +56,22 @@ SHARERS: dict[str, tuple[list[str], str]] = {  # of several posteriors
     "kronecker": (["kronecker", "joint_factors", "noisy_ekfac"], "noisy-kfac or noisy-ekfac"),
     "low_rank": (["joint_factors", "slang"], "slang"),
     "natural": (["natural", "shared_settings", "noisy_kfac"], "noisy-kfac or full"),
-    "norms": (["../contracts/test_batch_norm"], "noisy-kfac or bbb"),
-    "reparam": (["tensor_factorised", "whvi"], "tensor-factorised"),
+    "norms": (["batch_norm"], "noisy-kfac or bbb"),
+    "points": (["map", "ensemble", "mc_dropout"], "map or mc-dropout"),
+    "reparam": (["bbb", "tensor_factorised", "whvi"], "bbb or tensor-factorised"),
     "structures": (["structures", "vogn", "noisy_ekfac", "full"], "noisy-adam or noisy-ekfac"),
+    "sub_batches": (["vogn", "batch_norm"], "vogn"),
 }
 
 
 def tests_of(file: str) -> tuple[list[str], list[str]]:
     """Arguments for pytest: of the near tests, and of those further away."""
     path = Path(file)
-    if path.parent.name != "posteriors":
+    if path.parent.name not in ("inference", "posteriors"):
         return OTHERS[path.stem if path.stem in OTHERS else path.parent.name]
     near, names = SHARERS.get(path.stem, ([path.stem], path.stem.replace("_", "-")))
-    paths = [f"tests/posteriors/test_{n}.py" if "/" not in n else f"tests/posteriors/{n}.py" for n in near]
-    return [str(Path(p)) for p in paths], [SHARED, *CONTRACT, "-k", names]
+    paths = [next((ROOT / "tests").glob(f"*/test_{name}.py")) for name in near]
+    return [str(p.relative_to(ROOT)) for p in paths], [SHARED, *CONTRACT, "-k", names]
 
 
 # Mutants ---------------------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ STRICT = re.compile(r"strict=\w+|[,\s]")
 def files() -> list[str]:
     folder = ROOT / "explore"
     paths = [folder / "likelihoods.py", folder / "predict.py"]
-    for part in ("acquisitions", "posteriors"):
+    for part in ("acquisitions", "inference", "posteriors"):
         paths += sorted(p for p in (folder / part).glob("*.py") if p.name != "__init__.py")
     return [str(p.relative_to(ROOT)) for p in paths]
 

@@ -2,17 +2,20 @@
 
 import io
 import warnings
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from explore import registry
-from explore.acquisitions.base import Choice, RedundancyWarning
+from explore.acquisitions.base import Choice, Needs, RedundancyWarning, best
 from explore.active import ActiveLearner, Round, active_loop
 from explore.errors import InputError
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
+from explore.rng import Rng
 
 # Two points a round with max-variance, which looks at each alone: what these tests ask does not hang on it.
 pytestmark = pytest.mark.filterwarnings("ignore::explore.acquisitions.base.RedundancyWarning")
@@ -114,8 +117,8 @@ def test_other_errors():
 
 @pytest.mark.parametrize("name", registry.names("posteriors"))
 def test_loop(name):
-    arms = ("random", "random") if name == "map" else ("max-variance", "random")  # one net has no spread
-    own = learner(arms, model=posterior(name))
+    model = posterior(name)
+    own = learner(("random" if model.certain else "max-variance", "random"), model=model)  # one net has no spread
     events = rounds(own)
     assert [(e.round, e.labels) for e in events] == [(1, 3), (2, 5), (3, 7), (4, 9)]
     assert events[-1].choice is None and all(e.choice is not None for e in events[:-1])
@@ -301,7 +304,7 @@ def test_the_noise_is_part_of_the_total_deviation():
     # A known one, in units in which the labels scatter by 1.
     own = learner(model=posterior(likelihood=Gaussian(noise_std=0.5)), dtype=torch.float64)
     found = own.predict(X[:6])
-    noise = (found.total**2 - found.epistemic**2) / own.fitted.y_scale**2
+    noise = (found.total**2 - found.epistemic**2) / own.fitted.scales.y.scale**2
     torch.testing.assert_close(noise, torch.full_like(noise, 0.25))
 
 
@@ -318,8 +321,8 @@ def test_input_scale(standardise):
     for r in range(4):
         points = {"labelled": START[r % 2], "pool": np.setdiff1d(np.arange(P), TEST[r % 2])}.get(standardise)
         mean, scale = (np.zeros(2), np.ones(2)) if points is None else (X[points].mean(0), X[points].std(0))
-        f = own.fitted
-        for found, expected in ((f.x_mean, mean), (f.x_scale, scale)):
+        f = own.fitted.scales
+        for found, expected in zip(f.x, (mean, scale), strict=True):
             np.testing.assert_allclose(found.expand(4, 1, 2)[r, 0], expected, rtol=1e-8)
 
 
@@ -328,13 +331,13 @@ def test_input_scale(standardise):
 def test_a_constant_feature_is_harmless(standardise, constant):
     x = np.column_stack([X, np.full(P, constant)])
     own = learner(x=x, model=posterior(inputs=3), standardise=standardise)
-    assert (own.fitted.x_scale[..., 2] == 1).all()
+    assert (own.fitted.scales.x.scale[..., 2] == 1).all()
     assert all(e.metrics["rmse"].isfinite().all() for e in rounds(own, 2))
 
 
 def test_equal_labels_are_harmless():
     own = learner(y=np.full((P, 1), 7.0))
-    assert own.predict(X[:3]).mean.isfinite().all() and (own.fitted.y_scale == 1).all()
+    assert own.predict(X[:3]).mean.isfinite().all() and (own.fitted.scales.y.scale == 1).all()
 
 
 def test_several_outputs():
@@ -346,7 +349,7 @@ def test_several_outputs():
         points = TEST[r % 2]
         error = own.predict(X[points]).mean[r].numpy() - y[points]
         np.testing.assert_allclose(found["rmse"][r], np.sqrt((error**2).mean()), rtol=1e-5)
-    assert (own.fitted.y_scale[..., 1] / own.fitted.y_scale[..., 0] - 1000).abs().max() < 0.1
+    assert (own.fitted.scales.y.scale[..., 1] / own.fitted.scales.y.scale[..., 0] - 1000).abs().max() < 0.1
 
 
 @pytest.mark.parametrize(("likelihood", "outputs"), [(Categorical(), 3), (Bernoulli(), 1)])
@@ -422,15 +425,12 @@ def test_points_that_are_chosen_together_are_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         own.ask(1)
-        for quiet in ("information-gain", "random"):
-            other = single(arms=[quiet])
-            other.tell([3, 4], [0.0, 1.0])
-            other.ask(2)
-    with pytest.warns(RedundancyWarning, match="max-variance scores points one by one .* 2 chosen .*information-gain"):
-        own.ask(2)
-    own = single(model=posterior(likelihood=Bernoulli()))
-    own.tell([3, 4], [0, 1])
-    with pytest.warns(RedundancyWarning, match="information-gain scores points one by one .* take fewer at once"):
+        for quiet in ("information-gain", "epig", "random"):
+            for model in (None, posterior(likelihood=Bernoulli())):
+                other = single(arms=[quiet], model=model)
+                other.tell([3, 4], [0.0, 1.0])
+                other.ask(2)
+    with pytest.warns(RedundancyWarning, match="max-variance scores points one by one .* 2 chosen .*epig does"):
         own.ask(2)
 
 
@@ -453,9 +453,7 @@ def test_where_nothing_varies_a_rule_that_needs_it_is_refused_at_once(posterior,
 @pytest.mark.parametrize(
     "choose",
     [
-        lambda view, k: Choice(torch.zeros(1, k, dtype=torch.long), torch.zeros(1, k)),  # one point k times
-        lambda view, k: Choice(torch.tensor([[3, 5]]), torch.zeros(1, k)),  # 3 has a label
-        lambda view, k: Choice(torch.tensor([[5, P]]), torch.zeros(1, k)),
+        lambda view, k: Choice(torch.tensor([[5, P - 1]]), torch.zeros(1, k)),  # one of P points has a label
         lambda view, k: Choice(torch.tensor([[5, -1]]), torch.zeros(1, k)),
         lambda view, k: Choice(torch.tensor([[5]]), torch.zeros(1, 1)),
         lambda view, k: Choice(torch.tensor([[5.0, 6.0]]), torch.zeros(1, k)),
@@ -469,8 +467,124 @@ def test_a_rules_wrong_answer_is_said_to_be_the_rules(choose):
 
     own = single(arms=[my_rule])
     own.tell([3], [0.0])
-    with pytest.raises(InputError, match="acquisition tests.test_active:.*my_rule (chose|must answer)"):
+    with pytest.raises(InputError, match=r"acquisition tests.test_active:.*my_rule (chose \[|must answer)"):
         own.ask(2)
+
+
+def test_a_rule_that_chooses_a_point_twice_is_named():
+    def twice(view, k):
+        return Choice(torch.full((1, k), 5), torch.zeros(1, k))
+
+    own = single(arms=[twice])
+    own.tell([3], [0.0])
+    with pytest.raises(InputError, match=r"acquisition tests.test_active:.*twice chose a point twice: \[5, 5\]"):
+        own.ask(2)
+
+
+def test_a_view_has_the_points_that_may_be_chosen_and_the_labelled_ones_and_no_others():
+    """In the units of the model; of replicas with different numbers of candidates the shorter are filled up."""
+    seen = []
+
+    def look(view, k):
+        seen.append(view)
+        return best(view.uniform, view.mask, k)
+
+    allowed = np.ones((TRIALS, P), bool)
+    np.put_along_axis(allowed, TEST, False, 1)
+    allowed[1, 15:18] = False
+    own = ActiveLearner(posterior(), X, ["random", look], trials=TRIALS, allowed=allowed, samples=20)
+    start = np.tile(START, (2, 1))
+    own.tell(start, Y[start])
+    chosen, (view,) = own.ask(2).indices, seen
+    for t in range(TRIALS):
+        free = np.setdiff1d(np.flatnonzero(allowed[t]), START[t])
+        mean, scale = X[START[t]].mean(0), X[START[t]].std(0)
+        assert view.mask[t].tolist() == [True] * len(free) + [False] * (22 - len(free))
+        np.testing.assert_allclose(view.x[t, : len(free)], (X[free] - mean) / scale, rtol=1e-5, atol=1e-6)
+        assert (view.x[t, len(free) :] == view.x[t, 0]).all()
+        np.testing.assert_allclose(view.labelled.x[t], (X[START[t]] - mean) / scale, rtol=1e-5, atol=1e-6)
+        y = Y[START[t]]
+        np.testing.assert_allclose(view.labelled.y[t], (y - y.mean(0)) / y.std(0), rtol=1e-5, atol=1e-6)
+    assert not torch.equal(view.mask[0], view.mask[1])
+    # The state is that of these replicas: its density and its samples are theirs.
+    layers: Any = own.posterior.sample(own.fitted.state, 3, Rng(0, arms=2))
+    alone = view.posterior.sample(view.state, 3, Rng(0))
+    assert all(torch.equal(a[TRIALS:], b) for a, b in zip(layers, alone, strict=True))
+    # The same numbers for both arms, so that the same points are chosen.
+    assert torch.equal(chosen[:TRIALS], chosen[TRIALS:])
+
+
+def test_a_points_random_number_does_not_depend_on_the_other_candidates():
+    allowed = np.ones((1, P), bool)
+    allowed[0, 20:] = False
+    found = []
+    for mask in (None, allowed):
+        own = single(arms=["random"], allowed=mask)
+        own.tell([3], [0.0])
+        points = own.ask(5).indices[0].tolist()
+        found.append([point for point in points if point < 20])
+    assert found[1][: len(found[0])] == found[0]
+
+
+def needs(**declared):
+    return Needs(**declared)(lambda view, k: best(view.uniform, view.mask, k))
+
+
+@pytest.mark.parametrize(
+    ("rule", "model", "message"),
+    [
+        (needs(density=True), posterior("mc-dropout"), "needs a posterior with a density, and MCDropout has none"),
+        (needs(targets="classes"), posterior(), "is a rule for classes, and NoisyKFAC predicts numbers"),
+        (needs(targets="numbers"), posterior(likelihood=Bernoulli()), "for numbers, and NoisyKFAC predicts classes"),
+    ],
+)
+def test_a_rule_that_does_not_fit_is_refused_before_anything_is_fitted(rule, model, message):
+    with pytest.raises(InputError, match=f"tests.test_active:.*{message}"):
+        single(arms=[rule], model=model)
+    assert single(arms=[needs(density=True, targets="numbers")], model=posterior("bbb")).round == 0
+
+
+def test_too_many_points_are_refused_before_the_first_fit():
+    own = single(arms=[needs(most=2)])
+    own.tell([3], [0.0])
+    with pytest.raises(InputError, match="chooses at most 2 at once; got 3"):
+        own.ask(3)
+    for rounds, k, message in ((2, 3, "chooses at most 2 at once"), (16, 2, "asked for 15 times 2 points, but 29 are")):
+        with pytest.raises(InputError, match=message):
+            next(active_loop(own, Y, TEST[:1], rounds, k))
+    assert own.ask(2).indices.shape == (1, 2)
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Near a place, and near it first."""
+
+    place: float = 0.0
+
+    def __call__(self, view, k):
+        return best(-(view.x - self.place).square().sum(-1), view.mask, k)
+
+
+def test_a_rule_with_settings_is_a_dataclass():
+    own = single(arms=[Nearest(), Nearest(place=9.0)])
+    own.tell([[3, 4]] * 2, [[0.0, 1.0]] * 2)
+    chosen = own.ask().indices
+    assert chosen[0] != chosen[1]
+    other = single(arms=[Nearest(), Nearest(place=8.0)])
+    with pytest.raises(InputError, match=r"the saved learner has .*Nearest\(place=9.0\)"):
+        other.load_state_dict(own.state_dict())
+    with pytest.raises(InputError, match="an acquisition is <class .*Nearest'>; it must be a name, or"):
+        single(arms=[Nearest])
+
+
+def test_settings_of_an_acquisition_by_name():
+    named = f"{__name__}:Nearest"
+    assert registry.acquisition(named, place=2.0) == Nearest(2.0) and registry.acquisition(named) == Nearest()
+    assert registry.configured("acquisitions", named, [("place", "2")]).settings == {"place": 2.0}
+    with pytest.raises(InputError, match="unknown setting of .*Nearest 'plaice'; allowed: place"):
+        registry.acquisition(named, plaice=2.0)
+    with pytest.raises(InputError, match="random has no settings"):
+        registry.acquisition("random", seed=1)
 
 
 def test_inputs_are_those_of_the_pool():
@@ -478,7 +592,7 @@ def test_inputs_are_those_of_the_pool():
     own.tell([3, 4], [0.0, 1.0])
     # One column would be spread over all of them.
     for wrong in (X[:, :1], X[0], X[:, :, None], np.zeros((0, 2)), np.zeros((4, 3))):
-        with pytest.raises(InputError, match=r"inputs come as \[n, 2\], as those of the pool; got"):
+        with pytest.raises(InputError, match=r"inputs come as \[n, 2\], as those that were fitted; got"):
             own.predict(wrong)
     with pytest.raises(InputError, match="inputs must be numbers"):
         own.predict([["a", "b"]])

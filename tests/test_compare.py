@@ -1,6 +1,7 @@
 """Measurements of posteriors under the same splits, against formulas written out."""
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from explore.data.splits import uci_splits
 from explore.errors import InputError
 from explore.likelihoods import Categorical, Gaussian
 from explore.nets import Net, mlp
+from explore.predict import Moments, Predictor
 from explore.rng import Rng
 from explore.shapes import Batch
 
@@ -81,7 +83,7 @@ def test_joint_log_likelihood_multiplies_the_points_first():
     p, splits, last = trained()
     rng = draw().stream("test", 3)
     layers = p.sample(last.state, S, rng)
-    tau = p.likelihood.draw(last.state.common.noise, S, rng)
+    tau = p.likelihood.sample_noise(last.state.common.noise, S, rng)
     out = p.net.output(layers, splits.test_x) * splits.scale[:, None, None]
     y, deviation = splits.test_y.unsqueeze(1) * splits.scale[:, None, None], splits.scale * tau.rsqrt()
     density = torch.distributions.Normal(out, deviation[..., None, None]).log_prob(y).squeeze(3).exp()
@@ -90,21 +92,23 @@ def test_joint_log_likelihood_multiplies_the_points_first():
     torch.testing.assert_close(last.scalars["test/log_likelihood"], density.mean(1).log().mean(1))
 
 
-class Given:
-    """Class probabilities that are the net's outputs themselves."""
+@dataclass(frozen=True)
+class Given(Predictor):
+    """Its moments are given."""
 
-    def probabilities(self, out):
-        return out
+    found: Moments
+
+    def moments(self, x):
+        return self.found
 
 
-def test_calibration_error_of_classes_is_that_of_a_loop(monkeypatch):
+def test_calibration_error_of_classes_is_that_of_a_loop():
     rng = draw()
     p = rng.uniform(R, 200, 3) + 1e-3
     p[:, :20] = torch.tensor([1.0, 0.0, 0.0])  # a confidence of exactly 1 belongs to the last bin
     p = p / p.sum(2, keepdim=True)
     y = (3 * rng.uniform(R, 200)).long()
-    monkeypatch.setattr(compare.predict, "outputs", lambda *_: [(slice(None), p.unsqueeze(1))])
-    found = compare.reliability(NET, Given(), (), None, p, y)
+    found = compare.reliability(Given(NET, Categorical(), (), None, Moments(p, p)), p, y)
     for r in range(R):
         error = 0.0
         for b in range(15):
@@ -117,13 +121,13 @@ def test_calibration_error_of_classes_is_that_of_a_loop(monkeypatch):
     torch.testing.assert_close(found.weight.sum(1), torch.ones(R, dtype=torch.float64))
 
 
-def test_intervals_of_a_gaussian_that_is_right_are_reliable(monkeypatch):
+def test_intervals_of_a_gaussian_that_is_right_are_reliable():
     rng, n, noise = draw(), 20000, torch.full((R, 1), 4.0, dtype=torch.float64)  # deviation 0.5
     mean, variance = rng.normal(R, n, 1), torch.full((R, n, 1), 0.75, dtype=torch.float64)
-    monkeypatch.setattr(compare.predict, "moments", lambda *_: (mean, variance))
-    right = compare.reliability(NET, Gaussian(), (), noise, mean, mean + rng.normal(R, n, 1))
+    predictor = Given(NET, Gaussian(), (), noise, Moments(mean, variance))
+    right = compare.reliability(predictor, mean, mean + rng.normal(R, n, 1))
     assert (right.observed - right.expected).abs().max() < 5 * 0.5 / n**0.5
-    wide = compare.reliability(NET, Gaussian(), (), noise, mean, mean + 0.5 * rng.normal(R, n, 1))
+    wide = compare.reliability(predictor, mean, mean + 0.5 * rng.normal(R, n, 1))
     # P(|z| / 2 <= q) with z standard normal, q the quantile of each level
     q = torch.distributions.Normal(0.0, 1.0).icdf((1 + wide.expected[0]) / 2)
     expected = 2 * torch.distributions.Normal(0.0, 1.0).cdf(2 * q) - 1

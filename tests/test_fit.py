@@ -1,15 +1,20 @@
 """Epochs over shuffled batches."""
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import pytest
 import torch
 
 from explore import fit as fitting
 from explore import registry, tree
 from explore.fit import fit
+from explore.inference import adam
+from explore.inference.base import Common, Predictive, common, end_update, train_pass
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
-from explore.posteriors.base import Predictive
 from explore.rng import Rng
+from explore.shapes import Weights
 
 
 def test_an_interrupted_fit_continues_bit_for_bit():
@@ -76,6 +81,61 @@ def test_every_epoch_shows_every_example_once_with_its_target():
         orders.append(tuple((seen - seen.min(1, keepdim=True).values).flatten().tolist()))
     assert len(set(orders)) == 3  # shuffled anew every epoch ...
     assert all(o[:10] != o[10:] for o in orders)  # ... and for every replica by itself
+
+
+class AverageState(NamedTuple):
+    common: Common
+    weights: Weights
+    mean: Weights  # of the weights that updates of the second half of the training began with; then what is sampled
+    seen: torch.Tensor  # how many of them
+    spread: Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average(Predictive):
+    """Stochastic weight averaging, with a diagonal Gaussian that is made of the averages in the end."""
+
+    epochs: int = 4
+    batch_size: int = 5
+
+    def init(self, n_data, replicas, rng):
+        zeros = tuple(torch.zeros(replicas, 1, i, o) for i, o in self.net.shapes)
+        shared = common(self, n_data, replicas, rng)
+        return AverageState(shared, self.net.glorot(replicas, rng, 1), zeros, torch.tensor(0), zeros)
+
+    def update(self, state, batch, rng, progress=0.0):
+        seen = train_pass(self, state, state.weights, self.likelihood.expected(state.common.noise), batch)
+        gradients = adam.loss_gradients(seen.taps, state.weights, 0.0)
+        new = state._replace(weights=tuple(w - 0.05 * g for w, g in zip(state.weights, gradients, strict=True)))
+        if progress >= 0.5:
+            mean = tuple(torch.lerp(m, w, 1 / (state.seen + 1)) for m, w in zip(state.mean, state.weights, strict=True))
+            new = new._replace(mean=mean, seen=state.seen + 1)
+        return end_update(self, seen, new, state)
+
+    def finish(self, state, batches, rng):
+        examples = sum(batch.x.shape[1] for batch in batches)
+        spread = tuple(torch.full_like(m, 1 / examples) for m in state.mean)
+        return state._replace(weights=state.mean, spread=spread)
+
+    def sample(self, state, n, rng):
+        noise = [rng.normal(len(w), n, *w.shape[2:]) for w in state.weights]
+        weights = [w + s * e for w, s, e in zip(state.weights, state.spread, noise, strict=True)]
+        return self.layers(state, weights)
+
+
+def test_what_is_made_of_the_trained_net_is_made_once_after_the_last_epoch():
+    posterior = Average(net=Net(mlp(1, [3], 1)), likelihood=Gaussian())
+    x = Rng(0).normal(2, 10, 1)
+    rng = Rng(1)
+    *earlier, last = fit(posterior, x, x, rng)
+    assert all(not s.any() for epoch in earlier for s in epoch.state.spread)
+    assert all((s == 0.1).all() for s in last.state.spread) and int(last.state.seen) == 4
+    assert all(map(torch.equal, last.state.weights, last.state.mean))
+    assert posterior.sample(last.state, 3, Rng(2))[0].shape == (2, 3, 2, 3)
+
+    rest = list(fit(posterior, x, x, rng, 3, earlier[-1].state))
+    assert len(rest) == 1 and all((s == 0.1).all() for s in rest[0].state.spread)
+    assert not list(fit(posterior, x, x, rng, 4, last.state))  # what is finished is not finished again
 
 
 def test_a_fit_can_start_from_a_state():

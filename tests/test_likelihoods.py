@@ -7,7 +7,7 @@ from torch import distributions as D
 from explore.errors import InputError
 from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
 from explore.rng import Rng
-from tests import oracles
+from explore.testing import oracles
 
 R, S, B = 2, 3, 5
 RNG = Rng(0, dtype=torch.float64)
@@ -91,11 +91,13 @@ def test_samples_follow_the_model(likelihood):
     y = y.double().unflatten(2, (n, B))
     if isinstance(likelihood, Gaussian):
         standard = (y - out.unsqueeze(2)) * TAU[..., None, None, None].sqrt()
+        assert torch.equal(likelihood.mean(out), out)
+        close(likelihood.variance(TAU), 1 / TAU)
         # Standard errors of a mean and a variance of n standard normal numbers.
         assert standard.mean(2).abs().max() < 5 / n**0.5
         assert (standard.var(2) - 1).abs().max() < 5 * (2 / n) ** 0.5
     else:
-        p = likelihood.probabilities(out)
+        p = likelihood.mean(out)
         frequency = torch.stack([(y == c).double().mean(2) for c in range(p.shape[-1])], -1)
         assert (frequency - p).abs().max() < 5 * (0.25 / n) ** 0.5
         torch.testing.assert_close(frequency.sum(-1), torch.ones(R, S, B).double())
@@ -106,7 +108,7 @@ def test_samples_follow_the_model(likelihood):
 @pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()])
 def test_without_noise_there_is_nothing_to_learn(likelihood):
     phi = likelihood.init(R, RNG)
-    assert likelihood.draw(phi, S, RNG) is None and likelihood.expected(phi) is None
+    assert likelihood.sample_noise(phi, S, RNG) is None and likelihood.expected(phi) is None
     assert torch.equal(likelihood.kl(phi), torch.zeros(R, dtype=torch.float64))
     assert likelihood.update(phi, OUT[likelihood], targets(likelihood), 9.0, 1.0) is phi
 
@@ -123,7 +125,7 @@ def test_rare_classes_are_sampled_within_range():
 def test_known_noise():
     likelihood = Gaussian(noise_std=0.2)
     phi = likelihood.init(R, RNG)
-    close(likelihood.draw(phi, S, RNG), torch.full((R, S), 25.0, dtype=torch.float64))
+    close(likelihood.sample_noise(phi, S, RNG), torch.full((R, S), 25.0, dtype=torch.float64))
     close(likelihood.expected(phi), torch.full((R, 1), 25.0, dtype=torch.float64))
     assert likelihood.kl(phi).tolist() == [0, 0]
     assert likelihood.update(phi, OUT[Gaussian()], targets(Gaussian()), 9.0, 1.0) is phi
@@ -132,7 +134,7 @@ def test_known_noise():
 def test_drawn_precisions_follow_their_gamma():
     likelihood, n = Gaussian(), 20000
     phi = Gamma(torch.tensor([6.0, 50.0]).double(), torch.tensor([3.0, 100.0]).double())
-    tau = likelihood.draw(phi, n, Rng(0, dtype=torch.float64))
+    tau = likelihood.sample_noise(phi, n, Rng(0, dtype=torch.float64))
     mean, std = phi.shape / phi.rate, phi.shape.sqrt() / phi.rate
     assert ((tau.mean(1) - mean) / std).abs().max() < 5 / n**0.5
     assert (tau.std(1) / std - 1).abs().max() < 0.05  # kurtosis of a Gamma(6): standard error 0.6 %

@@ -9,11 +9,12 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
+from explore import slots
 from explore.errors import InputError
 from explore.images import lenet5, resnet18, vgg16
 from explore.nets import Net, mlp
 from explore.rng import Rng
-from tests import oracles
+from explore.testing import oracles
 
 
 class Residual(nn.Module):
@@ -84,6 +85,25 @@ def test_output_equals_functional_call(case):
     expected = oracles.run(module, weights, x)
     close(net.output(weights, x), expected)
     close(net.forward(weights, x)[0], expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("long", [1, 64], ids=["long", "short"])
+def test_one_replica_predicts_what_it_does_beside_others(case, long, monkeypatch):
+    monkeypatch.setattr(slots, "LONG", long)
+    _, net, weights, x = case
+    close(net.output(tuple(w[:1] for w in weights), x[:1]), net.output(weights, x)[:1])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("widths", [[3, 5, 1], [3, 1], [3, 1, 2]], ids=str)
+@pytest.mark.parametrize("long", [1, 64], ids=["long", "short"])
+def test_one_output_is_predicted_as_a_row_or_a_column(widths, long, monkeypatch):
+    monkeypatch.setattr(slots, "LONG", long)
+    rng, module = Rng(0, dtype=torch.float64), mlp(widths[0], widths[1:-1], widths[-1])
+    net = Net(module)
+    weights, x = net.glorot(1, rng, S), rng.normal(1, B, 3)
+    close(net.output(weights, x), oracles.run(module.double(), weights, x))
 
 
 def test_pullback_gives_every_examples_weight_gradient(case):

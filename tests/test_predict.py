@@ -1,5 +1,7 @@
 """Predictions in chunks, and test metrics against NumPy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from scipy import stats
 from explore import predict, registry
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
+from explore.predict import Predictor
 from explore.rng import Rng
 from explore.shapes import Batch, flatten, unflatten
 
@@ -17,13 +20,16 @@ NET = Net(mlp(2, [4], 2))
 LAYERS, X, Y = NET.glorot(R, RNG, S), RNG.normal(R, P, 2), RNG.normal(R, P, 2)
 TAU, SCALE = 0.5 + RNG.uniform(R, S), 0.5 + RNG.uniform(R, 2)
 OUT = NET.output(LAYERS, X)
+NETS = Predictor(NET, Gaussian(), LAYERS, TAU)
+ONE = replace(NETS, layers=tuple(w[:, :1] for w in LAYERS), noise=TAU[:, :1])
 
 
 @pytest.fixture(params=["whole", "chunks"])
 def memory(request, monkeypatch):
     if request.param == "chunks":
-        monkeypatch.setattr(predict, "BUDGET", 3 * R * S * 7)  # three points at once; the widest layer takes 3 + 4
-        assert [part.stop - part.start for part, _ in predict.outputs(NET, LAYERS, X)] == [3, 3, 3, 2]
+        for budget in ("BUDGET", "CACHE"):
+            monkeypatch.setattr(predict, budget, 3 * R * S * 7)  # three points at once; the widest layer takes 3 + 4
+        assert [part.stop - part.start for part, _ in NETS.outputs(X)] == [3, 3, 3, 2]
 
 
 def close(actual, expected):
@@ -31,24 +37,33 @@ def close(actual, expected):
 
 
 def test_moments(memory):
-    mean, variance = predict.moments(NET, LAYERS, X)
+    mean, variance = NETS.moments(X)
     close(mean, OUT.numpy().mean(1))
     close(variance, OUT.numpy().var(1, ddof=1))
 
 
+def test_what_is_made_of_each_chunk_stands_at_its_points(memory):
+    close(NETS.each(X, lambda out: out.amax((1, 3))), OUT.numpy().max((1, 3)))
+    close(NETS.each(X, lambda out: out[:, 0]), OUT.numpy()[:, 0])
+    close(NETS.variances(X), OUT.numpy().var(1, ddof=1).sum(-1))
+    close(
+        NETS.log_prob(X, Y), torch.cat([NETS.log_prob(X[:, i : i + 1], Y[:, i : i + 1]) for i in range(P)], 2).numpy()
+    )
+
+
 def test_a_tiny_budget_still_moves_on(monkeypatch):
     monkeypatch.setattr(predict, "BUDGET", 1)
-    assert len(list(predict.outputs(NET, LAYERS, X))) == P
+    assert len(list(NETS.outputs(X))) == P
 
 
 def test_predictions_carry_no_graph():
     layers = tuple(w.clone().requires_grad_() for w in LAYERS)
-    assert not predict.moments(NET, layers, X).mean.requires_grad
+    assert not replace(NETS, layers=layers).moments(X).mean.requires_grad
 
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_regression_metrics(memory, scaled):
-    found = predict.evaluate(NET, Gaussian(), LAYERS, TAU, X, Y, SCALE if scaled else None)
+    found = NETS.evaluate(X, Y, SCALE if scaled else None)
     scale = SCALE.numpy()[:, None] if scaled else np.ones((R, 1, 2))
     out, y = OUT.numpy() * scale[:, None], Y.numpy() * scale  # in original units
     close(found["rmse"], np.sqrt(((out.mean(1) - y) ** 2).mean((1, 2))))
@@ -66,7 +81,7 @@ def test_classification_metrics(memory, likelihood, outputs):
     net = Net(mlp(2, [4], outputs))
     layers = tuple(3 * w for w in net.glorot(R, RNG, S))
     y = (X[..., 0] > 0).long()
-    found = predict.evaluate(net, likelihood, layers, None, X, y)
+    found = Predictor(net, likelihood, layers, None).evaluate(X, y)
     out = net.output(layers, X).numpy()
     if outputs == 1:
         out = np.concatenate([np.zeros_like(out), out], -1)
@@ -77,8 +92,7 @@ def test_classification_metrics(memory, likelihood, outputs):
 
 
 def test_a_single_sample_has_no_spread():
-    one = tuple(w[:, :1] for w in LAYERS)
-    found = predict.evaluate(NET, Gaussian(), one, TAU[:, :1], X, Y)
+    found = ONE.evaluate(X, Y)
     assert found["epistemic"].tolist() == [0, 0]
     close(found["rmse"], np.sqrt(((OUT[:, 0] - Y).numpy() ** 2).mean((1, 2))))
 
@@ -87,7 +101,7 @@ def test_a_single_sample_has_no_spread():
 def test_coverage_counts_up_to_the_edge_of_the_interval(widths, covered):
     variance, mean = torch.var_mean(OUT, 1)
     edge = stats.norm.ppf(0.975) * (variance + (1 / TAU).mean(1)[:, None, None]).sqrt()
-    found = predict.evaluate(NET, Gaussian(), LAYERS, TAU, X, mean - widths * edge)
+    found = NETS.evaluate(X, mean - widths * edge)
     assert found["coverage_95"].tolist() == [covered] * R
 
 
@@ -116,5 +130,5 @@ def test_linearised_moments_are_those_of_the_dense_jacobian(monkeypatch):
 
 
 def test_one_sample_varies_not_at_all():
-    mean, variance = predict.moments(NET, tuple(w[:, :1] for w in LAYERS), X)
+    mean, variance = ONE.moments(X)
     assert torch.equal(variance, torch.zeros_like(mean))

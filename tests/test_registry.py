@@ -1,6 +1,7 @@
 """Finding plug-ins and typing their settings."""
 
 import dataclasses
+from importlib.metadata import EntryPoint
 from typing import Literal
 
 import pytest
@@ -29,25 +30,73 @@ def test_a_new_file_is_a_plug_in(tmp_path, monkeypatch):
     import explore.posteriors
 
     (tmp_path / "my_own.py").write_text('"""A method of mine.\n\nMore about it."""\n\n\nclass MyOwn:\n    pass\n')
-    (tmp_path / "helper.py").write_text("def other(): pass\n")
+    (tmp_path / "helper.py").write_text("__all__ = ['other']\n\n\ndef other(): pass\n")
     monkeypatch.setattr(explore.posteriors, "__path__", [*explore.posteriors.__path__, str(tmp_path)])
     assert registry.names("posteriors")["my-own"] == "A method of mine."
     assert "helper" not in registry.names("posteriors")
     assert registry.find("posteriors", "my-own").__name__ == "MyOwn"
 
 
-class Point:
-    name, value, dist = "theirs", "package.module:Class", None
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("class Mine:\n    pass\n", "my_own.py defines no class MyOwn or function my_own, .*the posterior my-own"),
+        ("from elsewhere import MyOwn\n", "my_own.py defines no class MyOwn"),
+        ("class MyOwn(\n", "my_own.py is not valid Python: .*line 1"),
+    ],
+)
+def test_a_file_that_is_no_plug_in_is_reported(tmp_path, monkeypatch, source, message):
+    import explore.posteriors
 
-    def load(self):
-        return Point
+    (tmp_path / "my_own.py").write_text(source)
+    monkeypatch.setattr(explore.posteriors, "__path__", [*explore.posteriors.__path__, str(tmp_path)])
+    for look_up in (lambda: registry.names("posteriors"), lambda: registry.find("posteriors", "my-own")):
+        with pytest.raises(InputError, match=message):
+            look_up()
+    assert registry.find("posteriors", "bbb").__name__ == "BBB"  # which has nothing to do with it
+
+
+def test_underscores_are_hyphens():
+    for kind, one, other in (
+        ("posteriors", "noisy-kfac", "noisy_kfac"),
+        ("acquisitions", "max-variance", "max_variance"),
+        ("data", "breast-cancer", "breast_cancer"),
+    ):
+        assert registry.find(kind, one) is registry.find(kind, other)
+    cls = registry.find("posteriors", "noisy_kfac")
+    assert registry.settings_in(cls, "paper_batch_100") == registry.settings_in(cls, "paper-batch-100")
+    assert registry.hyphened("my_module:My_Class") == "my_module:My_Class"
+
+
+def test_configured():
+    asked = registry.configured("posteriors", "noisy_kfac", [("lr", "0.5")], prefer=("tiny", "small"))
+    assert (asked.name, asked.make.__name__, asked.preset) == ("noisy-kfac", "NoisyKFAC", "small")
+    assert asked.settings == registry.settings_in(asked.make, "small") | {"lr": 0.5}
+    assert registry.configured("posteriors", "noisy-kfac", preset="paper_batch_100").preset == "paper-batch-100"
+    assert registry.configured("acquisitions", "random") == (
+        "random",
+        registry.find("acquisitions", "random"),
+        "default",
+        {},
+    )
+    with pytest.raises(InputError, match="unknown preset 'big'"):
+        registry.configured("posteriors", "noisy-kfac", preset="big")
 
 
 def test_entry_points(monkeypatch):
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Point()] if group == "explore.posteriors" else [])
-    assert registry.names("posteriors")["theirs"] == "from another package: package.module:Class"
-    assert registry.find("posteriors", "theirs") is Point
-    assert "theirs" not in registry.names("acquisitions")
+    theirs = EntryPoint("the_irs", "collections:OrderedDict", "explore.posteriors")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [theirs] if group == theirs.group else [])
+    assert registry.names("posteriors")["the-irs"] == "from another package: collections:OrderedDict"
+    for name in ("the_irs", "the-irs"):
+        assert registry.find("posteriors", name).__name__ == "OrderedDict"
+    assert "the-irs" not in registry.names("acquisitions")
+
+
+def test_an_entry_point_that_cannot_be_loaded(monkeypatch):
+    broken = EntryPoint("theirs", "no_such_module:Class", "explore.posteriors")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [broken])
+    with pytest.raises(InputError, match="cannot load the posterior theirs .no_such_module:Class.: No module named"):
+        registry.find("posteriors", "theirs")
 
 
 def test_module_and_class():
@@ -62,16 +111,16 @@ def test_unknown_names_list_the_known_ones():
         registry.find("posteriors", "noisy-kfca")
     cls = registry.find("posteriors", "noisy-kfac")
     with pytest.raises(InputError, match="unknown preset 'big'; allowed: default, .*paper, .*small"):
-        registry.preset(cls, "big")
+        registry.settings_in(cls, "big")
 
 
 def test_presets():
     cls = registry.find("posteriors", "noisy-kfac")
-    assert registry.preset(cls, None) == registry.preset(cls, "default")
-    small = registry.preset(cls, "small")
+    assert registry.settings_in(cls, None) == registry.settings_in(cls, "default")
+    small = registry.settings_in(cls, "small")
     small["lr"] = 99  # a copy: presets are shared by everyone
-    assert registry.preset(cls, "small")["lr"] != 99
-    assert registry.preset(int, None) == {}
+    assert registry.settings_in(cls, "small")["lr"] != 99
+    assert registry.settings_in(int, None) == {}
 
 
 @dataclasses.dataclass

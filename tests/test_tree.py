@@ -70,3 +70,8 @@ def test_where_freezes_replicas():
     assert mixed.layers[0].tolist() == [[5] * 3, [1] * 3] and mixed.inner.a == 7 and mixed.inner.b is None
     new = example(5.0)
     assert tree.where(torch.tensor([True, True]), new, example(1.0)) is new
+
+
+def test_part_takes_replicas_and_leaves_what_has_none():
+    part = tree.part(example(), slice(1, 2))
+    assert isinstance(part, Outer) and [t.shape for _, t in tree.leaves(part)] == [(1, 3), (1, 3), (), (1, 3)]

@@ -1,25 +1,35 @@
-"""What an acquisition rule sees, and what it answers."""
+"""What an acquisition rule sees, what it answers, and what it says of itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from explore import predict
 from explore.errors import InputError
-from explore.likelihoods import Likelihood, Noise
-from explore.nets import Layer, Net
+from explore.inference.base import Predictive, Variational
+from explore.models import Likelihood, Noise
+from explore.predict import Inputs, Moments, Predictor
+from explore.registry import hyphened
 from explore.rng import Rng
+from explore.shapes import Batch, State
+
+__all__ = ["Choice", "Needs", "View", "best", "greedy"]
+
+Carry = TypeVar("Carry")
+Rule = TypeVar("Rule")
 
 
 class Choice(NamedTuple):
-    """The points to label next, best first, and what the rule thought of them."""
+    """The points to label next, best first, and what the rule thought of them.
+
+    A rule counts the candidates of its view from 0; `ActiveLearner.ask` answers with indices into the pool.
+    """
 
     indices: Int[Tensor, "R k"]
     scores: Float[Tensor, "R k"]
@@ -27,124 +37,250 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """One arm's replicas at the moment of choosing. No prediction is made before it is asked for.
+    """One arm's replicas at the moment of choosing, in the units of the model; no test point is among the points.
 
     Args:
-        net: the network.
-        likelihood: of the targets.
-        x: [R, P, ...] standardised inputs of all points.
-        mask: [R, P] which points may be chosen.
-        draw: gives the weight samples of these replicas; called at most once, and not at all by a rule that
-            needs no prediction.
-        noise: the likelihood's expected noise parameter.
-        rng: the stream for the rule's own draws.
+        posterior: what was fitted to the labelled points.
+        state: of the posterior, in these replicas.
+        labelled: x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order in which they were told.
+        candidates: [R, C, ...], standardised when they are asked for; `each` and `chunks` go through them.
+        mask: [R, C] false at the end of a replica that has fewer candidates than another.
+        sample: gives sampled nets of these replicas; called at most once, and not at all by a rule that needs no
+            prediction.
+        uniform: [R, C] numbers in [0, 1), drawn for every point of the pool, whether it is a candidate or not.
+        rng: the stream of the rule's own random numbers.
+        pending: [R, p, ...] points that were handed out and have no label yet, no candidates; None where there are
+            none.
+        targets: [R, T, ...] inputs whose labels matter; None: those of the candidates.
+        cost: [R, C] what the label of each candidate costs, positive; None: all cost the same.
     """
 
-    net: Net
-    likelihood: Likelihood
-    x: Tensor
-    mask: Bool[Tensor, "R P"]
-    draw: Callable[[], tuple[Layer, ...]]
-    noise: Noise
+    posterior: Predictive
+    state: State
+    labelled: Batch
+    candidates: Inputs
+    mask: Bool[Tensor, "R C"]
+    sample: Callable[[], Predictor]
+    uniform: Float[Tensor, "R C"]
     rng: Rng
+    pending: Tensor | None = None
+    targets: Tensor | None = None
+    cost: Float[Tensor, "R C"] | None = None
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Of the targets."""
+        return self.posterior.likelihood
+
+    @property
+    def noise(self) -> Noise:
+        """The likelihood's expected noise parameter."""
+        return self.likelihood.expected(self.state.common.noise)
+
+    @property
+    def taken(self) -> Tensor:
+        """Inputs of the labelled and the pending points, [R, n + p, ...]."""
+        return self.labelled.x if self.pending is None else torch.cat([self.labelled.x, self.pending], 1)
+
+    @property
+    def aims(self) -> tuple[Inputs, Bool[Tensor, "R T"]]:
+        """The inputs whose labels matter [R, T, ...], and which of them are there."""
+        if self.targets is None:
+            return self.candidates, self.mask
+        return self.targets, torch.ones_like(self.mask[:, :1]).expand(self.targets.shape[:2])
 
     @cached_property
-    def layers(self) -> tuple[Layer, ...]:
-        """The weight samples, the same for every point.
+    def predictor(self) -> Predictor:
+        """Sampled nets, the same for every point."""
+        return self.sample()
 
-        Raises:
-            InputError: for a single sample, which has no spread.
-        """
-        layers = self.draw()
-        if predict.count(layers) < 2:
-            raise InputError("this acquisition needs at least 2 weight samples (or ensemble members)")
-        return layers
+    @cached_property
+    def x(self) -> Float[Tensor, "R C ..."]:
+        """All candidates at once, in memory."""
+        return self.candidates if isinstance(self.candidates, Tensor) else self.candidates[:, :]
 
-    def moments(self) -> predict.Moments:
-        """Mean and variance of the output at every point."""
-        return predict.moments(self.net, self.layers, self.x)
+    def moments(self) -> Moments:
+        """Mean and variance over the nets of the prediction at every candidate."""
+        return self.predictor.moments(self.candidates)
+
+    def each(self, score: Callable[[Float[Tensor, "R S b O"]], Shaped[Tensor, "R b"]]) -> Shaped[Tensor, "R C"]:
+        """The score of every candidate, made of the outputs of a chunk of them at a time."""
+        return self.predictor.each(self.candidates, score)
 
     def chunks(self) -> Iterator[Float[Tensor, "R S b O"]]:
-        """Outputs at every point, a chunk of points at a time."""
-        return (out for _, out in predict.outputs(self.net, self.layers, self.x))
+        """Outputs at every candidate, a chunk of them at a time."""
+        return (out for _, out in self.predictor.outputs(self.candidates))
 
-    def draws(self, indices: Int[Tensor, "R k"]) -> Float[Tensor, "R S k O"]:
-        """Outputs at chosen points, jointly over S."""
+    def outputs(self, indices: Int[Tensor, "R k"]) -> Float[Tensor, "R S k O"]:
+        """Outputs at some of the candidates, jointly over S."""
         rows = torch.arange(len(indices), device=indices.device).unsqueeze(1)
-        return torch.cat([out for _, out in predict.outputs(self.net, self.layers, self.x[rows, indices])], 2)
+        return self.outputs_at(self.candidates[rows, indices])
+
+    def outputs_at(self, x: Tensor) -> Float[Tensor, "R S k O"]:
+        """Outputs at a few inputs [R, k, ...], jointly over S."""
+        return torch.cat([out for _, out in self.predictor.outputs(x)], 2)
 
 
 Acquisition = Callable[[View, int], Choice]
+"""A function, or a frozen dataclass whose fields are settings and which is called like one."""
 
 
-def by_spread(alone: Literal["always", "classes"]) -> Callable[[Acquisition], Acquisition]:
-    """Marks a rule that goes by how predictions vary over the weights.
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a rule needs and how it chooses; above a function or a class it says so of this rule.
+
+    What does not fit is refused before anything is fitted.
 
     Args:
-        alone: when it scores points one by one, so that several at once may lie side by side.
+        spread: it goes by how predictions vary over the weights, of which one net says nothing.
+        density: it asks the posterior for its density, see `Variational`.
+        targets: what it can predict.
+        alone: when it scores points one by one and does not look at those that are chosen with them or pending, so that
+            they may lie side by side.
+        most: how many points it chooses at once; None: any number.
+        single: it goes by one number, so that a net has one output.
+        aims: whether it goes by the inputs whose labels matter.
+        costs: whether it chooses by its scores divided by what a label costs.
+        scores: of each candidate by itself [R, C], none negative and 0 where a label tells nothing; rules such as
+            `power` choose by those of others.
     """
 
-    def mark(rule: Acquisition) -> Acquisition:
-        vars(rule).update(needs_spread=True, alone=alone)
+    spread: bool = False
+    density: bool = False
+    targets: Literal["any", "numbers", "classes"] = "any"
+    alone: bool = False
+    most: int | None = None
+    single: bool = False
+    aims: bool = False
+    costs: bool = False
+    scores: Callable[[View], Tensor] | None = None
+
+    def __call__(self, rule: Rule) -> Rule:
+        rule.needs = self  # type: ignore[attr-defined]
         return rule
 
-    return mark
+
+def needs_of(rule: Acquisition) -> Needs:
+    """What it says of itself; nothing by default."""
+    needs: Needs = getattr(rule, "needs", Needs())
+    return needs
 
 
-def needs_spread(rule: Acquisition) -> bool:
-    """Whether it cannot choose by a single net."""
-    return getattr(rule, "needs_spread", False)
+def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) -> None:
+    """Refuse a rule that cannot choose k points with this posterior and so many weight samples.
+
+    Raises:
+        InputError: naming the rule and what it needs.
+    """
+    needs, name, given = needs_of(rule), name_of(rule), type(posterior).__name__
+    kind = "classes" if posterior.likelihood.discrete else "numbers"
+    if needs.spread and (posterior.certain or samples < 2):
+        raise InputError(
+            f"{name} goes by how predictions vary over the weights, and with {given} and samples={samples} nothing "
+            "varies; choose random, or a posterior with several samples"
+        )
+    if needs.density and not isinstance(posterior, Variational):
+        raise InputError(f"{name} needs a posterior with a density, and {given} has none; choose another one")
+    if needs.targets not in ("any", kind):
+        raise InputError(f"{name} is a rule for {needs.targets}, and {given} predicts {kind}; choose another rule")
+    outputs = posterior.net.shapes[-1][1]
+    if needs.single and outputs != 1:
+        raise InputError(f"{name} goes by one number, and the net of this {given} has {outputs} outputs")
+    if needs.most is not None and k > needs.most:
+        raise InputError(f"{name} chooses at most {needs.most} at once; got {k}")
 
 
 def name_of(rule: Acquisition) -> str:
-    """The name of a rule of this package, "module:name" of another one."""
+    """The name of a rule of this package, "module:name" of another one; with the settings that are no defaults."""
     named = rule if hasattr(rule, "__qualname__") else type(rule)
     home, _, file = named.__module__.rpartition(".")
-    return file.replace("_", "-") if home == __package__ else f"{named.__module__}:{named.__qualname__}"
+    name = hyphened(file) if home == __package__ else f"{named.__module__}:{named.__qualname__}"
+    every: tuple[Any, ...] = fields(rule) if is_dataclass(rule) else ()
+    settings = [f for f in every if getattr(rule, f.name) != f.default]
+    return f"{name}({', '.join(f'{f.name}={getattr(rule, f.name)!r}' for f in settings)})" if settings else name
 
 
-def best(scores: Float[Tensor, "R P"], mask: Bool[Tensor, "R P"], k: int) -> Choice:
-    """The k allowed points of the highest score; a score that is not finite ranks below every other."""
-    lowest = torch.finfo(scores.dtype).min
-    ranked = torch.where(mask, torch.where(scores.isfinite(), scores, lowest), -torch.inf).topk(k)
-    return Choice(ranked.indices, scores.gather(1, ranked.indices))
+def best(
+    scores: Float[Tensor, "R C"],
+    mask: Bool[Tensor, "R C"],
+    k: int,
+    behind: Bool[Tensor, "R C"] | None = None,
+    cost: Float[Tensor, "R C"] | None = None,
+) -> Choice:
+    """The k allowed points of the highest score, or score per cost; one that is not finite ranks below every other.
+
+    Points `behind` rank below all others, among themselves by score.
+    """
+    # What is worth less than nothing is not worth more because it is dear.
+    worth = scores if cost is None else torch.where(scores > 0, scores / cost, scores * cost)
+    ranked = worth.masked_fill(~worth.isfinite(), torch.finfo(scores.dtype).min)
+    if behind is not None:
+        ranked = (ranked.argsort(1).argsort(1) - scores.shape[1] * behind.long()).double()
+    indices = ranked.masked_fill_(~mask, -torch.inf).topk(k).indices
+    return Choice(indices, scores.gather(1, indices))
+
+
+def greedy(
+    mask: Bool[Tensor, "R C"],
+    k: int,
+    start: Carry,
+    scores: Callable[[Carry], Float[Tensor, "R C"]],
+    given: Callable[[Carry, Int[Tensor, "R 1"]], Carry],
+    behind: Callable[[Carry], Bool[Tensor, "R C"]] | None = None,
+    cost: Float[Tensor, "R C"] | None = None,
+) -> Choice:
+    """K points one after another, each the best one given those before it.
+
+    Args:
+        mask: [R, C] which points may be chosen.
+        k: how many.
+        start: what is known before the first.
+        scores: of all candidates, by what is known.
+        given: what is known once the points [R, 1] are chosen too.
+        behind: which candidates rank below all others, by what is known.
+        cost: of each candidate, by which scores are divided.
+    """
+    known, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
+    for _ in range(k - 1):
+        mask = mask.scatter(1, chosen[-1].indices, False)
+        known = given(known, chosen[-1].indices)
+        chosen.append(best(scores(known), mask, 1, behind and behind(known), cost))
+    return Choice(*(torch.cat(parts, 1) for parts in zip(*chosen, strict=True)))
 
 
 class RedundancyWarning(UserWarning):
     """Points that are labelled at once may tell the same."""
 
 
-def redundancy(rule: Acquisition, likelihood: Likelihood, k: int) -> str:
-    """A sentence where a rule scores k points one by one, whatever is chosen with them; else nothing."""
-    alone, classes = getattr(rule, "alone", "never"), hasattr(likelihood, "probabilities")
-    if k == 1 or not (alone == "always" or (alone == "classes" and classes)):
+def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
+    """A sentence where a rule scores k points one by one, whatever is chosen with them or pending; else nothing."""
+    if k + pending == 1 or not needs_of(rule).alone:
         return ""
-    other = "no rule for classes does, so take fewer at once" if classes else "information-gain does"
+    together = [f"{k} chosen together may be near-duplicates"] if k > 1 else []
+    beside = [f"what it chooses may be near-duplicates of the {pending} pending points, which it ignores"]
     return (
-        f"{name_of(rule)} scores points one by one and does not ask what the others tell, so that {k} chosen together "
-        f"may be near-duplicates; {other}"
+        f"{name_of(rule)} scores points one by one and does not ask what the others tell, so that "
+        f"{', and '.join(together + beside * (pending > 0))}; epig does"
     )
 
 
-def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R P"], k: int) -> Choice:
+def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:
     """A rule's answer.
 
     Raises:
-        InputError: where it is not k different points that may be chosen; the message names the rule.
+        InputError: where it is not k different candidates; the message names the rule.
     """
+    who = f"the acquisition {name_of(rule)}"
     try:
         indices, scores = answer
         shapes = {tuple(indices.shape), tuple(scores.shape)}
     except (TypeError, ValueError, AttributeError):
-        raise InputError(f"the acquisition {name_of(rule)} must answer with indices and scores") from None
+        raise InputError(f"{who} must answer with indices and scores") from None
     if shapes != {(len(mask), k)} or indices.dtype != torch.int64:
-        raise InputError(
-            f"the acquisition {name_of(rule)} must answer with indices (int64) and scores, [{len(mask)}, {k}] each"
-        )
-    for row, free in zip(indices.tolist(), mask.cpu().numpy(), strict=True):
-        if len(set(row)) < k or not all(0 <= i < len(free) and free[i] for i in row):
-            raise InputError(
-                f"the acquisition {name_of(rule)} chose the points {row}; "
-                f"it must choose {k} different ones that may be chosen"
-            )
+        raise InputError(f"{who} must answer with indices (int64) and scores, [{len(mask)}, {k}] each")
+    for row, there in zip(indices.tolist(), mask.cpu().numpy(), strict=True):
+        if len(set(row)) < k:
+            raise InputError(f"{who} chose a point twice: {row}; it must choose {k} different ones")
+        if not all(0 <= i < len(there) and there[i] for i in row):
+            raise InputError(f"{who} chose {row}; there are the candidates 0 to {int(there.sum()) - 1}")
     return Choice(indices, scores)

@@ -5,15 +5,20 @@ are the k largest, which may lie side by side; `information-gain` accounts for t
 the probabilities: that of the outputs also counts what the probabilities do not depend on.
 """
 
-import torch
+from __future__ import annotations
 
-from explore.acquisitions.base import Choice, View, best, by_spread
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.acquisitions.base import Choice, Needs, View, best
 
 
-@by_spread(alone="always")
+def variances(view: View) -> Float[Tensor, "R C"]:
+    """Of each candidate, summed over outputs or classes."""
+    return view.predictor.variances(view.candidates)
+
+
+@Needs(spread=True, alone=True, scores=variances)
 def max_variance(view: View, k: int) -> Choice:
     """The k points of the largest variance over the weights, summed over outputs or classes."""
-    if hasattr(view.likelihood, "probabilities"):
-        spread = [view.likelihood.probabilities(out).var(1).sum(-1) for out in view.chunks()]
-        return best(torch.cat(spread, 1), view.mask, k)
-    return best(view.moments().variance.sum(-1), view.mask, k)
+    return best(variances(view), view.mask, k)

@@ -5,4 +5,4 @@ from explore.acquisitions.base import Choice, View, best
 
 def random(view: View, k: int) -> Choice:
     """K points drawn without replacement; no prediction is made."""
-    return best(view.rng.uniform(*view.mask.shape), view.mask, k)
+    return best(view.uniform, view.mask, k)

@@ -4,16 +4,21 @@ from pathlib import Path
 
 from explore import registry
 from explore.data.base import Dataset, drop_columns
-from explore.data.splits import PoolSplit, Standardiser, pool_splits, uci_splits
-from explore.data.table import load_csv
+from explore.data.columns import Schema
+from explore.data.mapped import map_parquet
+from explore.data.splits import PoolSplit, pool_splits, uci_splits
+from explore.data.table import Loaded, load_csv, load_table
 
 __all__ = [
     "Dataset",
+    "Loaded",
     "PoolSplit",
-    "Standardiser",
+    "Schema",
     "drop_columns",
     "load",
     "load_csv",
+    "load_table",
+    "map_parquet",
     "pool_splits",
     "uci_splits",
 ]

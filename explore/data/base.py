@@ -7,6 +7,8 @@ import numpy as np
 
 from explore.errors import InputError, one_of
 
+__all__ = ["Dataset", "Task", "drop_columns"]
+
 Task = Literal["regression", "classification"]
 
 
@@ -19,7 +21,7 @@ class Dataset(NamedTuple):
     features: tuple[str, ...]  # D names
     task: Task
     classes: tuple[str, ...] = ()  # the name of each class index
-    note: str = ""  # one line that whoever uses the set should read
+    note: str = ""  # what whoever uses the set should read, a sentence a line
     lines: tuple[int, ...] = ()  # of a user's file: where each example begins in it, from 1
     ids: tuple[str, ...] = ()  # of a user's file: what each example is called
 

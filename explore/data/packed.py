@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 
 from explore.errors import InputError, listed, shown
 
+__all__ = ["LIMIT", "MIB", "PACKED", "capped", "check_workbook", "read", "reason", "zip_member"]
+
 MIB = 2**20
 # What a table of the user's may unpack to. A plain file has no limit: its size is seen before it is read.
 LIMIT = 1024 * MIB
@@ -87,20 +89,20 @@ def _tar_member(content: bytes, limit: int, name: object) -> bytes:
         chosen = _chosen([entry.name for entry in archive if entry.isfile()], None, name)
         stream = archive.extractfile(chosen)
         assert stream is not None  # a file has content
-        found = capped(stream.read, limit, name)
-        if len(found) < archive.getmember(chosen).size:
+        content = capped(stream.read, limit, name)
+        if len(content) < archive.getmember(chosen).size:
             raise EOFError("the archive ends before its file does")
-        return found
+        return content
 
 
 def _chosen(files: list[str], member: str | None, name: object) -> str:
     """The file to read; macOS puts a twin with attributes beside every file of an archive."""
     real = [f for f in files if not f.startswith("__MACOSX/") and not PurePosixPath(f).name.startswith("._")]
-    found = [f for f in real if member is None or PurePosixPath(f).name == member]
-    if not found or (member is None and len(found) > 1):
+    chosen = [f for f in real if member is None or PurePosixPath(f).name == member]
+    if not chosen or (member is None and len(chosen) > 1):
         what = f"no {member}" if member else "not exactly one file"
         raise InputError(f"{name} holds {what}, but {listed(files) or 'nothing'}")
-    return found[0]
+    return chosen[0]
 
 
 def reason(error: Exception) -> str:

@@ -21,6 +21,8 @@ from explore.data import packed
 from explore.data.base import Dataset
 from explore.errors import InputError
 
+__all__ = ["Rows", "binary", "libsvm", "openml", "regression", "rows", "sheet", "uci"]
+
 UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
@@ -98,12 +100,12 @@ def _table(
 
 def _known(name: str, text: bytes, sha256: str, sorted_sha256: str) -> str:
     """A note on a download whose rows are the known ones in another order; other numbers are refused."""
-    if (found := _sha256(text)) == sha256:
+    if (actual := _sha256(text)) == sha256:
         return ""
     if _sha256(b"".join(sorted(text.splitlines(keepends=True)))) == sorted_sha256:
         return f"{name}: the download is not in the canonical row order; splits differ from published ones"
     raise InputError(
-        f"the download of {name} has other numbers than the known set (sha256 {found}, expected {sha256}); {_again()}"
+        f"the download of {name} has other numbers than the known set (sha256 {actual}, expected {sha256}); {_again()}"
     )
 
 
@@ -126,9 +128,9 @@ def _local(file: str, folder: Path | None, sha256: str) -> bytes | None:
     if not path.is_file():
         return None
     text = packed.read(path, LIMIT)
-    if (found := _sha256(text)) != sha256:
+    if (actual := _sha256(text)) != sha256:
         raise InputError(
-            f"{path} has the wrong content (sha256 {found}, expected {sha256}); "
+            f"{path} has the wrong content (sha256 {actual}, expected {sha256}); "
             "replace it, or delete it to download the set"
         )
     return text

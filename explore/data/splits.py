@@ -1,11 +1,13 @@
-"""Which examples train and which test, and the scale they are learnt in."""
+"""Which examples train and which test."""
 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 
-from explore.errors import UNITS, InputError, extreme
+from explore.errors import InputError
+
+__all__ = ["PoolSplit", "pool_splits", "uci_splits"]
 
 
 def uci_splits(n: int, k: int = 20, fraction: float = 0.9) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -49,39 +51,3 @@ def pool_splits(n: int, trials: int, initial: int, test: int, seed: int) -> Pool
     streams = (np.random.SeedSequence(seed, spawn_key=(0, trial)) for trial in range(trials))
     order = np.stack([np.random.default_rng(stream).permutation(n) for stream in streams])
     return PoolSplit(order[:, test : test + initial], order[:, :test], order[:, test + initial :])
-
-
-class Standardiser(NamedTuple):
-    """Mean and standard deviation of each column; replicas, if any, each have their own."""
-
-    mean: Float64[np.ndarray, "*R 1 D"]
-    scale: Float64[np.ndarray, "*R 1 D"]
-
-    @staticmethod
-    def fit(x: Float64[np.ndarray, "*R N D"]) -> "Standardiser":
-        """The scale of the examples; a constant column keeps scale 1, so that it becomes 0.
-
-        Raises:
-            InputError: when there is no example, or a column whose squares double precision cannot hold.
-        """
-        if x.shape[-2] == 0:
-            raise InputError("no example to take the mean of; at least 1 is needed")
-        lowest = x.min(-2, keepdims=True)
-        # Compared, not std == 0: rounding gives a constant column a deviation of about 1e-17.
-        constant = lowest == x.max(-2, keepdims=True)
-        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            mean = np.where(constant, lowest, x.mean(-2, keepdims=True))
-            scale = np.where(constant, 1.0, x.std(-2, keepdims=True))
-        failed = ~constant & ~((scale > UNITS[0]) & (scale < UNITS[1]))
-        if failed.any():
-            column = int(failed.reshape(-1, x.shape[-1]).any(0).argmax())
-            raise extreme(column, x[..., column].min(), x[..., column].max())
-        return Standardiser(mean, scale)
-
-    def apply(self, x: Float64[np.ndarray, "*R N D"]) -> Float64[np.ndarray, "*R N D"]:
-        """From units to standard scores."""
-        return (x - self.mean) / self.scale
-
-    def undo(self, x: Float64[np.ndarray, "*R N D"]) -> Float64[np.ndarray, "*R N D"]:
-        """From standard scores back to units."""
-        return x * self.scale + self.mean

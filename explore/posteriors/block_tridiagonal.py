@@ -22,11 +22,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.errors import InputError
+from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
+from explore.inference.natural import NaturalGradient
+from explore.inference.structures import Damping, dense_eigenvalues, mean_gradients, sample_gradients
 from explore.linalg import eigh, inverse_root
-from explore.posteriors.kronecker import two_sided
-from explore.posteriors.natural import NaturalGradient
-from explore.posteriors.noisy_kfac import Kronecker, Moments, damped
-from explore.posteriors.structures import Damping, dense_eigenvalues, mean_gradients, sample_gradients
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -106,16 +105,16 @@ class BlockTridiagonalFactor(NamedTuple):
         return torch.stack([c.logdet() for c in self.conditionals]).sum(0)
 
     def variance(self) -> Means:
-        found = [_spread(c.inputs, c.outputs, c.diagonal) for c in self.conditionals]
+        own = [_spread(c.inputs, c.outputs, c.diagonal) for c in self.conditionals]
         for i, (link, c) in enumerate(zip(self.links, self.conditionals, strict=False)):
-            found[i + 1] = found[i + 1] + _spread(link.inputs.mT @ c.inputs, link.outputs.mT @ c.outputs, c.diagonal)
-        return tuple(found)
+            own[i + 1] = own[i + 1] + _spread(link.inputs.mT @ c.inputs, link.outputs.mT @ c.outputs, c.diagonal)
+        return tuple(own)
 
     def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
         """Exact up to 4096 weights, an unbiased estimate by random vectors (the same ones every time) beyond.
 
-        The vectors' own lengths stand against their expectation W, so that the error falls with the difference of the
-        two matrices, and with it a KL's.
+        The squared lengths of the vectors are subtracted and W, their expectation, is added, so that the error falls
+        with the difference of the two matrices, and so does that of a KL.
         """
         shapes = tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
         like = self.conditionals[0].diagonal
@@ -157,20 +156,20 @@ class BlockTridiagonalFactor(NamedTuple):
 class Chain(NamedTuple):
     """Running second moments within layers, and between each layer and the next."""
 
-    within: tuple[Moments, ...]  # A_ll, S_ll
-    between: tuple[Moments, ...]  # A_l,l+1, S_l,l+1
+    within: tuple[KroneckerMoments, ...]  # A_ll, S_ll
+    between: tuple[KroneckerMoments, ...]  # A_l,l+1, S_l,l+1
 
 
 @dataclass(frozen=True)
 class BlockTridiagonalKronecker:
     """The structure; its moments within a layer are those of K-FAC."""
 
-    kronecker: Kronecker
+    kronecker: KroneckerRule
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Chain:
         within = tuple(self.kronecker.init(i, o, replicas, rng) for i, o in shapes)
         between = tuple(
-            Moments(*(x.new_zeros(replicas, x.shape[1], y.shape[1]) for x, y in zip(left, right, strict=True)))
+            KroneckerMoments(*(x.new_zeros(replicas, x.shape[1], y.shape[1]) for x, y in zip(left, right, strict=True)))
             for left, right in zip(within[:-1], within[1:], strict=True)
         )
         return Chain(within, between)
@@ -181,7 +180,7 @@ class BlockTridiagonalKronecker:
         within = tuple(self.kronecker.observe(m, t, schedule, step) for m, t in zip(q.within, taps, strict=True))
         rate = self.kronecker.beta * schedule
         between = tuple(
-            Moments(
+            KroneckerMoments(
                 torch.lerp(m.inputs, _cross(left.inputs, right.inputs), rate),
                 torch.lerp(m.outputs, _cross(left.grads, right.grads), rate),
             )
@@ -217,11 +216,14 @@ class BlockTridiagonalKronecker:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTridiagonal(NaturalGradient):
-    """Noisy block-tridiagonal K-FAC; the paper gives it no settings, so the defaults are noisy K-FAC's."""
+    """Noisy block-tridiagonal K-FAC; the paper gives it no settings, so the defaults are noisy K-FAC's.
+
+    `init`, `update` and the density are those of `NaturalGradient`, with one factor over all layers.
+    """
 
     @property
     def structure(self) -> BlockTridiagonalKronecker:
-        return BlockTridiagonalKronecker(Kronecker(self.beta))
+        return BlockTridiagonalKronecker(KroneckerRule(self.beta))
 
 
 def _spread(inputs: Tensor, outputs: Tensor, diagonal: Tensor) -> Tensor:
@@ -241,3 +243,10 @@ PRESETS: dict[str, dict[str, object]] = {
         "factor_interval": 10,
     },
 }  # fmt: skip
+
+CONTRACT: dict[str, object] = {
+    "lively": {"beta": 0.1},
+    "forgetful": {"beta": 0.5},
+    "refuses": ("convolutions",),
+    "linear": [("mean", {"lr": 0.2, "beta": 0.05})],  # the damping is no plain sum
+}

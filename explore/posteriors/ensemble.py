@@ -11,57 +11,33 @@ There is no density, hence no KL and no gain: choose by `information-gain` or `m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-from explore.posteriors import adam
-from explore.posteriors.base import Common, Predictive, advance, common, settle, with_norms
+from explore.inference.points import PointEstimate, PointState
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights
 
 
-class EnsembleState(NamedTuple):
-    """The state of `Ensemble`."""
-
-    common: Common
-    weights: Weights
-    moving: adam.Moving
-
-
 @dataclass(frozen=True, kw_only=True)
-class Ensemble(Predictive):
+class Ensemble(PointEstimate):
     """A deep ensemble of maximum a posteriori nets."""
 
-    epochs: int = 200
     members: int = 5
-    lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
-    prior_variance: float = 1.0  # eta
     ranges: ClassVar[dict[str, str]] = {"members": "[1, 1e4]"}
 
     @property
     def certain(self) -> bool:
         return self.members == 1
 
-    def init(self, n_data: float, replicas: int, rng: Rng) -> EnsembleState:
-        weights = self.net.glorot(replicas, rng, self.members)
-        return EnsembleState(common(self, n_data, replicas, rng, self.members), weights, adam.start(weights))
+    def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
+        return self.start(n_data, replicas, rng, self.members)
 
-    def update(self, state: EnsembleState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[EnsembleState, Info]:
-        shared, y = state.common, batch.y.unsqueeze(1)
-        n_data, step = float(shared.n_data), int(shared.step) + 1
-        noise = self.likelihood.expected(shared.noise)
-        out, pullback = self.net.train_forward(self.sample(state, self.members, rng), batch.x)
-        taps = pullback(self.likelihood.score(noise, out, y))
+    def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
+        return self.step(state, batch, progress)
 
-        gradients = adam.loss_gradients(taps, state.weights, 1 / (n_data * self.prior_variance))
-        weights, moving = adam.descend(state.weights, gradients, state.moving, self.lr * adam.cosine(progress), step)
-        shared = advance(shared, self, out, y, taps.norms, 1.0)
-        info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(EnsembleState(shared, weights, moving), state), info
-
-    def sample(self, state: EnsembleState, n: int, rng: Rng) -> Weights:
+    def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
         """The members, at most n of them; nothing is drawn."""
-        members = min(n, self.members)
-        return with_norms([w[:, :members] for w in state.weights], state.common, members)
+        return self.layers(state, [w[:, :n] for w in state.weights])
 
 
 PRESETS: dict[str, dict[str, object]] = {"default": {}, "small": {}}

@@ -24,9 +24,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.errors import InputError
+from explore.inference.natural import NaturalGradient
+from explore.inference.structures import Damping, dense_eigenvalues, example_gradients
 from explore.linalg import inverse_root, over
-from explore.posteriors.natural import NaturalGradient
-from explore.posteriors.structures import Damping, dense_eigenvalues, example_gradients
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -67,12 +67,12 @@ class DenseFactor(NamedTuple):
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         """Every direction can be taken, so D is projected on nothing less than itself: S x S Gram matrices."""
-        found = []
+        parts = []
         for g in example_gradients(taps):
             s, b = g[0].shape[1:3]
             white = self._inner(tuple(x.flatten(1, 2) for x in g)).unflatten(1, (s, b)).transpose(1, 2)
-            found.append((white @ white.mT).square().sum((2, 3)) / s**2)
-        return torch.cat(found, 1)
+            parts.append((white @ white.mT).square().sum((2, 3)) / s**2)
+        return torch.cat(parts, 1)
 
     def eigenvalues(self) -> Float[Tensor, "R W"]:
         return dense_eigenvalues(self, self._matrix().shape[1])
@@ -97,7 +97,7 @@ class DenseFactor(NamedTuple):
 
 @dataclass(frozen=True)
 class Dense:
-    """A structure that is none: F is kept as it is."""
+    """No structure: F is kept in full."""
 
     shapes: tuple[tuple[int, int], ...]
     beta: float = 0.001  # averaging rate
@@ -126,6 +126,8 @@ class Dense:
 class Full(NaturalGradient):
     """Natural-gradient inference with a dense covariance; the defaults are noisy K-FAC's.
 
+    `init`, `update` and the density are those of `NaturalGradient`, with F as it is.
+
     Raises:
         InputError: for a network with more than 4096 weights.
     """
@@ -149,3 +151,9 @@ PRESETS: dict[str, dict[str, object]] = {
         "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
     },
 }  # fmt: skip
+
+CONTRACT: dict[str, object] = {
+    "lively": {"beta": 0.1},
+    "forgetful": {"beta": 0.5},
+    "linear": [("covariance", {"lr": 0.2, "beta": 0.05})],
+}

@@ -29,8 +29,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian, Noise
-from explore.posteriors.base import Common, Predictive, common, settle
+from explore.inference.base import Common, Predictive, common, settle
+from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
+from explore.models import Noise
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights, unflatten
 
@@ -122,7 +123,7 @@ class HMC(Predictive):
         """The same, with tau ~ Gamma(a, b(w)) for each (from its prior before there are data)."""
         if state.scales is None:
             layers = self.sample(state, n, rng)
-            return layers, self.likelihood.draw(state.common.noise, layers[0].shape[1], rng)
+            return layers, self.likelihood.sample_noise(state.common.noise, layers[0].shape[1], rng)
         *weights, scale = _some((*state.weights, state.scales), n, rng)
         prior, seen = self.likelihood, scale > 0
         shape = torch.where(seen, self._shape(float(state.common.n_data)), prior.prior_shape)  # type: ignore[attr-defined]
@@ -226,29 +227,10 @@ class _Sampler:
             raise InputError(f"hmc takes an nn.Sequential of {allowed}; this network has a {wrong.__name__}")
         if type(likelihood) not in LOG_LIKELIHOODS:
             raise InputError(f"hmc knows the likelihoods {', '.join(k.__name__ for k in LOG_LIKELIHOODS)}")
+        self._posterior: HMC = posterior
         self._jax: Any = jax
-
-        def output(z: Any, x: Any) -> Any:
-            start, layers = 0, zip(net.shapes, net.biases, strict=True)
-            for kind in net.sequence:
-                if kind is not nn.Linear:
-                    x = getattr(jax.nn, ACTIVATIONS[kind])(x)
-                    continue
-                (inputs, outputs), bias = next(layers)
-                w = z[start : start + inputs * outputs].reshape(inputs, outputs)
-                x = x @ w[: inputs - bias] + (w[-1] if bias else 0)
-                start += inputs * outputs
-            return x
-
-        def potential(x: Any, y: Any, copies: Any) -> Callable[[Any], Any]:
-            def energy(z: Any) -> Any:
-                fit = LOG_LIKELIHOODS[type(likelihood)](likelihood, output(z, x), y, copies)
-                return z @ z / (2 * posterior.prior_variance) - fit
-
-            return energy
-
-        self.potential: Callable[..., Any] = potential  # x [B, D], y [B, O] or [B], copies -> (z [W] -> -log p(D, w))
-        begin, transition = hmc(potential_fn_gen=potential, algo="NUTS")
+        self._transition: Any
+        begin, self._transition = hmc(potential_fn_gen=self.potential, algo="NUTS")
 
         def start() -> Any:
             state = begin(
@@ -260,24 +242,54 @@ class _Sampler:
             )
             return _with_key(state, None)
 
-        def move(state: Any, key: Any, x: Any, y: Any, copies: Any) -> Any:
-            value, gradient = jax.value_and_grad(potential(x, y, copies))(state.z)  # of these data
+        with self.numbers():
+            self._fresh: Any = jax.tree.map(np.asarray, jax.jit(start)())  # the call also sets up the transition
+        self._compiled: Any = jax.jit(self._moves)
+
+    def output(self, z: Any, x: Any) -> Any:
+        """The net at weights z [W]: [B, D] -> [B, O]."""
+        net, start = self._posterior.net, 0
+        layers = zip(net.shapes, net.biases, strict=True)
+        for kind in net.sequence:
+            if kind is not nn.Linear:
+                x = getattr(self._jax.nn, ACTIVATIONS[kind])(x)
+                continue
+            (inputs, outputs), bias = next(layers)
+            w = z[start : start + inputs * outputs].reshape(inputs, outputs)
+            x = x @ w[: inputs - bias] + (w[-1] if bias else 0)
+            start += inputs * outputs
+        return x
+
+    def potential(self, x: Any, y: Any, copies: Any) -> Callable[[Any], Any]:
+        """Z [W] -> -log p(D, w), for x [B, D], y [B, O] or [B], and so many copies of each example."""
+        likelihood, variance = self._posterior.likelihood, self._posterior.prior_variance
+
+        def energy(z: Any) -> Any:
+            fit = LOG_LIKELIHOODS[type(likelihood)](likelihood, self.output(z, x), y, copies)
+            return z @ z / (2 * variance) - fit
+
+        return energy
+
+    def _moves(self, state: Any, keys: Any, x: Any, y: Any, copies: Any) -> Any:
+        """The chains of all replicas after `thinning` transitions; and their acceptance and share of divergences."""
+        lax, random = self._jax.lax, self._jax.random
+
+        def move(state: Any, key: Any, data: Any) -> Any:
+            value, gradient = self._jax.value_and_grad(self.potential(*data))(state.z)  # of these data
             state = state._replace(potential_energy=value, z_grad=gradient)
 
             def once(state: Any, key: Any) -> Any:
-                state = _with_key(transition(_with_key(state, key), (x, y, copies)), None)
+                state = _with_key(self._transition(_with_key(state, key), data), None)
                 return state, (state.accept_prob, state.diverging)
 
-            state, seen = jax.lax.scan(once, state, jax.random.split(key, posterior.thinning))
+            state, seen = lax.scan(once, state, random.split(key, self._posterior.thinning))
             return state, [s.mean() for s in seen]
 
-        def replica(state: Any, keys: Any, x: Any, y: Any, copies: Any) -> Any:
-            return jax.lax.map(lambda one: move(*one, x, y, copies), (state, keys))
+        def replica(state: Any, keys: Any, x: Any, y: Any) -> Any:
+            return lax.map(lambda chain: move(chain[0], chain[1], (x, y, copies)), (state, keys))
 
         # Chains one after the other: side by side all would wait for the longest trajectory.
-        self._move: Any = jax.jit(lambda *args: jax.lax.map(lambda one: replica(*one, args[-1]), args[:-1]))
-        with self.numbers():
-            self._fresh: Any = jax.tree.map(np.asarray, jax.jit(start)())  # the call also sets up `transition`
+        return lax.map(lambda one: replica(*one), (state, keys, x, y))
 
     def start(self, z: Float[Tensor, "R C W"]) -> tuple[Tensor, ...]:
         """The state of chains that are at z and have seen no data."""
@@ -293,7 +305,7 @@ class _Sampler:
         with self.numbers():
             state = self._jax.tree.unflatten(self._jax.tree.structure(self._fresh), map(_numpy, chains))
             keys = self._jax.random.wrap_key_data(keys)
-            state, (accepted, divergent) = self._move(state, keys, _numpy(batch.x), _numpy(batch.y), copies)
+            state, (accepted, divergent) = self._compiled(state, keys, _numpy(batch.x), _numpy(batch.y), copies)
             seen = (state.z, state.potential_energy, accepted.mean(1), divergent.mean(1))
             moved = Moved(*self._torch(seen, rng.device, rng.dtype))
             return self._torch(state, rng.device, rng.dtype), moved
@@ -325,4 +337,9 @@ def _with_key(state: Any, key: Any) -> Any:
 PRESETS: dict[str, dict[str, object]] = {
     "default": {},
     "small": {"epochs": 80, "warmup": 40, "thinning": 5, "chains": 2},
+}
+
+CONTRACT: dict[str, object] = {
+    "lively": {"epochs": 40, "warmup": 20, "thinning": 1, "chains": 2, "max_tree_depth": 5},
+    "refuses": ("convolutions", "norms"),
 }

@@ -10,33 +10,23 @@ i.e. weight decay 1 / (N eta). There is no density and the weights do not vary: 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from functools import partial
+from typing import ClassVar, Literal
 
 import torch
 
-from explore.posteriors import adam
-from explore.posteriors.base import Common, Predictive, advance, common, settle, with_norms
+from explore.inference import adam
+from explore.inference.points import PointEstimate, PointState
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights
 
 
-class MAPState(NamedTuple):
-    """The state of `MAP`."""
-
-    common: Common
-    weights: Weights  # S = 1
-    moving: adam.Moving  # gradient descent keeps its velocity in `first`
-
-
 @dataclass(frozen=True, kw_only=True)
-class MAP(Predictive):
-    """The maximum a posteriori net."""
+class MAP(PointEstimate):
+    """The maximum a posteriori net: `init` is that of `PointEstimate`."""
 
-    epochs: int = 200
     optimiser: Literal["adam", "sgd"] = "adam"
-    lr: float = 0.01  # at the start; it falls to 0 along half a cosine
     momentum: float = 0.9  # of sgd
-    prior_variance: float = 1.0  # eta
 
     ranges: ClassVar[dict[str, str]] = {"momentum": "[0, 1)"}
 
@@ -44,34 +34,22 @@ class MAP(Predictive):
     def certain(self) -> bool:
         return True
 
-    def init(self, n_data: float, replicas: int, rng: Rng) -> MAPState:
-        weights = self.net.glorot(replicas, rng, 1)
-        return MAPState(common(self, n_data, replicas, rng), weights, adam.start(weights))
+    def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
+        descend = adam.descend if self.optimiser == "adam" else partial(descend_with_momentum, self.momentum)
+        return self.step(state, batch, progress, descend=descend)
 
-    def update(self, state: MAPState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[MAPState, Info]:
-        shared, y = state.common, batch.y.unsqueeze(1)
-        n_data, step = float(shared.n_data), int(shared.step) + 1
-        noise = self.likelihood.expected(shared.noise)
-        out, pullback = self.net.train_forward(self.sample(state, 1, rng), batch.x)
-        taps = pullback(self.likelihood.score(noise, out, y))
-
-        gradients = adam.loss_gradients(taps, state.weights, 1 / (n_data * self.prior_variance))
-        lr = self.lr * adam.cosine(progress)
-        if self.optimiser == "adam":
-            weights, moving = adam.descend(state.weights, gradients, state.moving, lr, step)
-        else:
-            velocity = tuple(
-                torch.add(g, v, alpha=self.momentum) for v, g in zip(state.moving.first, gradients, strict=True)
-            )
-            weights = tuple(torch.sub(w, v, alpha=lr) for w, v in zip(state.weights, velocity, strict=True))
-            moving = state.moving._replace(first=velocity)
-        shared = advance(shared, self, out, y, taps.norms, 1.0)
-        info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(MAPState(shared, weights, moving), state), info
-
-    def sample(self, state: MAPState, n: int, rng: Rng) -> Weights:
+    def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
         """The one net; nothing is drawn."""
-        return with_norms(state.weights, state.common, 1)
+        return self.layers(state, state.weights)
+
+
+def descend_with_momentum(
+    beta: float, weights: Weights, gradients: Weights, moving: adam.Moving, lr: float, step: int
+) -> tuple[Weights, adam.Moving]:
+    """One step of gradient descent; the velocity stands in `first`."""
+    velocity = tuple(torch.add(g, v, alpha=beta) for v, g in zip(moving.first, gradients, strict=True))
+    new = tuple(torch.sub(w, v, alpha=lr) for w, v in zip(weights, velocity, strict=True))
+    return new, moving._replace(first=velocity)
 
 
 PRESETS: dict[str, dict[str, object]] = {"default": {}, "small": {}}

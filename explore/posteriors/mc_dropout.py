@@ -15,34 +15,23 @@ There is no density, hence no KL and no gain: choose by `information-gain` or `m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.posteriors import adam
-from explore.posteriors.base import Common, Predictive, advance, common, settle, with_norms
+from explore.inference.points import PointEstimate, PointState
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Taps, Weights
 
 
-class MCDropoutState(NamedTuple):
-    """The state of `MCDropout`."""
-
-    common: Common
-    weights: Weights  # M; S = 1
-    moving: adam.Moving
-
-
 @dataclass(frozen=True, kw_only=True)
-class MCDropout(Predictive):
-    """Monte Carlo dropout."""
+class MCDropout(PointEstimate):
+    """Monte Carlo dropout: `init` is that of `PointEstimate`, whose weights are M."""
 
     epochs: int = 400
     rate: float = 0.05  # p
-    lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
-    prior_variance: float = 1.0  # eta
 
     ranges: ClassVar[dict[str, str]] = {"rate": "[0, 1)"}
 
@@ -50,32 +39,15 @@ class MCDropout(Predictive):
     def certain(self) -> bool:
         return self.rate == 0
 
-    def init(self, n_data: float, replicas: int, rng: Rng) -> MCDropoutState:
-        weights = self.net.glorot(replicas, rng, 1)
-        return MCDropoutState(common(self, n_data, replicas, rng), weights, adam.start(weights))
-
-    def update(
-        self, state: MCDropoutState, batch: Batch, rng: Rng, progress: float = 0.0
-    ) -> tuple[MCDropoutState, Info]:
-        shared, y = state.common, batch.y.unsqueeze(1)
-        n_data, step = float(shared.n_data), int(shared.step) + 1
-        noise = self.likelihood.expected(shared.noise)
+    def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
         masks = self._masks(batch.x.shape[0], batch.x.shape[1], rng)
         layers = tuple(_Masked(w, z) for w, z in zip(state.weights, masks, strict=True))
-        out, pullback = self.net.train_forward(with_norms(layers, shared, 1), batch.x, samples=1)
-        taps = pullback(self.likelihood.score(noise, out, y))
+        return self.step(state, batch, progress, layers, self._penalised(state.weights))
 
-        masked = tuple(layer.taps(t) for layer, t in zip(layers, taps, strict=True))
-        gradients = adam.loss_gradients(masked, self._penalised(state.weights), 1 / (n_data * self.prior_variance))
-        weights, moving = adam.descend(state.weights, gradients, state.moving, self.lr * adam.cosine(progress), step)
-        shared = advance(shared, self, out, y, taps.norms, 1.0)
-        info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(MCDropoutState(shared, weights, moving), state), info
-
-    def sample(self, state: MCDropoutState, n: int, rng: Rng) -> Weights:
+    def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
         """Weights with rows of zeros."""
         masks = self._masks(len(state.weights[0]), n, rng)
-        return with_norms([z.unsqueeze(3) * w for w, z in zip(state.weights, masks, strict=True)], state.common, n)
+        return self.layers(state, [z.unsqueeze(3) * w for w, z in zip(state.weights, masks, strict=True)])
 
     def _masks(self, replicas: int, n: int, rng: Rng) -> tuple[Float[Tensor, "R n I"], ...]:
         """z: n of them a layer and replica."""
@@ -98,6 +70,8 @@ class MCDropout(Predictive):
 
 class _Masked:
     """A layer with a mask of its own for every example."""
+
+    samples = 1
 
     def __init__(self, weights: Tensor, mask: Float[Tensor, "R B I"]):
         self.weights, self.mask = weights, mask[:, None, :, None]  # [R, 1, B, 1, I]

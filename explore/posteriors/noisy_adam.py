@@ -23,9 +23,10 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from explore.posteriors import natural
-from explore.posteriors.base import Common, advance, common, settle
-from explore.posteriors.structures import Blocks, Diagonal, mean_squares
+from explore.inference import natural
+from explore.inference.base import Common, common, end_update
+from explore.inference.gaussian import GaussianPosterior
+from explore.inference.structures import Blocks, Diagonal, mean_squares
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
 
@@ -40,9 +41,11 @@ class NoisyAdamState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoisyAdam(natural.NoisyGradients):
+class NoisyAdam(GaussianPosterior):
     """Noisy Adam; the paper gives it no settings, so the defaults are noisy K-FAC's."""
 
+    samples: int = 10  # S, weight samples a step
+    weight_noise: bool = True  # False: one gradient, at the mean; the density stays
     lr: float = 0.01  # alpha
     beta: float = 0.001  # averaging rate of f
     lr_decay: float = 0.1  # what alpha and beta are multiplied with ...
@@ -70,18 +73,15 @@ class NoisyAdam(natural.NoisyGradients):
     def update(
         self, state: NoisyAdamState, batch: Batch, rng: Rng, progress: float = 0.0
     ) -> tuple[NoisyAdamState, Info]:
-        shared, y = state.common, batch.y.unsqueeze(1)
+        shared = state.common
         n_data, step = float(shared.n_data), int(shared.step) + 1
         schedule = natural.decay(progress, self.lr_decay_at, self.lr_decay)
 
-        weights = self.draw(state, rng)
-        noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
-        out, pullback = self.net.train_forward(weights, batch.x)
-        taps = pullback(self.likelihood.score(noise, out, y))
-        fisher = natural.fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
+        weights, seen = natural.noisy_pass(self, state, batch, self.samples, self.weight_noise, rng)
+        fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, rng)
 
         gamma = self._gamma(n_data)
-        gradient = natural.regularised_gradient(natural.mean_gradient(taps), weights, gamma)
+        gradient = natural.regularised_gradient(natural.mean_gradient(seen.taps), weights, gamma)
         average, corrected = natural.momentum(state.momentum, gradient, self.momentum, step)
         squares = tuple(
             torch.lerp(f, mean_squares(t), self.beta * schedule) for f, t in zip(state.squares, fisher, strict=True)
@@ -93,9 +93,7 @@ class NoisyAdam(natural.NoisyGradients):
         direction = natural.clipped(direction, image, lr, self.kl_clip)
         mean = tuple(torch.add(mu, d, alpha=lr) for mu, d in zip(state.mean, direction, strict=True))
 
-        shared = advance(shared, self, out, y, taps.norms, self.kl_weight)
-        info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(NoisyAdamState(shared, mean, average, squares), state), info
+        return end_update(self, seen, NoisyAdamState(shared, mean, average, squares), state, self.kl_weight)
 
     def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, float]:
         n_data = float(state.common.n_data)
@@ -114,3 +112,9 @@ PRESETS: dict[str, dict[str, object]] = {
         "batch_size": 30, "samples": 5, "lr": 0.05, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
     },
 }  # fmt: skip
+
+CONTRACT: dict[str, object] = {
+    "lively": {"beta": 0.1, "gain_samples": 100},
+    "forgetful": {"beta": 0.5},
+    "linear": [("diagonal", {"lr": 0.2, "beta": 0.1})],
+}

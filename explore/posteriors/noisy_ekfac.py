@@ -28,11 +28,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.linalg import eigh, over
-from explore.posteriors.kronecker import EigenFactor, rotate
-from explore.posteriors.natural import NaturalGradient
-from explore.posteriors.noisy_kfac import Kronecker, Moments
-from explore.posteriors.structures import Damping, PerLayer, Statistics, mean_squares
+from explore.inference.kronecker import EigenFactor, KroneckerMoments, KroneckerRule, eigenbasis, rotate
+from explore.inference.natural import NaturalGradient
+from explore.inference.structures import Damping, PerLayer, Statistics, mean_squares
+from explore.linalg import over
 from explore.rng import Rng
 from explore.shapes import Taps
 
@@ -40,7 +39,7 @@ from explore.shapes import Taps
 class Eigen(NamedTuple):
     """Statistics of one layer."""
 
-    moments: Moments  # A, S
+    moments: KroneckerMoments  # A, S
     inputs: Float[Tensor, "R I I"]  # Q_A
     outputs: Float[Tensor, "R O O"]  # Q_S
     scale: Float[Tensor, "R I O"]  # r
@@ -48,17 +47,18 @@ class Eigen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EigenKronecker:
+class EigenRule:
     """The rule for one layer: F = Q_A (x) Q_S diag(r) (Q_A (x) Q_S)^T."""
 
-    kronecker: Kronecker
+    kronecker: KroneckerRule
     omega: float
     moments_interval: int
     basis_interval: int = 1
     scale_interval: int = 1
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Eigen:
-        return self._decomposed(self.kronecker.init(inputs, outputs, replicas, rng))
+        moments = self.kronecker.init(inputs, outputs, replicas, rng)
+        return Eigen(moments, *eigenbasis(moments))
 
     def observe(self, q: Eigen, taps: Taps, schedule: float, step: int) -> Eigen:
         if step % self.moments_interval == 0:
@@ -78,26 +78,25 @@ class EigenKronecker:
         a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(q.moments, (q.inputs, q.outputs), strict=True))
         return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
 
-    def _decomposed(self, moments: Moments) -> Eigen:
-        """The basis of A and S, with their own eigenvalues."""
-        (la, qa, ok_a), (ls, qs, ok_s) = eigh(moments.inputs), eigh(moments.outputs)
-        return Eigen(moments, qa, qs, la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1), ok_a & ok_s)
-
     def _turned(self, q: Eigen) -> Eigen:
         """With the basis of the present A and S."""
-        new = self._decomposed(q.moments)
+        new = Eigen(q.moments, *eigenbasis(q.moments))
         scale = (new.inputs.mT @ q.inputs).square() @ q.scale @ (q.outputs.mT @ new.outputs).square()
         return new._replace(scale=scale)
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyEKFAC(NaturalGradient):
-    """Noisy EK-FAC; the defaults are the paper's for the UCI sets, but for restarts and `adaptive_damping`."""
+    """Noisy EK-FAC; the defaults are the paper's for the UCI sets, but for restarts and `adaptive_damping`.
+
+    `init`, `update` and the density are those of `NaturalGradient`, with `EigenRule` for the Fisher matrix of a layer.
+    What has an interval of its own is due at a step that both this and `statistics_interval` divide.
+    """
 
     omega: float = 0.01  # averaging rate of r
     moments_interval: int = 1  # T_stats: steps between updates of A and S
     basis_interval: int = 5  # T_eig: steps between eigendecompositions
-    reset_interval: int | None = None  # T_reset: steps between fresh starts of r; None: there is none
+    reset_interval: int | None = None  # T_reset: steps between fresh starts of r; None: r never starts afresh
     scale_interval: int = 1  # T_scale: steps between updates of r
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}
@@ -114,9 +113,9 @@ class NoisyEKFAC(NaturalGradient):
         return tuple(map(self._rule.restart, statistics)) if left > self.reset_interval - 0.5 else statistics
 
     @property
-    def _rule(self) -> EigenKronecker:
-        kronecker = Kronecker(self.beta)
-        return EigenKronecker(kronecker, self.omega, self.moments_interval, self.basis_interval, self.scale_interval)
+    def _rule(self) -> EigenRule:
+        kronecker = KroneckerRule(self.beta)
+        return EigenRule(kronecker, self.omega, self.moments_interval, self.basis_interval, self.scale_interval)
 
 
 PRESETS: dict[str, dict[str, object]] = {
@@ -143,3 +142,9 @@ PRESETS: dict[str, dict[str, object]] = {
         "reset_interval": 50,
     },
 }  # fmt: skip
+
+CONTRACT: dict[str, object] = {
+    "lively": {"beta": 0.1, "omega": 0.2, "basis_interval": 2},
+    "forgetful": {"beta": 0.5, "omega": 0.5, "basis_interval": 3},
+    "linear": [("covariance", {"lr": 0.2, "beta": 0.05, "omega": 0.05})],
+}

@@ -16,85 +16,25 @@ bias-corrected moving average of V. eta is the prior's variance, lambda the weig
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
-
-from explore.linalg import eigh, inverse_root, over
-from explore.posteriors.kronecker import EigenFactor, KroneckerFactor
-from explore.posteriors.natural import NaturalGradient
-from explore.posteriors.structures import Damping, PerLayer
-from explore.rng import Rng
-from explore.shapes import Taps
-
-
-class Moments(NamedTuple):
-    """Running second moments of one layer."""
-
-    inputs: Float[Tensor, "R I I"]  # A
-    outputs: Float[Tensor, "R O O"]  # S
-
-
-@dataclass(frozen=True)
-class Kronecker:
-    """The rule for one layer: F = A (x) S.
-
-    damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as the papers do, which over-damps by a cross
-    term; "exact" is A (x) S + gamma I, by eigendecomposition.
-    """
-
-    beta: float = 0.001  # averaging rate
-    damping: Literal["split", "exact"] = "split"
-
-    def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Moments:
-        """Identity plus a small random Gram matrix: factors estimated from the first batches would diverge."""
-
-        def start(n: int) -> Tensor:
-            g = 0.1 * rng.normal(replicas, n, n)
-            return torch.eye(n, dtype=g.dtype, device=g.device) + g @ g.mT
-
-        return Moments(start(inputs), start(outputs))
-
-    def observe(self, moments: Moments, taps: Taps, schedule: float, step: int) -> Moments:
-        """A is summed over positions and S averaged, so that A (x) S has the scale of an example's gradient (KFC)."""
-        t, rate = taps.grads.shape[3], self.beta * schedule
-        a, g = taps.inputs.flatten(1, 3), taps.grads.flatten(1, 3)
-        return Moments(
-            torch.baddbmm(moments.inputs, a.mT, a, beta=1 - rate, alpha=rate * t / a.shape[1]),
-            torch.baddbmm(moments.outputs, g.mT, g, beta=1 - rate, alpha=rate / g.shape[1]),
-        )
-
-    def factor(self, moments: Moments, damping: Damping) -> tuple[KroneckerFactor | EigenFactor, Bool[Tensor, " R"]]:
-        """A (x) S + damping."""
-        if self.damping == "exact":
-            (la, qa, ok_a), (ls, qs, ok_s) = eigh(moments.inputs), eigh(moments.outputs)
-            eigenvalues = la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1)
-            return EigenFactor(qa, qs, eigenvalues + over(damping, eigenvalues)), ok_a & ok_s
-        a, s = damped(moments, damping)
-        (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
-        return KroneckerFactor(a, s), ok_a & ok_s
-
-
-def damped(moments: Moments, damping: Damping) -> Moments:
-    """A^gamma and S^gamma: the damping split between the two factors in proportion to their size."""
-    mean_a, mean_s = (m.diagonal(dim1=1, dim2=2).mean(1) for m in moments)
-    pi = ((mean_a + 1e-8) / (mean_s + 1e-8)).sqrt()[:, None, None]
-    eye_a, eye_s = (torch.eye(m.shape[1], dtype=m.dtype, device=m.device) for m in moments)
-    split = over(damping, moments.inputs) ** 0.5
-    return Moments(moments.inputs + pi * split * eye_a, moments.outputs + split / pi * eye_s)
+from explore.inference.kronecker import KroneckerRule
+from explore.inference.natural import NaturalGradient
+from explore.inference.structures import PerLayer
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyKFAC(NaturalGradient):
-    """Noisy K-FAC; the defaults are the paper's for regression on the UCI sets, but for `adaptive_damping`."""
+    """Noisy K-FAC; the defaults are the paper's for regression on the UCI sets, but for `adaptive_damping`.
+
+    `init`, `update` and the density are those of `NaturalGradient`, with A (x) S for the Fisher matrix of a layer.
+    """
 
     damping: Literal["split", "exact"] = "split"
 
     @property
     def structure(self) -> PerLayer:
-        return PerLayer(Kronecker(self.beta, self.damping))
+        return PerLayer(KroneckerRule(self.beta, self.damping))
 
 
 PRESETS: dict[str, dict[str, object]] = {
@@ -119,12 +59,21 @@ PRESETS: dict[str, dict[str, object]] = {
         "kl_weight": 0.5, "extrinsic_damping": 1e-3, "adaptive_damping": False, "kl_clip": 0.1,
         "statistics_interval": 10, "factor_interval": 200,
     },
-    # The dynamics model of VIME, trained without an end on batches of 10; VIME's prior. Chosen by the likelihood of new
+    # The dynamics model of VIME, trained without end on batches of 10; VIME's prior. Chosen by the likelihood of new
     # transitions of two tasks, over the settings of a short grid; so are the others' of this name.
-    # Averages of every fifth batch's Fisher matrix, five times as fast, tell as much as of every batch's. The damping
-    # adapts: where observations are one-hot and some hardly ever seen, the model came apart without.
+    # Every fifth batch's Fisher matrix is enough, and five times as fast. The damping adapts, because with a fixed one
+    # the model diverged where observations are one-hot and some are hardly ever seen.
     "vime": {
         "prior_variance": 0.25, "samples": 5, "beta": 0.05, "adaptive_damping": True, "statistics_interval": 5,
         "factor_interval": 25,
     },
 }  # fmt: skip
+
+CONTRACT: dict[str, object] = {
+    "lively": {"beta": 0.1},
+    "forgetful": {"beta": 0.5},
+    "linear": [
+        ("covariance", {"lr": 0.2, "beta": 0.05, "damping": "exact"}),
+        ("mean", {"lr": 0.2, "beta": 0.05, "damping": "split"}),  # the paper's damping is no plain sum
+    ],
+}

@@ -29,10 +29,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.linalg import eigh
-from explore.posteriors import natural
-from explore.posteriors.base import Common, advance, common, settle
-from explore.posteriors.low_rank import (
+from explore.inference import natural
+from explore.inference.base import Common, common, end_update
+from explore.inference.gaussian import GaussianPosterior
+from explore.inference.low_rank import (
     LowRankFactor,
     Vectors,
     combine,
@@ -41,7 +41,8 @@ from explore.posteriors.low_rank import (
     gradients_inner,
     inner,
 )
-from explore.posteriors.structures import example_gradients, mean_squares
+from explore.inference.structures import example_gradients, mean_squares
+from explore.linalg import eigh
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, Taps, flatten, unflatten
 
@@ -56,11 +57,12 @@ class SLANGState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SLANG(natural.NoisyGradients):
+class SLANG(GaussianPosterior):
     """SLANG; samples and rates are the paper's for regression on most UCI sets, see the preset `uci`."""
 
-    rank: int = 1  # L; at most the number of weights is used
     samples: int = 4  # S, weight samples a step
+    weight_noise: bool = True  # False: one gradient, at the mean; the density stays
+    rank: int = 1  # L; at most the number of weights is used
     lr: float = 0.01  # alpha
     beta: float = 0.01  # averaging rate of the precision
     decay: float = 0.0  # p; 0: alpha and beta stay as they are
@@ -80,38 +82,32 @@ class SLANG(natural.NoisyGradients):
         return SLANGState(shared, mean, zeros, LowRankFactor(columns, diagonal))
 
     def update(self, state: SLANGState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[SLANGState, Info]:
-        shared, y = state.common, batch.y.unsqueeze(1)
+        shared = state.common
         n_data, step = float(shared.n_data), int(shared.step) + 1
         schedule = natural.power_decay(step, self.decay)
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
-        weights = self.draw(state, rng)
-        noise = self.likelihood.draw(shared.noise, weights[0].shape[1], rng)
-        out, pullback = self.net.train_forward(weights, batch.x)
-        taps = pullback(self.likelihood.score(noise, out, y))
+        _, seen = natural.noisy_pass(self, state, batch, self.samples, self.weight_noise, rng)
 
         prior = self._prior_precision(state.mean)
         old = state.precision
-        columns, ok = leading(old.columns, taps, 1 - beta, beta * count, self.power_iterations, rng)
+        columns, ok = leading(old.columns, seen.taps, 1 - beta, beta * count, self.power_iterations, rng)
         diagonal = []
-        for u, new, d, t, p in zip(old.columns, columns, old.diagonal, taps, prior, strict=True):
+        for u, new, d, t, p in zip(old.columns, columns, old.diagonal, seen.taps, prior, strict=True):
             exact = (1 - beta) * u.square().sum(1) + beta * count * mean_squares(t)
             # What the projection lost. It cannot be negative but for rounding.
             lost = (exact - new.square().sum(1)).clamp_min(0)
             diagonal.append((1 - beta) * d + beta * p + lost)
         precision = LowRankFactor(columns, tuple(diagonal))
 
-        average, corrected = natural.momentum(state.momentum, natural.mean_gradient(taps), self.momentum, step)
+        average, corrected = natural.momentum(state.momentum, natural.mean_gradient(seen.taps), self.momentum, step)
         ascent = tuple((count * v - p * m).unsqueeze(1) for v, p, m in zip(corrected, prior, state.mean, strict=True))
         direction = precision.solve(ascent)
         mean = tuple(
             torch.add(m, d.squeeze(1), alpha=self.lr * schedule) for m, d in zip(state.mean, direction, strict=True)
         )
 
-        shared = advance(shared, self, out, y, taps.norms, self.kl_weight)
-        new_state = SLANGState(shared, mean, average, precision)
-        info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(new_state, state, ok), info
+        return end_update(self, seen, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)
 
     def gaussian(self, state: SLANGState) -> tuple[Means, LowRankFactor, float]:
         return state.mean, state.precision, 1.0
@@ -130,16 +126,16 @@ class SLANG(natural.NoisyGradients):
 
     def _prior_precision(self, mean: Means) -> tuple[Float[Tensor, "_I 1"], ...]:
         """1 / eta of every row of a layer's matrix."""
-        found = []
+        precision = []
         for m, own in zip(mean, self.net.biases, strict=True):
             p = torch.full_like(m[0, :, :1], 1 / self.prior_variance)
             if own and self.bias_prior_variance is not None:
                 p[-1] = 1 / self.bias_prior_variance
-            found.append(p)
-        return tuple(found)
+            precision.append(p)
+        return tuple(precision)
 
 
-DROPPED = 1e-6  # eigenvalues up to here are none, as in the authors' code; next to that, what rounding leaves
+DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code, and so does what rounding leaves
 
 
 def leading(
@@ -242,3 +238,10 @@ PRESETS: dict[str, dict[str, object]] = {
     # See noisy K-FAC's. With more samples the eigenpairs of a small batch cost twice the time and are little better.
     "vime": {"prior_variance": 0.25, "samples": 2, "initial_precision": 50.0, "lr": 0.03},
 }  # fmt: skip
+
+CONTRACT: dict[str, object] = {
+    "lively": {"beta": 0.1, "rank": 3},
+    "forgetful": {"beta": 0.5, "rank": 3},
+    # The data's own targets: squares of the residuals stand for the noise's variance.
+    "linear": [("mean", {"lr": 0.1, "beta": 0.1, "rank": 4})],
+}

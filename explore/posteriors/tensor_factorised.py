@@ -20,22 +20,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explore.nets import Layer
-from explore.posteriors.reparam import Factorised, Form, Reparameterised, Tensors, spread_of
+from explore.inference.reparam import Factorised, Form, Reparameterised, Tensors, spread_of
+from explore.models import Layer
 from explore.rng import Rng
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorFactorised(Reparameterised):
-    """Factorised tensors with Gaussian factors."""
+    """Factorised tensors with Gaussian factors: `init`, `update` and `sample` are those of `Reparameterised`."""
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         *hidden, last = zip(self.net.shapes, self.net.biases, strict=True)
-        return (*(Kronecker(i - bias, o, bias) for (i, o), bias in hidden), Factorised(*last[0]))
+        return (*(TensorForm(i - bias, o, bias) for (i, o), bias in hidden), Factorised(*last[0]))
 
 
-class Kronecker(Form):
+class TensorForm(Form):
     """W = 1/sqrt(n) sum_k A_k (x) B_k."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool):
@@ -59,12 +59,12 @@ class Kronecker(Form):
         bias = z[2] if self.bias else None
         excess = a.new_zeros(len(a), 1)
         if z[0].dim() == 5:
-            return Product(a, b, bias, self.outputs), excess
+            return TensorLayer(a, b, bias, self.outputs), excess
         w = torch.einsum("rsnac,rsnbd->rsabcd", a, b).flatten(4).flatten(2, 3)[:, :, : self.inputs, : self.outputs]
         return (w if bias is None else torch.cat([w, bias], 2)), excess
 
 
-class Product:
+class TensorLayer:
     """A layer with factors of its own for every example: a [R, S, B, n, a, c], b [R, S, B, n, b, d]."""
 
     def __init__(self, a: Tensor, b: Tensor, bias: Tensor | None, outputs: int):
@@ -89,4 +89,8 @@ def _halves(n: int) -> tuple[int, int]:
 PRESETS: dict[str, dict[str, object]] = {
     "default": {},
     "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
+}
+
+CONTRACT: dict[str, object] = {
+    "linear": [("diagonal", {"lr": 0.05, "initial_std": 0.3})],
 }

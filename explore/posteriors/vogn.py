@@ -22,6 +22,7 @@ The paper's workers each take a part of the batch and samples of their own; so d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -29,12 +30,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.errors import InputError
-from explore.nets import Net, Pullback
-from explore.posteriors import natural
-from explore.posteriors.base import Common, advance, common, settle
-from explore.posteriors.structures import Blocks, Diagonal, mean_squares
+from explore.inference import natural
+from explore.inference.base import Common, common, end_update
+from explore.inference.gaussian import GaussianPosterior
+from explore.inference.structures import Blocks, Diagonal, mean_squares
+from explore.inference.sub_batches import forward_in_parts
 from explore.rng import Rng
-from explore.shapes import Batch, Info, LayerTaps, Means, NormTaps, Taps, Weights
+from explore.shapes import Batch, Info, Means
 
 
 class VOGNState(NamedTuple):
@@ -48,12 +50,13 @@ class VOGNState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VOGN(natural.NoisyGradients):
+class VOGN(GaussianPosterior):
     """VOGN; the defaults are the paper's for LeNet-5 on CIFAR-10, but for one worker in place of four."""
 
     epochs: int = 211
     batch_size: int = 128
     samples: int = 6  # K, weight samples a step
+    weight_noise: bool = True  # False: one gradient, at the mean; the density stays
     lr: float = 1e-4  # alpha
     beta2: float = 0.999  # averaging rate of s
     momentum: float = 0.9  # beta1
@@ -90,20 +93,18 @@ class VOGN(natural.NoisyGradients):
         used = examples - examples % self.sub_batches
         if not used:
             raise InputError(f"a batch of {examples} examples does not divide into {self.sub_batches} sub-batches")
-        y = batch.y[:, :used].unsqueeze(1)
         n_data, step = float(shared.n_data), int(shared.step) + 1
         tempering = self._tempering(progress)
         decay = float(tempering) / (n_data * self.prior_variance)
 
         noisy = self.weight_noise and step > 1
-        weights = self.sample(state, self.sub_batches * self.samples, rng) if noisy else self.at_mean(state)
-        noise = self.likelihood.draw(shared.noise, self.samples if noisy else 1, rng)
-        out, pullback = forward_in_parts(self.net, weights, batch.x[:, :used], self.sub_batches)
-        taps = pullback(self.likelihood.score(noise, out, y))
-        fisher = natural.fisher_taps(self.fisher, self.likelihood, noise, out, pullback, taps, rng)
+        part, forward = slice(used), partial(forward_in_parts, self.net, parts=self.sub_batches)
+        batch = Batch(batch.x[:, part], batch.y[:, part])
+        _, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng, self.sub_batches, forward)
+        fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, rng)
 
         gradient = tuple(
-            torch.sub(decay * mu, g) for mu, g in zip(state.mean, natural.mean_gradient(taps), strict=True)
+            torch.sub(decay * mu, g) for mu, g in zip(state.mean, natural.mean_gradient(seen.taps), strict=True)
         )
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
         power = natural.power_decay(step, self.decay)
@@ -115,9 +116,8 @@ class VOGN(natural.NoisyGradients):
             for mu, m, s in zip(state.mean, average, squares, strict=True)
         )
 
-        shared = advance(shared, self, out, y, taps.norms, float(tempering))
-        info = {"nll": -self.likelihood.log_prob(noise, out, y).mean((1, 2))}
-        return settle(VOGNState(shared, mean, average, squares, tempering), state), info
+        new = VOGNState(shared, mean, average, squares, tempering)
+        return end_update(self, seen, new, state, float(tempering))
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, float]:
         scale = float(state.tempering) / float(state.common.n_data)
@@ -127,52 +127,6 @@ class VOGN(natural.NoisyGradients):
     def _tempering(self, progress: float) -> Tensor:
         done = min(1.0, progress / self.kl_warmup) if self.kl_warmup else 1.0
         return torch.tensor(self.kl_weight * (self.kl_start + (1 - self.kl_start) * done), dtype=torch.float64)
-
-
-def forward_in_parts(
-    net: Net, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
-) -> tuple[Float[Tensor, "R K b O"], Pullback]:
-    """A pass in training mode in which every part of the batch sees weight samples of its own.
-
-    Args:
-        net: the network.
-        weights: K samples for each of the parts, part by part; one sample is for all.
-        x: inputs, B a multiple of `parts`.
-        parts: they go where replicas stand, side by side.
-
-    Returns:
-        (out of all B examples, each from its part's K samples; pullback). The taps have parts * K samples of B / parts
-        examples, whose mean is that over all.
-    """
-    if parts == 1:
-        return net.train_forward(weights, x)
-    mine = [w.expand(-1, parts, -1, -1) if w.shape[1] == 1 else w for w in weights]
-    out, pullback = net.train_forward([_apart(w, parts) for w in mine], _apart(x, parts))
-    samples = out.shape[1]
-
-    def together(taps: Taps) -> Taps:
-        def inputs(examples: slice) -> Tensor:
-            return _together(taps.part(examples).inputs.expand(-1, samples, -1, -1, -1), parts)
-
-        return Taps(inputs, _together(taps.grads, parts))
-
-    def back(dout: Tensor) -> LayerTaps:
-        found = pullback(dout.unflatten(2, (parts, -1)).transpose(1, 2).flatten(0, 1))
-        taps = LayerTaps(map(together, found))
-        taps.norms = tuple(NormTaps(*(_together(t, parts) for t in norm)) for norm in found.norms)
-        return taps
-
-    return out.unflatten(0, (-1, parts)).transpose(1, 2).flatten(2, 3), back
-
-
-def _apart(x: Tensor, parts: int) -> Tensor:
-    """[R, (parts n), ...] -> [(R parts), n, ...]."""
-    return x.unflatten(1, (parts, -1)).flatten(0, 1)
-
-
-def _together(x: Tensor, parts: int) -> Tensor:
-    """[(R parts), n, ...] -> [R, (parts n), ...]."""
-    return x.unflatten(0, (-1, parts)).flatten(1, 2)
 
 
 PRESETS: dict[str, dict[str, object]] = {
@@ -199,3 +153,10 @@ PRESETS: dict[str, dict[str, object]] = {
     # See noisy K-FAC's.
     "vime": {"prior_variance": 0.25, "kl_start": 1.0, "lr": 0.001, "beta2": 0.01, "damping": 1e-4},
 }  # fmt: skip
+
+CONTRACT: dict[str, object] = {
+    "lively": {"beta2": 0.1, "damping": 0.1, "prior_variance": 1.0},
+    "forgetful": {},
+    # Squares of the residuals stand for the noise's variance, and gamma is part of the posterior.
+    "linear": [("mean", {"lr": 0.05, "beta2": 0.05})],
+}

@@ -36,8 +36,7 @@ from torch import Tensor
 
 from explore.errors import InputError
 from explore.hadamard import hadamard
-from explore.nets import Layer
-from explore.posteriors.reparam import (
+from explore.inference.reparam import (
     EXCESS_SAMPLES,
     Factorised,
     Form,
@@ -47,6 +46,7 @@ from explore.posteriors.reparam import (
     glorot,
     spread_of,
 )
+from explore.models import Layer
 from explore.rng import Rng
 
 Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH", "GH"]
@@ -54,7 +54,7 @@ Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH"
 
 @dataclass(frozen=True, kw_only=True)
 class WHVI(Reparameterised):
-    """Walsh-Hadamard variational inference.
+    """Walsh-Hadamard variational inference: `init`, `update` and `sample` are those of `Reparameterised`.
 
     Args:
         structure: the factors of W from left to right; a diagonal S is optimised, V is Gaussian as g is. Without a
@@ -85,15 +85,15 @@ class WHVI(Reparameterised):
             if len(forms) == len(net.shapes) - 1 and self.last_layer == "gaussian":
                 forms.append(Factorised(inputs, outputs))
             elif convolution and self.convolutions == "mc-dropout":
-                forms.append(Dropout(inputs, outputs, bias, self.rate, self.prior_variance))
+                forms.append(DropoutForm(inputs, outputs, bias, self.rate, self.prior_variance))
             else:
-                forms.append(Walsh(inputs - bias, outputs, bias, self))
+                forms.append(WalshForm(inputs - bias, outputs, bias, self))
         if not any(form.coordinates for form in forms):
             raise InputError("with dropout in every layer nothing is left for WHVI; use the posterior mc-dropout")
         return tuple(forms)
 
 
-class Walsh(Form):
+class WalshForm(Form):
     """W = sqrt(D) S1 H diag(g) H S2."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool, settings: WHVI):
@@ -117,7 +117,7 @@ class Walsh(Form):
         if structure.endswith("S2"):
             points["s2"] = (blocks, inputs)
         self.names, self.coordinates, self.points = tuple(shapes), tuple(shapes.values()), points
-        self.draws = EXCESS_SAMPLES if settings.flows else 0
+        self.excess_samples = EXCESS_SAMPLES if settings.flows else 0
 
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
         means = []
@@ -145,8 +145,8 @@ class Walsh(Form):
             return self._vector(parts), excess
         own = {name: p if p.dim() == 5 else p.unsqueeze(2) for name, p in parts.items()}
         if "s1" in own:
-            return cast(Layer, Product(own["g"], own["s1"], own.get("s2"), own.get("bias"))), excess
-        return cast(Layer, Rows(own["g"], own.get("bias"))), excess
+            return cast(Layer, WalshLayer(own["g"], own["s1"], own.get("s2"), own.get("bias"))), excess
+        return cast(Layer, WalshRows(own["g"], own.get("bias"))), excess
 
     def _vector(self, parts: dict[str, Tensor]) -> Layer:
         """The n weights of a layer with one input or output, out of the entries of W."""
@@ -165,7 +165,7 @@ class Walsh(Form):
         return matrix if matrix.dim() == 4 else Own(matrix)
 
 
-class Product(NamedTuple):
+class WalshLayer(NamedTuple):
     """A layer x -> S1 sqrt(D) H [g o (H S2 x)]; each tensor is [R, S or 1, B or 1, I, O]."""
 
     g: Tensor  # O = D; I = 1, or the stacked blocks
@@ -187,7 +187,7 @@ class Product(NamedTuple):
         return h if self.bias is None else h + self.bias
 
 
-class Rows(NamedTuple):
+class WalshRows(NamedTuple):
     """A layer x -> g o (sqrt(D) H x); each tensor is [R, S or 1, B or 1, 1, O]."""
 
     g: Tensor
@@ -206,10 +206,10 @@ class Rows(NamedTuple):
         return h if self.bias is None else h + self.bias
 
 
-class Dropout(Form):
+class DropoutForm(Form):
     """W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias: M is optimised, and z is no coordinate."""
 
-    draws = 1  # its part of the KL is the same for each
+    excess_samples = 1  # its part of the KL is the same for each
 
     def __init__(self, inputs: int, outputs: int, bias: bool, rate: float, prior_variance: float):
         self.coordinates, self.shape, self.bias = (), (inputs, outputs), bias
@@ -278,3 +278,7 @@ PRESETS: dict[str, dict[str, object]] = {
     # See noisy K-FAC's.
     "vime": {"prior_variance": 0.25, "lr": 0.003},
 }  # fmt: skip
+
+CONTRACT: dict[str, object] = {
+    "linear": [("diagonal", {"lr": 0.05, "initial_std": 0.3})],  # one layer alone is the last one, which is factorised
+}

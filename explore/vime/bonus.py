@@ -1,4 +1,4 @@
-"""What a bonus is made of: its settings, what it is given, what it gives."""
+"""The settings of a bonus, the transitions it scores, and the rewards it returns."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Normalise = Literal["latest", "median", "rms", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bonus:
-    """How information becomes reward.
+class RewardSettings:
+    """How information becomes reward: kind, scale and weight of the bonus.
 
     Args:
         eta: weight of the bonus beside the environment's reward.
-        eta_decay: what eta is multiplied with after each batch.
+        eta_decay: factor on eta after each batch.
         bonus: "kl", the information gained from the transition (posteriors with a density); "expected-gain", the
-            information that o, a promises whatever follows, 1/2 log det(I + Cov_f / s^2); "variance", the mean
+            information expected from o, a before o' is seen, 1/2 log det(I + Cov_f / s^2); "variance", the mean
             predictive variance over the weights.
         normalise: what the bonus is divided by: "latest", the median of the latest batch, so that the middle transition
             of a batch is paid eta whatever the scale; "median", the mean of the last 10 batches' medians, as in the
@@ -29,7 +29,7 @@ class Bonus:
         clip: the bonus of one transition is cut at so many times what it is divided by; None: never, as in the paper.
             Where the mean is hundreds of times the median, a policy seeks the few transitions that make it so.
         samples: weight samples for "expected-gain" and "variance", and for the quality of the model.
-        interval: transitions a batch, where experience comes step by step. Then the divisor is of finished batches.
+        interval: transitions a batch, where experience comes step by step; the divisor is then that of past batches.
     """
 
     eta: float = 0.001

@@ -10,20 +10,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import predict, registry, tree
+from explore import registry, tree
 from explore.errors import InputError, check_fields, shown
+from explore.inference.base import Predictive
 from explore.likelihoods import Gaussian
-from explore.linalg import mean_and_scale
+from explore.models import Network
 from explore.nets import Net, mlp
-from explore.posteriors.base import Predictive
+from explore.predict import Predictor
 from explore.rng import Rng
+from explore.scaling import Standardiser
 from explore.shapes import Batch, State
 from explore.vime.replay import Replay
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Of the dynamics model. The defaults are those of Houthooft et al. (2016) and their code, but for the noise.
+class DynamicsSettings:
+    """Settings of the dynamics model; the defaults are those of Houthooft et al. (2016), but for the noise.
 
     Args:
         posterior: a name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation
@@ -39,8 +41,8 @@ class Settings:
         target: what is predicted, the next observation or its difference to the last.
         updates: steps of the posterior after each batch of experience.
         batch_size: transitions a step.
-        capacity: transitions that are kept.
-        minimum: transitions before the first step.
+        capacity: transitions that the replay holds.
+        minimum: transitions stored before the first training.
     """
 
     posterior: str | Predictive = "noisy-kfac"
@@ -88,7 +90,7 @@ class Settings:
 
 
 class DynamicsState(NamedTuple):
-    """All that a dynamics model has learnt."""
+    """The state of a dynamics model: its posterior and the scales of its data."""
 
     posterior: State
     input_mean: Float[Tensor, "1 1 I"]
@@ -110,7 +112,7 @@ class Dynamics:
         rng: the stream of the initial weights; fixes device and floating-point type too.
     """
 
-    def __init__(self, settings: Settings, inputs: int, outputs: int, rng: Rng):
+    def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
         self.settings, self._rng = settings, rng
         self.posterior = settings.build(inputs, outputs)
         n = settings.n_eff if isinstance(settings.n_eff, int | float) else settings.minimum
@@ -128,9 +130,9 @@ class Dynamics:
         )
 
     def train(self, replay: Replay, rng: Rng) -> None:
-        """Standardise anew and do `updates` steps on transitions drawn with replacement."""
+        """Recompute the scales, and do `updates` steps on transitions drawn with replacement."""
         target = self._target(replay.inputs, replay.next)
-        scales = (*mean_and_scale(replay.inputs.unsqueeze(0)), *mean_and_scale(target))
+        scales = (*Standardiser.fit(replay.inputs.unsqueeze(0)), *Standardiser.fit(target))
         state = self.state.posterior
         if self.settings.n_eff == "replay":
             state = state._replace(common=state.common._replace(n_data=torch.tensor(len(replay)).double()))
@@ -149,12 +151,11 @@ class Dynamics:
 
     def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
         """NLL a transition (nats) and RMSE in standardised units, and the share of targets within the central 95 %."""
-        layers, noise = self.posterior.joint_sample(self.state.posterior, samples, rng)
-        found = predict.evaluate(self.posterior.net, self.posterior.likelihood, layers, noise, batch.x, batch.y)
+        found = Predictor.sample(self.posterior, self.state.posterior, samples, rng).evaluate(batch.x, batch.y)
         return {"nll": -float(found["log_likelihood"]), **{k: float(found[k]) for k in ("rmse", "coverage_95")}}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that was learnt."""
+        """Posterior and scales."""
         return tree.save(self.state)
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
@@ -167,7 +168,7 @@ class Dynamics:
         return following.unsqueeze(0)
 
 
-def _check_sizes(net: Net, inputs: int, outputs: int) -> None:
+def _check_sizes(net: Network, inputs: int, outputs: int) -> None:
     (first, _), (_, last) = net.shapes[0], net.shapes[-1]
     if (first - net.biases[0], last) != (inputs, outputs):
         raise InputError(

@@ -26,31 +26,28 @@ from gymnasium import spaces
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore import predict
-from explore.acquisitions.information_gain import centred, joint_gain
+from explore.acquisitions.conditioning import centred, joint_gain
 from explore.errors import Failure, InputError, one_of
-from explore.posteriors.base import Variational
+from explore.inference.base import Variational
+from explore.predict import Predictor
 from explore.rng import Rng
 from explore.shapes import Batch
-from explore.vime.bonus import Bonus as Bonus
-from explore.vime.bonus import Reward as Reward
-from explore.vime.bonus import RolloutBonus as RolloutBonus
-from explore.vime.bonus import Transitions as Transitions
-from explore.vime.dynamics import Dynamics, Settings
+from explore.vime.bonus import Reward, RewardSettings, Transitions
+from explore.vime.dynamics import Dynamics, DynamicsSettings
 from explore.vime.replay import Replay
 from explore.vime.spaces import Array, Encoder, Vectors
 
 QUEUE = 10  # batches that the divisor is averaged over
 CHUNK = 1024  # transitions scored at once
 LARGEST = float(torch.finfo(torch.float32).max)  # the bonus of a transition where single precision overflows
-FORMAT = 2  # of a saved state
+FORMAT = 3  # of a saved state
 
 
 class IntrinsicReward:
     """Scores transitions, stores them, and learns from them.
 
     A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. A model that
-    fails is begun anew once, and learns from all that is stored.
+    fails is restarted once, and trained on all stored transitions.
 
     Args:
         observation_space: of one environment.
@@ -58,13 +55,15 @@ class IntrinsicReward:
         seed: root of its random numbers.
         device: where the model is.
         encoder: for observations that are no vectors, see `Vectors`.
-        settings: those of `Bonus` and of the dynamics model's `Settings`.
+        settings: those of `RewardSettings` and of `DynamicsSettings`.
 
     Attributes:
-        metrics: what there is to log about the last finished batch, by TensorBoard tag.
-        batches: how many batches are finished.
-        dropped: how many transitions were dropped.
-        restarts: how often the model was begun anew, at most once.
+        settings: of the bonus.
+        dynamics_settings: of the model.
+        metrics: values to log of the last finished batch, by TensorBoard tag.
+        batches: number of finished batches.
+        dropped: number of dropped transitions.
+        restarts: number of restarts of the model, at most one.
     """
 
     def __init__(
@@ -78,18 +77,17 @@ class IntrinsicReward:
         **settings: Any,
     ):
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}  # JSON has no tuples
-        known = {f.name for f in fields(Bonus)}
-        unknown = settings.keys() - known - {f.name for f in fields(Settings)}
-        if unknown:
-            raise one_of("setting", min(unknown), known | {f.name for f in fields(Settings)})
-        self.bonus = Bonus(**{k: v for k, v in settings.items() if k in known})
-        self.settings = Settings(**{k: v for k, v in settings.items() if k not in known})
+        own, model = ({f.name for f in fields(kind)} for kind in (RewardSettings, DynamicsSettings))
+        if unknown := settings.keys() - own - model:
+            raise one_of("setting", min(unknown), own | model)
+        self.settings = RewardSettings(**{k: v for k, v in settings.items() if k in own})
+        self.dynamics_settings = DynamicsSettings(**{k: v for k, v in settings.items() if k in model})
         self.observations = Vectors(observation_space, "observations", encoder)
         self.actions = Vectors(action_space, "actions")
         self._device = device
         self.seed(seed)
         posterior = self.dynamics.posterior
-        given = self.settings.posterior
+        given = self.dynamics_settings.posterior
         name = given if isinstance(given, str) else type(given).__name__
         if posterior.certain:
             raise InputError(
@@ -99,43 +97,43 @@ class IntrinsicReward:
             raise InputError(
                 f"{name} takes all data at once, and a dynamics model learns from parts; choose another one"
             )
-        if self.bonus.bonus == "kl" and not hasattr(posterior, "gain"):
+        if self.settings.bonus == "kl" and not hasattr(posterior, "gain"):
             raise InputError(
                 f"bonus='kl' needs a posterior with a density, and {name} has none; "
                 "use bonus='expected-gain' or 'variance'"
             )
 
     def seed(self, seed: int) -> None:
-        """Begin anew, with nothing seen and nothing learnt."""
+        """Start over with an empty replay and an untrained model."""
         self.rng = Rng(seed, self._device)
         self.dynamics = self._fresh()
-        self.replay = Replay(self.settings.capacity, *self._sizes, self._device)
+        self.replay = Replay(self.dynamics_settings.capacity, *self._sizes, self._device)
         self.metrics: dict[str, float] = {}
         self.batches = self.dropped = self.restarts = 0
         self._trained = False
-        self._levels: deque[float] = deque(maxlen=QUEUE)  # of each batch, what the divisor is made of
-        self._open: list[Array] = []  # raw bonuses of each step of the batch that is not finished ...
-        self._begin = 0  # ... and how many transitions there were before it
+        self._levels: deque[float] = deque(maxlen=QUEUE)  # one a batch; the divisor is computed from them
+        self._open: list[Array] = []  # raw bonuses of the steps of the unfinished batch ...
+        self._begin = 0  # ... and the number of transitions before it
 
     @property
     def eta(self) -> float:
-        """The weight now."""
-        return self.bonus.eta * self.bonus.eta_decay**self.batches
+        """The current weight."""
+        return self.settings.eta * self.settings.eta_decay**self.batches
 
     @property
     def divisor(self) -> float | None:
-        """What the bonus is divided by; None before there is any."""
-        if self.bonus.normalise == "none":
+        """The current divisor; None before the first."""
+        if self.settings.normalise == "none":
             return 1.0
         if not self._levels:
             return None
-        if self.bonus.normalise == "latest":
+        if self.settings.normalise == "latest":
             return self._levels[-1]
         mean = float(np.mean(self._levels))
-        return mean if self.bonus.normalise == "median" else mean**0.5
+        return mean if self.settings.normalise == "median" else mean**0.5
 
     def score(self, transitions: Transitions) -> Float[Array, " n"]:
-        """The raw bonus under the model as it stands, 0 before its first training; stores and learns nothing."""
+        """The raw bonus under the current model, 0 before its first training; nothing is stored or learnt."""
         finite, tensors = self._finite(transitions)
         return _spread(self._raw(*tensors, 0), finite)
 
@@ -143,11 +141,11 @@ class IntrinsicReward:
         """The bonus, eta * raw / divisor, cut where `clip` says; 0 where there is no divisor yet."""
         if not self.divisor:
             return np.zeros_like(raw)
-        cut = raw if self.bonus.clip is None else np.minimum(raw, self.bonus.clip * self.divisor)
+        cut = raw if self.settings.clip is None else np.minimum(raw, self.settings.clip * self.divisor)
         return cut * (self.eta / self.divisor)
 
     def batch(self, transitions: Transitions) -> Reward:
-        """The bonus of a whole batch, divided by a level that counts it, as in the paper; then learns from it.
+        """The bonus of a whole batch, whose own level counts in the divisor, as in the paper; then learns from it.
 
         Raises:
             Failure: when the model fails again.
@@ -162,9 +160,9 @@ class IntrinsicReward:
         return reward
 
     def step(self, transitions: Transitions) -> Reward:
-        """The bonus of the next transitions, one or more; learns whenever `interval` of them have come.
+        """The bonus of the next transitions, one or more; learns after every `interval` of them.
 
-        The divisor is of finished batches; the first of them is scored after the model has been trained on it.
+        The divisor is that of finished batches; the first batch is scored for it after the model was trained on it.
 
         Raises:
             Failure: when the model fails again.
@@ -174,7 +172,7 @@ class IntrinsicReward:
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
         self._store(finite, tensors)
         self._open.append(raw)
-        if self.replay.seen - self._begin >= self.bonus.interval:
+        if self.replay.seen - self._begin >= self.settings.interval:
             raws, self._open, self._begin = np.concatenate(self._open), [], self.replay.seen
             if self._trained:
                 self._levels.append(self._level(raws))
@@ -184,7 +182,7 @@ class IntrinsicReward:
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that was seen and learnt; with the same settings the same transitions get the same bonuses."""
+        """Model, replay and counters: with the same settings the same transitions then get the same bonuses."""
         own = {
             "format": torch.tensor(FORMAT),
             "seed": torch.tensor(self.rng.seed),
@@ -244,20 +242,20 @@ class IntrinsicReward:
 
     def _score(self, batch: Batch, rng: Rng) -> Float[Tensor, " n"]:
         posterior, state = self.dynamics.posterior, self.dynamics.state.posterior
-        if self.bonus.bonus == "kl":
+        if self.settings.bonus == "kl":
             return cast(Variational, posterior).gain(state, batch, rng).squeeze(0)
-        layers = posterior.sample(state, self.bonus.samples, rng)
-        if self.bonus.bonus == "variance":
-            return predict.moments(posterior.net, layers, batch.x).variance.mean(-1).squeeze(0)
+        predictor = Predictor.sample(posterior, state, self.settings.samples, rng)
+        if self.settings.bonus == "variance":
+            return predictor.moments(batch.x).variance.mean(-1).squeeze(0)
         tau = posterior.likelihood.expected(state.common.noise).unsqueeze(-1)
-        gains = [joint_gain(centred(out), None, tau) for _, out in predict.outputs(posterior.net, layers, batch.x)]
+        gains = [joint_gain(centred(out), None, tau) for _, out in predictor.outputs(batch.x)]
         return torch.cat(gains, 1).squeeze(0)
 
     def _level(self, raw: Float[Array, " n"]) -> float:
-        return float(np.mean(raw**2) if self.bonus.normalise == "rms" else np.median(raw))
+        return float(np.mean(raw**2) if self.settings.normalise == "rms" else np.median(raw))
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
-        """Train on the replay, whose last transitions are the finished batch, and say how it went."""
+        """Train on the replay, whose last transitions are the finished batch, and set `metrics`."""
         inputs, following = self._newest(len(raw))
         metrics = {"vime/eta": self.eta, "vime/dropped": float(self.dropped)}
         if len(raw):
@@ -267,7 +265,7 @@ class IntrinsicReward:
             metrics["vime/kl_divisor"] = self.divisor
         if self._trained and len(raw):  # transitions that the model has not seen
             metrics |= self._quality(inputs, following, "before")
-        if len(self.replay) >= self.settings.minimum:
+        if len(self.replay) >= self.dynamics_settings.minimum:
             self._train()
             if len(raw):
                 metrics |= self._quality(inputs, following, "after")
@@ -294,14 +292,14 @@ class IntrinsicReward:
 
     def _quality(self, inputs: Tensor, following: Tensor, when: str) -> dict[str, float]:
         rng = self.rng.stream("test", self.batches)
-        found = self.dynamics.quality(self.dynamics.batch(inputs, following), rng, self.bonus.samples)
-        return {f"vime/dyn_{name}_{when}": value for name, value in found.items()}
+        quality = self.dynamics.quality(self.dynamics.batch(inputs, following), rng, self.settings.samples)
+        return {f"vime/dyn_{name}_{when}": value for name, value in quality.items()}
 
     def _newest(self, n: int) -> tuple[Tensor, Tensor]:
         return self.replay.last(min(n, len(self.replay)))
 
     def _fresh(self, *index: int) -> Dynamics:
-        return Dynamics(self.settings, *self._sizes, self.rng.stream("init", *index))
+        return Dynamics(self.dynamics_settings, *self._sizes, self.rng.stream("init", *index))
 
     @property
     def _sizes(self) -> tuple[int, int]:

@@ -104,6 +104,6 @@ def _flatten(space: spaces.Space[Any], elements: Any) -> Array:
 
 
 def _one_hot(choices: Array, n: int) -> Array:
-    found = np.zeros((len(choices), n), np.float32)
-    found[np.arange(len(choices)), choices] = 1
-    return found
+    one_hot = np.zeros((len(choices), n), np.float32)
+    one_hot[np.arange(len(choices)), choices] = 1
+    return one_hot

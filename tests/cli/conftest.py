@@ -84,7 +84,7 @@ TOY = '''"""Toy: the first weights, whatever the data say."""
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from explore.posteriors.base import Common, Predictive, common
+from explore.inference.base import Common, Predictive, common
 from explore.shapes import Weights
 
 

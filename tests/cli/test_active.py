@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import explore
-from explore import record
+from explore import acquisitions, record
 from explore.data import load, pool_splits
-from tests.oracles import mean_and_se
+from explore.testing.oracles import mean_and_se
 from tests.pictures import shares
 
-RUN = Path("runs/active-boston-noisy-kfac-max-variance")
+RUN = Path("runs/active-boston-noisy-kfac-epig")
 
 
 def config(folder=RUN):
@@ -27,18 +28,28 @@ def test_json_is_all_of_stdout_and_agrees_with_results_csv(active):
     result = active("--json")
     found = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
-    metrics = ["rmse", "log_likelihood", "paired_difference"]
+    metrics = ["rmse", "log_likelihood", "paired_difference", "paired_auc_difference"]
     assert list(found) == ["posterior", "acquisition", "trials", *metrics, "seconds", "run", "warnings"]
-    assert (found["posterior"], found["acquisition"], found["trials"]) == ("noisy-kfac", "max-variance", 2)
+    assert (found["posterior"], found["acquisition"], found["trials"]) == ("noisy-kfac", "epig", 2)
     assert found["run"] == str(RUN)
     assert found["seconds"] > 0
     table = pd.read_csv(RUN / "results.csv")
     last = table[table.labels == 22].pivot(index="trial", columns="arm")
     for metric in ("rmse", "log_likelihood"):
-        for name, arm in (("active", "max-variance"), ("random", "random")):
+        for name, arm in (("active", "epig"), ("random", "random")):
             assert found[metric][name] == pytest.approx(mean_and_se(last[metric][arm]))
-    difference = last["rmse"]["max-variance"] - last["rmse"]["random"]
+    difference = last["rmse"]["epig"] - last["rmse"]["random"]
     assert found["paired_difference"] == pytest.approx(mean_and_se(difference))
+    curves = table.pivot(index="trial", columns=["arm", "labels"])["rmse"]
+    difference = (curves["epig"] - curves["random"]).mean(axis=1)  # over rounds
+    assert found["paired_auc_difference"] == pytest.approx(mean_and_se(difference))
+
+
+def test_underscores_in_names_are_hyphens(active):
+    active("--posterior", "noisy_kfac", "--acquisition", "max_variance")
+    run = RUN.with_name("active-boston-noisy-kfac-max-variance")
+    settings = config(run)["settings"]
+    assert (settings["posterior"], settings["acquisition"]) == ("noisy-kfac", "max-variance")
 
 
 def test_report_and_run_folder(active):
@@ -46,7 +57,7 @@ def test_report_and_run_folder(active):
     lines = result.stdout.splitlines()
     assert "test RMSE (units of the target), mean ± s.e. over 2 trials" in lines
     assert "test log-likelihood (nats per point), mean ± s.e. over 2 trials" in lines
-    assert [line.split()[1] for line in lines if line.startswith("│")] == ["20", "21", "22"] * 2
+    assert [line.split()[1] for line in lines if line.startswith("│")] == ["20", "21", "22", "mean"] * 2
     final = pd.read_csv(RUN / "results.csv").query("labels == 22 and arm == 'random'").rmse
     row = [line for line in lines if line.startswith("│     22")][0]
     assert "{mean:.3f} ± {se:.3f}".format(**mean_and_se(final)) in row
@@ -54,8 +65,8 @@ def test_report_and_run_folder(active):
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
     assert result.stderr.count("column B is racially coded") == 1
     assert sorted(p.name for p in RUN.iterdir() if p.name != ".lock") == [
-        "checkpoint.pt", "config.json", "learning_curve.png", "metrics.jsonl", "results.csv", "selected.csv",
-        "tensorboard",
+        "checkpoint.pt", "config.json", "learning_curve.png", "metrics.jsonl", "model.pt", "results.csv",
+        "selected.csv", "tensorboard",
     ]  # fmt: skip
     for colour in ("C0", "C1"):  # an arm; a panel has a metric
         assert min(shares(RUN / "learning_curve.png", colour, panels=2)) > 0.3
@@ -76,11 +87,26 @@ def test_the_whole_pool_is_labelled_and_no_test_point(active, csv):
     active(*arguments, "--rounds", 4, "--acquire", 10, "--name", "x")
     selected = pd.read_csv("runs/active-x/selected.csv")
     split = pool_splits(60, 2, 10, 20, seed=0)
-    assert set(selected.arm) == {"information-gain", "random"}
+    assert set(selected.arm) == {"epig", "random"}
     for _, rows in selected.groupby(["arm", "trial"]):
         assert sorted(rows["index"]) == sorted(split.pool[rows.trial.iloc[0] - 1])
         assert rows.groupby("round").order.apply(list).tolist() == [list(range(1, 11))] * 3
     assert pd.read_csv("runs/active-x/results.csv").labels.unique().tolist() == [10, 20, 30, 40]
+
+
+def test_columns_as_they_come(active, explore, csv):
+    """Categories, codes and gaps, with semicolons and decimal commas, in a run that is continued."""
+    table = pd.read_csv(csv).assign(code=[i % 3 for i in range(60)], lot=[f"L{i}" for i in range(60)])
+    table.loc[::9, "a"] = np.nan
+    table.to_csv("lab.csv", index=False, sep=";", decimal=",")
+    data = ("--data", "lab.csv", "--target", "y", "--categorical", "code", "--decimal", ",", "--drop-columns", "id,z")
+    result = active(*data, "--initial", 10, "--rounds", 2, "--name", "lab")
+    for said in (
+        "The columns of", "separated by ';'.", "Column 'lot' has another text in every row and is left out.\n",
+        "Column 'a': 7 cells are empty, counted as ",
+    ):  # fmt: skip
+        assert said in result.stderr
+    assert explore("active", "--resume", "runs/active-lab").exit_code == 0
 
 
 def test_selected_points_can_be_found_in_the_file(active, csv):
@@ -117,7 +143,7 @@ def test_the_first_round_by_hand(active):
     boston, split = load("boston"), pool_splits(506, 2, 20, 20, seed=0)
     net = explore.Net(explore.mlp(13, [10], 1))
     posterior = explore.posterior("noisy-kfac", net, explore.Gaussian(), "small", epochs=2)
-    learner = explore.ActiveLearner(posterior, boston.x, ["max-variance", "random"], trials=2, samples=5)
+    learner = explore.ActiveLearner(posterior, boston.x, ["epig", "random"], trials=2, samples=5)
     labelled, test = (np.tile(part, (2, 1)) for part in (split.labelled, split.test))
     learner.tell(labelled, boston.y[labelled])
     found = pd.read_csv(RUN / "results.csv")
@@ -128,7 +154,7 @@ def test_tensorboard_arms_share_their_tags(active):
     active()
     rows = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
     read = {}
-    for series in ("noisy-kfac-max-variance", "noisy-kfac-random"):
+    for series in ("noisy-kfac-epig", "noisy-kfac-random"):
         events = EventAccumulator(str(RUN / "tensorboard" / series)).Reload()
         read[series] = set(events.Tags()["scalars"])
         for row in (row for row in rows if row["series"] == series):
@@ -140,7 +166,7 @@ def test_tensorboard_arms_share_their_tags(active):
         assert b"posterior.kl_weight" in content
         assert b"likelihood.prior_rate" in content
         assert b"test/rmse" in events.summary_metadata["_hparams_/experiment"].plugin_data.content
-    assert read["noisy-kfac-max-variance"] == read["noisy-kfac-random"]
+    assert read["noisy-kfac-epig"] == read["noisy-kfac-random"]
     assert read["noisy-kfac-random"] >= {
         "test/rmse", "test/rmse_se", "test/log_likelihood", "test/coverage_95", "acq/score_max", "acq/score_mean",
         "train/nll", "uncertainty/epistemic_mean", "labels",
@@ -150,7 +176,7 @@ def test_tensorboard_arms_share_their_tags(active):
 def test_without_a_control(as_json):
     found = as_json("--no-control")
     assert set(found["rmse"]) == {"active"}
-    assert found["paired_difference"] is None
+    assert found["paired_difference"] is None and found["paired_auc_difference"] is None
 
 
 def test_random_is_its_own_control(active):
@@ -181,24 +207,95 @@ def test_settings_reach_the_posterior(active):
     assert (settings["standardise"], settings["seed"]) == ("pool", 3)
 
 
+RULE = """
+from dataclasses import dataclass
+
+from explore.acquisitions.base import best
+
+
+@dataclass(frozen=True)
+class Powered:
+    power: float = 1.0
+
+    def __call__(self, view, k):
+        return best(view.moments().variance.sum(-1) * self.power, view.mask, k)
+"""
+
+
+def test_settings_reach_the_acquisition(active, explore, monkeypatch):
+    Path("powered.py").write_text(RULE)
+    monkeypatch.syspath_prepend(".")
+    rule = ("--acquisition", "powered:Powered")
+    chosen = {}
+    for power in (1, -1):
+        active(*rule, "-p", f"acquisition.power={power}", "--name", f"x{power}", "--samples", 20)
+        assert config(Path(f"runs/active-x{power}"))["settings"]["acquisition_settings"] == {"power": power}
+        chosen[power] = pd.read_csv(f"runs/active-x{power}/selected.csv").query("arm != 'random'")
+    assert (chosen[1].score > 0).all() and (chosen[-1].score < 0).all()
+    assert explore("active", "--resume", "runs/active-x1", "--trust", "powered").exit_code == 0
+    result = explore("active", *rule, "-p", "acquisition.strength=1")
+    assert (result.exit_code, result.stderr) == (2, "Error: unknown setting 'strength'; allowed: power\n")
+    result = explore("active", "--acquisition", "max-variance", "-p", "acquisition.power=1")
+    assert (result.exit_code, result.stderr) == (2, "Error: max-variance has no settings\n")
+
+
 def test_points_that_are_labelled_together(active, csv, monkeypatch):
-    """The default rule sees what they tell together, where there is such a rule; else the user is told."""
-    warning = "Warning: {} scores points one by one"
+    """The default rule sees what they tell together; of another the user is told."""
+    warning = "Warning: max-variance scores points one by one"
     result = active("--acquire", 2, "--quiet")
-    assert "information-gain" in result.stdout and result.stderr == ""
-    assert (
-        config(Path("runs/active-boston-noisy-kfac-information-gain"))["settings"]["acquisition"] == "information-gain"
-    )
+    assert "epig" in result.stdout and result.stderr == "" and config()["settings"]["acquisition"] == "epig"
     result = active("--acquire", 2, "--acquisition", "max-variance", "--quiet")
-    assert warning.format("max-variance") in result.stderr and "information-gain does" in result.stderr
+    assert warning in result.stderr and "epig does" in result.stderr
     assert len(result.stderr.splitlines()) == 1
-    assert active("--acquire", 1, "--quiet").stderr == ""
+    assert active("--acquire", 1, "--acquisition", "max-variance", "--quiet").stderr == ""
     assert active("--acquire", 2, "--acquisition", "random", "--quiet").stderr == ""
     table = ["--data", csv, "--target", "sign", "--task", "classification", "--drop-columns", "kind", "--initial", 10]
-    result = active(*table, "--acquire", 2, "--quiet")
-    assert "max-variance" in result.stdout and warning.format("max-variance") in result.stderr
-    assert "take fewer at once" in result.stderr
-    assert active(*table, "--acquire", 2, "--rounds", 1, "--quiet").stderr == ""
+    assert active(*table, "--acquire", 2, "--quiet").stderr == ""
+    table += ["--acquire", 2, "--acquisition", "max-variance", "--quiet"]
+    assert warning in active(*table).stderr
+    assert active(*table, "--rounds", 1).stderr == ""
+
+
+NEAR = '''"""Near: the points nearest to a place of the standardised inputs."""
+
+from dataclasses import dataclass
+
+from explore.acquisitions.base import Needs, best
+
+
+@Needs(most=2)
+@dataclass(frozen=True)
+class Near:
+    place: float = 0.0
+
+    def __call__(self, view, k):
+        return best(-(view.x - self.place).square().sum(-1), view.mask, k)
+'''
+
+
+def test_a_rule_with_settings(active, explore, tmp_path, monkeypatch):
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "near.py").write_text(NEAR)
+    monkeypatch.setattr(acquisitions, "__path__", [*acquisitions.__path__, str(folder)])
+    monkeypatch.delitem(sys.modules, "explore.acquisitions.near", raising=False)
+    assert "near" in explore("list", "acquisitions").stdout
+    selected = []
+    for place in ([], ["-p", "acquisition.place=2"]):
+        active("--acquisition", "near", *place, "--name", len(place))
+        run = Path(f"runs/active-{len(place)}")
+        assert config(run)["settings"]["acquisition_settings"] == {"place": float(len(place))}
+        table = pd.read_csv(run / "selected.csv").query("arm == 'near'")
+        selected.append(table.groupby("trial")["index"].apply(list).tolist())
+    assert selected[0] != selected[1]
+    for wrong, message in (
+        (["near", "-p", "acquisition.plaice=2"], "unknown setting 'plaice'; allowed: place"),
+        (["near", "-p", "acquisition.place=far"], "place='far' is not valid; allowed: a number"),
+        (["random", "-p", "acquisition.place=2"], "random has no settings"),
+        (["near", "--acquire", "3"], "near chooses at most 2 at once; got 3"),
+    ):
+        result = explore("active", "--name", "wrong", "--acquisition", *wrong)
+        assert result.exit_code == 2 and message in result.stderr and not Path("runs/active-wrong").exists()
 
 
 def test_seed_and_settings_change_the_numbers(as_json):
@@ -210,7 +307,7 @@ def test_seed_and_settings_change_the_numbers(as_json):
 
 def test_csv_with_two_targets(as_json, csv):
     found = as_json("--data", csv, "--target", "y", "--target", "z", "--drop-columns", "id,kind,sign", "--initial", 10)
-    assert found["run"] == "runs/active-table-noisy-kfac-max-variance"
+    assert found["run"] == "runs/active-table-noisy-kfac-epig"
     assert math.isfinite(found["rmse"]["active"]["mean"])
 
 
@@ -225,11 +322,11 @@ def test_csv_with_classes(as_json, csv, target, likelihood):
     assert config(run)["settings"]["likelihood"] == likelihood
     last = pd.read_csv(run / "results.csv").query("labels == 12").pivot(index="trial", columns="arm")
     for metric in ("error", "log_likelihood"):
-        for name, arm in (("active", "max-variance"), ("random", "random")):
+        for name, arm in (("active", "epig"), ("random", "random")):
             assert found[metric][name] == pytest.approx(mean_and_se(last[metric][arm]))
     counts = 20 * last["error"].to_numpy()  # of 20 test points
     assert counts == pytest.approx(counts.round(), abs=1e-4)
-    difference = last["error"]["max-variance"] - last["error"]["random"]
+    difference = last["error"]["epig"] - last["error"]["random"]
     assert found["paired_difference"] == pytest.approx(mean_and_se(difference), abs=1e-6)
 
 
@@ -266,7 +363,7 @@ def test_a_posterior_by_its_class(as_json):
     name = "explore.posteriors.ensemble:Ensemble"
     found = as_json("--posterior", name, "-p", "members=2", "--rounds", 2)
     assert found["posterior"] == name
-    assert found["run"] == "runs/active-boston-explore.posteriors.ensemble-Ensemble-max-variance"
+    assert found["run"] == "runs/active-boston-explore.posteriors.ensemble-Ensemble-epig"
     assert found["rmse"] == as_json("--posterior", "ensemble", "-p", "members=2", "--rounds", 2)["rmse"]
 
 
@@ -286,9 +383,9 @@ def test_a_name_that_another_process_takes_first(active, monkeypatch):
 def test_failed_fits_are_reported(active, toy):
     result = active("--posterior", "toy-prior", "-p", "fails=true", "--rounds", 2)
     warnings = [line for line in result.stderr.splitlines() if line.startswith("Warning: Trial")]
-    assert [line.partition(":")[2].split(": ")[0] for line in warnings] == [" Trial 2, arm max-variance"] * 2
-    table = pd.read_csv("runs/active-boston-toy-prior-max-variance/results.csv")
-    assert table[~table.alive][["trial", "arm"]].drop_duplicates().to_numpy().tolist() == [[2, "max-variance"]]
+    assert [line.partition(":")[2].split(": ")[0] for line in warnings] == [" Trial 2, arm epig"] * 2
+    table = pd.read_csv("runs/active-boston-toy-prior-epig/results.csv")
+    assert table[~table.alive][["trial", "arm"]].drop_duplicates().to_numpy().tolist() == [[2, "epig"]]
 
 
 @pytest.mark.parametrize(
@@ -296,9 +393,9 @@ def test_failed_fits_are_reported(active, toy):
     [
         (["--dataset", "bostn"], "unknown dataset 'bostn'; allowed: australian, boston,"),
         (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),
-        (["--acquisition", "variance"], "allowed: information-gain, max-variance, random"),
+        (["--acquisition", "variance"], "unknown acquisition 'variance'; allowed: "),
         (["--posterior", "map", "--acquisition", "information-gain"], "information-gain goes by how predictions vary"),
-        (["--posterior", "map"], "max-variance goes by how predictions vary over the weights, and with MAP"),
+        (["--posterior", "map"], "epig goes by how predictions vary over the weights, and with MAP"),
         (["--posterior", "ensemble", "-p", "members=1"], "with Ensemble and samples=100 nothing varies; choose random"),
         (["--preset", "tiny"], "unknown preset 'tiny'; allowed: "),
         (["-p", "rate=3"], "unknown setting 'rate'; allowed: "),
@@ -318,6 +415,8 @@ def test_failed_fits_are_reported(active, toy):
         (["--target", "MEDV"], "--target and --task belong to --data"),
         (["--task", "regression"], "--target and --task belong to --data"),
         (["--id", "CRIM"], "--id belongs to --data"),
+        (["--categorical", "CRIM"], "--categorical and --decimal belong to --data"),
+        (["--decimal", ","], "--categorical and --decimal belong to --data"),
         (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
         (["--trials", "0"], "Invalid value for '--trials'"),
@@ -359,10 +458,10 @@ def test_wrong_options(explore, arguments, message):
     "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")]
 )
 def test_too_little_memory_is_a_sentence(explore, monkeypatch, error):
-    def fail(_):
+    def fail(*_):
         raise error
 
-    monkeypatch.setattr("explore.cli.session.run", fail)
+    monkeypatch.setattr("explore.cli.run.run", fail)
     result = explore("active")
     assert result.exit_code == 1
     assert result.stderr == (
@@ -376,7 +475,8 @@ def test_too_little_memory_is_a_sentence(explore, monkeypatch, error):
         ([], "--data needs --target"),
         (["--target", "price"], "has no target 'price'; its columns: a, b, id, y, z, kind, sign"),
         (["--target", "y", "--dataset", "boston"], "not both"),
-        (["--target", "y"], "column 'kind': 'mid' is not a finite number"),
+        (["--target", "kind"], "column 'kind': 'mid' is not a finite number (classes need the task classification)"),
+        (["--target", "y", "--categorical", "c"], "unknown categorical column 'c'; allowed: a, b, id, kind, sign, z"),
         (["--target", "y", "--id", "name"], "has no column of identifiers 'name'; its columns: a, b, id, y, z,"),
         (["--target", "kind", "--target", "sign", "--task", "classification"], "one target column"),
     ],
@@ -415,3 +515,30 @@ def test_the_fingerprint_sees_every_value():
     others: list[dict[str, Any]]
     others = [{"x": x}, {"ids": ("a",)}, {"lines": (2,)}, {"classes": ("b",)}, {"features": boston.features[::-1]}]
     assert len({fingerprint(boston), *(fingerprint(boston._replace(**change)) for change in others)}) == 6
+
+
+def test_inputs_that_matter(active, explore, csv):
+    """A table of them goes through the columns of --data, and a run goes on only with the same one."""
+    table = pd.read_csv(csv).assign(street=["ash", "oak", "elm"] * 20)
+    table.to_csv(csv, index=False)
+    other = table[["street", "b", "a", "z"]].head(7)
+    other.loc[3, "b"] = np.nan
+    other.to_csv("aims.csv", index=False)
+    data = ("--data", csv, "--target", "y", "--drop-columns", "id,kind,sign", "--initial", 10, "--rounds", 3)
+    active(*data, "--name", "pool")
+    said = active(*data, "--targets", "aims.csv", "--name", "aims")
+    chosen = [pd.read_csv(f"runs/active-{name}/selected.csv").query("arm == 'epig'") for name in ("pool", "aims")]
+    assert not np.allclose(chosen[0].score, chosen[1].score)
+    assert "Column 'b': 1 cell is empty, counted as " in said.stderr
+    assert explore("active", "--resume", "runs/active-aims").exit_code == 0
+    other.assign(a=0).to_csv("aims.csv", index=False)
+    result = explore("active", "--resume", "runs/active-aims")
+    assert result.exit_code == 2 and "aims.csv have changed since the run began; restore them" in result.stderr
+    other.drop(columns="a").to_csv("less.csv", index=False)
+    for wrong, message in (
+        (("--targets", "aims.csv"), "--targets belongs to --data"),
+        ((*data, "--targets", "less.csv"), "less.csv has no column 'a'; its columns: street, b, z"),
+        ((*data, "--targets", "aims.csv", "--acquisition", "max-variance"), "no rule of max-variance, random goes by"),
+    ):
+        result = explore("active", "--trials", 2, "--test-size", 20, "--name", "wrong", *wrong)
+        assert result.exit_code == 2 and message in result.stderr and not Path("runs/active-wrong").exists()

@@ -20,9 +20,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import explore as library
 from explore import compare as comparison
 from explore import fit, predict, record, registry, toys
-from explore.cli import compare_recording
+from explore.cli.compare import recording
 from explore.data import load_csv, uci_splits
-from tests.oracles import mean_and_se
+from explore.testing.oracles import mean_and_se
 from tests.pictures import shares
 
 RUN = Path("runs/compare-table")
@@ -135,8 +135,8 @@ def test_report_and_run_folder(compare):
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
     assert "map, noisy-adam on 2 splits, on cpu" in result.stderr
     assert sorted(p.name for p in RUN.iterdir() if p.name != ".lock") == [
-        "checkpoint.pt", "config.json", "metrics.jsonl", "reliability.png", "results.csv",
-        "tensorboard",
+        "checkpoint.pt", "config.json", "metrics.jsonl", "model.pt", "reliability.png", "results.csv",
+        "schema.json", "tensorboard",
     ]  # fmt: skip
     assert set(config()["posteriors"]) == {"map", "noisy-adam"}
     assert config()["posteriors"]["map"]["settings"]["epochs"] == 3
@@ -163,8 +163,8 @@ def test_a_result_by_hand(compare, csv):
     *_, last = fit.fit(posterior, tensors[0], tensors[1], rng.stream("fit"))
     stream = rng.stream("test", 3)
     layers = posterior.sample(last.state, 5, stream)
-    noise = posterior.likelihood.draw(last.state.common.noise, 5, stream)
-    metrics = predict.evaluate(posterior.net, posterior.likelihood, layers, noise, *tensors[2:])
+    noise = posterior.likelihood.sample_noise(last.state.common.noise, 5, stream)
+    metrics = predict.Predictor(posterior.net, posterior.likelihood, layers, noise).evaluate(*tensors[2:])
     for column, name in {"rmse": "rmse", "log_likelihood": "log_likelihood", "epistemic_mean": "epistemic"}.items():
         assert found[column].to_numpy() == pytest.approx(metrics[name].numpy(), rel=1e-6)
 
@@ -195,7 +195,7 @@ def test_classes(compare, csv, target, likelihood):
     model: Any = {"categorical": library.Categorical(), "bernoulli": library.Bernoulli()}[likelihood]
     net = library.Net(library.mlp(data.x.shape[1], [4], 3 if likelihood == "categorical" else 1))
     last: Any = list(comparison.follow(library.posterior("map", net, model, epochs=3), splits, rng, samples=5))[-1]
-    p = model.probabilities(net.output(last.state.weights, splits.test_x))[:, 0]
+    p = model.mean(net.output(last.state.weights, splits.test_x))[:, 0]
     error, own = (p.argmax(-1) != splits.test_y).float().mean(1), p.gather(2, splits.test_y.unsqueeze(2)).log()
     assert found.error.to_numpy() == pytest.approx(error.numpy(), rel=1e-6)
     assert found.log_likelihood.to_numpy() == pytest.approx(own.mean((1, 2)).numpy(), rel=1e-5)
@@ -350,7 +350,7 @@ def test_a_crash_at_any_write_loses_no_measurement(compare, explore, monkeypatch
 
 def test_interrupted_by_the_user(compare, explore, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(compare_recording, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(recording, "finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(AssertionError, match="Interrupted after"):
             compare("--posterior", "map,ensemble")
     assert explore("compare", "--resume", RUN).exit_code == 0

@@ -5,11 +5,15 @@ import json
 import subprocess
 import sys
 
+import click
 import gymnasium
 import pytest
+from click.testing import CliRunner
 
 from explore import registry
 from explore.cli.main import COMMANDS
+from explore.cli.script import Script
+from explore.errors import Failure, InputError
 
 
 def test_version(explore):
@@ -41,6 +45,27 @@ def test_what_computes_nothing_imports_no_torch(arguments):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_modules_of_commands_import_no_torch():
+    code = f"import importlib, sys\nfor module in {list(COMMANDS.values())}: importlib.import_module(module)\n"
+    subprocess.run([sys.executable, "-c", code + "assert 'torch' not in sys.modules"], check=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (InputError("wrong"), 2, "Error: wrong\n"), (Failure("failed"), 1, "Error: failed\n"),
+        (KeyboardInterrupt(), 130, "Interrupted.\n"), (OSError(28, "No space", "x.csv"), 1, "Error: x.csv: No space\n"),
+    ],
+)  # fmt: skip
+def test_scripts_end_as_commands_do(error, code, said):
+    @click.command(cls=Script)
+    def script():
+        raise error
+
+    done = CliRunner().invoke(script)
+    assert (done.exit_code, done.stderr, done.stdout) == (code, said, "")
 
 
 def test_python_m_is_the_command():

@@ -1,19 +1,22 @@
 """What a result says of itself."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 
-from explore.cli import report
-from explore.cli.experiment import Experiment
+from explore.cli.active import report
+from explore.cli.active.experiment import Experiment
 
 
 def experiment(active, random, metric="rmse"):
     """One round of an experiment with these values of its metrics."""
     made = object.__new__(Experiment)
     made.arms = ["rule", "random"] if random else ["rule"]
-    made.settings = {"trials": len(active), "posterior": "p", "acquisition": "rule"}
+    made.settings = cast(Any, SimpleNamespace(trials=len(active), posterior="p", acquisition="rule"))
+    made.seconds = 1.0
     made.history = {
         metric: torch.tensor([[*active, *random]]),
         "log_likelihood": -torch.tensor([[*active, *random]]),
@@ -38,10 +41,34 @@ def test_verdict(active, random, start):
     assert report.verdict(experiment(active, random)).startswith(start)
 
 
+def curve(*rounds):
+    """Of two trials, active and random, by round."""
+    made = experiment([1.0, 2.0], [1.0, 2.0])
+    made.history = {"rmse": torch.tensor(rounds), "labels": torch.tensor(range(20, 20 + len(rounds)))}
+    return made
+
+
+def test_the_area_decides():
+    made = curve([3.0, 4.0, 3.0, 4.0], [1.0, 2.0, 2.0, 3.1], [2.0, 2.0, 1.0, 2.5])
+    means = [(0 - 1.0 + 1.0) / 3, (0 - 1.1 - 0.5) / 3]  # of each trial, over rounds
+    area = {"mean": sum(means) / 2, "se": abs(means[0] - means[1]) / 2}
+    assert report.summary(made, Path("runs/x"))["paired_auc_difference"] == pytest.approx(area)
+    assert report.verdict(made) == (
+        "rule did better than random, but by no more than 2 s.e.: test RMSE differs by -0.267 ± 0.267 in the mean over "
+        "the learning curve, and by 0.250 ± 0.750 at 22 labels."
+    )
+    ((_, table),) = report.tables(made)
+    assert [list(column.cells)[-1] for column in table.columns][::3] == ["mean", "-0.267 ± 0.267"]
+    won = curve([3.0, 4.0, 3.0, 4.0], [1.0, 2.0, 2.0, 3.1], [2.0, 2.0, 2.0, 1.9])
+    assert report.verdict(won).startswith("rule beat random by more than 2 s.e.: ")
+    lost = curve([3.0, 4.0, 3.0, 4.0], [3.0, 4.0, 2.0, 3.1], [1.0, 1.0, 1.5, 1.5])
+    assert report.verdict(lost).startswith("Warning: rule is not better than random: ")
+
+
 def test_classification_speaks_of_the_error_rate():
     made = experiment([0.1, 0.2], [0.3, 0.5], "error")
     assert "test error rate differs by -0.250 ± 0.050 at 29 labels" in report.verdict(made)
-    found = report.summary(made, 1.0, Path("runs/x"))
+    found = report.summary(made, Path("runs/x"))
     assert found["error"]["active"] == pytest.approx({"mean": 0.15, "se": 0.05})
     assert found["paired_difference"] == pytest.approx({"mean": -0.25, "se": 0.05})
 

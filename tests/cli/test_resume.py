@@ -1,5 +1,7 @@
 """An interrupted `explore active` continues, and ends as if nothing had happened."""
 
+import contextlib
+import gc
 import json
 import os
 import shlex
@@ -16,7 +18,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from explore import files, record
-from explore.cli import session
+from explore.cli.active import recording
 
 RUN = Path("runs/active-x")
 TABLES = ("metrics.jsonl", "results.csv", "selected.csv")
@@ -41,7 +43,7 @@ def same_numbers(run, other):
 
 
 def experiment(run):
-    return files.load(run / "checkpoint.pt", "checkpoint", record.FORMAT)["state"]["experiment"]
+    return files.load(run / "checkpoint.pt", "checkpoint", record.FORMAT)["state"]
 
 
 def scalars(run):
@@ -62,16 +64,23 @@ def whole(tmp_path_factory):
     return here / RUN, without_seconds(done)
 
 
-def heed_interrupts():
-    """What a shell starts in the background ignores them, and so do its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+@pytest.fixture
+def heeded_interrupts():
+    """Children heed interrupts, which what a shell starts in the background ignores, and so do its children.
+
+    No `preexec_fn` in the child: with it subprocess forks, of which other libraries of this process warn.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.usefixtures("heeded_interrupts")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
     command = [sys.executable, "-m", "explore.cli", "active", *LONG, "--name", "x"]
     piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, preexec_fn=heed_interrupts, **piped) as process:
+    with subprocess.Popen(command, **piped) as process:
         results = RUN / "results.csv"
         deadline = time.monotonic() + 120
         while not (results.exists() and "\n3," in results.read_text()):
@@ -86,7 +95,7 @@ def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
         assert out == ""
         (line,) = [line for line in err.splitlines() if line.startswith("Continue: explore ")]
         done = len(experiment(RUN)["history"]["labels"])  # a round may be in the tables that is not in the checkpoint
-        assert done >= 2 and f"Interrupted after round {done} of 10." in err
+        assert done >= 2 and f"Interrupted after {done} of 10 rounds." in err
         resume = shlex.split(line.removeprefix("Continue: explore "))
     else:
         assert process.returncode == -signal.SIGKILL
@@ -165,12 +174,15 @@ def test_resume_refuses_what_would_change_the_protocol(active, explore):
     active("--name", "x")
     result = explore("active", "--resume", RUN, "--trials", 3, "-p", "lr=1")
     assert result.exit_code == 2
-    assert "leave out --trials, -p (allowed with it: --device, --threads, --trust, --quiet, --json)" in result.stderr
+    assert (
+        "leave out --trials, -p (allowed with it: --rounds, --device, --threads, --trust, --quiet, --json)"
+        in result.stderr
+    )
 
 
 def test_resume_warns_of_another_number_of_threads(active, explore, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(session.recording, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(recording, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert explore("active", "--name", "x", "--threads", 1, "--epochs", 2, "--trials", 2).exit_code == 130
     result = explore("active", "--resume", RUN, "--threads", 2)
     assert result.exit_code == 0
@@ -203,6 +215,11 @@ def old_config(run):
     (run / "config.json").write_text(json.dumps({key: config[key] for key in ("settings", "sessions")}))
 
 
+def earlier_config(run):
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"format": record.FORMAT - 1}))
+
+
 def edited_table(run):
     path = run / "results.csv"
     path.write_text(path.read_text().replace("0", "1"))
@@ -232,6 +249,7 @@ def edited_settings(run):
         (edited_table, "results.csv is damaged, or was edited: its lines are not those that were written"),
         (old_checkpoint, "checkpoint.pt is of an older version of explore; continue it with that version"),
         (old_config, "config.json is of an older version of explore; continue it with that version"),
+        (earlier_config, "config.json is of an older version of explore; continue it with that version"),
         (edited_settings, "config.json is damaged, or was edited: settings and sessions are not those that were"),
         (edited_threads, "config.json is damaged, or was edited: settings and sessions are not those that were"),
     ],
@@ -261,3 +279,76 @@ def test_resume_of_another_command(explore):
     result = explore("active", "--resume", RUN)
     assert result.exit_code == 2
     assert "is a run of explore dream, not of active" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory):
+    """The folder of a finished run of four rounds, with two points each."""
+    from tests.cli.conftest import run
+
+    here = tmp_path_factory.mktemp("half")
+    result = run("active", *SHORT, "--rounds", 4, "--out", here, "--name", "x")
+    assert result.exit_code == 0, result.output
+    return here / "active-x"
+
+
+SHORT = ["--trials", "2", "--epochs", "3", "--test-size", "20", "--samples", "5", "--acquire", "2"]
+
+
+@pytest.mark.parametrize("times", [(7,), pytest.param((5, 7), marks=pytest.mark.slow)])
+def test_an_extended_run_equals_one_that_had_as_many_rounds(explore, half, times):
+    shutil.copytree(half, RUN)
+    for rounds in times:
+        result = explore("active", "--resume", RUN, "--rounds", rounds)
+        assert result.exit_code == 0, result.output
+    assert explore("active", *SHORT, "--rounds", 7, "--name", "y").exit_code == 0
+    same_numbers(RUN, Path("runs/active-y"))
+    ours, theirs = (files.load(Path(run, "model.pt"), "saved model", 1)["models"] for run in (RUN, "runs/active-y"))
+    for name, state in ours["noisy-kfac"].items():
+        other = theirs["noisy-kfac"][name]
+        assert torch.equal(state, other) if isinstance(state, torch.Tensor) else state == other
+    config = json.loads((RUN / "config.json").read_text())
+    assert config["settings"]["rounds"] == 7 and len(config["former"]) == len(times)
+    again = explore("active", "--resume", RUN, "--rounds", 7)  # as many as are done: says them once more
+    assert again.exit_code == 0 and len(json.loads((RUN / "config.json").read_text())["former"]) == len(times)
+
+
+@pytest.mark.parametrize(("where", "what", "calls"), [(os, "truncate", 0), (os, "replace", 0), (os, "replace", 1)])
+def test_a_crash_while_a_run_is_extended_loses_no_round(explore, half, monkeypatch, where, what, calls):
+    """The first replacement is the checkpoint's, the second that of config.json."""
+    shutil.copytree(half, RUN)
+    real, left = getattr(where, what), iter(range(calls))
+
+    def fails(*arguments, **named):
+        if next(left, None) is None:
+            raise PowerCut
+        return real(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, what, fails)
+        with contextlib.suppress(PowerCut):  # not pytest.raises, which would keep the frames and with them the lock
+            explore("active", "--resume", RUN, "--rounds", 6)
+        assert next(left, None) is None
+    gc.collect()
+    assert explore("active", "--resume", RUN, "--rounds", 6).exit_code == 0
+    assert explore("active", *SHORT, "--rounds", 6, "--name", "y").exit_code == 0
+    same_numbers(RUN, Path("runs/active-y"))
+
+
+def test_a_run_of_one_round_is_extended(explore):
+    for name in ("x", "y"):
+        assert explore("active", *SHORT, "--rounds", 1 if name == "x" else 3, "--name", name).exit_code == 0
+    assert explore("active", "--resume", RUN, "--rounds", 3).exit_code == 0
+    same_numbers(RUN, Path("runs/active-y"))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "message"),
+    [(3, "--rounds is 3, but the run has 4; give the new total"), (500, "500 rounds label 998 points, but the pool")],
+)
+def test_what_cannot_be_extended_stays_as_it_is(explore, half, rounds, message):
+    shutil.copytree(half, RUN)
+    before = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
+    result = explore("active", "--resume", RUN, "--rounds", rounds)
+    assert result.exit_code == 2 and message in " ".join(result.stderr.split())
+    assert {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()} == before

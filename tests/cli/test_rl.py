@@ -19,17 +19,17 @@ import pytest
 import torch
 from PIL import Image
 from sb3_contrib import TRPO
-from stable_baselines3.common.logger import KVWriter
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from explore import record, registry
-from explore.cli import overlay, rl, rl_recording, rl_report
-from explore.cli.rl_problem import resolve
-from explore.cli.rl_training import Training
+from explore.cli import parameters, rl
+from explore.cli.compare import overlay
+from explore.cli.rl import experiment
+from explore.cli.rl import report as rl_report
+from explore.cli.rl.settings import Settings, resolve
+from explore.cli.rl.training import Training
 from explore.posteriors.noisy_kfac import NoisyKFAC
-from explore.vime import Transitions
-from explore.vime.dynamics import Settings as Dynamics
-from explore.vime.reward import Bonus
+from explore.vime import DynamicsSettings, RewardSettings, Transitions
 
 RUN = Path("runs/rl-explore-Chain-v0-trpo-noisy-kfac")
 CHAIN = ["--env", "explore/Chain-v0", "--env-kwargs", "length:5", "--n-envs", "4"]
@@ -81,8 +81,8 @@ def test_json_is_all_of_stdout_and_agrees_with_results_csv(train):
     found = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
     assert {k: found[k] for k in ("env", "algo", "posterior", "bonus", "eta", "run")} == {
-        "env": "explore/Chain-v0", "algo": "trpo", "posterior": "noisy-kfac", "bonus": "kl", "eta": Bonus().eta,
-        "run": str(RUN),
+        "env": "explore/Chain-v0", "algo": "trpo", "posterior": "noisy-kfac", "bonus": "kl",
+        "eta": RewardSettings().eta, "run": str(RUN),
     }  # fmt: skip
     table = results()
     assert table.groupby("seed").iteration.apply(list).to_dict() == {3: [1, 2, 3], 4: [1, 2, 3]}
@@ -104,7 +104,7 @@ def test_report_and_run_folder(train):
     assert f"run          {RUN}" in lines
     table = results()
     share = (table.bonus_share * table.seconds).sum() / table.seconds.sum()
-    assert f"bonus        {share:.0%} of the time" in lines
+    assert f"time         {share:.0%} went into the bonus and its model" in lines
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
     assert "0.001 x kl of noisy-kfac" in result.stderr
     assert sorted(str(p.relative_to(RUN / "models")) for p in (RUN / "models").rglob("*.*")) == [
@@ -117,17 +117,17 @@ def test_report_and_run_folder(train):
         "line_search_max_iter": 15, "net_arch": [32], "activation": "tanh", "log_std_init": 0.0,
     }.items()  # fmt: skip
     assert recorded["vime"].items() >= {"eta": 0.001, "minimum": 60, "updates": 2, "hidden": [32]}.items()
-    assert recorded["vime"]["posterior_settings"].items() >= registry.preset(NoisyKFAC, "vime").items()
+    assert recorded["vime"]["posterior_settings"].items() >= registry.settings_in(NoisyKFAC, "vime").items()
 
 
 def test_defaults_are_those_of_the_library():
     shown = {p.name: p.help for p in rl.command.params if p.name in ("eta", "n_eff", "normalise", "bonus")}
     for name, text in shown.items():
-        default = getattr(Bonus(), name, None) or getattr(Dynamics(), name, None)
+        default = getattr(RewardSettings(), name, None) or getattr(DynamicsSettings(), name, None)
         assert text is not None and text.endswith(
             f"[default: {default:g}]" if isinstance(default, float) else f"[default: {default}]"
         )
-    assert settings_of("--env", "explore/Chain-v0")["algo_settings"]["n_steps"] == 500
+    assert settings_of("--env", "explore/Chain-v0").algo_settings["n_steps"] == 500
 
 
 def test_an_iteration_by_hand(train):
@@ -227,7 +227,8 @@ def test_ppo_on_environments_of_gymnasium(train, more):
     assert (last / "vecnormalize.pkl").exists() == bool(more)
     # A pole's return is the length of its episode.
     assert all(row["eval/mean_reward"] == row["eval/mean_ep_length"] for row in metrics(run))
-    assert metrics(run)[1]["eval/mean_reward"] == Training(settings, 0, "cpu", last).evaluate()[0]
+    recorded = parameters.read(Settings, settings, "config.json")
+    assert metrics(run)[1]["eval/mean_reward"] == Training(recorded, 0, "cpu", last).evaluate()[0]
 
 
 def test_sac_with_and_without_a_bonus(train):
@@ -244,15 +245,10 @@ def test_sac_with_and_without_a_bonus(train):
     assert results(Path("runs/rl-Pendulum-v1-sac-none")).iteration.tolist() == [1]
 
 
-class Silent(KVWriter):
-    def write(self, key_values, key_excluded, step=0):
-        pass
-
-
 def trained(settings) -> Any:
     training = Training(settings, 5, "cpu")
-    events = {name: lambda *_: None for name in ("on_step", "before_log", "after_log")}
-    training.learn(Silent(), 0, **events)
+    events = {name: lambda *_: None for name in ("on_log", "on_step", "before_log", "after_log")}
+    training.learn(0, **events)
     return training
 
 
@@ -305,7 +301,7 @@ def test_killed_and_resumed(explore):
     before = results()
     result = explore("rl", "--resume", RUN, "--json")
     assert result.exit_code == 0, result.stderr
-    done = int(result.stderr.split("done are ")[1].split(" of 320 steps of seed 1")[0]) // 64
+    done = int(result.stderr.split(f"{RUN}: ")[1].split(" of 320 steps of seed 1 are done.")[0]) // 64
     assert 2 <= done < 5
     after = results()
     pd.testing.assert_frame_equal(after[: 5 + done], before[: 5 + done])
@@ -351,15 +347,15 @@ def test_a_crash_at_any_write_loses_no_iteration(train, monkeypatch, where, what
 
 
 def test_interrupted_and_continued_twice(train, explore, monkeypatch):
-    keep, left = rl_recording.Recorder.keep, iter(range(2))
+    keep, left = experiment.Experiment.keep, iter(range(2))
 
-    def interrupt(self, row):
+    def interrupt(*arguments):
         if next(left, None) is None:
             raise KeyboardInterrupt
-        keep(self, row)
+        keep(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rl_recording.Recorder, "keep", interrupt)
+        patch.setattr(experiment.Experiment, "keep", interrupt)
         result = explore("rl", *TINY, *LEARN)
     assert (result.exit_code, result.stdout) == (130, "")
     assert "Interrupted after 128 of 192 steps of seed 0." in result.stderr
@@ -381,7 +377,7 @@ def test_a_finished_run_is_reported_again(train):
     folder = json.loads(first.stdout)["run"]
     again = train("--resume", folder, "--json")
     assert again.stdout == first.stdout
-    assert "done are all seeds" in again.stderr
+    assert "all seeds are done" in again.stderr
     assert len(json.loads(Path(folder, "config.json").read_text())["sessions"]) == 1
 
 

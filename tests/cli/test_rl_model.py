@@ -1,18 +1,21 @@
 """What an algorithm has learnt as tensors, beside stable-baselines3's own way to save it."""
 
 import re
+from dataclasses import replace
 from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from stable_baselines3.common.logger import KVWriter
 from stable_baselines3.common.vec_env import VecNormalize
 
 from explore import files, tree
-from explore.cli import rl, rl_model, rl_problem
-from explore.cli.rl_training import Training
+from explore.cli import rl
+from explore.cli.rl import model as rl_model
+from explore.cli.rl.environment import environments
+from explore.cli.rl.settings import ALGORITHMS, resolve
+from explore.cli.rl.training import Training, derived
 from explore.errors import InputError
 
 BONUS = ["--posterior", "bbb", "-p", "vime.minimum=40", "-p", "vime.updates=2"]
@@ -71,34 +74,30 @@ def worlds():
 
 def settings_of(name, timesteps):
     arguments: list[Any] = [*CONFIGURATIONS[name], "--timesteps", timesteps]
-    return rl_problem.resolve(rl.command.make_context("rl", [str(a) for a in arguments]).params)
-
-
-class Log(KVWriter):
-    """All that is logged but for the clock."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-
-    def write(self, key_values, key_excluded, step=0):
-        self.values.append((step, {k: v for k, v in key_values.items() if not k.startswith("time/")}))
+    return resolve(rl.command.make_context("rl", [str(a) for a in arguments]).params)
 
 
 def learn(training):
-    log = Log()
-    training.learn(log, 0, **{name: lambda *_: None for name in ("on_step", "before_log", "after_log")})
-    return log.values
+    """All that is logged but for the clock."""
+    logged = []
+
+    def keep(step, values):
+        logged.append((step, {tag: value for tag, value in values.items() if not tag.startswith("time/")}))
+
+    events = {name: lambda *_: None for name in ("on_step", "before_log", "after_log")}
+    training.learn(0, on_log=keep, **events)
+    return logged
 
 
 def by_sb3(settings, ours, folder):
     """A training that continues from the files of stable-baselines3."""
     theirs: Any = Training(settings, 5, "cpu")
-    env = rl_problem.environments(settings, settings["n_envs"])
-    if settings["vec_normalize"]:
+    env = environments(settings, settings.n_envs)
+    if settings.vec_normalize:
         env = VecNormalize.load(str(folder / "vecnormalize.pkl"), env)
     buffer = getattr(theirs.model, "replay_buffer", None)
-    theirs.model = rl_problem.ALGORITHMS[settings["algo"]].load(folder / "model.zip", env, "cpu")
-    theirs.model.set_random_seed(rl_problem.derived(5, theirs.model.num_timesteps))
+    theirs.model = ALGORITHMS[settings.algo].load(folder / "model.zip", env, "cpu")
+    theirs.model.set_random_seed(derived(5, theirs.model.num_timesteps))
     if theirs.bonus is not None:
         theirs.bonus.load_state_dict(ours.bonus.state_dict())
     if buffer is not None:
@@ -121,7 +120,7 @@ def test_continuing_is_to_the_bit_as_from_the_files_of_stable_baselines3(tmp_pat
     first: Any = Training(settings_of(name, 64), 5, "cpu")
     learn(first)
     first.save(tmp_path)
-    settings = settings_of(name, 64) | {"timesteps": 192}
+    settings = replace(settings_of(name, 64), timesteps=192)
     theirs = by_sb3(settings, first, tmp_path)
     expected = learn(theirs), numbers(rl_model.state_dict(theirs.model))
     (tmp_path / "model.zip").write_text("never read")

@@ -13,7 +13,8 @@ from stable_baselines3 import PPO
 from torch.utils.tensorboard import SummaryWriter
 
 from explore import provenance
-from explore.cli import overlay, session
+from explore.cli import start as starting
+from explore.cli.compare import overlay
 from explore.record import Run
 
 COMMANDS = {
@@ -111,16 +112,16 @@ def test_no_folder_can_be_made(explore):
 
 def test_what_the_system_refuses_elsewhere_is_a_sentence_too(explore, monkeypatch):
     error = PermissionError(errno.EACCES, "Permission denied", "runs/x")
-    monkeypatch.setattr(session.start, "start", lambda *_: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(starting, "compute", lambda *_: (_ for _ in ()).throw(error))
     result = start(explore, "active")
     assert (result.exit_code, result.stderr) == (1, "Error: runs/x: Permission denied\n")
-    monkeypatch.setattr(session.start, "start", lambda *_: (_ for _ in ()).throw(OSError("of a library")))
+    monkeypatch.setattr(starting, "compute", lambda *_: (_ for _ in ()).throw(OSError("of a library")))
     with pytest.raises(OSError, match="of a library"):
         start(explore, "active")
 
 
 def test_an_early_interrupt_is_a_sentence(explore, monkeypatch):
-    monkeypatch.setattr(session.start, "start", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(starting, "compute", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = start(explore, "active")
     assert (result.exit_code, result.stderr) == (130, "Interrupted; no work is lost.\n")
 
@@ -137,7 +138,7 @@ def test_interrupted_after_what_the_checkpoint_holds(explore, monkeypatch, calls
         failing(patch, Run, "checkpoint", calls, KeyboardInterrupt())
         result = start(explore, "active")
     assert result.exit_code == 130
-    assert f"Interrupted after round {rounds} of 3.\n" in result.stderr
+    assert f"Interrupted after {rounds} of 3 rounds.\n" in result.stderr
     assert f": {rounds} of 3 rounds are done." in explore("active", "--resume", "runs/active-x").stderr
 
 
@@ -176,8 +177,8 @@ def test_empty_values_are_refused(explore, arguments):
 
 
 def test_a_command_has_no_tables_that_it_does_not_write(explore):
-    for command in ("compare", "rl"):
-        start(explore, command)
+    for command, *more in (["compare"], ["rl"], ["active", "--rounds", 1]):
+        assert start(explore, command, *more).exit_code == 0
         assert not Path(f"runs/{command}-x/selected.csv").exists()
 
 
@@ -187,5 +188,5 @@ def test_a_point_that_stands_alone_is_drawn(tmp_path, monkeypatch):
     nan = float("nan")
     for values, expected in (([1.0], "."), ([1.0, 2.0], "None"), ([1.0, 2.0, nan, 3.0], "."), ([nan, nan], "None")):
         series = overlay.Series("rl", list(range(len(values))), {"tag": values})
-        overlay.draw({"a": series}, ["tag"], tmp_path / "x.png")
+        overlay.plot({"a": series}, ["tag"], tmp_path / "x.png")
         assert figures[-1].axes[0].lines[0].get_marker() == expected

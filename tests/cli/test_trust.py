@@ -19,9 +19,13 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from explore import files, record
 from explore.cli import active as active_command
 from explore.cli import compare as compare_command
-from explore.cli import comparison, experiment, rl_problem, rl_recording, trust
+from explore.cli import parameters, trust
 from explore.cli import rl as rl_command
+from explore.cli.active.settings import resolve as resolve_active
+from explore.cli.compare.settings import resolve as resolve_compare
 from explore.cli.main import main
+from explore.cli.rl import experiment, recording
+from explore.cli.rl.settings import resolve as resolve_rl
 
 MARKER = Path("executed")
 RUN = Path("runs/foreign")
@@ -51,11 +55,11 @@ def evil(monkeypatch):
 def settings(command):
     """Settings as a run would record them."""
     module, resolve, arguments = {
-        "active": (active_command, experiment.resolve, ["--trials", "2", "--rounds", "2"]),
-        "compare": (compare_command, comparison.resolve, ["--splits", "2", "--posterior", "map"]),
-        "rl": (rl_command, rl_problem.resolve, ["--env", "explore/Chain-v0", "--timesteps", "64"]),
+        "active": (active_command, resolve_active, ["--trials", "2", "--rounds", "2"]),
+        "compare": (compare_command, resolve_compare, ["--splits", "2", "--posterior", "map"]),
+        "rl": (rl_command, resolve_rl, ["--env", "explore/Chain-v0", "--timesteps", "64"]),
     }[command]
-    return resolve(module.command.make_context(command, arguments).params)
+    return parameters.written(resolve(module.command.make_context(command, arguments).params))
 
 
 def replaced(value, *path, by):
@@ -118,6 +122,7 @@ def test_a_trust_that_names_no_module(explore):
 
 def test_paths_and_columns_are_no_modules():
     texts = {"data": "C:/d.csv", "target": ["price:usd"], "id_column": "sample:id", "drop_columns": ["a:b"]}
+    texts |= {"cost": "price:eur", "targets": "C:/where.csv"}
     assert trust.modules(texts) == []
     assert trust.modules({"posterior": "explore.posteriors.bbb:BBB", "env": "explore/Chain-v0"}) == []
     named = {"env": "explorer:X-v0", "vime": {"encoder": "a.b:f", "samples": 1, "noise_std": None}}
@@ -154,7 +159,7 @@ def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):
 
 def test_how_to_continue_names_the_modules(explore, monkeypatch):
     Path("worlds.py").write_text("import explore.envs\n")
-    monkeypatch.setattr(rl_recording, "begin", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(recording, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = explore("rl", "--env", "worlds:explore/Chain-v0", "--timesteps", 64, "--posterior", "none", "--name", "x")
     assert result.exit_code == 130
     assert "Continue: explore rl --resume runs/rl-x --trust worlds\n" in result.stderr
@@ -234,16 +239,16 @@ def test_the_payload_works():
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """A run with every file that there can be, stopped half way."""
-    keep, left = rl_recording.Recorder.keep, iter(range(1))
+    keep, left = experiment.Experiment.keep, iter(range(1))
 
-    def interrupt(self, row):
+    def interrupt(*arguments):
         if next(left, None) is None:
             raise KeyboardInterrupt
-        keep(self, row)
+        keep(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("interrupted"))
-        patch.setattr(rl_recording.Recorder, "keep", interrupt)
+        patch.setattr(experiment.Experiment, "keep", interrupt)
         result = CliRunner().invoke(main, [*SAC, "--name", "x"])
         assert result.exit_code == 130, result.output
         return Path("runs/rl-x").resolve()
@@ -303,8 +308,11 @@ TAMPERED = [
     ("active", {"hidden": None}, {}),
     ("active", {"posterior_settings": {"no": 1}}, {}),
     ("active", {"likelihood": "x"}, {}),
+    ("active", {"more": 1}, {}),
+    ("active", {"acquisition_settings": {"power": 1}}, {}),
+    ("compare", {"posteriors": {"map": {"preset": "default"}}}, {}),
     ("active", {}, {}),
-    ("active", {}, {"experiment": {"learner": {"x": 1}, "history": {}}, "seconds": 0.0}),
+    ("active", {}, {"learner": {"x": 1}, "history": {}, "seconds": 0.0}),
     ("compare", {"posteriors": []}, {}),
     ("compare", {"splits": {}}, {}),
     ("compare", {}, {}),

@@ -1,66 +1,82 @@
-"""What every acquisition rule owes. A new file in `explore/acquisitions` is tested here by existing."""
+"""What every acquisition rule owes, see `explore.testing`. A new file in `explore/acquisitions` is tested here."""
 
-import dataclasses
+from typing import Any
 
 import pytest
 import torch
 
 from explore import registry
-from explore.acquisitions.base import View
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
+from explore.acquisitions.base import Choice, Needs, best
+from explore.testing import check_acquisition, rules
 
-RULES = {name: registry.find("acquisitions", name) for name in registry.names("acquisitions")}
-R, S, P = 3, 8, 12
-OUTPUTS = {Gaussian(): 2, Categorical(): 3, Bernoulli(): 1}
-
-every = pytest.mark.parametrize("name", RULES)
+test_acquisition = check_acquisition(*registry.names("acquisitions"))
 
 
-@pytest.fixture(params=OUTPUTS, ids=lambda x: type(x).__name__)
-def view(request):
-    rng, likelihood = Rng(0, dtype=torch.float64), request.param
-    net = Net(mlp(2, [5], OUTPUTS[likelihood]))
-    layers = net.glorot(R, rng, S)
-    mask = rng.uniform(R, P) > 0.4
-    mask[0] = False
-    mask[0, [2, 5, 7]] = True  # as many as are asked for, and no more
-    noise = likelihood.expected(likelihood.init(R, rng))
-    return View(net, likelihood, rng.normal(R, P, 2), mask, lambda: layers, noise, rng.stream("acquire"))
+def zeros(view, k):
+    return torch.zeros(len(view.x), k)
 
 
-@every
-@pytest.mark.parametrize("k", [1, 3])
-def test_choices_are_allowed_and_distinct(name, view, k):
-    choice = RULES[name](view, k)
-    assert choice.indices.shape == choice.scores.shape == (R, k)
-    assert choice.indices.dtype == torch.int64 and choice.scores.isfinite().all()
-    assert view.mask.gather(1, choice.indices).all()
-    assert all(len(set(row)) == k for row in choice.indices.tolist())
+@Needs(targets="classes")
+def one_twice(view, k):
+    return Choice(torch.full((len(view.x), k), 1), zeros(view, k))
 
 
-@every
-def test_the_same_view_gives_the_same_choice(name, view):
-    again = dataclasses.replace(view, rng=Rng(0, dtype=torch.float64).stream("acquire"))
-    one, two = RULES[name](view, 2), RULES[name](again, 2)
-    assert torch.equal(one.indices, two.indices) and torch.equal(one.scores, two.scores)
+def beyond(view, k):
+    return Choice(torch.arange(4 - k, 4).expand(len(view.x), k), zeros(view, k))
 
 
-# Random numbers are drawn for all replicas at once.
-@pytest.mark.parametrize("name", [name for name in RULES if name != "random"])
-def test_replicas_choose_for_themselves(name, view):
-    whole = RULES[name](view, 2)
-    for r in range(R):
-        own = slice(r, r + 1)
-        layers = tuple(w[own] for w in view.layers)
-        alone = dataclasses.replace(
-            view,
-            x=view.x[own],
-            mask=view.mask[own],
-            draw=lambda layers=layers: layers,
-            noise=None if view.noise is None else view.noise[own],
-        )
-        choice = RULES[name](alone, 2)
-        assert torch.equal(choice.indices, whole.indices[own])
-        torch.testing.assert_close(choice.scores, whole.scores[own], rtol=1e-9, atol=1e-12)
+def of_its_own(view, k):
+    return best(torch.rand(view.mask.shape), view.mask, k)
+
+
+def first(view, k):
+    return Choice(torch.arange(k).expand(len(view.x), k), zeros(view, k))
+
+
+def together(view, k):
+    return best(view.x.sum(2) * (1 if len(view.x) > 1 else -1), view.mask, k)
+
+
+def grasping(view, k):
+    view.x[:, 0] += 1
+    return best(view.uniform, view.mask, k)
+
+
+def not_a_number(view, k):
+    return first(view, k)._replace(scores=zeros(view, k) / 0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "check", "message"),
+    [
+        (one_twice, "it_chooses_different_candidates-3", r"one_twice chose a point twice: \[1, 1, 1\]"),
+        (beyond, "it_chooses_different_candidates-1", r"beyond chose \[3\]; there are the candidates 0 to 2"),
+        (not_a_number, "it_chooses_different_candidates-1", "gives scores that are not finite"),
+        (of_its_own, "it_chooses_the_same_in_the_same_view", "what is random must come from view.uniform or view.rng"),
+        (grasping, "it_chooses_the_same_in_the_same_view", "mine changes its view in place"),
+        (first, "it_tells_candidates_apart", "chooses the first candidates of every replica"),
+        (together, "replicas_choose_for_themselves", "in a replica beside others, and alone"),
+    ],
+)
+def test_the_fault_of_a_rule_is_named(rule, check, message):
+    cases: list[Any] = rules.RULES.parameters(rules.subjects("mine", rule))
+    found = [case.values[0] for case in cases if case.id.endswith(check)]
+    assert len(found) == (2 if rule is one_twice else 4)
+    for run in found:
+        with pytest.raises(AssertionError, match=message):
+            run()
+
+
+def draws(view, k):
+    return best(view.rng.uniform(*view.mask.shape), view.mask, k)
+
+
+def test_a_rule_may_draw_numbers_of_its_own():
+    for case in rules.RULES.parameters(rules.subjects("mine", draws)):
+        run: Any = case.values[0]
+        run()
+
+
+def test_a_rule_that_refuses_everything_is_not_passed():
+    with pytest.raises(AssertionError, match="mine refuses all targets: .* chooses at most 0 at once; got 1"):
+        list(rules.subjects("mine", Needs(most=0)(lambda view, k: first(view, k))))

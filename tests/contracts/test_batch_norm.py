@@ -1,9 +1,7 @@
-"""What every posterior owes on a net with batch normalisation, and how much memory image nets may take."""
+"""Batch normalisation beyond what every posterior owes, and how much memory image nets may take."""
 
 import gzip
-import io
 import os
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,126 +10,42 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from explore import predict, registry, tree
+from explore import predict, registry
 from explore.images import resnet18
-from explore.likelihoods import Categorical, Gaussian
+from explore.inference import structures
+from explore.likelihoods import Categorical
 from explore.nets import Net
-from explore.posteriors import structures
-from explore.posteriors.base import Variational
 from explore.rng import Rng
 from explore.shapes import Batch
 from explore.slots import ConvSlot
-from tests.contracts.test_posteriors import CLASSES, LIVELY, NORM, NORMLESS, R, assert_same_bits, draw, refuses, train
+from explore.testing import norms
+from explore.testing.norms import N, data
+from explore.testing.subject import R, Subject, seeded, train
 from tests.memory import peak_of_updates
-
-CONV = Net(
-    nn.Sequential(
-        nn.Conv2d(1, 3, 2, stride=2, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 4, 2),
-        nn.BatchNorm2d(4, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2),
-    )
-)  # fmt: skip
-DENSE = Net(nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)))
-N = 16
-
-every = pytest.mark.parametrize("name", [name for name in CLASSES if name not in NORMLESS])
-policies = pytest.mark.parametrize("policy", ["frozen", "adam"])
-
-
-@cache
-def net_for(name):
-    return DENSE if refuses(name, NORM) else CONV
 
 
 def build(name, policy="frozen", **settings):
-    return CLASSES[name](net=net_for(name), likelihood=Gaussian(), batch_norm=policy, **LIVELY.get(name, {}) | settings)
-
-
-def data():
-    x = draw(5).normal(R, N, 1, 4, 4)
-    return Batch(x, torch.stack([x.flatten(2).sum(2).sin(), x[:, :, 0, 0].abs().sum(2) - 3], 2))
-
-
-def loss(posterior, state):
-    """Of the net as it is evaluated, with the running statistics."""
-    out = posterior.net.output(posterior.sample(state, 50, draw(9)), data().x)
-    return (out.mean(1) - data().y).square().mean((1, 2))
-
-
-@every
-@policies
-def test_training_lowers_the_loss_and_moves_what_the_policy_says(name, policy):
-    posterior = build(name, policy, lr=0.03)
-    start = posterior.init(1000, R, draw())
-    state = train(posterior, start, data(), draw(1), 30)
-    assert (loss(posterior, state) < 0.9 * loss(posterior, start)).all()
-    for norm, old, new in zip(posterior.net.norms, start.common.norms.values, state.common.norms.values, strict=True):
-        assert (old[:, :, 2:] != new[:, :, 2:]).all()
-        trained = policy == "adam" and norm.affine
-        assert torch.equal(old[:, :, :2], new[:, :, :2]) != trained
-
-
-@every
-def test_scale_and_shift_follow_their_own_gradient(name):
-    # Where the weights cannot move, they alone can lower the loss.
-    runs = []
-    for policy in ("frozen", "adam"):
-        posterior = build(name, policy, lr=1e-12, batch_norm_lr=0.08)
-        runs.append(loss(posterior, train(posterior, posterior.init(1e6, R, draw()), data(), draw(1), 32)))
-    assert (runs[1] < 0.97 * runs[0]).all()
-
-
-@every
-@policies
-def test_functions_are_pure_and_a_saved_state_continues(name, policy):
-    posterior = build(name, policy)
-    state = train(posterior, posterior.init(N, R, draw()), data(), draw(1), 2)
-    before = tree.save(state)
-    new = train(posterior, state, data(), draw(2), 2)
-    if isinstance(posterior, Variational):
-        assert posterior.gain(state, data(), draw(3)).shape == (R, N)
-        assert posterior.elbo(state, data(), draw(3)).isfinite().all()
-        drawn = posterior.sample_coordinates(state, 3, draw(3))
-        assert_same_bits(
-            posterior.log_prob(state, (*drawn, *state.common.norms.values)), posterior.log_prob(state, drawn)
-        )
-    assert_same_bits(tree.save(state), before)
-    file = io.BytesIO()
-    torch.save(before, file)
-    file.seek(0)
-    loaded = tree.restore(posterior.init(N, R, draw(8)), torch.load(file, weights_only=True))
-    assert_same_bits(train(posterior, loaded, data(), draw(2), 2), new)
-
-
-@every
-def test_an_example_is_evaluated_by_itself(name):
-    posterior = build(name, "adam")
-    state = train(posterior, posterior.init(N, R, draw()), data(), draw(1), 2)
-    layers = posterior.sample(state, 4, draw(2))
-    every = posterior.net.output(layers, data().x)
-    torch.testing.assert_close(every[:, :, 3:5], posterior.net.output(layers, data().x[:, 3:5]))
-    if hasattr(posterior, "at_mean"):
-        mean = predict.linearised(posterior, state, data().x).mean
-        torch.testing.assert_close(mean, posterior.net.output(posterior.at_mean(state), data().x).squeeze(1))
+    return norms.build(Subject(name, registry.find("posteriors", name)), policy, **settings)
 
 
 def test_members_have_norms_of_their_own():
     posterior = build("ensemble", "adam", members=3)
-    state = train(posterior, posterior.init(N, R, draw()), data(), draw(1), 2)
+    state = train(posterior, posterior.init(N, R, seeded()), data(), seeded(1), 2)
     for values in state.common.norms.values:
         assert values.shape[1] == 3 and (values[:, 0, 2] != values[:, 1, 2]).all()
-    samples = posterior.sample(state, 2, draw())
+    samples = posterior.sample(state, 2, seeded())
     assert {w.shape[1] for w in samples} == {2} and torch.equal(samples[-1], state.common.norms.values[-1][:, :2])
 
 
 def test_statistics_and_gradients_are_averaged_over_samples():
     posterior = build("noisy-adam", "adam", samples=4, batch_norm_lr=0.02)
-    state = posterior.init(N, R, draw())
-    rng = draw(1)
+    state = posterior.init(N, R, seeded())
+    rng = seeded(1)
     layers = posterior.sample(state, 4, rng)
-    noise = posterior.likelihood.draw(state.common.noise, 4, rng)
+    noise = posterior.likelihood.sample_noise(state.common.noise, 4, rng)
     out, pullback = posterior.net.train_forward(layers, data().x)
     taps = pullback(posterior.likelihood.score(noise, out, data().y.unsqueeze(1)))
-    new, _ = posterior.update(state, data(), draw(1))
+    new, _ = posterior.update(state, data(), seeded(1))
     for old, values, t, norm in zip(
         state.common.norms.values, new.common.norms.values, taps.norms, posterior.net.norms, strict=True
     ):
@@ -143,8 +57,8 @@ def test_statistics_and_gradients_are_averaged_over_samples():
 
 def test_sub_batches_are_normalised_apart():
     posterior = build("vogn", sub_batches=2, samples=3)
-    state = posterior.init(N, R, draw())
-    new, _ = posterior.update(state, data(), draw(1))
+    state = posterior.init(N, R, seeded())
+    new, _ = posterior.update(state, data(), seeded(1))
     halves = [posterior.net.train_output(posterior.at_mean(state), data().x[:, p])[1] for p in (slice(8), slice(8, 16))]
     for old, values, one, two in zip(state.common.norms.values, new.common.norms.values, *halves, strict=True):
         torch.testing.assert_close(values[:, :, 2:], 0.9 * old[:, :, 2:] + 0.05 * (one + two))
@@ -169,7 +83,7 @@ def test_patches_and_per_example_gradients_live_one_layer_at_a_time(name, monkey
 
     made: list[torch.Size] = []
     monkeypatch.setattr(ConvSlot, "examples", watched(ConvSlot.examples))
-    posterior = CLASSES[name](net=Net(resnet18(1, 3, width=2)), likelihood=Categorical(), samples=2)
+    posterior = registry.find("posteriors", name)(net=Net(resnet18(1, 3, width=2)), likelihood=Categorical(), samples=2)
     state = posterior.init(100, 1, Rng(0))
     batch = Batch(Rng(1).normal(1, 8, 1, 16, 16), torch.arange(8).remainder(3)[None])
     posterior.update(state, batch, Rng(2))
@@ -221,10 +135,10 @@ def test_learns_digits(name, policy):
         nn.Conv2d(1, 8, 5, stride=2), nn.BatchNorm2d(8), nn.ReLU(),
         nn.Conv2d(8, 16, 5, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10),
     )  # fmt: skip
-    settings = {**registry.preset(CLASSES[name], "small"), "samples": 2, "batch_norm": policy}
+    settings = {**registry.settings_in(registry.find("posteriors", name), "small"), "samples": 2, "batch_norm": policy}
     if name == "noisy-kfac":  # three passes are few for factors that start at the identity
         settings |= {"lr": 0.1, "beta": 0.1, "kl_clip": 0.01, "extrinsic_damping": 1e-3}
-    posterior, rng = CLASSES[name](net=Net(module), likelihood=Categorical(), **settings), Rng(0)
+    posterior, rng = registry.find("posteriors", name)(net=Net(module), likelihood=Categorical(), **settings), Rng(0)
     x = torch.from_numpy(idx("train-images-idx3-ubyte.gz", (28, 28), 4000).copy()).float()[None, :, None] / 255
     y = torch.from_numpy(idx("train-labels-idx1-ubyte.gz", (), 4000).copy()).long()[None]
     state = posterior.init(3000, 1, rng)
@@ -232,5 +146,5 @@ def test_learns_digits(name, policy):
         part = slice(100 * (step % 30), 100 * (step % 30) + 100)
         state, _ = posterior.update(state, Batch(x[:, part], y[:, part]), rng, step / 90)
     layers = posterior.sample(state, 10, rng)
-    metrics = predict.evaluate(posterior.net, posterior.likelihood, layers, None, x[:, 3000:], y[:, 3000:])
+    metrics = predict.Predictor(posterior.net, posterior.likelihood, layers, None).evaluate(x[:, 3000:], y[:, 3000:])
     assert float(metrics["error"]) < 0.15  # measured: 0.06 to 0.09

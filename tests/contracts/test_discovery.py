@@ -28,8 +28,9 @@ def suite(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
         f"import explore.posteriors\nexplore.posteriors.__path__.append({str(folder / 'posteriors')!r})\n"
     )
     command = [
-        sys.executable, "-m", "pytest", "-q", "-p", "add_toy", "-p", "no:cacheprovider", "-k", "toy-pair",
-        "-o", "addopts=--import-mode=importlib", "tests/contracts/test_posteriors.py",
+        sys.executable, "-m", "pytest", "-q", "-x", "-p", "add_toy", "-p", "no:cacheprovider",
+        "-k", "toy-pair and (pure or same)", "-o", "addopts=--import-mode=importlib",
+        "tests/contracts/test_posteriors.py",
     ]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

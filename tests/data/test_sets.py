@@ -20,51 +20,50 @@ import requests
 from explore import data, registry
 from explore.data import source
 from explore.errors import InputError
+from explore.testing import check_dataset, datasets
 
 FOLDER = os.environ.get("EXPLORE_DATA_DIR", "")
 with_folder = pytest.mark.skipif(not FOLDER, reason="EXPLORE_DATA_DIR is not set")
 
-SETS = {  # name: file, N, D
-    "boston": ("uci/boston", 506, 13),
-    "concrete": ("uci/concrete", 1030, 8),
-    "energy": ("uci/energy", 768, 8),
-    "kin8nm": ("uci/kin8nm", 8192, 8),
-    "naval": ("uci/naval", 11934, 16),
-    "power": ("uci/power", 9568, 4),
-    "protein": ("uci/protein", 45730, 9),
-    "wine": ("uci/wine", 1599, 11),
-    "yacht": ("uci/yacht", 308, 6),
-    "australian": ("libsvm/australian_scale", 690, 14),
-    "breast-cancer": ("libsvm/breast_cancer_scale", 683, 10),
-}
+test_dataset = check_dataset(*registry.names("data"))
 
 
-def test_registry_lists_exactly_these_sets():
-    listed = registry.names("data")
-    assert set(listed) == set(SETS)
-    assert all(f"({n} x {d}, " in listed[name] for name, (_, n, d) in SETS.items())
+@pytest.mark.parametrize(
+    ("name", "declared", "message"),
+    [
+        ("mine", None, r'mine: add "\(N x D, task\)" to the end of the first line of .*test_sets.py'),
+        ("mine", (506, 13, "regression"), "mine calls itself boston"),
+        ("boston", (506, 12, "regression"), r"boston is \(506, 13\), not 506 x 12"),
+    ],
+)
+def test_a_set_that_is_not_what_it_says_is_named(name, declared, message):
+    subject = datasets.DatasetSubject(name, lambda folder: data.load("boston"))
+    if declared:
+        subject.declared = declared
+    with pytest.raises(AssertionError, match=message):
+        datasets.it_is_what_its_description_says(subject)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n == "boston" else with_folder) for n in SETS])
-def test_shapes_and_names(name):
-    _, n, d = SETS[name]
-    loaded = data.load(name)
-    assert loaded.name == name
-    assert loaded.x.shape == (n, d) and loaded.x.dtype == np.float64
-    assert len(set(loaded.features)) == d
-    if loaded.task == "regression":
-        assert loaded.y.shape == (n, 1) and loaded.y.dtype == np.float64
-    else:
-        assert loaded.y.shape == (n,) and loaded.y.dtype == np.int64
-        assert set(loaded.y) == set(range(len(loaded.classes)))
-    assert bool(loaded.note) == (name == "boston")
+def test_the_benchmark_sets_are_there():
+    uci = {"boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht"}
+    assert uci | {"australian", "breast-cancer"} <= set(registry.names("data"))
 
 
 @with_folder
-@pytest.mark.parametrize("name", SETS)
-def test_rows_are_those_of_the_folder(name):
-    lines = gzip.decompress(Path(FOLDER, f"{SETS[name][0]}.txt.gz").read_bytes()).decode().splitlines()
+@pytest.mark.parametrize("name", registry.names("data"))
+def test_rows_are_those_of_the_folder(name, monkeypatch):
+    read, local = [], source._local
+
+    def watched(file, *rest):
+        read.append(file)
+        return local(file, *rest)
+
+    monkeypatch.setattr(source, "_local", watched)
     loaded = data.load(name)
+    if not read:
+        pytest.skip("it comes from no folder")
+    lines = gzip.decompress(Path(FOLDER, f"{read[0]}.gz").read_bytes()).decode().splitlines()
+    assert len(loaded.x) == len(lines) and not loaded.note
     for i in (0, 1, -1):
         *x, y = map(float, lines[i].split())
         assert loaded.x[i].tolist() == x

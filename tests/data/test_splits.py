@@ -1,9 +1,9 @@
-"""Splits and standardisation."""
+"""Splits."""
 
 import numpy as np
 import pytest
 
-from explore.data import Standardiser, pool_splits, uci_splits
+from explore.data import pool_splits, uci_splits
 
 
 @pytest.mark.parametrize(("n", "k"), [(506, 20), (45730, 5), (308, 20)])
@@ -74,35 +74,3 @@ def test_pool_splits_use_streams_apart_by_trial():
 def test_pool_splits_errors(change, message):
     with pytest.raises(ValueError, match=message):
         pool_splits(**{"n": 20, "trials": 1, "initial": 4, "test": 6, "seed": 0} | change)
-
-
-@pytest.mark.parametrize("shape", [(7, 2), (3, 7, 2)])
-def test_standardiser(shape):
-    x = np.random.default_rng(0).normal(5, 3, shape)
-    standardiser = Standardiser.fit(x)
-    z = standardiser.apply(x)
-    np.testing.assert_allclose(z.mean(-2), 0, atol=1e-14)
-    np.testing.assert_allclose((z**2).mean(-2), 1)
-    np.testing.assert_allclose(standardiser.undo(z), x)
-
-
-def test_a_constant_column_becomes_zero():
-    x = np.full((1000, 1), 0.998)
-    assert x.std() > 0  # the trap: rounding
-    standardiser = Standardiser.fit(x)
-    assert standardiser.scale == 1
-    np.testing.assert_array_equal(standardiser.apply(x), 0)
-    np.testing.assert_array_equal(standardiser.undo(np.zeros((1, 1))), 0.998)
-
-
-def test_standardiser_needs_an_example():
-    with pytest.raises(ValueError, match="at least 1"):
-        Standardiser.fit(np.empty((0, 2)))
-
-
-@pytest.mark.parametrize("factor", [1e155, 1e300, 1e-170, 1e-300])
-@pytest.mark.parametrize("shape", [(7, 2), (3, 7, 2)])
-def test_extreme_units_are_refused(factor, shape):
-    x = np.random.default_rng(0).normal(size=shape) * [1, factor]
-    with pytest.raises(ValueError, match="column 2 goes from .* give it other units"):
-        Standardiser.fit(x)

@@ -1,26 +1,16 @@
 """The commands of the default bonus's runs, and their table, from run folders made by hand."""
 
-import importlib.util
 import json
-from pathlib import Path
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pandas as pd
-import pytest
 from click.testing import CliRunner
 
-import explore
-from explore.cli import rl, rl_problem
-
-FOLDER = Path(explore.__file__).parent.parent / "experiments" / "default_bonus"
-
-
-@pytest.fixture
-def run():
-    spec = importlib.util.spec_from_file_location("default_bonus", FOLDER / "run.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from experiments import shared
+from experiments.default_bonus import run
+from explore.cli import rl
+from explore.cli.rl.settings import resolve
 
 
 def written(folder, values, task):
@@ -35,25 +25,30 @@ def written(folder, values, task):
     (folder / "config.json").write_text(json.dumps({"sessions": commits}))
 
 
-def test_only_what_stands_in_the_readme_differs_from_the_defaults(run, monkeypatch, tmp_path):
+def test_only_what_stands_in_the_readme_differs_from_the_defaults(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(run.subprocess, "run", lambda command, **_: asked.append(command[command.index("rl") + 1 :]))
+
+    def called(command, **_):
+        asked.append(command[command.index("rl") + 1 :])
+        return SimpleNamespace(stdout="{}")
+
+    monkeypatch.setattr(shared.subprocess, "run", called)
     for task, iterations in (("chain-40", 20), ("mountain-car", 7)):
         run.train(task, 3, iterations, tmp_path)
     (tmp_path / "rl-chain-40-seed-3").mkdir()
     run.train("chain-40", 3, 20, tmp_path)
     assert asked.pop() == ["--resume", str(tmp_path / "rl-chain-40-seed-3"), "--quiet", "--json"]
     for task, steps, arguments in zip(("chain-40", "mountain-car"), (100_000, 35_000), asked, strict=True):
-        settings = rl_problem.resolve(rl.command.make_context("rl", arguments).params)
-        plain = rl_problem.resolve(rl.command.make_context("rl", [*run.TASKS[task][0]]).params)
-        plain["algo_settings"]["value_init"] = "zero"
-        assert settings == plain | {"timesteps": steps, "seed": 3}
+        settings = resolve(rl.command.make_context("rl", arguments).params)
+        plain = resolve(rl.command.make_context("rl", [*run.TASKS[task][0]]).params)
+        algo = {**plain.algo_settings, "value_init": "zero"}
+        assert settings == replace(plain, algo_settings=algo, timesteps=steps, seed=3)
 
 
-def test_the_table_says_how_runs_end(run, tmp_path):
+def test_the_table_says_how_runs_end(monkeypatch, tmp_path):
     written(tmp_path / "runs/rl-chain-40-seed-1", [0.0] * 10 + [12.0] * 9 + [11.0], "chain-40")
     written(tmp_path / "runs/rl-mountain-car-seed-1", [0.0] * 5 + [6.0] * 10, "mountain-car")
-    run.train = lambda task, seed, iterations, runs: runs / f"rl-{task}-seed-{seed}"
+    monkeypatch.setattr(run, "train", lambda task, seed, iterations, runs: runs / f"rl-{task}-seed-{seed}")
     options = ["--seeds", "1", "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(run.main, options, catch_exceptions=False)
     assert result.output.splitlines()[2:4] == [

@@ -148,7 +148,7 @@ def test_parameters_are_matched():
 
 
 def test_data_are_space_filling_and_standardised():
-    splits = run.draw("hartman6", 2, 256, 64, Rng(0))
+    splits = run.sample_splits("hartman6", 2, 256, 64, Rng(0))
     torch.testing.assert_close(splits.x.mean(1), torch.zeros(2, 6), rtol=0, atol=0.02)
     torch.testing.assert_close(splits.x.std(1), torch.ones(2, 6), rtol=0, atol=0.02)
     assert splits.y.std(1).sub(1).abs().max() < 0.02 and (splits.x[0] != splits.x[1]).any()
@@ -177,4 +177,4 @@ def test_small_run(monkeypatch, tmp_path):
     pd.testing.assert_frame_equal(changed[kept], rows[kept])
     assert (changed["rmse"] != rows["rmse"])[~kept].all()
     done = CliRunner().invoke(run.main, ["--functions", "branin"])
-    assert done.exit_code == 1 and "unknown function 'branin'; allowed: borehole" in done.output
+    assert done.exit_code == 2 and "unknown function 'branin'; allowed: borehole" in done.output

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.robustness import tables
-from explore.data import load_csv
+from explore.data import load_csv, load_table
 from explore.errors import InputError
 
 
@@ -29,6 +29,34 @@ def test_the_reader_gives_a_table_or_a_sentence(tmp_path, task):
     assert read > 20 and len(refused) > 20
 
 
+def test_the_reader_of_all_kinds_gives_a_table_or_a_sentence_and_of_numbers_the_same(tmp_path):
+    read, same = 0, 0
+    for seed in range(10_000, 10_250):
+        name, content, options = tables.table(seed)
+        path = tmp_path / name
+        path.write_bytes(content)
+        identifiers = "id" if "--id" in options else None
+        found = plain = None
+        try:
+            found = load_table(path, "y", ["id"], "regression", identifiers).dataset
+        except InputError as error:
+            assert str(error).isprintable() and len(str(error)) < 1000
+        try:
+            plain = load_csv(path, "y", ["id"], "regression", identifiers)
+        except InputError:
+            pass
+        if found is not None:
+            read += 1
+            assert np.isfinite(found.x).all() and np.isfinite(found.y).all() and len(found.lines) == len(found.x) > 0
+        if plain is not None:
+            assert (
+                found is not None and found.x.tobytes() == plain.x.tobytes() and found.y.tobytes() == plain.y.tobytes()
+            )
+            assert (found.features, found.lines, found.ids) == (plain.features, plain.lines, plain.ids)
+            same += 1
+    assert read > same > 20
+
+
 def test_the_script_tells_outcomes_apart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     good = "".join(f"{i % 7},{i}\n" for i in range(20))
@@ -39,7 +67,7 @@ def test_the_script_tells_outcomes_apart(tmp_path, monkeypatch):
     }
     monkeypatch.setattr(tables, "table", made.__getitem__)
     assert [tables.outcome(i)[0] for i in range(2)] == ["trained", "refused"]
-    monkeypatch.setattr("explore.cli.session.run", lambda _: 1 / 0)
+    monkeypatch.setattr("explore.cli.run.run", lambda *_: 1 / 0)
     done = CliRunner().invoke(tables.main, ["--tables", "1", "--seed", "3", "--out", str(tmp_path)])
     assert "table 3: traceback" in done.output and "ZeroDivisionError" in done.output
     assert "| traceback | 1 |" in (tmp_path / "tables.md").read_text()

@@ -1,12 +1,9 @@
 """The choice of eta, what is left to do, and the report, from run folders made by hand."""
 
-import importlib.util
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -15,31 +12,16 @@ from click.testing import CliRunner
 from gymnasium import spaces
 from sb3_contrib import TRPO
 
-import explore
-from explore.cli import rl, rl_problem
-from explore.vime.reward import Transitions
+from experiments.sparse_control import collect, report, rnd, run
+from explore.cli import rl
+from explore.cli.rl.environment import environments
+from explore.cli.rl.settings import resolve
+from explore.cli.rl.training import algorithm
+from explore.vime import Transitions
 from explore.vime.sb3 import VIMECallback
 from tests.pictures import shares
 
-FOLDER = Path(explore.__file__).parent.parent / "experiments" / "sparse_control"
-
-
-@pytest.fixture
-def modules(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    found = {}
-    for name in ("run", "collect", "report", "rnd"):
-        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-        assert spec and spec.loader
-        found[name] = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, found[name])
-        spec.loader.exec_module(found[name])
-    return SimpleNamespace(**found)
-
-
-@pytest.fixture
-def rnd(modules):
-    return modules.rnd
+FOLDER = Path(run.__file__).parent
 
 
 def done(command, *arguments):
@@ -48,7 +30,7 @@ def done(command, *arguments):
     return shown.output
 
 
-def write(job, runs, totals, collect):
+def write(job, runs, totals):
     rows = pd.DataFrame({"iteration": range(1, len(totals) + 1), "extrinsic_total": totals})
     for column in collect.KEPT[1:]:
         rows[column] = 0.5 if job.posterior != "none" or not column.startswith(("dyn", "bonus")) else float("nan")
@@ -63,25 +45,25 @@ def cells(text):
     return [[c.strip() for c in line.split("|")] for line in text.splitlines() if line.startswith("| ")]
 
 
-def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, monkeypatch):
-    run, out = modules.run, tmp_path / "out"
+def test_eta_is_chosen_by_the_return_and_the_report_counts(tmp_path, monkeypatch):
+    out = tmp_path / "out"
     monkeypatch.setitem(run.TASKS, "mountain-car", run.TASKS["mountain-car"]._replace(tuning=3))
-    totals = {0.0001: [0, 0, 5], 0.001: [0, 9, 9], 0.01: [9, 0, 9]}
+    totals: dict[float | None, list[int]] = {0.0001: [0, 0, 5], 0.001: [0, 9, 9], 0.01: [9, 0, 9]}
     with pytest.raises(Exception, match="not complete"):
         run.chosen(tmp_path, "mountain-car", "bbb")
     for job in run.tuning("mountain-car", ["bbb"]):
-        write(job, tmp_path, totals[job.eta], modules.collect)
+        write(job, tmp_path, totals[job.eta])
     assert run.chosen(tmp_path, "mountain-car", "bbb") == 0.001  # of equal ones the smaller
     jobs = list(run.training(tmp_path, "mountain-car", ["none", "bbb"], 2, 12))
     assert [(j.posterior, j.eta, j.seed) for j in jobs] == [
         ("none", None, 0), ("bbb", 0.001, 0), ("none", None, 1), ("bbb", 0.001, 1),
     ]  # fmt: skip
-    write(jobs[0], tmp_path, [0] * 12, modules.collect)
-    write(jobs[1], tmp_path, [0, 0] + [10] * 10, modules.collect)
-    write(jobs[2], tmp_path, [0] * 12, modules.collect)
-    write(jobs[3], tmp_path, [0] * 3 + [10] * 9, modules.collect)  # once none in the last ten
-    done(modules.collect.main, "--seeds", 2, "--iterations", 12, "--runs", tmp_path, "--out", out)
-    lines = {row[1]: row for row in cells(done(modules.report.main, "--results", out))}
+    write(jobs[0], tmp_path, [0] * 12)
+    write(jobs[1], tmp_path, [0, 0] + [10] * 10)
+    write(jobs[2], tmp_path, [0] * 12)
+    write(jobs[3], tmp_path, [0] * 3 + [10] * 9)  # once none in the last ten
+    done(collect.main, "--seeds", 2, "--iterations", 12, "--runs", tmp_path, "--out", out)
+    lines = {row[1]: row for row in cells(done(report.main, "--results", out))}
     assert lines["none"][8:10] == ["0 of 2", "never"]
     assert lines["bbb"][2:4] == ["0.001", "2"] and lines["bbb"][8:10] == ["1 of 2", "4 (2 seeds)"]
     assert lines["bbb"][7] == "0.95 (0.93 to 0.97)"  # 10 a batch of 5000 is 1 in 500 steps
@@ -95,68 +77,98 @@ def test_eta_is_chosen_by_the_return_and_the_report_counts(modules, tmp_path, mo
     assert not (out / "further.csv").exists()
 
 
-def test_further_runs_stand_beside_the_figure_and_alone(modules, tmp_path):
-    run, out = modules.run, tmp_path / "out"
+def test_further_runs_stand_beside_the_figure_and_alone(tmp_path):
+    out = tmp_path / "out"
     for job in run.tuning("mountain-car", ["bbb"]):
-        write(job, tmp_path, [1] * job.iterations, modules.collect)
+        write(job, tmp_path, [1] * job.iterations)
     for job in run.training(tmp_path, "mountain-car", ["none", "bbb"], 2, 12):
-        write(job, tmp_path, [0] * 12 if job.eta is None else [10] * 12, modules.collect)
+        write(job, tmp_path, [0] * 12 if job.eta is None else [10] * 12)
     further = [job for job in run.further(2, 12) if job.task == "mountain-car"]
     for job in further:
-        write(job, tmp_path, [0] * (3 + job.seed) + [20] * (9 - job.seed), modules.collect)
-    done(modules.collect.main, "--seeds", 2, "--iterations", 12, "--runs", tmp_path, "--out", out)
-    shown = done(modules.report.main, "--results", out)
+        write(job, tmp_path, [0] * (3 + job.seed) + [20] * (9 - job.seed))
+    done(collect.main, "--seeds", 2, "--iterations", 12, "--runs", tmp_path, "--out", out)
+    shown = done(report.main, "--results", out)
     figure, alone = shown.split("parameters moved")
     assert {row[1] for row in cells(figure)} >= {"none", "bbb", "rnd"} and "rnd" not in alone
     rows = {tuple(row[2:4]): row for row in cells(alone)}
     assert rows[("none", "zero-critic")][5:9] == ["0 1", "1.50 1.33", "1.80 1.60", "4 5"]
-    assert rows[("none", "")][5] == "2 3" and rows[("noisy-ekfac", "corrected")][4] == "0.0001"
+    assert rows[("none", "")][5] == "2 3" and rows[("noisy-kfac", "zero-critic")][4] == "0.0001"
     compared = pd.read_csv(out / "comparisons.csv").set_index(["condition", "beside"])
     assert compared.loc[("rnd", "bbb"), "difference"] == pytest.approx(17 / 12 - 1, abs=1e-3)
     assert compared.loc[("rnd", "none"), "p_first"] == pytest.approx(1 / 3, abs=1e-3)
 
 
-def test_how_far_a_policy_moved_is_read_from_its_last_checkpoint(modules, tmp_path, monkeypatch):
+def test_collecting_replaces_the_runs_that_are_here_and_keeps_the_others(tmp_path):
+    out, runs = tmp_path / "out", tmp_path / "runs"
+    shutil.copytree(FOLDER / "results", out)
+    car = "mountain-car"
+    for job in run.tuning(car, ["noisy-ekfac"]):
+        write(job, runs, [job.eta] * job.iterations)  # 0.01, which was not chosen before
+    for seed in range(4):
+        write(run.Job(car, "noisy-ekfac", 0.01, seed, 100), runs, [10] * 100)
+    done(collect.main, "--runs", runs, "--out", out)
+
+    def lines(folder, name):
+        return (folder / name).read_text().splitlines()
+
+    for name, part in (("curves.csv", 100), ("runs.csv", 1)):
+        old, new = lines(FOLDER / "results", name), lines(out, name)
+        changed = [i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+        here = [i for i, line in enumerate(old) if line.startswith(f"{car},noisy-ekfac,")]
+        assert changed == here[: 4 * part] and all(",0.01," in new[i] for i in changed)  # seed 4 is not here
+    assert len(lines(out, "tuning.csv")) == len(lines(FOLDER / "results", "tuning.csv"))
+    assert f"{car},noisy-ekfac,0.01,100,0.001" in lines(out, "tuning.csv")
+    for name in ("further.csv", "further_runs.csv"):
+        assert lines(out, name) == lines(FOLDER / "results", name)
+    # A condition of several etas is none.
+    shown = CliRunner().invoke(report.main, ["--results", str(out)])
+    assert shown.exit_code == 2 and f"{car}, noisy-ekfac: the seeds have 0.01 and 0.0001 as eta" in shown.output
+    write(run.Job(car, "noisy-ekfac", 0.01, 4, 100), runs, [10] * 100)
+    done(collect.main, "--runs", runs, "--out", out)
+    row = next(row for row in cells(done(report.main, "--results", out)) if row[1:3] == ["noisy-ekfac", "0.01"])
+    assert row[4] == "1.00 (1.00 to 1.00)"
+
+
+def test_how_far_a_policy_moved_is_read_from_its_last_checkpoint(tmp_path, monkeypatch):
     # Two copies and short batches, so that a test can pay for it.
-    monkeypatch.setattr(modules.run, "BATCH", 64)
+    monkeypatch.setattr(run, "BATCH", 64)
     found = {}
     for variant in ("", "zero-critic"):
-        job = modules.run.Job("mountain-car", "none", None, 3, 2, variant)
+        job = run.Job("mountain-car", "none", None, 3, 2, variant)
         own = ["--n-envs", "2", "--algo-param", "n_steps=32"]
         subprocess.run([*job.command(tmp_path), *own], check=True, capture_output=True)
-        found[variant] = modules.collect.moved(job, tmp_path)
-    assert found["zero-critic"] == 0 and found[""] > 1e-3
+        found[variant] = collect.moved(job, tmp_path)
+    assert found["zero-critic"] == 0 and (found[""] or 0) > 1e-3
 
 
-def test_the_report_is_what_the_committed_tables_say(modules, tmp_path):
+def test_the_report_is_what_the_committed_tables_say(tmp_path):
     results = FOLDER / "results"
     for path in results.glob("*.csv"):
         shutil.copy(path, tmp_path)
-    done(modules.report.main, "--results", tmp_path)
+    done(report.main, "--results", tmp_path)
     for name in ("table.md", "further.md", "comparisons.csv"):
         assert (tmp_path / name).read_text() == (results / name).read_text()
     said = (FOLDER / "README.md").read_text()
     assert all(text.strip() in said for name in ("table.md", "further.md") for text in [(results / name).read_text()])
     # Mountain car and cart-pole have a curve of random network distillation, the double pendulum has none.
-    first, second, third = shares(tmp_path / "figure.png", f"C{len(modules.run.POSTERIORS)}", panels=3, upper=0.9)
+    first, second, third = shares(tmp_path / "figure.png", f"C{len(run.POSTERIORS)}", panels=3, upper=0.9)
     assert min(first, second) > 0.5 and third < 0.05
 
 
-def test_p_values_by_the_tables_of_the_tests(modules):
+def test_p_values_by_the_tables_of_the_tests():
     one, two = pd.Series([1.0, 2, 3, 4, 5]), pd.Series([6.0, 7, 8, 9, 10])
-    assert modules.report.mann_whitney(one, two) == pytest.approx(2 / 252)
-    assert modules.report.mann_whitney(one, pd.Series([np.inf] * 5)) == pytest.approx(2 / 252)
-    assert modules.report.mann_whitney(one, one) == 1
+    assert report.mann_whitney(one, two) == pytest.approx(2 / 252)
+    assert report.mann_whitney(one, pd.Series([np.inf] * 5)) == pytest.approx(2 / 252)
+    assert report.mann_whitney(one, one) == 1
     # Holm (1979): times 4, 3, 2, 1, never below the one before, at most 1.
     p = pd.Series([0.03, 0.005, 0.6, 0.04])
-    np.testing.assert_allclose(modules.report.holm(p), [0.09, 0.02, 0.6, 0.09])
+    np.testing.assert_allclose(report.holm(p), [0.09, 0.02, 0.6, 0.09])
 
 
-def test_what_is_left(modules, tmp_path):
-    run = modules.run
+def test_what_is_left(tmp_path):
     jobs = list(run.tuning("mountain-car", ["vogn"]))
-    write(jobs[0], tmp_path, [0] * run.TASKS["mountain-car"].tuning, modules.collect)
-    write(jobs[1], tmp_path, [0] * 4, modules.collect)
+    write(jobs[0], tmp_path, [0] * run.TASKS["mountain-car"].tuning)
+    write(jobs[1], tmp_path, [0] * 4)
     shown = CliRunner().invoke(
         run.main, ["tune", "--tasks", "mountain-car", "--posteriors", "vogn", "--runs", str(tmp_path), "--dry-run"]
     )
@@ -165,31 +177,29 @@ def test_what_is_left(modules, tmp_path):
     assert f"--resume {jobs[1].folder(tmp_path)}" in commands[0] and "--eta 0.01" in commands[1]
 
 
-def test_a_task_decides_on_the_bonus(modules, tmp_path):
-    run = modules.run
+def test_a_task_decides_on_the_bonus(tmp_path):
     with_bonus, without = (
-        run.Job("mountain-car", *condition, seed=0, iterations=2).command(tmp_path)
-        for condition in (("bbb", 0.001), ("none", None))
+        run.Job("mountain-car", name, eta, seed=0, iterations=2).command(tmp_path)
+        for name, eta in (("bbb", 0.001), ("none", None))
     )
     assert "vime.clip=none" in with_bonus and not {"vime.clip=none", "--eta"} & set(without)
 
 
-def test_no_default_decides_on_what_the_commands_mean(modules, tmp_path):
-    run = modules.run
+def test_no_default_decides_on_what_the_commands_mean(tmp_path):
     for task in run.TASKS:
         for name in run.POSTERIORS:
             _, *arguments = run.Job(task, name, 0.001, 0, 2).command(tmp_path)[3:]
-            vime = rl_problem.resolve(rl.command.make_context("rl", arguments).params)["vime"]
+            vime = resolve(rl.command.make_context("rl", arguments).params).vime or {}
             clip = None if task == "mountain-car" else 10.0
             assert (vime["eta"], vime["normalise"], vime["clip"]) == (0.001, "median", clip)
             assert vime["posterior_settings"]["prior_variance"] == 0.25
             given = dict(text.split("=") for text in run.POSTERIORS[name].split())
             for key, value in given.items():
-                assert vime["posterior_settings"][key] == pytest.approx(json.loads(value))
+                expected = None if value == "none" else pytest.approx(json.loads(value))
+                assert vime["posterior_settings"][key] == expected
 
 
-def test_further_conditions_differ_from_those_of_the_figure(modules, tmp_path):
-    run = modules.run
+def test_further_conditions_differ_from_those_of_the_figure(tmp_path):
     jobs = list(run.further(2, 3))
     assert len({job.name for job in jobs}) == len(jobs)
     commands = {job.name: " ".join(job.command(tmp_path)) for job in jobs}
@@ -197,10 +207,10 @@ def test_further_conditions_differ_from_those_of_the_figure(modules, tmp_path):
     assert "--window 10" in commands["cart-pole-rnd-eta-0.001-recent-seed-0"]
     # More seeds of a condition that the figure has begin where its seeds end.
     assert [job.seed for job in jobs if job.posterior == "none" and not job.variant] == [2, 3]
-    assert commands["cart-pole-rnd-eta-0.001-seed-0"].split()[1].endswith("rnd.py")
+    assert commands["cart-pole-rnd-eta-0.001-seed-0"].split()[1:3] == ["-m", rnd.__name__]
 
 
-def test_distillation_pays_for_what_it_has_not_seen(rnd):
+def test_distillation_pays_for_what_it_has_not_seen():
     box, rng = spaces.Box(-np.inf, np.inf, (3,)), np.random.default_rng(0)
 
     def transitions(centre):
@@ -226,7 +236,7 @@ def test_distillation_pays_for_what_it_has_not_seen(rnd):
     np.testing.assert_array_equal(second.batch(transitions(0)).raw, following[0])
 
 
-def test_distillation_stands_where_a_posterior_does(rnd, tmp_path):
+def test_distillation_stands_where_a_posterior_does(tmp_path):
     environment = ["--env", "explore/SparseMountainCar-v0", "--n-envs", "2", "--algo-param", "n_steps=32"]
     folder = tmp_path / "rl-run"
     done(rnd.main, "--folder", folder, *environment, "--timesteps", 192, "--seed", 3)
@@ -237,26 +247,26 @@ def test_distillation_stands_where_a_posterior_does(rnd, tmp_path):
     assert config["settings"]["seed"] == 3 and config["sessions"][0]["versions"]
     assert not list(tmp_path.glob(".rl-run"))
     # What it pays joins the rewards that TRPO learns from.
-    settings = rl_problem.resolve(rl.command.make_context("rl", ["--posterior", "none", *environment]).params)
-    env = rl_problem.environments(settings, 2)
-    model = rl_problem.algorithm(settings, env, 0, 0, "cpu")
+    settings = resolve(rl.command.make_context("rl", ["--posterior", "none", *environment]).params)
+    env = environments(settings, 2)
+    model = algorithm(settings, env, 0, 0, "cpu")
     model.learn(128, VIMECallback(rnd.RandomNetworkDistillation(env.observation_space, env.action_space, eta=1.0)))
     assert isinstance(model, TRPO) and (model.rollout_buffer.rewards > 0).all()
 
 
-def test_the_numbers_in_the_text_are_those_of_the_tables(modules):
-    every, more = modules.report.read(FOLDER / "results")
-    compared = modules.report.comparisons(every).set_index(["task", "condition", "beside"])
+def test_the_numbers_in_the_text_are_those_of_the_tables():
+    every, more = report.read(FOLDER / "results")
+    compared = report.comparisons(every).set_index(["task", "condition", "beside"])
     car = every[every["task"] == "mountain-car"]
     medians = car.groupby(["condition", "seed"])["return"].mean().groupby("condition").median()
-    p = compared.loc[("mountain-car", "rnd", "noisy-kfac"), "p"]
+    p = compared.xs(("mountain-car", "rnd", "noisy-kfac"))["p"]
     said = " ".join((FOLDER / "README.md").read_text().split())
     assert f"({medians['rnd']:.2f} and {medians['noisy-kfac']:.2f}, p = {p:.2f}" in said
-    first = " ".join(f"{n}," for n in modules.report.begun(car[car["condition"] == "rnd"])).rstrip(",")
+    first = " ".join(f"{n}," for n in report.begun(car[car["condition"] == "rnd"])).rstrip(",")
     assert f"first reward in iteration {first} and" in said
     # Ten seeds without a bonus: five of the figure, five of the further conditions.
     alone = more[(more["condition"] == "none") & (more["variant"] == "") & (more["task"] == "mountain-car")]
-    begun = sorted([*modules.report.begun(car[car["condition"] == "none"]), *modules.report.begun(alone)])
+    begun = sorted([*report.begun(car[car["condition"] == "none"]), *report.begun(alone)])
     assert len(begun) == 6 and f"iteration {begun[0]} to {begun[-1]}" in said
-    front = " ".join((FOLDER.parent.parent / "README.md").read_text().split())
+    front = " ".join((FOLDER.parent.parent / "docs" / "rl.md").read_text().split())
     assert f"in iteration {begun[0]} to {begun[-1]}" in front and f"(p = {p:.2f})" in front

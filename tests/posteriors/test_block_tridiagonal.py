@@ -5,11 +5,11 @@ import torch
 from torch import nn
 
 from explore.errors import InputError
+from explore.inference.kronecker import KroneckerRule, damped
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors import block_tridiagonal
 from explore.posteriors.block_tridiagonal import BlockTridiagonal, BlockTridiagonalKronecker
-from explore.posteriors.noisy_kfac import Kronecker, damped
 from explore.rng import Rng
 from explore.shapes import Batch, Taps, flatten, unflatten
 
@@ -34,7 +34,7 @@ def taps(seed=1):
 
 
 def statistics():
-    structure = BlockTridiagonalKronecker(Kronecker(0.5))
+    structure = BlockTridiagonalKronecker(KroneckerRule(0.5))
     q = structure.init(SHAPES, R, rng())
     for step in range(1, 4):
         q = structure.observe(q, taps(step), 1.0, step)
@@ -66,7 +66,7 @@ def close(actual, expected, rtol=1e-8, atol=1e-10):
 
 
 def test_moments_between_layers():
-    structure = BlockTridiagonalKronecker(Kronecker(0.5))
+    structure = BlockTridiagonalKronecker(KroneckerRule(0.5))
     t = taps()
     q = structure.observe(structure.init(SHAPES, R, rng()), t, 1.0, 1)
     a, b = t[0].inputs.expand(-1, S, -1, -1, -1).flatten(1, 3), t[1].inputs.flatten(1, 3)

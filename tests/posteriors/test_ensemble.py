@@ -11,7 +11,7 @@ from explore.nets import Net, mlp
 from explore.posteriors.ensemble import Ensemble
 from explore.rng import Rng
 from explore.shapes import Batch
-from tests import oracles
+from explore.testing import oracles
 
 
 def rng(seed=0):

@@ -13,7 +13,7 @@ from explore.nets import Net, mlp
 from explore.posteriors.full import Dense, Full
 from explore.rng import Rng
 from explore.shapes import Batch, Taps
-from tests import oracles
+from explore.testing import oracles
 
 MODULE = mlp(2, [3], 2).double()
 NET = Net(MODULE)

@@ -13,7 +13,7 @@ from explore.nets import Net, mlp
 from explore.posteriors.hmc import HMC, _sampler, split_r_hat
 from explore.rng import Rng
 from explore.shapes import unflatten
-from tests import oracles
+from explore.testing import oracles
 
 # Enough draws for Monte Carlo errors of a few hundredths, and so far apart that they hardly depend on each other.
 LONG: dict[str, Any] = {"epochs": 600, "warmup": 100, "thinning": 5, "chains": 4}

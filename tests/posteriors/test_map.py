@@ -13,7 +13,7 @@ from explore.posteriors.ensemble import Ensemble
 from explore.posteriors.map import MAP
 from explore.rng import Rng
 from explore.shapes import Batch
-from tests import oracles
+from explore.testing import oracles
 
 
 def rng(seed=0):

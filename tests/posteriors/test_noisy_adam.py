@@ -10,7 +10,7 @@ from explore.nets import Net, mlp
 from explore.posteriors.noisy_adam import NoisyAdam
 from explore.rng import Rng
 from explore.shapes import Batch
-from tests import oracles
+from explore.testing import oracles
 
 NET = Net(mlp(2, [3], 2))
 N = 6

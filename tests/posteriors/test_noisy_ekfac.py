@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 from explore.fit import fit
+from explore.inference.kronecker import EigenFactor, KroneckerRule
+from explore.inference.structures import Blocks, mean_squares
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
-from explore.posteriors.noisy_ekfac import EigenKronecker, NoisyEKFAC
-from explore.posteriors.noisy_kfac import Kronecker
-from explore.posteriors.structures import Blocks, mean_squares
+from explore.posteriors.noisy_ekfac import EigenRule, NoisyEKFAC
 from explore.rng import Rng
 from explore.shapes import Batch, Taps
-from tests import oracles
+from explore.testing import oracles
 
 R, S, B, I, O = 2, 3, 4, 5, 2  # noqa: E741
 
@@ -38,7 +38,7 @@ def per_example(t):
 def test_scale_is_the_mean_square_of_example_gradients_in_the_basis():
     for positions, shared in ((1, False), (1, True), (3, False), (3, True)):
         t = taps(positions, shared)
-        rule = EigenKronecker(Kronecker(), omega=0.25, moments_interval=9, basis_interval=9, scale_interval=1)
+        rule = EigenRule(KroneckerRule(), omega=0.25, moments_interval=9, basis_interval=9, scale_interval=1)
         old = rule.init(I, O, R, rng())
         new = rule.observe(old, t, 0.5, step=1)
         rotated = torch.einsum("rij,rsbio,rop->rsbjp", old.inputs, per_example(t), old.outputs)
@@ -54,7 +54,7 @@ def test_mean_squares_in_chunks():
 
 
 def test_a_restart_takes_undamped_kfac_eigenvalues():
-    rule = EigenKronecker(Kronecker(0.3), omega=0.2, moments_interval=2, basis_interval=4, scale_interval=8)
+    rule = EigenRule(KroneckerRule(0.3), omega=0.2, moments_interval=2, basis_interval=4, scale_interval=8)
     q = rule.init(I, O, R, rng())
     for step in range(1, 5):
         q = rule.observe(q, taps(1), 1.0, step)
@@ -68,7 +68,7 @@ def test_a_restart_takes_undamped_kfac_eigenvalues():
 
 
 def test_in_a_new_basis_the_scale_is_the_diagonal_of_the_old_matrix():
-    rule = EigenKronecker(Kronecker(0.3), omega=0.2, moments_interval=1, basis_interval=2, scale_interval=1)
+    rule = EigenRule(KroneckerRule(0.3), omega=0.2, moments_interval=1, basis_interval=2, scale_interval=1)
     q = rule.observe(rule.init(I, O, R, rng()), taps(1), 1.0, 1)
     new = dataclasses.replace(rule, scale_interval=3).observe(q, taps(1), 1.0, 2)
     assert not torch.equal(new.inputs, q.inputs)
@@ -93,11 +93,11 @@ def still(steps, **settings):
     for step in range(1, max(steps) + 1):
         state, _ = posterior.update(state, batch, rng())
         if step in steps:
-            assert isinstance(state.sampling, Blocks)
+            assert isinstance(state.sampling, Blocks) and isinstance(block := state.sampling.blocks[0], EigenFactor)
             (a, s), qa, qs = state.statistics[0][:3]
             exact = (qa.mT.unsqueeze(1) @ g @ qs.unsqueeze(1)).square().sum(1) / 20
             kfac = torch.einsum("rij,rik,rkj,rop,roq,rqp->rjp", qa, a, qa, qs, s, qs)
-            found.append((state.sampling.blocks[0].precision - 1 / 20, exact, kfac))  # lambda / (N eta) = 1 / 20
+            found.append((block.precision - 1 / 20, exact, kfac))  # lambda / (N eta) = 1 / 20
     return found
 
 
@@ -143,10 +143,11 @@ def test_damping_enters_once():
     batch = Batch(rng().normal(R, 6, 3), rng().normal(R, 6, 1))
     state, _ = posterior.update(posterior.init(6, R, rng()), batch, rng())
     assert isinstance(state.sampling, Blocks) and isinstance(state.step_factor, Blocks)
-    for layer, q in enumerate(state.statistics):
-        precision = state.sampling.blocks[layer].precision
-        torch.testing.assert_close(precision, q.scale + 1 / 6, rtol=1e-12, atol=0)  # lambda / (N eta)
-        torch.testing.assert_close(state.step_factor.blocks[layer].precision, precision + 0.5, rtol=1e-12, atol=0)
+    blocks = zip(state.sampling.blocks, state.step_factor.blocks, state.statistics, strict=True)
+    for sampling, stepping, q in blocks:
+        assert isinstance(sampling, EigenFactor) and isinstance(stepping, EigenFactor)
+        torch.testing.assert_close(sampling.precision, q.scale + 1 / 6, rtol=1e-12, atol=0)  # lambda / (N eta)
+        torch.testing.assert_close(stepping.precision, sampling.precision + 0.5, rtol=1e-12, atol=0)
 
 
 def test_convolution_runs():

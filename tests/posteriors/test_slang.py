@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import nn
 
+from explore.inference.low_rank import LowRankFactor
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors.full import Dense
-from explore.posteriors.low_rank import LowRankFactor
 from explore.posteriors.slang import SLANG, leading, leading_dense, leading_gram, leading_randomised
 from explore.rng import Rng
 from explore.shapes import Batch, Taps
-from tests import oracles
+from explore.testing import oracles
 from tests.memory import peak_of_updates
 
 MODULE = mlp(2, [3], 2).double()

@@ -8,7 +8,7 @@ from torch.distributions import Normal, kl_divergence
 from explore import tree
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
-from explore.posteriors.tensor_factorised import Kronecker, TensorFactorised
+from explore.posteriors.tensor_factorised import TensorFactorised, TensorForm
 from explore.posteriors.whvi import WHVI
 from explore.rng import Rng
 from explore.shapes import Batch
@@ -40,7 +40,7 @@ def matrix(form, z):
     ("inputs", "outputs", "halves"), [(5, 9, (2, 4, 4, 4)), (16, 16, (4, 4, 4, 4)), (1, 6, (1, 1, 2, 4))]
 )
 def test_weights_are_a_sum_of_kronecker_products(inputs, outputs, halves, bias):
-    form = Kronecker(inputs, outputs, bias)
+    form = TensorForm(inputs, outputs, bias)
     a, b, c, d = halves
     z = tuple(rng(i).normal(2, 3, *shape) for i, shape in enumerate(form.coordinates))
     w, x = matrix(form, z), rng(7).normal(2, 3, 5, 2, inputs)
@@ -67,10 +67,10 @@ def test_as_many_parameters_as_whvi(width):
         state = posterior.init(20, 1, rng())
         counts.append(sum(t.numel() for _, t in tree.leaves((state.mean, state.spread, state.points))))
     assert counts[0] == pytest.approx(counts[1], rel=0.25)
-    square = Kronecker(256, 256, False)
+    square = TensorForm(256, 256, False)
     assert square.terms == 1 and 2 * sum(i * o for i, o in square.coordinates) == 4 * 256
     # WHVI has 16 blocks here: 64 numbers in S1, 64 in S2 and 8 of g; a term has 2 (2 x 8 + 2 x 8).
-    wide = Kronecker(4, 64, False)
+    wide = TensorForm(4, 64, False)
     assert wide.terms == round(136 / 64) == 2 and wide.coordinates == ((4, 8), (4, 8))
 
 

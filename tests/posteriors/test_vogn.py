@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from explore.errors import InputError
+from explore.inference import natural
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
-from explore.posteriors import natural
 from explore.posteriors.vogn import VOGN
 from explore.rng import Rng
 from explore.shapes import Batch
-from tests import oracles
-from tests.oracles import Matched
+from explore.testing import oracles
+from explore.testing.oracles import Matched
 
 NET = Net(mlp(2, [3], 2))
 N = 6

@@ -13,13 +13,14 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 from explore import predict, tree
 from explore.active import ActiveLearner
 from explore.errors import InputError
+from explore.inference.gaussian import GaussianPosterior
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors import whvi
 from explore.posteriors.whvi import WHVI
 from explore.rng import Rng
 from explore.shapes import Batch
-from tests import oracles
+from explore.testing import oracles
 
 STRUCTURES = ["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH", "GH"]
 MODULE = mlp(2, [3], 2).double()
@@ -143,7 +144,7 @@ def test_every_example_draws_as_sampled_weights_do(settings):
     n = 40000
     a = torch.cat([rng(2).normal(2, 1, 1, 1, 3), torch.ones(2, 1, 1, 1, 1)], -1)
     sampled = posterior.sample(state, n, rng(3))[0](a)[:, :, 0, 0]
-    with_own = dataclasses.replace(posterior, samples=1)._build_local(state, n, rng(4))[0][0]
+    with_own = dataclasses.replace(posterior, samples=1)._build(state, (2, 1, n), rng(4))[0][0]
     fresh = with_own(a.expand(-1, -1, n, -1, -1))[:, 0, :, 0]
     for moment in (1, 2, 3):
         one, other = (torch.stack([(x**moment).mean(1), (x**moment * x.roll(1, 2)).mean(1)]) for x in (sampled, fresh))
@@ -331,12 +332,12 @@ def test_gain_is_that_of_the_coordinates(settings):
     _, precision, _ = posterior.gaussian(state)
     noise = rng(1)
     drawn = posterior.sample_coordinates(state, 3, noise)
-    tau = posterior.likelihood.draw(state.common.noise, 3, noise)
+    tau = posterior.likelihood.sample_noise(state.common.noise, 3, noise)
     sizes = [z[0, 0].numel() for z in drawn]
 
     def log_prob(vector, example):
         z = tuple(v.view(z.shape) for v, z in zip(vector.split(sizes, 2), drawn, strict=True))
-        layers = posterior._build(state, z, (2, 3), rng())[0]
+        layers = posterior._build(state, (2, 3), rng(), z)[0]
         out = posterior.net.output(layers, BATCH.x[:, example : example + 1])
         return posterior.likelihood.log_prob(tau, out, BATCH.y[:, None, example : example + 1]).sum()
 
@@ -440,7 +441,7 @@ def test_mixed_setting_drops_out_in_convolutions():
     assert len(found[:, :, :, 0, 0].unique()) == 30
     second = m.square().sum((1, 2)) + (1 / 0.7 - 1) * m[:, :-1].square().sum((1, 2))
     torch.testing.assert_close(excess.squeeze(1), second / 1.2)
-    torch.testing.assert_close(posterior.kl_prior(state), posterior.gaussian_kl(state) + second / 1.2)
+    torch.testing.assert_close(posterior.kl_prior(state), GaussianPosterior.kl_prior(posterior, state) + second / 1.2)
     for i in range(3):
         state, _ = posterior.update(state, IMAGES, rng(i))
     assert not torch.equal(state.points[0][0], m) and bool(state.common.alive.all())
@@ -466,8 +467,8 @@ def test_predictions_where_no_layer_is_a_matrix():
     learner.tell(np.tile(np.arange(5), (4, 1)), rng(2).normal(4, 5, 2))
     choice = learner.ask(2)
     assert choice.indices.shape == (4, 2) and (choice.indices >= 5).all()
-    layers = posterior.sample(learner.fitted.state, 6, Rng(0))
-    moments = predict.moments(posterior.net, layers, learner.x.float().expand(4, -1, -1))
+    predictor = predict.Predictor.sample(posterior, learner.fitted.state, 6, Rng(0))
+    moments = predictor.moments(learner.x.float().expand(4, -1, -1))
     assert (moments.variance > 0).all()
 
 

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from explore.envs import ENVS
 from explore.vime import VIME, VIMEVector
-from explore.vime.env_wrappers import KEYS, RETURNS
+from explore.vime.stepwise import KEYS, RETURNS
 
 FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "interval": 20, "hidden": (4,), "capacity": 1000}
 CHAIN = "explore/Chain-v0"
@@ -59,7 +59,9 @@ def test_rebuilt_from_its_specification():
     assert env.spec is not None
     again = gym.make(gym.envs.registration.EnvSpec.from_json(env.spec.to_json()))
     assert (
-        isinstance(again, VIME) and again.bonus.bonus == env.bonus.bonus and again.bonus.settings == env.bonus.settings
+        isinstance(again, VIME)
+        and again.bonus.settings == env.bonus.settings
+        and again.bonus.dynamics_settings == env.bonus.dynamics_settings
     )
     assert [r for r, _, _ in walk(env, 50)] == [r for r, _, _ in walk(again, 50)]
 

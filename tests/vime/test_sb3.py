@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMoni
 from explore.envs import ENVS
 from explore.errors import InputError
 from explore.vime import VIME, sb3
-from explore.vime.env_wrappers import KEYS
+from explore.vime.stepwise import KEYS
 
 FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "hidden": (4,), "capacity": 1000}
 POLE = "explore/SparseCartPoleSwingup-v0"

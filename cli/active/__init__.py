@@ -1,0 +1,61 @@
+"""`explore active`: the options."""
+
+import click
+
+from explore.cli import options
+from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
+
+
+@click.command("active", short_help="Label a pool point by point, and compare with random.")
+@options.data
+@click.option("--id", "id_column", metavar="COLUMN", help="Column of FILE that names the points, and is no feature.")
+@click.option(
+    "--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="A name from `explore list posteriors`."
+)
+@click.option(
+    "--acquisition", default="epig", type=NAMES, metavar="NAME", help="A name from `explore list acquisitions`."
+)
+@click.option(
+    "--targets", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
+    help="Table of the inputs whose labels matter, with the columns of --data.  [default: the pool]",
+)  # fmt: skip
+@click.option("--trials", type=TRIALS, default=20, help="Independent repetitions, trained side by side.")
+@click.option("--rounds", type=POSITIVE, default=10, help="Fits; one acquisition fewer.")
+@click.option("--initial", type=POSITIVE, default=20, help="Labelled points at the start.")
+@click.option("--acquire", type=POSITIVE, default=1, help="Points labelled after each fit.")
+@click.option("--test-size", type=POSITIVE, default=100, help="Points held out for testing in each trial.")
+@click.option("--control/--no-control", default=True, help="Also label at random, from the same start.")
+@click.option("--seed", type=SEED, default=0, help="Root of all random numbers.")
+@click.option(
+    "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: small, else its first]"
+)
+@click.option(
+    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
+    help="A setting of the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE; repeatable.",
+)  # fmt: skip
+@click.option("--hidden", default="10", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.")
+@click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: the preset's]")
+@click.option(
+    "--standardise", type=click.Choice(["labelled", "pool", "none"]),
+    help="Points whose mean and deviation scale the inputs.  [default: the learner's]",
+)  # fmt: skip
+@options.run
+@click.pass_context
+def command(ctx: click.Context, **values: object) -> None:
+    """Label the points of a pool one by one, and compare with labelling at random.
+
+    Every trial splits the data at random into labelled points, test points and a pool. In every round the posterior
+    is fitted from scratch, tested, and asked which point of the pool to label next.
+
+    \b
+    explore active --dataset boston
+    explore active --data houses.csv --target price --id house --drop-columns street
+    explore active --resume runs/active-boston-noisy-kfac-epig
+    explore active --resume runs/active-boston-noisy-kfac-epig --rounds 20   # in all, of a finished run too
+    """  # noqa: D301
+    options.check_empty(ctx)
+    options.check_resume(ctx, ("rounds",))
+    extend = values["rounds"] if values["resume"] and options.given(ctx, ctx.params.keys() - {"rounds"}) else None
+    from explore.cli import run  # which imports torch
+
+    run.run("active", values | {"extend": extend})

@@ -1,0 +1,125 @@
+"""An active-learning experiment: from settings to a learner, and from its rounds to results."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from explore import data, registry
+from explore.acquisitions.base import RedundancyWarning, check, redundancy
+from explore.active import ActiveLearner, Round, active_loop
+from explore.cli import problem, saved
+from explore.cli.active.settings import Settings
+from explore.cli.saved import Saved
+from explore.errors import InputError
+from explore.fit import Epoch
+from explore.record import Run
+
+
+class Experiment:
+    """A learner with its data, its arms and the rounds done so far.
+
+    Attributes:
+        arms: names of the acquisitions, the chosen one first.
+        history: what happened, name -> [rounds, R], and `labels` [rounds].
+        seconds: that the rounds took; the others are those of `explore.cli.run.Experiment`.
+    """
+
+    def __init__(self, settings: Settings, device: str, old: Run | None = None):
+        self.settings = s = settings
+        self.dataset, self._schema = s.table()
+        n = len(self.dataset.x)
+        split = data.pool_splits(n, s.trials, s.initial, s.test_size, s.seed)
+        wanted = s.acquire * (s.rounds - 1)
+        if wanted > split.pool.shape[1]:
+            raise InputError(
+                f"{s.rounds} rounds label {wanted} points, but the pool of {self.dataset.name} has "
+                f"{split.pool.shape[1]}; take fewer rounds, or fewer points a round"
+            )
+        self.arms = list(dict.fromkeys([s.acquisition, *(["random"] if s.control else [])]))
+        self.posterior = problem.posterior(s, self.dataset, s.posterior, s.posterior_settings, s.likelihood_settings)
+        problem.check_memory(self.posterior, s.trials * len(self.arms), s.samples)
+        rule = registry.acquisition(s.acquisition, **s.acquisition_settings)
+        if s.rounds > 1:
+            check(rule, self.posterior, s.samples, s.acquire)
+        allowed = np.ones((s.trials, n), bool)
+        np.put_along_axis(allowed, split.test, False, axis=1)
+        aims = s.aims(self._schema)
+        self.learner = ActiveLearner(
+            self.posterior, self.dataset.x, [rule, *self.arms[1:]], trials=s.trials, allowed=allowed, seed=s.seed,
+            samples=s.samples, targets=aims and aims.x, standardise=s.standardise, device=device,
+        )  # fmt: skip
+        labelled = np.tile(split.labelled, (len(self.arms), 1))
+        self.learner.tell(labelled, self.dataset.y[labelled])
+        self.test = np.tile(split.test, (len(self.arms), 1))
+        self.history: dict[str, Tensor] = {}
+        self.seconds = 0.0
+        if old:
+            self.load_state_dict(old.state)
+            if self.rounds < len(old.state["history"].get("labels", ())):
+                old.rewind(self.state_dict())
+        self.parts = (self.dataset.name, s.posterior, s.acquisition)
+        self.plan = f"{s.trials} trials of {' and '.join(self.arms)} with {s.posterior} on {device}"
+        self.note = "\n".join(filter(None, [self.dataset.note, *(aims.notes if aims else ())]))
+        self.total, self.done = s.rounds * self.posterior.epochs, self.rounds * self.posterior.epochs
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are done."""
+        return len(self.history["labels"]) if self.history else 0
+
+    @property
+    def doing(self) -> str:
+        return f"round {min(self.rounds + 1, self.settings.rounds)}/{self.settings.rounds}"
+
+    def warnings(self) -> Iterator[str]:
+        for rule in self.learner.acquisitions if self.settings.rounds > 1 else ():
+            if said := redundancy(rule, self.settings.acquire):
+                yield said
+
+    def events(self, folder: Path, emit: Callable[[Epoch | Round | None], None]) -> None:
+        s, begin = self.settings, time.monotonic() - self.seconds
+        if self.rounds == s.rounds:
+            return
+        emit(None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RedundancyWarning)  # it was said at the start
+            for event in active_loop(self.learner, self.dataset.y, self.test, s.rounds, s.acquire):
+                if isinstance(event, Round):
+                    new = event.metrics | {"alive": event.state.common.alive, "labels": torch.tensor(event.labels)}
+                    for name, value in new.items():
+                        past = [self.history[name]] if name in self.history else []
+                        self.history[name] = torch.cat([*past, value.cpu().unsqueeze(0)])
+                    self.seconds = time.monotonic() - begin
+                else:
+                    self.done += 1
+                emit(event)
+
+    @property
+    def saved(self) -> Saved:
+        """What was fitted last, to be kept."""
+        replicas = saved.replicas(("arm", "trial"), self.arms, range(1, self.settings.trials + 1))
+        models = {self.settings.posterior: self.learner.model}
+        return Saved(saved.names(self.settings, self.dataset), replicas, models, self._schema)
+
+    def where(self, saved: Mapping[str, Any]) -> str:
+        return f"{len(saved['history']['labels']) if saved['history'] else 0} of {self.settings.rounds} rounds"
+
+    def state_dict(self) -> dict[str, Any]:
+        learner = {name: value.cpu() for name, value in self.learner.state_dict().items()}
+        return {"learner": learner, "history": dict(self.history), "seconds": self.seconds}
+
+    def load_state_dict(self, old: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.learner.load_state_dict(old["learner"])
+        self.history, self.seconds = dict(old["history"]), float(old["seconds"])
+        # In its last round a run labels nothing: the round is done anew in one that goes on for longer.
+        if self.rounds == self.learner.round < self.settings.rounds:
+            self.history = {name: past[:-1] for name, past in self.history.items()} if self.rounds > 1 else {}

@@ -1,0 +1,91 @@
+"""What decides the numbers of `explore active`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from explore import registry
+from explore.cli import parameters, problem
+from explore.cli.parameters import Values
+from explore.data.columns import Matrix, Schema
+from explore.data.table import cells_of
+from explore.errors import InputError
+from explore.likelihoods import LIKELIHOODS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(problem.Problem):
+    """Of an experiment, every default filled in."""
+
+    command: Literal["active"] = "active"
+    posterior: str
+    preset: str
+    posterior_settings: Values
+    likelihood_settings: Values
+    acquisition: str
+    acquisition_settings: Values
+    trials: int
+    rounds: int
+    initial: int
+    acquire: int
+    test_size: int
+    control: bool
+    standardise: Literal["labelled", "pool", "none"]
+    targets: str | None = None  # a file
+    targets_digest: str | None = None  # of what it holds
+
+    def aims(self, schema: Schema | None) -> Matrix | None:
+        """The inputs whose labels matter, if they are those that the run began with."""
+        if self.targets is None:
+            return None
+        if schema is None:
+            raise InputError("--targets belongs to --data; a data set by name has no other inputs")
+        try:
+            matrix = schema.apply(cells_of(self.targets, self.decimal))
+        except (OSError, ImportError) as error:  # no file, no library for its format
+            raise InputError(str(error)) from error
+        if self.targets_digest not in (None, _digest(matrix)):
+            raise InputError(f"the inputs in {self.targets} have changed since the run began; restore them to continue")
+        return matrix
+
+
+def _digest(matrix: Matrix) -> str:
+    return hashlib.sha256(matrix.x.tobytes()).hexdigest()
+
+
+def extended(old: Settings, rounds: int) -> Settings:
+    """Settings of the same run with so many rounds in all.
+
+    Raises:
+        InputError: when it has more.
+    """
+    if rounds < old.rounds:
+        raise InputError(f"--rounds is {rounds}, but the run has {old.rounds}; give the new total, or leave it out")
+    return replace(old, rounds=rounds)
+
+
+# Options that are settings as they stand.
+PLAIN = ("posterior", "trials", "rounds", "initial", "acquire", "test_size", "control")
+
+
+def resolve(options: Mapping[str, Any]) -> Settings:
+    """The settings that command-line options ask for."""
+    common = problem.resolve(options)
+    given = parameters.split(options["parameters"], ("", "likelihood", "acquisition"), epochs=options["epochs"])
+    posterior = registry.configured("posteriors", options["posterior"], given[""], options["preset"], ("small",))
+    rule = registry.configured("acquisitions", options["acquisition"], given["acquisition"])
+    noise = LIKELIHOODS[common.likelihood]
+    found = Settings(
+        **vars(common), **{name: options[name] for name in PLAIN}, acquisition=rule.name, preset=posterior.preset,
+        posterior_settings=parameters.complete(posterior.make, posterior.settings),
+        acquisition_settings=parameters.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
+        likelihood_settings=parameters.complete(noise, registry.parse(noise, given["likelihood"])),
+        standardise=options["standardise"] or "labelled",
+        targets=str(Path(options["targets"]).resolve()) if options["targets"] else None,
+    )  # fmt: skip
+    matrix = found.aims(found.table()[1])
+    return found if matrix is None else replace(found, targets_digest=_digest(matrix))

@@ -1,0 +1,57 @@
+"""`explore compare`: the options."""
+
+import click
+
+from explore.cli import options
+from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
+from explore.errors import InputError
+
+# What an overlay of finished runs takes.
+OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
+
+
+@click.command("compare", short_help="Train posteriors on the same splits, or overlay finished runs.")
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@options.data
+@click.option(
+    "--posterior", default="noisy-kfac,bbb,ensemble", type=NAMES, metavar="A,B", help="From `explore list posteriors`."
+)
+@click.option("--splits", type=TRIALS, default=5, help="How many of the standard 90/10 splits.")
+@click.option("--seed", type=SEED, default=0, help="Root of all random numbers but the splits.")
+@click.option("--preset", type=NAMES, metavar="NAME", help="Settings of all posteriors.  [default: uci, else default]")
+@click.option(
+    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
+    help="A setting of all posteriors that have it, POSTERIOR.KEY=VALUE of one, or likelihood.KEY=VALUE; repeatable.",
+)  # fmt: skip
+@click.option("--hidden", default="50", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.")
+@click.option("--epochs", type=POSITIVE, help="Passes over the training examples.  [default: each preset's]")
+@click.option("--figures/--no-figures", default=True, help="Also fit and draw two toy problems.")
+@options.run
+@click.pass_context
+def command(ctx: click.Context, runs: tuple[str, ...], **values: object) -> None:
+    """Train posteriors on the same splits of a data set and lay their curves over each other.
+
+    Tables of test error and log-likelihood, results.csv, pictures, and TensorBoard with the same tags for all. With
+    run folders in place of options, the curves of those runs (of `active`, `compare` or `rl`) are laid over each other.
+
+    \b
+    explore compare --dataset boston --posterior noisy-kfac,bbb,ensemble
+    explore compare --posterior noisy-kfac,vogn -p epochs=200 -p vogn.lr=0.01
+    explore compare --resume runs/compare-boston
+    explore compare runs/active-boston-noisy-kfac-epig runs/active-boston-bbb-epig
+    """  # noqa: D301
+    options.check_empty(ctx)
+    if runs:
+        if others := options.given(ctx, OVERLAY):
+            raise InputError(
+                f"run folders are laid over each other as they are; leave out {', '.join(others)} "
+                "(allowed with them: --out, --name, --quiet, --json)"
+            )
+        from explore.cli.compare import overlay
+
+        overlay.run(runs, values)
+        return
+    options.check_resume(ctx)
+    from explore.cli import run  # which imports torch
+
+    run.run("compare", values)

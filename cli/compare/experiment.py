@@ -1,0 +1,149 @@
+"""A comparison: from settings to posteriors on splits, and from their fits to results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from explore import compare, toys
+from explore.cli import problem, saved
+from explore.cli.compare.settings import Settings
+from explore.cli.saved import Saved
+from explore.compare import Measured
+from explore.fit import Epoch
+from explore.fitted import FittedModel
+from explore.inference.base import Predictive
+from explore.likelihoods import Gaussian
+from explore.predict import Predictor
+from explore.record import Run
+from explore.rng import Rng
+from explore.shapes import State
+
+
+class Finished(NamedTuple):
+    """What is left of a posterior that was fitted."""
+
+    scalars: dict[str, Tensor]  # tag -> [R], after the last epoch
+    alive: Tensor  # [R] whether the fit of a split went well
+    seconds: float  # of the fit alone
+    reliability: compare.Reliability
+    bands: toys.Bands | None
+    boundary: toys.Boundary | None
+
+
+Event = tuple[str, Epoch | Measured | Finished | None]  # of a posterior; None: its fit begins, or goes on
+PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary": toys.Boundary}
+
+
+class Experiment:
+    """Posteriors with their splits, and what is known of them so far.
+
+    Attributes:
+        posteriors: by name, in their order.
+        finished: those that are done.
+        saved: the posterior that was fitted last, to be kept; the others are those of `explore.cli.run.Experiment`.
+    """
+
+    def __init__(self, settings: Settings, device: str, old: Run | None = None):
+        self.settings = settings
+        self.dataset, self._schema = settings.table()
+        self.rng = Rng(settings.seed, device)
+        self.splits = compare.split(self.dataset, settings.splits, self.rng)
+        self.posteriors: dict[str, Predictive] = {}
+        for name, own in settings.posteriors.items():
+            noise = settings.likelihood_settings
+            self.posteriors[name] = made = problem.posterior(settings, self.dataset, name, own.settings, noise)
+            problem.check_memory(made, settings.splits, settings.samples)
+        self.finished: dict[str, Finished] = {}
+        self.saved: Saved | None = None
+        self._saved: dict[str, Any] | None = None  # of the posterior that is being fitted
+        self._seconds = 0.0
+        if old:
+            self.load_state_dict(old.state)
+        self.parts = (self.dataset.name,)
+        self.plan = f"{', '.join(self.posteriors)} on {settings.splits} splits, on {device}"
+        self.note = self.dataset.note
+        self.total = sum(p.epochs for p in self.posteriors.values())
+        self.done = self._epochs(self.finished, self._saved)
+
+    @property
+    def current(self) -> str | None:
+        """The posterior that comes next, or goes on."""
+        return next((name for name in self.posteriors if name not in self.finished), None)
+
+    @property
+    def doing(self) -> str:
+        return self.current or ""
+
+    def warnings(self) -> Iterator[str]:
+        yield from ()
+
+    def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
+        while name := self.current:
+            emit((name, None))
+            posterior, last = self.posteriors[name], None
+            begin = time.perf_counter()
+            for event in compare.follow(posterior, self.splits, self.rng, self.settings.samples, self._saved):
+                if isinstance(event, Epoch):
+                    self._seconds += time.perf_counter() - begin
+                    self.done += 1
+                else:
+                    last = event
+                    # A checkpoint after the last epoch would skip what comes below.
+                    self._saved = event.saved if event.epoch < posterior.epochs else self._saved
+                emit((name, event))
+                begin = time.perf_counter()
+            assert last is not None and last.epoch == posterior.epochs
+            self.finished[name] = self._finish(posterior, last.scalars, last.state)
+            self._saved, self._seconds = None, 0.0
+            self.saved = self._keep(name, last.state)
+            emit((name, self.finished[name]))
+
+    def where(self, saved: Mapping[str, Any]) -> str:
+        done, epochs = saved["finished"], self._epochs(saved["finished"], saved["saved"])
+        return f"{len(done)} of {len(self.posteriors)} posteriors, {epochs} of {self.total} epochs"
+
+    def _epochs(self, finished: Iterable[str], saved: Mapping[str, Any] | None) -> int:
+        """How many epochs of all posteriors together are done."""
+        return sum(self.posteriors[name].epochs for name in finished) + (saved or {}).get("epoch", 0)
+
+    def _finish(self, posterior: Predictive, scalars: dict[str, Tensor], state: State) -> Finished:
+        s, rng = self.settings, self.rng.stream("test", posterior.epochs)  # the samples that the metrics were taken on
+        predictor = Predictor.sample(posterior, state, s.samples, rng)
+        reliability = compare.reliability(predictor, self.splits.test_x, self.splits.test_y)
+        bands = boundary = None
+        if s.figures:
+            gaussian = Gaussian() if self.dataset.classes else posterior.likelihood
+            bands = toys.bands(posterior, gaussian, s.hidden, self.rng, s.samples)
+            boundary = toys.boundary(posterior, s.hidden, self.rng, s.samples)
+        kept = {tag: value.cpu() for tag, value in scalars.items()}
+        cpu = compare.Reliability(*(t.cpu() for t in reliability))
+        return Finished(kept, state.common.alive.cpu(), self._seconds, cpu, bands, boundary)
+
+    def _keep(self, name: str, state: State) -> Saved:
+        """What was fitted, to be kept; its samples are those that the metrics were taken on."""
+        assert self.splits.scales is not None
+        s, made = self.settings, self.posteriors[name]
+        shape = tuple(self.splits.x.shape[2:])
+        model = FittedModel(made, state, self.splits.scales, shape, s.samples, s.seed, made.epochs)
+        splits = saved.replicas(("split",), range(1, s.splits + 1))
+        return Saved(saved.names(s, self.dataset), splits, {name: model}, self._schema)
+
+    def state_dict(self) -> dict[str, Any]:
+        finished = {
+            name: {key: part._asdict() if key in PICTURES and part else part for key, part in f._asdict().items()}
+            for name, f in self.finished.items()
+        }
+        return {"finished": finished, "saved": self._saved, "seconds": self._seconds}
+
+    def load_state_dict(self, old: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.finished = {}
+        for name, entry in old["finished"].items():
+            pictures = {key: kind(**entry[key]) if entry[key] else None for key, kind in PICTURES.items()}
+            self.finished[name] = Finished(**(entry | pictures))
+        self._saved, self._seconds = old["saved"], old["seconds"]

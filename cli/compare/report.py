@@ -1,0 +1,109 @@
+"""What a finished comparison says: tables, failures, a JSON object, pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from explore import files
+from explore.cli import saved
+from explore.cli.compare import figures
+from explore.cli.compare.experiment import Experiment
+from explore.cli.estimate import TITLES, decimals, estimate, unit
+from explore.cli.run import Report
+from explore.record import plain
+
+SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # less is better, or more
+BESIDE = {"coverage_95": "95 % coverage", "calibration_error": "calibration error"}
+
+
+def report(comparison: Experiment, folder: Path) -> Report:
+    """All of it; the pictures are drawn into the folder."""
+    for picture in figures.PICTURES:
+        if (figure := figures.plot(picture, comparison.finished)) is not None:
+            with files.replacing(folder / f"{picture}.png") as draft:
+                figure.savefig(draft, dpi=100)
+    facts = [("model", saved.said(folder))]
+    return Report(list(failures(comparison)), list(tables(comparison)), summary(comparison, folder), facts=facts)
+
+
+def values(comparison: Experiment, metric: str) -> dict[str, Tensor]:
+    """Posterior -> the metric on each split, [R]."""
+    return {name: f.scalars[f"test/{metric}"].double() for name, f in comparison.finished.items()}
+
+
+def metrics(comparison: Experiment) -> list[str]:
+    """The metrics to show, the one that decides first."""
+    return ["error" if comparison.dataset.classes else "rmse", "log_likelihood"]
+
+
+def best(comparison: Experiment, metric: str) -> str:
+    """The posterior with the best mean; a mean that is not finite is never the best."""
+    means = {name: SIGN[metric] * float(v.mean()) for name, v in values(comparison, metric).items()}
+    return min(means, key=lambda name: means[name] if math.isfinite(means[name]) else math.inf)
+
+
+def tables(comparison: Experiment) -> Iterator[tuple[str, Table]]:
+    """A title and a table for each metric, a row a posterior."""
+    splits = comparison.settings.splits
+    spread = f"mean ± s.e. over {splits} splits" if splits > 1 else "one split"
+    first, second = metrics(comparison)
+    for metric in (first, second):
+        each, winner = values(comparison, metric), best(comparison, metric)
+        beside = "calibration_error" if comparison.dataset.classes else "coverage_95"
+        table = Table("posterior", TITLES[metric], "minus the best", "seconds" if metric == first else BESIDE[beside])
+        for column in table.columns[1:]:
+            column.justify = "right"
+        places = decimals(torch.cat(list(each.values())))
+        for name, v in each.items():
+            difference = "best" if name == winner else estimate(v - each[winner]).text(places)
+            finished = comparison.finished[name]
+            extra = (
+                f"{finished.seconds:.1f}"
+                if metric == first
+                else f"{float(values(comparison, beside)[name].mean()):.3f}"
+            )
+            style = "bold" if name == winner else None
+            table.add_row(name, estimate(v).text(places), difference, extra, style=style)
+        yield f"{TITLES[metric]}{unit(metric)}, {spread}", table
+
+
+def failures(comparison: Experiment) -> Iterator[str]:
+    """One sentence for every fit that failed."""
+    for name, f in comparison.finished.items():
+        for (r,) in (~f.alive).nonzero().tolist():
+            yield f"Split {r + 1}, {name}: the fit failed and was stopped where it stood."
+
+
+def summary(comparison: Experiment, folder: Path) -> dict[str, Any]:
+    """The results as JSON can hold them (null: unknown).
+
+    `minus_best` is the difference to the posterior with the best mean, split by split; `failed` the splits on which the
+    fit failed.
+    """
+    posteriors: dict[str, Any] = {}
+    for name, f in comparison.finished.items():
+        shown = {tag.removeprefix("test/"): v for tag, v in f.scalars.items() if tag.startswith("test/")}
+        posteriors[name] = {metric: estimate(v)._asdict() for metric, v in shown.items()} | {
+            "minus_best": {
+                m: estimate(values(comparison, m)[name] - values(comparison, m)[best(comparison, m)])._asdict()
+                for m in metrics(comparison)
+            },
+            "failed": [r + 1 for (r,) in (~f.alive).nonzero().tolist()],
+            "seconds": round(f.seconds, 3),
+        }
+    return plain(
+        {
+            "dataset": comparison.dataset.name,
+            "splits": comparison.settings.splits,
+            "best": {m: best(comparison, m) for m in metrics(comparison)},
+            "posteriors": posteriors,
+            "run": str(folder),
+        }
+    )

@@ -1,0 +1,261 @@
+"""A finished run, read to predict other tables: `explore.load_run`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from explore.cli import parameters, saved, trust
+from explore.cli.saved import Saved
+from explore.data.reading import Cells
+from explore.data.table import cells_of
+from explore.data.targets import quantities
+from explore.errors import InputError, check_range, listed, one_of, shown
+from explore.fitted import FittedModel
+from explore.record import read_config
+
+COMMANDS = ("active", "compare", "suggest")  # whose folders keep a model
+HOW = "pass trust=[{name!r}]"  # in Python
+LEARNT = {
+    "log": "The targets were learnt as logarithms: means are medians, and deviations are those of the logarithm.",
+    "rank": "The targets were learnt as ranks: means are medians, and deviations are those of normal scores.",
+}
+
+
+class TableWarning(UserWarning):
+    """Something in a table was imputed, is unknown, or is not used."""
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """One of the fitted models of a run, with what its features and targets are called.
+
+    Attributes:
+        folder: of the run.
+        settings: of the run.
+        kept: all models of the run.
+        which: what tells this one from the others, {"posterior": ..., "arm": ..., "trial": ...}.
+        fitted: the model itself, one replica, in arrays instead of tables.
+    """
+
+    folder: Path
+    settings: Any
+    kept: Saved
+    which: dict[str, Any]
+    fitted: FittedModel
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the model sees of a row."""
+        return self.kept.names.features
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names, in the order of their probabilities; none of a regression."""
+        return self.kept.names.classes
+
+    @property
+    def about(self) -> str:
+        """Which model it is, in words, and of how many."""
+        posterior, *others = self.which.items()
+        parts = [str(posterior[1])]
+        for key, value in others:
+            count = len({replica[key] for replica in self.kept.replicas})
+            parts.append(f"{key} {value}" + (f" of {count}" if isinstance(value, int) else ""))
+        others_there = len(self.kept.models) > 1 and f" (others: {listed(set(self.kept.models) - {parts[0]})})"
+        parts[0] += others_there or ""
+        return f"{', '.join(parts)}; fitted to {int(self.fitted.state.common.n_data)} examples"
+
+    def predict(
+        self, table: pd.DataFrame | str | os.PathLike[str], level: float = 0.9, quantiles: Sequence[float] = ()
+    ) -> pd.DataFrame:
+        """Predictions of the rows of a table, which has the columns of the features, in any order.
+
+        Warns of what was imputed or is not known, see `TableWarning`.
+
+        Args:
+            table: a data frame, or a file as `load_table` takes it.
+            level: of the interval.
+            quantiles: levels of more of them.
+
+        Returns:
+            A row for each of the table, with its index where it is a data frame. Regression: `mean`, `low` and `high`
+            (which hold the target with probability `level`), the standard deviations `epistemic` and `noise`, and
+            `q0.05` for a quantile; behind each name `_TARGET` where there are several targets. Classes: `p_NAME` of
+            each, and the likeliest `class`. Of targets that were learnt as logarithms or ranks `mean` is the median,
+            and the deviations are in that scale.
+
+        Raises:
+            InputError: when a column is missing, or a cell is not of its column's kind.
+        """
+        cells = cells_of(table, self.settings.decimal)
+        x, notes = self.inputs(cells)
+        for note in notes:
+            warnings.warn(note, TableWarning, stacklevel=2)
+        found = self.predictions(x, level, quantiles)
+        return found.set_axis(table.index) if isinstance(table, pd.DataFrame) else found
+
+    def inputs(self, cells: Cells) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Rows as the model sees them, [P, D], and sentences on what was assumed.
+
+        Raises:
+            InputError: see `predict`.
+        """
+        names, schema = self.kept.names, self.kept.schema
+        if schema is None:
+            for name in names.features:
+                if name not in cells.columns:
+                    raise InputError(
+                        f"{cells.path} has no column {shown(name)}; the model's features: {listed(names.features)}"
+                    )
+            x, notes = quantities(cells, names.features), cells.notes
+            known = set(names.features)
+        else:
+            matrix = schema.apply(cells)
+            x, notes = matrix.x, (*cells.notes, *matrix.notes)
+            known = {column.name for column in schema.columns}
+        ignored = {*known, *names.targets, *self.settings.drop_columns, self.settings.id_column}
+        if self.kept.transform.kind != "none":
+            notes = (*notes, LEARNT[self.kept.transform.kind])
+        if new := [name for name in cells.columns if name not in ignored]:
+            notes = (*notes, f"Columns that the model does not know are not used: {listed(new, 5)}.")
+        return x, notes
+
+    def predictions(self, x: np.ndarray, level: float = 0.9, quantiles: Sequence[float] = ()) -> pd.DataFrame:
+        """Those of `predict`, of inputs [P, D]."""
+        if self.classes:
+            p = self.fitted.probabilities(x)[0].double().cpu().numpy()
+            columns = {f"p_{name}": p[:, i] for i, name in enumerate(self.classes)}
+            return pd.DataFrame(columns | {"class": np.array(self.classes, object)[p.argmax(1)]})
+        check_range("an interval's level", level, "(0, 1)")
+        levels = (0.5, (1 - level) / 2, (1 + level) / 2, *quantiles)
+        found, undo = self.fitted.predict(x), self.kept.transform.undo
+        middle, low, high, *more = (undo(_plain(q)) for q in self.fitted.quantiles(x, levels))
+        mean = _plain(found.mean) if self.kept.transform.kind == "none" else middle
+        parts = {"mean": mean, "low": low, "high": high}
+        parts |= {"epistemic": _plain(found.epistemic), "noise": _plain(found.noise)}
+        parts |= {f"q{q:g}": values for q, values in zip(quantiles, more, strict=True)}
+        targets = self.kept.names.targets
+        return pd.DataFrame(
+            {
+                name if len(targets) < 2 else f"{name}_{target}": values[:, o]
+                for o, target in enumerate(targets or ("",))
+                for name, values in parts.items()
+            }
+        )
+
+
+def _plain(values: torch.Tensor) -> np.ndarray:
+    """Of the one replica, [P, O]."""
+    array: np.ndarray = values[0].double().cpu().numpy()
+    return array
+
+
+def load_run(
+    folder: str | os.PathLike[str],
+    *,
+    posterior: str | None = None,
+    arm: str | None = None,
+    trial: int | None = None,
+    split: int | None = None,
+    trust: Sequence[str] = (),
+    device: str | torch.device = "cpu",
+) -> LoadedRun:
+    """A run of `explore active` or `explore compare`, or a campaign of `explore suggest`, to predict with.
+
+    A run has many fitted models. By default it is the first one: of the first posterior that was compared, of the
+    acquisition that was asked for and not its control, and of the first trial or split; `LoadedRun.about` says which.
+
+    Args:
+        folder: of the run, or POOL.explore of a campaign.
+        posterior: of a comparison.
+        arm: the acquisition or "random", of active learning.
+        trial: of active learning, from 1.
+        split: of a comparison, from 1.
+        trust: modules that the run may import, which runs them.
+        device: where to predict.
+
+    Raises:
+        InputError: when it is no such run, has no such model, is damaged, or needs a module that is not trusted.
+    """
+    path = Path(folder)
+    return chosen(path, trust, {"posterior": posterior, "arm": arm, "trial": trial, "split": split}, str(device), HOW)
+
+
+def chosen(folder: Path, trusted: Sequence[str], given: dict[str, Any], device: str, how: str = trust.HOW) -> LoadedRun:
+    """The model of a run that the given keys, some of them None, name; `how` says how to trust a module."""
+    settings = settings_of(folder, trusted, how)
+    kept = saved.read(folder, settings, device)
+    asked = {key: value for key, value in given.items() if value is not None}
+    posterior = asked.pop("posterior", next(iter(kept.models)))
+    if posterior not in kept.models:
+        raise one_of(f"posterior of {folder}", posterior, kept.models)
+    left = list(range(len(kept.replicas)))
+    for key, value in asked.items():
+        if key not in kept.replicas[0]:
+            raise InputError(
+                f"{folder} has no {key}; its models are told by {listed(['posterior', *kept.replicas[0]])}"
+            )
+        matching = [r for r in left if kept.replicas[r][key] == value]
+        if not matching:
+            raise one_of(f"{key} of {folder}", str(value), {kept.replicas[r][key] for r in left})
+        left = matching
+    fitted = kept.models[posterior].replica(left[0])
+    return LoadedRun(folder, settings, kept, {"posterior": posterior, **kept.replicas[left[0]]}, fitted)
+
+
+def settings_of(folder: Path, trusted: Sequence[str], how: str = trust.HOW) -> Any:
+    """The settings of a run that keeps models.
+
+    Raises:
+        InputError: when it is none, or names modules that are not trusted.
+    """
+    trust.check_links(folder)
+    command = command_of(folder)
+    if command not in COMMANDS:
+        raise InputError(
+            f"{folder} is a run of explore {command}, which keeps no model of a table; those of {listed(COMMANDS)} do"
+        )
+    written = recorded(folder) if command == "suggest" else read_config(folder)["settings"]
+    if "overlay" in written:
+        raise InputError(f"{folder} lays finished runs over each other; give one of those")
+    trust.check(folder, written, trusted, how)
+    cls = importlib.import_module(f"explore.cli.{command}.settings").Settings
+    return parameters.read(cls, written, str(folder / "config.json"))
+
+
+def command_of(folder: Path) -> str:
+    """Of which command a folder is.
+
+    Raises:
+        InputError: when it is of none.
+    """
+    try:
+        return str(recorded(folder)["command"])
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder / 'config.json'} is damaged: it names no command ({error!r})") from None
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """The settings in config.json, unchecked.
+
+    Raises:
+        InputError: when there is no such file, or nothing of that kind in it.
+    """
+    path = folder / "config.json"
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))["settings"])
+    except FileNotFoundError:
+        raise InputError(f"{folder} is no run folder: it has no config.json") from None
+    except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: it names no settings ({error!r})") from error

@@ -1,0 +1,37 @@
+"""`explore predict`: the options."""
+
+import click
+
+from explore.cli import options
+from explore.cli.options import NAMES, POSITIVE
+
+
+@click.command("predict", short_help="Predict the rows of a table with a finished run.")
+@click.argument("run", metavar="RUN", type=click.Path(exists=True, file_okay=False))
+@click.argument("table", metavar="TABLE", type=click.Path(exists=True, dir_okay=False))
+@click.option("--out", metavar="FILE", help="Write the table with its predictions (.csv, .xlsx or .parquet).")
+@click.option("--level", type=float, default=0.9, help="Probability that the interval holds the target.")
+@click.option("--quantiles", metavar="A,B", help="Levels of more quantiles, e.g. 0.05,0.5,0.95.")
+@click.option("--posterior", type=NAMES, metavar="NAME", help="Of a comparison.  [default: its first]")
+@click.option("--arm", type=NAMES, metavar="NAME", help="The acquisition or random.  [default: the acquisition]")
+@click.option("--trial", type=POSITIVE, help="Of active learning.  [default: 1]")
+@click.option("--split", type=POSITIVE, help="Of a comparison.  [default: 1]")
+@click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@options.trust
+@click.option("--quiet", is_flag=True, help="No notes, only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@click.pass_context
+def command(ctx: click.Context, **values: object) -> None:
+    """Predict the rows of a table with the model that a run has fitted.
+
+    RUN is a folder of `explore active`, of `explore compare`, or POOL.explore of `explore suggest`. The table has the
+    columns of the features, as the run's own data had them; its other columns are kept as they are.
+
+    \b
+    explore predict runs/active-houses-noisy-kfac-epig new.csv --out predictions.csv
+    explore predict runs/compare-boston new.csv --posterior bbb --quantiles 0.05,0.5,0.95
+    """  # noqa: D301
+    options.check_empty(ctx)
+    from explore.cli.predict import session  # which imports torch
+
+    session.run(values)

@@ -1,0 +1,77 @@
+"""One start of `explore predict`: read run and table, predict, write, say it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from explore.cli import loaded, start
+from explore.cli.predict import sheet
+from explore.data.table import cells_of
+from explore.errors import InputError, shown
+from explore.record import plain
+
+OWN = "_"  # begins the names of the columns that are added
+SHOWN = 20  # rows, where they are written to no file
+
+
+def run(options: Mapping[str, Any]) -> None:
+    """Do what the options ask for."""
+    path, folder = Path(options["table"]), Path(options["run"])
+    out = Path(options["out"]) if options["out"] else None
+    if out:
+        sheet.check(out, path)
+    levels = _levels(options["quantiles"])
+    device, _ = start.compute(options["device"], None, None)
+    which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}
+    with start.reading(folder):
+        model = loaded.chosen(folder, options["trust"], which, device)
+    try:
+        cells = cells_of(path, model.settings.decimal)
+    except (OSError, ImportError) as error:
+        raise InputError(str(error)) from error
+    x, notes = model.inputs(cells)
+    found = model.predictions(x, options["level"], levels).add_prefix(OWN)
+    if again := [str(name) for name in found if name in cells.columns]:
+        notes = (*notes, f"Columns {', '.join(again)} of {path} are replaced.")
+    if not options["quiet"]:
+        for note in (f"Model: {model.about}.", *notes):
+            click.echo(note, err=True)
+    if out:
+        sheet.write(out, cells, found)
+    _print(model.about, found, out, notes, options)
+
+
+def _levels(text: str | None) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise InputError(f"--quantiles is {shown(text)}; it takes levels such as 0.05,0.5,0.95") from None
+
+
+def _print(
+    about: str, found: pd.DataFrame, out: Path | None, notes: tuple[str, ...], options: Mapping[str, Any]
+) -> None:
+    if options["as_json"]:
+        rows = {} if out else {"predictions": found.to_dict("records")}
+        result = {"run": options["run"], "model": about, "rows": len(found), "out": out and str(out)}
+        click.echo(json.dumps(plain(result | rows | {"notes": list(notes)})))
+        return
+    if out:
+        click.echo(f"{len(found)} rows are predicted in {out}.")
+        return
+    table = Table("row", *(str(name).removeprefix(OWN) for name in found))
+    for column in table.columns:
+        column.justify = "right"
+    for i, row in enumerate(found.head(SHOWN).itertuples(index=False), 1):
+        table.add_row(str(i), *(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row))
+    Console().print(table)
+    if len(found) > SHOWN:
+        click.echo(f"{len(found) - SHOWN} more rows; --out FILE writes all.")

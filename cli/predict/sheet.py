@@ -1,0 +1,65 @@
+"""A table with what is predicted of its rows, as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from explore import files
+from explore.data import texts
+from explore.data.reading import Cells
+from explore.errors import InputError, listed, shown
+
+WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # by suffix, with the library each needs
+
+
+def check(out: Path, table: Path) -> None:
+    """Whether a file of this name may be written.
+
+    Raises:
+        InputError: otherwise.
+    """
+    if out.suffix.lower() not in WRITERS:
+        raise InputError(f"--out is {shown(str(out))}; its name must end with {listed(WRITERS)}")
+    if out.exists() and (not out.is_file() or out.samefile(table)):
+        raise InputError(f"--out is {out}, the table itself or no file; choose another name")
+
+
+def write(out: Path, cells: Cells, predictions: pd.DataFrame) -> None:
+    """Write the columns of the table and the predictions; in Excel and Parquet columns of numbers are numbers.
+
+    Raises:
+        InputError: when it cannot be written.
+    """
+    kind = out.suffix.lower()
+    own = {name: list(column) for name, column in cells.columns.items() if name not in predictions}
+    typed = own if kind == ".csv" else {name: _typed(column, cells.decimal) for name, column in own.items()}
+    frame = pd.concat([pd.DataFrame(typed, index=predictions.index), predictions], axis=1)
+    try:
+        with files.replacing(out) as draft:
+            if kind == ".csv":
+                # By the mark at its beginning Excel knows UTF-8.
+                plain = all(
+                    map(str.isascii, [*map(str, frame.columns), *(cell for column in own.values() for cell in column)])
+                )
+                mark = ";" if cells.decimal == "," else ","
+                code = "utf-8" if plain else "utf-8-sig"
+                frame.to_csv(draft, index=False, sep=mark, decimal=cells.decimal, float_format="%.8g", encoding=code)
+            elif kind == ".xlsx":
+                frame.to_excel(draft, index=False)
+            else:
+                frame.to_parquet(draft, index=False)
+    except ImportError:
+        raise InputError(f"{out} needs {WRITERS[kind]}; pip install 'explore-bnn[tables]', or write .csv") from None
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror}; choose another --out") from error
+
+
+def _typed(column: list[str], decimal: str) -> list[str] | np.ndarray:
+    """Numbers, if every cell is one or empty and none would lose a digit or a leading zero."""
+    values, odd = texts.numbers(column, decimal)
+    if len(odd) or any(len(cell) > 1 and cell[0] == "0" and cell[1].isdigit() for cell in column):
+        return column
+    return column if any(sum(map(str.isdigit, cell)) > 17 for cell in column) else values

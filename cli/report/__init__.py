@@ -1,0 +1,28 @@
+"""`explore report`: the options."""
+
+import click
+
+from explore.cli import options
+
+
+@click.command("report", short_help="Draw finished runs on one page.")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
+@click.option("--out", default="report.html", metavar="FILE", help="The page; its figures as PNG go beside it.")
+@options.trust
+@click.option("--quiet", is_flag=True, help="No notes, only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON object.")
+@click.pass_context
+def command(ctx: click.Context, **values: object) -> None:
+    """Draw runs of one command on a page of their own, which needs neither a network nor scripts.
+
+    RUN is a folder of `explore active`, `compare` or `rl`, or POOL.explore of `explore suggest`. Learning curves with
+    their errors and differences, what was chosen and when, calibration and residuals on held-out data, settings.
+
+    \b
+    explore report runs/active-boston-noisy-kfac-epig
+    explore report runs/compare-boston runs/compare-boston-2 --out boston.html
+    """  # noqa: D301
+    options.check_empty(ctx)
+    from explore.cli.report import session  # which imports torch
+
+    session.run(values)

@@ -1,0 +1,97 @@
+"""The report on runs of `explore compare`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from explore.cli import saved
+from explore.cli.compare import overlay
+from explore.cli.estimate import TITLES, unit
+from explore.cli.report import held_out
+from explore.cli.report.drawing import center, panels, plain
+from explore.cli.report.page import Section
+from explore.cli.report.session import Opened
+from explore.data import uci_splits
+from explore.errors import InputError
+
+SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # less is better, or more
+
+
+def sections(runs: Sequence[Opened]) -> Iterator[Section]:
+    """All of it."""
+    several = len(runs) > 1
+    tables = {run.name: run.table("results.csv") for run in runs}
+    results = {
+        (f"{name}: {posterior}" if several else str(posterior)): rows.set_index("split")
+        for name, table in tables.items()
+        for posterior, rows in table.groupby("posterior", sort=False)
+    }
+    metrics = [name for name in TITLES if all(name in rows and rows[name].notna().any() for rows in results.values())]
+    yield _splits(results, metrics)
+    yield _curves(runs, metrics)
+    yield from _calibration(runs)
+
+
+def _splits(results: dict[str, pd.DataFrame], metrics: list[str]) -> Section:
+    figure, every = panels(len(metrics), height=1.2 + 0.45 * len(results))
+    rows = [[name, str(len(table))] for name, table in results.items()]
+    for axes, metric in zip(every, metrics, strict=True):
+        means = {name: float(table[metric].mean()) for name, table in results.items()}
+        best = min(means, key=lambda name: SIGN[metric] * means[name] if math.isfinite(means[name]) else math.inf)
+        for i, (name, table) in enumerate(results.items()):
+            mean, se = center(table[metric].to_numpy()[None])
+            axes.plot(table[metric], np.full(len(table), i), "|", color="grey", markersize=8)
+            axes.errorbar(mean, [i], xerr=se, fmt="o", color=f"C{i}", capsize=3)
+            paired = (table[metric] - results[best][metric]).dropna()
+            difference, error = center(paired.to_numpy()[None])
+            beside = "best" if name == best else f"{difference[0]:.4g} ± {error[0]:.2g}"
+            rows[i] += [f"{mean[0]:.4g} ± {se[0]:.2g}", beside]
+        axes.set_yticks(range(len(results)), [plain(name) for name in results])
+        axes.invert_yaxis()
+        axes.set(xlabel=TITLES[metric] + unit(metric))
+    header = [part for metric in metrics for part in (TITLES[metric], "minus the best")]
+    for row, table in zip(rows, results.values(), strict=True):
+        row.append(f"{float(table.seconds.iloc[0]):.1f}")
+    said = ["Grey: one split; dot and bar: mean with its standard error. Differences are paired by split."]
+    return Section("Test scores", figure, said, header=("posterior", "splits", *header, "seconds"), rows=rows)
+
+
+def _curves(runs: Sequence[Opened], metrics: list[str]) -> Section:
+    figure, every = panels(len(metrics))
+    for run in runs:
+        for series, curves in overlay.read(run.folder).items():
+            for axes, metric in zip(every, metrics, strict=True):
+                values = curves.tags.get(f"test/{metric}", [math.nan] * len(curves.steps))
+                label = f"{run.name}: {series}" if len(runs) > 1 else series
+                axes.plot(curves.steps, values, overlay.marker(values), label=plain(label))
+    for axes, metric in zip(every, metrics, strict=True):
+        axes.set(xlabel="epoch", ylabel=TITLES[metric] + unit(metric))
+    every[0].legend(fontsize="small")
+    return Section("While they learnt", figure, ["Means over splits."])
+
+
+def _calibration(runs: Sequence[Opened]) -> Iterator[Section]:
+    every = {}
+    for run in runs:
+        if not Path(run.folder, saved.MODEL).exists():
+            yield Section(
+                f"Model of {run.name}", warnings=[f"{run.folder} has no {saved.MODEL} yet: no fit is finished."]
+            )
+            continue
+        settings = run.settings
+        try:
+            data = settings.load()
+        except InputError as error:
+            yield Section(f"Data of {run.name}", warnings=[f"Not shown is what needs the data: {error}."])
+            continue
+        test = [rows for _, rows in uci_splits(len(data.x), settings.splits)]
+        for name, model in saved.read(run.folder, settings).models.items():
+            label = f"{run.name}: {name}" if len(runs) > 1 else name
+            every[label] = held_out.collect(model, data.x, data.y, test, range(settings.splits))
+    if every:
+        yield held_out.section(every, "Held-out examples of all splits.")

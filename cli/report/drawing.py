@@ -1,0 +1,69 @@
+"""What the figures of all reports share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+
+def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
+    """A figure with so many axes; not pyplot's, which keeps global state."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    every = [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
+    for axes in every:
+        axes.grid(alpha=0.3)
+    return figure, every
+
+
+def plain(text: object) -> str:
+    """A text of the user's as matplotlib shows it letter by letter, in legends too."""
+    return str(text).replace("$", r"\$").lstrip("_") or "-"
+
+
+def band(axes: Axes, steps: Sequence[float], values: np.ndarray, label: str, style: str = "o-") -> None:
+    """The mean of values [steps, T] with a band of one standard error; numbers that are missing are left out."""
+    mean, se = center(values)
+    (line,) = axes.plot(steps, mean, style, markersize=3, label=plain(label))
+    axes.fill_between(steps, mean - se, mean + se, alpha=0.2, color=line.get_color(), linewidth=0)
+
+
+def center(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard error over the last axis, of the numbers that are there; the error of one alone is 0."""
+    frame = pd.DataFrame(values)
+    return frame.mean(axis=1).to_numpy(), frame.sem(axis=1).fillna(0.0).to_numpy()
+
+
+def whole(axes: Axes) -> None:
+    """Only whole numbers on the x axis."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The two first principal components of standardised inputs, [P, 2], and their shares of the variance.
+
+    A single feature is its own first component; the second is 0.
+    """
+    scale = x.std(0)
+    z = (x - x.mean(0)) / np.where(scale > 0, scale, 1)
+    u, s, _ = np.linalg.svd(z, full_matrices=False)
+    scores, shares = u * s, s**2 / max(float((s**2).sum()), 1e-300)
+    missing = max(0, 2 - scores.shape[1])
+    return np.pad(scores, ((0, 0), (0, missing)))[:, :2], np.pad(shares, (0, missing))[:2]
+
+
+def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int], when: Sequence[float]) -> None:
+    """The points x [P, 2], those that were labelled at the start, and the chosen ones coloured by when."""
+    axes.plot(*x.T, ".", color="lightgrey", markersize=4, zorder=1, rasterized=len(x) > 5_000)
+    axes.plot(*x[list(start)].T, "kx", markersize=5, label="labelled at the start", zorder=2)
+    across, up = x[list(chosen)].T
+    shown = axes.scatter(across, up, 30, list(when), cmap="viridis", edgecolors="black", linewidths=0.4, zorder=3)
+    assert axes.figure is not None
+    axes.figure.colorbar(shown, ax=axes, label="round", ticks=MaxNLocator(integer=True))

@@ -1,0 +1,106 @@
+"""How well a model's words fit what was held out: coverage of its intervals, residuals, reliability of its classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from explore.cli.report.drawing import panels, plain
+from explore.cli.report.page import Section
+from explore.fitted import FittedModel
+
+LEVELS = np.linspace(0, 1, 21)
+BINS = 10  # of confidence
+MOST = 2_000  # points that are drawn; all count
+
+
+class HeldOut(NamedTuple):
+    """Predictions of held-out points and what was measured, of all replicas together, [n, O] each; or classes."""
+
+    y: np.ndarray  # or [n] class indices
+    mean: np.ndarray  # or [n, C] probabilities
+    total: np.ndarray  # standard deviations; none of classes
+    below: np.ndarray  # the probability that a target lies below what was measured
+
+
+def collect(
+    model: FittedModel, x: np.ndarray, y: np.ndarray, test: Sequence[np.ndarray], used: Sequence[int]
+) -> HeldOut:
+    """Of some replicas, each on its own held-out rows of the data x [P, D], y [P, O] or [P]."""
+    parts = []
+    for r in used:
+        one, rows = model.replica(r), test[r]
+        if model.posterior.likelihood.discrete:
+            p = one.probabilities(x[rows])[0].double().cpu().numpy()
+            parts.append((y[rows], p, np.empty((len(rows), 0)), np.empty((len(rows), 0))))
+        else:
+            found, below = one.predict(x[rows]), one.below(x[rows], y[rows])
+            tensors = (t[0].double().cpu().numpy() for t in (found.mean, found.total, below))
+            parts.append((y[rows], *tensors))
+    return HeldOut(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def section(every: Mapping[str, HeldOut], said: str) -> Section:
+    """Calibration and residuals by name of a model; `said` is what was held out."""
+    first = next(iter(every.values()))
+    return _classes(every, said) if first.y.ndim == 1 else _numbers(every, said)
+
+
+def coverage(found: HeldOut) -> np.ndarray:
+    """Share of what was measured within the central intervals of `LEVELS`."""
+    inner = np.abs(2 * found.below - 1)
+    return np.array([(inner <= level).mean() for level in LEVELS])
+
+
+def _numbers(every: Mapping[str, HeldOut], said: str) -> Section:
+    figure, (calibration, predicted, residuals) = panels(3, columns=3, width=4.2)
+    calibration.plot([0, 1], [0, 1], "k--", linewidth=1)
+    rows = []
+    for i, (name, found) in enumerate(every.items()):
+        share, colour = coverage(found), f"C{i}"
+        calibration.plot(LEVELS, share, "o-", markersize=3, color=colour, label=plain(name))
+        some = np.random.default_rng(0).permutation(len(found.y))[:MOST]
+        error = found.y - found.mean
+        style: Any = {"markersize": 3, "alpha": 0.4, "color": colour, "rasterized": True}
+        predicted.plot(found.mean[some].ravel(), found.y[some].ravel(), ".", **style)
+        residuals.plot(found.mean[some].ravel(), (error / found.total)[some].ravel(), ".", **style)
+        at = np.searchsorted(LEVELS, 0.9 - 1e-9)
+        scores = (np.sqrt((error**2).mean()), np.abs(error).mean(), share[at], np.abs(share - LEVELS).mean())
+        rows.append([name, str(len(found.y)), *(f"{score:.4g}" for score in scores)])
+    ends = np.concatenate([np.concatenate([found.y.ravel(), found.mean.ravel()]) for found in every.values()])
+    predicted.plot([ends.min(), ends.max()], [ends.min(), ends.max()], "k--", linewidth=1)
+    for height in (-2, 0, 2):
+        residuals.axhline(height, color="black", linestyle="--", linewidth=1 if height == 0 else 0.5)
+    calibration.set(xlabel="level of a central interval", ylabel="share of targets in it", title="Calibration")
+    predicted.set(xlabel="predicted mean", ylabel="measured", title="Predicted and measured")
+    residuals.set(xlabel="predicted mean", ylabel="residual / predictive deviation", title="Residuals")
+    calibration.legend(fontsize="small")
+    header = (
+        "model",
+        "held-out targets",
+        "RMSE",
+        "mean absolute error",
+        "in the 90 % interval",
+        "distance from the diagonal",
+    )
+    return Section("Calibration and residuals", figure, [said], header=header, rows=rows)
+
+
+def _classes(every: Mapping[str, HeldOut], said: str) -> Section:
+    figure, (axes,) = panels(1, width=5)
+    axes.plot([0, 1], [0, 1], "k--", linewidth=1)
+    rows = []
+    for name, found in every.items():
+        confidence, right = found.mean.max(1), found.mean.argmax(1) == found.y
+        member = np.minimum((confidence * BINS).astype(int), BINS - 1)
+        filled = [b for b in range(BINS) if (member == b).any()]
+        points = [(confidence[member == b].mean(), right[member == b].mean()) for b in filled]
+        axes.plot(*zip(*points, strict=True), "o-", markersize=4, label=plain(name))
+        gap = sum(abs(c - a) * (member == b).mean() for b, (c, a) in zip(filled, points, strict=True))
+        rows.append([name, str(len(found.y)), f"{right.mean():.4g}", f"{confidence.mean():.4g}", f"{gap:.4g}"])
+    axes.set(xlabel="confidence", ylabel="share that is right", title="Reliability", xlim=(0, 1), ylim=(0, 1))
+    axes.legend(fontsize="small")
+    header = ("model", "held-out points", "accuracy", "mean confidence", "calibration error")
+    return Section("Calibration", figure, [said], header=header, rows=rows)

@@ -1,0 +1,133 @@
+"""A page of sections: HTML that needs nothing else, with its figures as SVG in it and as PNG beside it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from explore import files
+from explore.errors import InputError
+
+MARK = '<meta name="generator" content="explore report">'
+PAGE = Template(f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+{MARK}
+<title>$title</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+h1 {{ font-size: 1.6rem; }} h2 {{ font-size: 1.2rem; margin-top: 2.5rem; border-bottom: 1px solid #ddd; }}
+figure {{ margin: 1rem 0; }} figure svg {{ max-width: 100%; height: auto; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: 0.2rem 0.7rem; border-bottom: 1px solid #eee; text-align: right; }}
+th:first-child, td:first-child {{ text-align: left; }}
+.note {{ color: #666; font-size: 0.9rem; }}
+</style>
+</head>
+<body>
+<h1>$title</h1>
+$body
+</body>
+</html>
+""")
+
+
+class Section(NamedTuple):
+    """A part of the page."""
+
+    title: str
+    figure: Figure | None = None
+    sentences: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # sentences that are said in the terminal too
+    header: Sequence[str] = ()  # of a table
+    rows: Sequence[Sequence[str]] = ()
+    fold: bool = False  # whether the table is folded away until one asks for it
+
+    @property
+    def name(self) -> str:
+        """Of its figure's file."""
+        return re.sub(r"\W+", "-", self.title.lower()).strip("-")
+
+
+def check(path: Path) -> None:
+    """Whether a page of this name may be written.
+
+    Raises:
+        InputError: otherwise.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--out is {path}; its name must end with .html")
+    if path.exists() and not (path.is_file() and MARK.encode() in path.read_bytes()[:2000]):
+        raise InputError(f"{path} exists and is no report of explore; choose another --out")
+
+
+def write(path: Path, title: str, sections: Iterable[Section]) -> list[Path]:
+    """Write the page and its figures, which are returned.
+
+    Raises:
+        InputError: when they cannot be written.
+    """
+    parts, pictures = [], []
+    try:
+        for section in sections:
+            parts.append(_html(section))
+            if section.figure is not None:
+                pictures.append(path.with_name(f"{path.stem}-{section.name}.png"))
+                with files.replacing(pictures[-1]) as draft:
+                    section.figure.savefig(draft, dpi=120)
+        with files.replacing(path) as draft:
+            draft.write_text(PAGE.substitute(title=escape(title), body="\n".join(parts)), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+    return pictures
+
+
+def settings(every: Mapping[str, Mapping[str, Any]]) -> Section:
+    """The settings of some runs side by side, those that differ first."""
+    flat = {name: dict(_flat(values)) for name, values in every.items()}
+    keys = dict.fromkeys(key for values in flat.values() for key in values)
+    rows = [[key, *(values.get(key, "") for values in flat.values())] for key in keys]
+    rows.sort(key=lambda row: len(set(row[1:])) < 2)
+    return Section("Settings", header=("setting", *every), rows=rows, fold=True)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _html(section: Section) -> str:
+    parts = [f"<h2>{escape(section.title)}</h2>"]
+    if section.figure is not None:
+        parts.append(f'<figure role="img" aria-label="{escape(section.title)}">{_svg(section)}</figure>')
+    parts += [f'<p class="note">{escape(sentence)}</p>' for sentence in (*section.sentences, *section.warnings)]
+    if section.rows:
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in section.header)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in section.rows)
+        table = f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+        summary = f"<summary>{len(section.rows)} rows</summary>"
+        parts.append(f"<details>{summary}{table}</details>" if section.fold else table)
+    return "\n".join(parts)
+
+
+def _svg(section: Section) -> str:
+    """The figure; its salt keeps the names in it apart from those of other figures, and the same every time."""
+    assert section.figure is not None
+    text = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": section.name}):
+        section.figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]

@@ -1,0 +1,64 @@
+"""The report on runs of `explore rl`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from explore.cli.report.drawing import band, center, panels, plain
+from explore.cli.report.page import Section
+from explore.cli.report.session import Opened
+
+OTHERS = {
+    "success": "share of episodes with a reward",
+    "extrinsic_total": "reward of an iteration",
+    "bonus_mean": "bonus of a transition",
+    "dyn_nll_before": "dynamics model: NLL of new transitions",
+}
+
+
+def sections(runs: Sequence[Opened]) -> Iterator[Section]:
+    """All of it: returns first."""
+    tables = {_label(run, runs): run.table("results.csv") for run in runs}
+    yield _returns(tables, runs)
+    if others := [name for name in OTHERS if any(name in t and t[name].notna().any() for t in tables.values())]:
+        figure, every = panels(len(others))
+        for axes, name in zip(every, others, strict=True):
+            for label, table in tables.items():
+                if name in table and table[name].notna().any():
+                    _draw(axes, table, name, label)
+            axes.set(xlabel="steps of the environment", ylabel=OTHERS[name])
+        every[0].legend(fontsize="small")
+        yield Section("Rewards, bonus and dynamics", figure)
+
+
+def _label(run: Opened, runs: Sequence[Opened]) -> str:
+    """The posterior, and the run's name where others have the same one."""
+    posterior = str(run.config["posterior"])
+    alone = [str(other.config["posterior"]) for other in runs].count(posterior) == 1
+    return posterior if alone else f"{posterior} ({run.name})"
+
+
+def _draw(axes: object, table: pd.DataFrame, name: str, label: str) -> None:
+    values = table.pivot(index="timesteps", columns="seed", values=name)
+    band(axes, values.index.to_list(), values.to_numpy(), label, "-")  # type: ignore[arg-type]
+
+
+def _returns(tables: dict[str, pd.DataFrame], runs: Sequence[Opened]) -> Section:
+    figure, (axes,) = panels(1, width=8, height=4.5)
+    rows = []
+    for label, table in tables.items():
+        _draw(axes, table, "ep_extrinsic_mean", label)
+        last = table.groupby("seed").tail(10).groupby("seed").ep_extrinsic_mean.mean()
+        mean, se = center(last.to_numpy()[None])
+        rows.append([label, str(table.seed.nunique()), str(table.timesteps.max()), f"{mean[0]:.4g} ± {se[0]:.2g}"])
+    environments = sorted({str(run.config["env"]) for run in runs})
+    axes.set(xlabel="steps of the environment", ylabel="return of an episode, without bonus")
+    axes.set_title(plain(", ".join(environments)))
+    axes.legend(fontsize="small")
+    said = ["Mean over seeds with a band of one standard error; iterations in which no episode ended are left out."]
+    if len(environments) > 1:
+        said.append("These runs are of several environments, whose returns do not count the same things.")
+    header = ("posterior", "seeds", "steps", "return in the last 10 iterations")
+    return Section("Returns", figure, said, header=header, rows=rows)

@@ -1,0 +1,77 @@
+"""`explore rl`: the options."""
+
+import click
+
+from explore.cli import options
+from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, TRIALS
+from explore.errors import InputError
+
+# What --watch takes.
+WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
+
+
+@click.command("rl", short_help="Train a policy that is curious about what it cannot predict.")
+@click.option("--env", metavar="ID", help="Of Gymnasium, or from `explore list envs`; or module:ID.")
+@click.option("--env-kwargs", multiple=True, metavar="KEY:VALUE", help="An argument of the environment; repeatable.")
+@click.option("--algo", type=click.Choice(["trpo", "ppo", "sac"]), default="trpo", help="From stable-baselines3.")
+@click.option(
+    "--algo-param", "algo_parameters", multiple=True, metavar="KEY=VALUE",
+    help="An argument of the algorithm, net_arch, activation or log_std_init; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--posterior", default="noisy-kfac", type=NAMES, metavar="NAME",
+    help="Of the dynamics model, from `explore list posteriors`; none: no bonus.",
+)  # fmt: skip
+@click.option(
+    "--bonus", type=click.Choice(["kl", "expected-gain", "variance"]),
+    help="What is rewarded: information gained, information promised, or variance.  [default: kl]",
+)  # fmt: skip
+@click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
+@click.option("--n-eff", metavar="N", help="Transitions the posterior stands for, or replay: all.  [default: 50]")
+@click.option(
+    "--normalise", type=click.Choice(["latest", "median", "rms", "none"]),
+    help="What the bonus is divided by: the latest batch's median, or a mean of the last 10.  [default: latest]",
+)  # fmt: skip
+@click.option(
+    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
+    help="A setting of the posterior, or vime.KEY=VALUE of the bonus and the dynamics model; repeatable.",
+)  # fmt: skip
+@click.option("--timesteps", type=POSITIVE, default=500_000, help="Steps of the environment, all copies together.")
+@click.option("--n-envs", type=COPIES, help="Copies of the environment.  [default: 10 for trpo, else 1]")
+@click.option("--seed", type=SEED, default=0, help="The first seed, root of all random numbers.")
+@click.option("--seeds", type=TRIALS, default=1, help="Seeds that are trained, one after the other.")
+@click.option("--vec-normalize", is_flag=True, help="Standardise what the policy observes (SB3's VecNormalize).")
+@click.option("--eval-freq", type=POSITIVE, metavar="STEPS", help="Evaluate the policy without noise and bonus.")
+@click.option("--checkpoint-freq", type=POSITIVE, default=1, help="Iterations between checkpoints.")
+@click.option("--watch", metavar="RUN", help="Write a GIF of a trained policy into its run folder; --seed chooses.")
+@options.session
+@click.pass_context
+def command(ctx: click.Context, **values: object) -> None:
+    """Train a policy whose reward has a bonus for what it learns about its environment (VIME).
+
+    A Bayesian neural network learns to predict the next observation; the information it gains from a transition is
+    added to the reward. The run folder keeps the policy, the dynamics model, results by iteration, and TensorBoard
+    curves with the same tags for all posteriors and seeds.
+
+    \b
+    explore rl --env explore/SparseMountainCar-v0 --eta 0.001 --seeds 5
+    explore rl --env explore/SparseMountainCar-v0 --posterior none
+    explore rl --env Pendulum-v1 --algo sac --timesteps 20000 --posterior bbb -p vime.updates=200
+    explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
+    explore rl --watch runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
+    """  # noqa: D301
+    options.check_empty(ctx)
+    if values["watch"]:
+        if others := options.given(ctx, WATCH):
+            raise InputError(
+                f"--watch shows a policy as it was trained; leave out {', '.join(others)} "
+                "(allowed with it: --seed, --trust, --quiet, --json)"
+            )
+        from explore.cli.rl import watch
+
+        watch.run(values, chosen=bool(options.given(ctx, WATCH - {"seed"})))
+        return
+    options.check_resume(ctx)
+    from explore.cli import run  # which imports torch
+
+    run.run("rl", values)

@@ -1,0 +1,129 @@
+"""What `explore rl` hangs into stable-baselines3's training: measurements by iteration, and what it logs.
+
+An iteration is a batch of experience and what is learnt from it. Stable-baselines3 writes its log before the policy
+learns; here it is written after, so that a line has all of an iteration and a checkpoint loses none of it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import KVWriter
+
+from explore.vime.reward import IntrinsicReward
+from explore.vime.sb3 import Episodes, VIMECallback
+
+Row = dict[str, float]
+# Of the log, to be columns of results.csv under the names behind the slash.
+TAGS = (
+    "rollout/extrinsic_total", "rollout/ep_extrinsic_mean", "rollout/success", "rollout/ep_intrinsic_mean",
+    "vime/bonus_mean", "vime/bonus_median", "vime/dyn_nll_before", "vime/dyn_rmse_before",
+    "vime/dyn_coverage_95_before", "vime/dropped", "vime/restarts", "time/bonus_share",
+)  # fmt: skip
+
+
+class Log(KVWriter):
+    """Hands on what stable-baselines3 logs, as a step and values by tag."""
+
+    def __init__(self, on_log: Callable[[int, dict[str, float]], None]):
+        self._tell = on_log
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        kept = {k: float(v) for k, v in key_values.items() if "tensorboard" not in (key_excluded[k] or ())}
+        self._tell(step, kept)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class TimedVIME(VIMECallback):
+    """VIME that counts the seconds of a batch's scores and of what is learnt from it."""
+
+    seconds = 0.0
+
+    def _on_rollout_end(self) -> None:
+        begin = time.perf_counter()
+        super()._on_rollout_end()
+        self.seconds = time.perf_counter() - begin
+
+    def _unpaid(self) -> None:
+        """The command says so itself."""
+
+
+class Iterations(BaseCallback):
+    """Cuts training into iterations.
+
+    `batch` is the steps of an iteration, `number` how many are done. The metrics of `bonus` are logged, or the time of
+    `timed`, the callback that computes it, if one does. `on_step` is told how many steps of the environment have been
+    taken, `before_log` may add to the log of an iteration, and `after_log` is given its row of results.csv.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        number: int,
+        bonus: IntrinsicReward | None,
+        timed: TimedVIME | None,
+        on_step: Callable[[int], None],
+        before_log: Callable[[], None],
+        after_log: Callable[[Row], None],
+    ):
+        super().__init__()
+        self.number = number
+        self._batch, self._bonus, self._timed = batch, bonus, timed
+        self._tell, self._before, self._after = on_step, before_log, after_log
+
+    def _on_training_start(self) -> None:
+        self._episodes = Episodes(self.training_env.num_envs)
+        self._wins = Episodes(self.training_env.num_envs)
+        self._start()
+
+    def _on_rollout_start(self) -> None:
+        # Called once before any step too.
+        if self.model.num_timesteps - self._first >= self._batch:
+            self._finish()
+
+    def _on_training_end(self) -> None:
+        if self.model.num_timesteps > self._first:
+            self._finish()
+
+    def _on_step(self) -> bool:
+        rewards, dones = self.locals["rewards"], self.locals["dones"]
+        self._total += float(rewards.sum())
+        self._episodes.add(rewards, dones)
+        self._wins.add(rewards > 0, dones)
+        self._tell(len(rewards))
+        return True
+
+    def _start(self) -> None:
+        self._first, self._total, self._begin = self.model.num_timesteps, 0.0, time.perf_counter()
+        self._episodes.finished, self._wins.finished = [], []
+
+    def _finish(self) -> None:
+        seconds = time.perf_counter() - self._begin
+        self.number += 1
+        returns, wins = self._episodes.finished, self._wins.finished
+        means: dict[str, float] = {"rollout/extrinsic_total": self._total}
+        if returns:
+            means["rollout/ep_extrinsic_mean"] = float(np.mean(returns))
+            means["rollout/success"] = float(np.mean(np.array(wins) > 0))
+        if self._timed is not None:
+            means["time/bonus_share"] = self._timed.seconds / seconds
+        elif self._bonus is not None:
+            means |= self._bonus.metrics
+        for tag, value in means.items():
+            self.logger.record(tag, value)
+        self._before()
+        logged: Mapping[str, float] = dict(self.logger.name_to_value)
+        self.model.dump_logs()
+        self._after(
+            {"iteration": self.number, "timesteps": self.model.num_timesteps, "episodes": len(returns)}
+            | {tag.partition("/")[2]: logged.get(tag, math.nan) for tag in TAGS}
+            | {"seconds": round(seconds, 4)}
+        )
+        self._start()

@@ -1,0 +1,123 @@
+"""Environments from settings, alone and side by side, with numbers that are finite.
+
+A policy cannot act on what is no number, and learns nothing from a reward that is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecMonitor, VecNormalize
+
+import explore.envs  # noqa: F401  (registers its environments)
+from explore.cli.rl.settings import Settings
+from explore.errors import InputError, shown
+from explore.vime.sb3 import BatchedVecEnv
+
+# What stable-baselines3 takes as actions and, alone or in a Dict, as observations.
+SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
+    """A single environment, if there is one of that name which takes the arguments."""
+    with _refusals(settings.env):
+        made = gym.make(_spec(settings.env), **settings.env_kwargs, **more)
+    observed = made.observation_space
+    for part in [made.action_space, *(observed.spaces.values() if isinstance(observed, spaces.Dict) else [observed])]:
+        if not isinstance(part, SPACES):
+            raise InputError(
+                f"{settings.algo} refuses {settings.env} or these settings: spaces of type {type(part).__name__} "
+                "are not supported; allowed: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of them to observe"
+            )
+    return made
+
+
+def environments(settings: Settings, copies: int) -> VecEnv:
+    """Copies of the environment, with episodes monitored; batched where it can be."""
+    spec = _spec(settings.env)
+    if spec.vector_entry_point is not None:
+        with _refusals(settings.env), contextlib.suppress(TypeError):  # Gymnasium's own know NEXT_STEP alone
+            made = gym.make_vec(
+                spec, copies, vectorization_mode="vector_entry_point", autoreset_mode="SameStep",
+                **settings.env_kwargs,
+            )  # fmt: skip
+            return Finite(VecMonitor(BatchedVecEnv(made)), settings.env)
+    return Finite(make_vec_env(lambda: environment(settings), copies), settings.env)
+
+
+@contextlib.contextmanager
+def _refusals(name: str) -> Iterator[None]:
+    """Whatever an environment's own code says of its arguments, as wrong input."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"cannot make {name}: {type(error).__name__}: {error}") from error
+
+
+def normalised(env: VecEnv) -> VecNormalize:
+    """Observations in standard scores, with running moments.
+
+    Not rewards: the bonus would stand beside a number whose scale moves.
+    """
+    space = env.observation_space
+    for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
+        if not isinstance(part, spaces.Box) or is_image_space(part):
+            what = "images" if isinstance(part, spaces.Box) else f"of type {type(part).__name__}"
+            raise InputError(f"--vec-normalize takes vectors of numbers, and observations are {what}; leave it out")
+    return VecNormalize(env, norm_reward=False)
+
+
+def _spec(name: str) -> EnvSpec:
+    module, colon, identifier = name.partition(":")
+    try:
+        if colon:
+            importlib.import_module(module)
+        return gym.spec(identifier if colon else name)
+    except (ImportError, TypeError, ValueError, gym.error.Error) as error:
+        raise InputError(
+            f"unknown environment {shown(name)}: {error} (allowed: what `explore list envs` shows, "
+            "what Gymnasium has registered, and module:ID)"
+        ) from error
+
+
+class Finite(VecEnvWrapper):
+    """Refuses observations and rewards that are not finite.
+
+    The last observation of an episode may be anything, unless it was cut off: then a critic is asked about it.
+    """
+
+    def __init__(self, venv: VecEnv, name: str):
+        super().__init__(venv)
+        self._name = name
+
+    def reset(self) -> Any:
+        observations = self.venv.reset()
+        check_finite(observations, "an observation", self._name)
+        return observations
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = self.venv.step_wait()
+        check_finite(observations, "an observation", self._name)
+        check_finite(rewards, "a reward", self._name)
+        for i in np.flatnonzero(dones):
+            if infos[i].get("TimeLimit.truncated", False):
+                check_finite(infos[i]["terminal_observation"], "an observation", self._name)
+        return observations, rewards, dones, infos
+
+
+def check_finite(values: Any, what: str, name: str) -> None:
+    """Refuse an array, or a dictionary of arrays, with a number that is not finite."""
+    for value in values.values() if isinstance(values, dict) else [values]:
+        if not np.isfinite(value).all():
+            raise InputError(f"{name} gave {what} that is not finite, which no policy can learn from or act on")

@@ -1,0 +1,140 @@
+"""What an algorithm of stable-baselines3 has learnt, as tensors and plain values.
+
+Its own files, model.zip and vecnormalize.pkl, are pickles, and to read one is to run the code that is in it. They are
+written for its users and never read here: an algorithm is built anew from the settings of a run, and what it had learnt
+is put into it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.running_mean_std import RunningMeanStd
+from torch import Tensor
+from torch.optim import Optimizer
+
+from explore import tree
+from explore.errors import InputError
+
+COUNTS = ("num_timesteps", "_n_updates", "_episode_num")
+EPISODE = ("r", "l", "t")  # what stable-baselines3 remembers of the last ones, for the means in its log
+ROWS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
+
+Saved = Mapping[str, Any]
+
+
+def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
+    """All that continuing needs but for a replay buffer."""
+    optimisers, variables = _parts(model)
+    episodes, successes = model.ep_info_buffer or (), model.ep_success_buffer or ()
+    return {
+        "policy": tree.save(dict(model.policy.state_dict())),
+        "moments": tree.save({name: _tensors(rms) for name, rms in _moments(model).items()}),
+        "optimisers": {name: tree.save(optimiser.state_dict()["state"]) for name, optimiser in optimisers.items()},
+        "variables": tree.save(variables),
+        "counts": {name: getattr(model, name) for name in COUNTS},
+        "episodes": {name: torch.from_numpy(np.array([e[name] for e in episodes])) for name in EPISODE},
+        "successes": torch.tensor([float(success) for success in successes], dtype=torch.float64),
+    }
+
+
+def load_policy(model: BaseAlgorithm, saved: Saved) -> None:
+    """Act as when a `state_dict` was taken.
+
+    Raises:
+        InputError: when it is of other settings; no `state_dict` raises anything.
+    """
+    policy = dict(model.policy.state_dict())
+    model.policy.load_state_dict(tree.restore(policy, saved["policy"]))
+    moments = _moments(model)
+    restored = tree.restore({name: _tensors(rms) for name, rms in moments.items()}, saved["moments"])
+    for name, rms in moments.items():
+        rms.mean, rms.var = (restored[name][part].numpy() for part in ("mean", "var"))
+        rms.count = float(restored[name]["count"])
+
+
+def load_state_dict(model: BaseAlgorithm, saved: Saved) -> None:
+    """Continue from a `state_dict`, in fresh episodes.
+
+    Raises:
+        InputError: as `load_policy`.
+    """
+    load_policy(model, saved)
+    optimisers, variables = _parts(model)
+    for name, optimiser in optimisers.items():
+        _load_adam(optimiser, saved["optimisers"][name])
+    for name, value in tree.restore(variables, saved["variables"]).items():
+        variables[name].data.copy_(value)
+    for name in COUNTS:
+        setattr(model, name, int(saved["counts"][name]))
+    columns = [list(saved["episodes"][name].numpy()) for name in EPISODE]
+    episodes = [dict(zip(EPISODE, values, strict=True)) for values in zip(*columns, strict=True)]
+    model.ep_info_buffer = deque(episodes, maxlen=model._stats_window_size)
+    model.ep_success_buffer = deque(saved["successes"].tolist(), maxlen=model._stats_window_size)
+
+
+def replay(buffer: ReplayBuffer) -> dict[str, Tensor]:
+    """The transitions there are: SB3's own file has the empty rows too, mostly more than the full ones."""
+    return tree.save(_rows(buffer, buffer.size())) | {"pos": torch.tensor(buffer.pos)}
+
+
+def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
+    """Fill an empty buffer with the transitions of another.
+
+    Raises:
+        InputError: when they are of other settings.
+    """
+    n, pos = len(saved["rewards"]), int(saved["pos"])
+    if pos not in (range(buffer.buffer_size) if n == buffer.buffer_size else [n]):
+        raise InputError(f"it has {n} rows of {buffer.buffer_size}, and the next one would be {pos}")
+    rows = _rows(buffer, n)
+    for name, value in tree.restore(rows, {name: value for name, value in saved.items() if name != "pos"}).items():
+        rows[name].copy_(value)
+    buffer.pos, buffer.full = pos, n == buffer.buffer_size
+
+
+def _parts(model: BaseAlgorithm) -> tuple[dict[str, Optimizer], dict[str, Tensor]]:
+    """Optimisers and variables beside the policy, by their names in the model."""
+    objects, variables = model._get_torch_save_params()
+    optimisers = {name: attrgetter(name)(model) for name in objects if name != "policy"}
+    return optimisers, {name: attrgetter(name)(model) for name in variables}
+
+
+def _load_adam(optimiser: Optimizer, saved: Mapping[str, Tensor]) -> None:
+    """Its state alone: learning rate and the like follow from the settings."""
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    like = {i: {"step": torch.zeros(()), "exp_avg": p, "exp_avg_sq": p} for i, p in enumerate(parameters)}
+    stepped = {path.partition(".")[0] for path in saved}  # what has had no gradient has no state
+    state = tree.restore({i: state for i, state in like.items() if str(i) in stepped}, saved)
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def _moments(model: BaseAlgorithm) -> dict[str, RunningMeanStd]:
+    """The running moments of VecNormalize, if there is one."""
+    env = model.get_vec_normalize_env()
+    if env is None:
+        return {}
+    seen: Any = env.obs_rms
+    parts = seen if isinstance(seen, dict) else {"": seen}
+    return {f"observations/{key}": rms for key, rms in parts.items()} | {"rewards": env.ret_rms}
+
+
+def _tensors(rms: RunningMeanStd) -> dict[str, Tensor]:
+    values = {"mean": rms.mean, "var": rms.var, "count": rms.count}
+    return {name: torch.from_numpy(np.array(value, float)) for name, value in values.items()}
+
+
+def _rows(buffer: ReplayBuffer, n: int) -> dict[str, Tensor]:
+    """The first n rows of every array of a buffer, as views."""
+    arrays: dict[str, Any] = {}
+    for name in ROWS:
+        value: Any = getattr(buffer, name)
+        arrays |= {f"{name}/{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value}
+    return {name: torch.from_numpy(array[:n]) for name, array in arrays.items()}

@@ -1,0 +1,183 @@
+"""What decides the numbers of `explore rl`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import operator
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gymnasium import spaces
+from sb3_contrib import TRPO
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+
+from explore import registry
+from explore.cli import parameters
+from explore.cli.parameters import Values
+from explore.errors import InputError, check_range
+from explore.vime import DynamicsSettings, IntrinsicReward, RewardSettings
+
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"trpo": TRPO, "ppo": PPO, "sac": SAC}
+# Options that are settings as they stand.
+PLAIN = ("env", "algo", "posterior", "timesteps", "seed", "seeds", "vec_normalize", "eval_freq", "checkpoint_freq")
+# Options of the bonus; -p vime.KEY sets the rest of it.
+OWN = ("eta", "bonus", "normalise", "n_eff")
+# What is set elsewhere, and a memory layout whose replay cannot be saved in part.
+HIDDEN = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "optimize_memory_usage"}
+POLICY = {"net_arch": tuple[int, ...], "activation": Literal["tanh", "relu", "elu"], "log_std_init": float}
+# Where numbers of the algorithm may lie; stable-baselines3 itself checks few, and fails late or never.
+RANGES = {
+    **dict.fromkeys(("n_steps", "n_epochs", "batch_size", "train_freq", "buffer_size", "cg_max_steps"), "[1, 1e10]"),
+    **dict.fromkeys(("gamma", "gae_lambda", "tau"), "[0, 1]"),
+    "learning_rate": "[0, 1e10]", "net_arch": "[1, 100000]",
+}  # fmt: skip
+# How the critic's last layer begins. From zero a critic says 0 until there is a reward, as a baseline fitted to returns
+# does; from stable-baselines3's orthogonal start its noise moves a policy that nothing has rewarded yet.
+VALUE_INIT = {"value_init": Literal["orthogonal", "zero"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Of all seeds, every default filled in."""
+
+    command: Literal["rl"] = "rl"
+    env: str
+    env_kwargs: Mapping[str, Any]
+    algo: Literal["trpo", "ppo", "sac"]
+    algo_settings: Values  # arguments of the algorithm, and of its policy
+    posterior: str
+    vime: Mapping[str, Any] | None  # arguments of `IntrinsicReward`; None: no bonus
+    timesteps: int  # of a seed, all copies of the environment together
+    n_envs: int
+    seed: int
+    seeds: int
+    vec_normalize: bool
+    eval_freq: int | None
+    checkpoint_freq: int
+
+    @property
+    def batch(self) -> int:
+        """Steps of an iteration: those between two updates of policy or, off-policy, of the dynamics model."""
+        if issubclass(ALGORITHMS[self.algo], OnPolicyAlgorithm):
+            return int(self.algo_settings["n_steps"] * self.n_envs)  # type: ignore[arg-type, operator]
+        return int((self.vime or {"interval": RewardSettings.interval})["interval"])
+
+    @property
+    def unpaid(self) -> str | None:
+        """Why the bonus will be 0 throughout; None: it will not."""
+        if not self.vime:
+            return None
+        trained = math.ceil(self.vime["minimum"] / self.batch) * self.batch
+        # On-policy the model pays whole batches that come after.
+        on_policy = math.ceil(self.timesteps / self.batch) * self.batch - 1
+        if (self.timesteps if self.algo == "sac" else on_policy) >= trained:
+            return None
+        shorter = "-p vime.interval" if self.algo == "sac" else "--algo-param n_steps"
+        return (
+            f"the dynamics model is first trained after {trained} steps of {self.timesteps}; raise --timesteps or "
+            f"lower {shorter}" + (" and -p vime.minimum" if self.vime["minimum"] > self.batch else "")
+        )
+
+
+def resolve(options: Mapping[str, Any]) -> Settings:
+    """The settings that command-line options ask for."""
+    if options["env"] is None:
+        raise InputError("give --env, an environment from `explore list envs` or any other of Gymnasium")
+    copies = options["n_envs"] or (10 if options["algo"] == "trpo" else 1)
+    arguments = parameters.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
+    return Settings(
+        **{name: options[name] for name in PLAIN}, n_envs=copies,
+        env_kwargs={key: _json(text) for key, text in arguments.items()},
+        algo_settings=_algorithm(options, copies), vime=_vime(options),
+    )  # fmt: skip
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
+    """Arguments of the algorithm's constructor that can be written as text, and of its policy."""
+    cls = ALGORITHMS[options["algo"]]
+    known = arguments(cls)
+    allowed = {name: hint for name, (hint, _) in known.items()} | POLICY
+    if issubclass(cls, OnPolicyAlgorithm):
+        allowed |= VALUE_INIT
+    given = parameters.parse(options["algo_parameters"], {"": allowed}, "--algo-param")[""]
+    for name, value in given.items():
+        for number in value if isinstance(value, tuple) else [value]:
+            if type(number) in (int, float):  # not bool
+                check_range(f"--algo-param {name}", number, RANGES.get(name, "[-1e10, 1e10]"))
+    settings = {name: default for name, (_, default) in known.items()}
+    if options["algo"] == "trpo":
+        steps = given.get("n_steps", 5000 // copies)
+        settings |= _paper(steps * copies, copies)  # type: ignore[arg-type, operator]
+    if options["algo"] == "sac":  # more room than there are steps would only cost memory
+        settings["buffer_size"] = min(settings["buffer_size"], options["timesteps"])
+    return settings | given
+
+
+def arguments(cls: type[BaseAlgorithm]) -> dict[str, tuple[Any, Any]]:
+    """Type and default of the arguments of an algorithm that can be written as text."""
+    return {
+        name: (hint, parameter.default)
+        for name, parameter in inspect.signature(cls).parameters.items()
+        if name not in HIDDEN and not name.startswith("_") and (hint := _writable(parameter.annotation)) is not None
+    }
+
+
+def _paper(batch: int, copies: int) -> dict[str, Any]:
+    """TRPO as in VIME (Houthooft et al. 2016), but for the critic, which they did not have, and more damping."""
+    return {
+        "n_steps": batch // copies, "batch_size": min(500, batch), "gamma": 0.99, "gae_lambda": 1.0, "target_kl": 0.01,
+        "cg_max_steps": 10, "cg_damping": 0.1, "line_search_shrinking_factor": 0.8, "line_search_max_iter": 15,
+        "net_arch": (32,), "activation": "tanh", "log_std_init": 0.0,
+    }  # fmt: skip
+
+
+def _writable(hint: Any) -> Any:
+    """What of a type can be written as text; None: nothing."""
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    every = typing.get_args(hint) if union else (hint,)
+    kept = [a for a in every if a in (int, float, bool, str)]
+    return functools.reduce(operator.or_, [*kept, *(a for a in every if a is types.NoneType)]) if kept else None
+
+
+def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
+    own = {name: options[name] for name in OWN if options[name] is not None}
+    if options["posterior"] == "none":
+        if own or options["parameters"]:
+            first = "-p" if options["parameters"] else "--" + next(iter(own)).replace("_", "-")
+            raise InputError(f"--posterior none gives no bonus; leave out {first}")
+        return None
+    hints = registry.settings_of(RewardSettings) | registry.settings_of(DynamicsSettings)
+    if "n_eff" in own:
+        own |= parameters.typed({"n_eff": hints["n_eff"]}, {"n_eff": own["n_eff"]})
+    vime = {name: hint for name, hint in hints.items() if name not in OWN} | {"encoder": str}
+    targets = {"": registry.find("posteriors", options["posterior"]), "vime": vime}
+    given = parameters.parse(options["parameters"], targets)
+    if "interval" in given["vime"] and options["algo"] != "sac":
+        raise InputError(f"-p vime.interval has no effect with {options['algo']}, whose batches are its rollouts")
+    bonus: dict[str, Any] = given["vime"]
+    encoder = {"encoder": bonus.pop("encoder")} if "encoder" in bonus else {}
+    plug_in: dict[str, Any] = {"posterior": options["posterior"], "posterior_settings": given[""]}
+    one = spaces.Box(0, 1, (1,))  # sizes do not matter for what the settings are
+    made = IntrinsicReward(one, one, **plug_in, **own, **bonus)
+    own, model, posterior = [_fields(part) for part in (made.settings, made.dynamics_settings, made.dynamics.posterior)]
+    return own | model | encoder | plug_in | {"posterior_settings": posterior}
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """The settings of a dataclass that can be written as text."""
+    return {name: getattr(record, name) for name in registry.settings_of(type(record))}

@@ -1,0 +1,162 @@
+"""One seed of `explore rl`: its environments, policy and bonus, trained, evaluated, saved and restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+
+from explore import files
+from explore.cli.rl import model as models
+from explore.cli.rl.callbacks import Iterations, Log, TimedVIME
+from explore.cli.rl.environment import environments, normalised
+from explore.cli.rl.settings import ALGORITHMS, POLICY, Settings, arguments
+from explore.errors import InputError, one_of
+from explore.vime.reward import IntrinsicReward
+from explore.vime.sb3 import VIMEReplayBuffer
+
+ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
+EPISODES = 10  # of an evaluation
+FORMAT = 1  # of the files of a checkpoint
+
+
+def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, device: str) -> BaseAlgorithm:
+    """The algorithm with a fresh policy, if it takes the environment and the settings."""
+    own: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.algo_settings.items()}
+    policy = {name: own.pop(name) for name in POLICY if name in own}
+    value_init = own.pop("value_init", "orthogonal")
+    if unknown := own.keys() - (allowed := arguments(ALGORITHMS[settings.algo])).keys():
+        raise one_of(f"setting of {settings.algo}", min(unknown), allowed)
+    if "activation" in policy:
+        policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
+    if settings.algo == "sac" and settings.vime:
+        vime = {"seed": bonus_seed, **settings.vime}
+        own |= {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": vime}
+    kind = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
+    if isinstance(env.observation_space, spaces.Dict):
+        kind = "MultiInputPolicy"
+    try:
+        model = ALGORITHMS[settings.algo](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **own)
+    except InputError:
+        raise
+    except (AssertionError, ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"{settings.algo} refuses {settings.env} or these settings: {error}") from error
+    if value_init == "zero":
+        torch.nn.init.zeros_(cast(ActorCriticPolicy, model.policy).value_net.weight)  # its bias is zero
+    return model
+
+
+def derived(*keys: int) -> int:
+    """A seed that SB3 takes; neighbours in the keys have nothing in common."""
+    return int(np.random.SeedSequence(keys).generate_state(1)[0] >> 1)
+
+
+class Training:
+    """A seed.
+
+    Args:
+        settings: of the run.
+        seed: root of all its random numbers.
+        device: of policy and bonus.
+        folder: a checkpoint to continue from; None: begin.
+    """
+
+    model: BaseAlgorithm  # with its policy
+    bonus: IntrinsicReward | None = None
+
+    def __init__(self, settings: Settings, seed: int, device: str, folder: Path | None = None):
+        self._settings, self._seed = settings, seed
+        env = environments(settings, settings.n_envs)
+        if settings.vec_normalize:
+            env = normalised(env)
+        self.model = algorithm(settings, env, seed, derived(seed, 0), device)
+        self._timed: TimedVIME | None = None
+        buffer = getattr(self.model, "replay_buffer", None)
+        if isinstance(buffer, VIMEReplayBuffer):
+            self.bonus = buffer.bonus
+        elif settings.vime:
+            made = cast(VecEnv, self.model.get_env())  # which has the channels of images first
+            own = {"seed": seed, "device": device, **settings.vime}
+            self.bonus = IntrinsicReward(made.observation_space, made.action_space, **own)
+            self._timed = TimedVIME(self.bonus)
+        if folder:
+            self._load(folder)
+
+    def learn(self, number: int, on_log: Callable[..., None], **events: Callable[..., None]) -> None:
+        """Train until the end, `number` iterations being done; `events` are those of `Iterations`."""
+        self.model.set_logger(Logger(None, [Log(on_log)]))
+        each = Iterations(self._settings.batch, number, self.bonus, self._timed, **events)
+        callbacks: list[BaseCallback] = [each, *([self._timed] if self._timed else [])]
+        left = self._settings.timesteps - self.model.num_timesteps
+        self.model.learn(left, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
+
+    def evaluate(self) -> tuple[float, float]:
+        """Mean return and length of episodes without noise and bonus, from the same beginnings each time."""
+        env = environments(self._settings, min(EPISODES, self._settings.n_envs))
+        normalise = self.model.get_vec_normalize_env()
+        if normalise is not None:
+            env = VecNormalize(env, training=False, norm_reward=False)
+            env.obs_rms = normalise.obs_rms
+        env.seed(derived(self._seed, 0, 1))
+        returns, lengths = evaluate_policy(self.model, env, EPISODES, return_episode_rewards=True)
+        env.close()
+        return float(np.mean(returns)), float(np.mean(lengths))
+
+    def save_policy(self, folder: Path) -> None:
+        """All that acting needs, and the same once more for stable-baselines3."""
+        files.save(folder / "model.pt", "model", FORMAT, models.state_dict(self.model))
+        self.model.save(folder / "model.zip")
+        normalise = self.model.get_vec_normalize_env()
+        if normalise is not None:
+            normalise.save(str(folder / "vecnormalize.pkl"))
+
+    def save(self, folder: Path) -> None:
+        """All that continuing needs."""
+        self.save_policy(folder)
+        if self.bonus is not None:
+            files.save(folder / "bonus.pt", "bonus", FORMAT, self.bonus.state_dict())
+        if isinstance(self.model, OffPolicyAlgorithm):
+            buffer = cast(ReplayBuffer, self.model.replay_buffer)
+            files.save(folder / "replay_buffer.pt", "replay buffer", FORMAT, models.replay(buffer))
+
+    def _load(self, folder: Path) -> None:
+        with reading(folder / "model.pt", "model") as saved:
+            models.load_state_dict(self.model, saved)
+        # Else the seed of the beginning would give the same noise and episodes again.
+        self.model.set_random_seed(derived(self._seed, self.model.num_timesteps))
+        if self.bonus is not None:
+            with reading(folder / "bonus.pt", "bonus") as saved:
+                self.bonus.load_state_dict(saved)
+        if isinstance(self.model, OffPolicyAlgorithm):
+            with reading(folder / "replay_buffer.pt", "replay buffer") as saved:
+                models.load_replay(cast(ReplayBuffer, self.model.replay_buffer), saved)
+
+    def close(self) -> None:
+        """Close the environments."""
+        cast(VecEnv, self.model.get_env()).close()
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[Any]:
+    """The content of a file that `save` wrote; whatever it makes of its readers, it is what is wrong."""
+    content = files.load(path, kind, FORMAT)
+    try:
+        yield content
+    except Exception as error:
+        reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        reason = reason.partition("\n")[0][:300]
+        raise InputError(f"{path} does not belong to this run: {reason}") from error

@@ -1,0 +1,102 @@
+"""`explore rl --watch RUN`: a trained policy as an animated GIF in its run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from gymnasium.spaces import Discrete
+from PIL import Image
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+
+from explore import files
+from explore.cli import start
+from explore.cli.rl.environment import check_finite, environment, normalised
+from explore.cli.rl.experiment import models, series
+from explore.cli.rl.model import load_policy
+from explore.cli.rl.settings import Settings
+from explore.cli.rl.training import algorithm, derived, reading
+from explore.errors import InputError
+from explore.record import plain
+
+STEPS = 1000  # of an episode, at most
+
+
+def run(options: Mapping[str, Any], chosen: bool) -> None:
+    """Show an episode of a policy; the first seed's unless one was chosen."""
+    folder = Path(options["watch"])
+    with start.reading(folder):
+        settings = start.settings(Settings, folder, "rl", options["trust"])
+        seed = options["seed"] if chosen else settings.seed
+        policy = _policy(folder, settings, seed)
+        env = environment(settings, render_mode="rgb_array")
+        model = _model(settings, env, derived(seed, 0))
+    with reading(policy / "model.pt", "model") as saved:
+        load_policy(model, saved)
+    frames, total = _episode(model, env, derived(seed, 0, 2))
+    path = folder / f"{series(settings, seed)}.gif"
+    milliseconds = round(1000 / env.metadata.get("render_fps", 30))
+    with files.replacing(path) as draft:
+        frames[0].save(draft, save_all=True, append_images=frames[1:], duration=milliseconds, loop=0)
+    env.close()
+    steps = len(frames) - 1
+    if options["as_json"]:
+        episode = {"policy": str(policy), "seed": seed, "steps": steps, "return": total, "gif": str(path)}
+        click.echo(json.dumps(plain(episode)))
+        return
+    if not options["quiet"]:
+        click.echo(f"{policy}: return {total:g} in {steps} steps", err=True)
+    click.echo(str(path))
+
+
+def _policy(folder: Path, settings: Settings, seed: int) -> Path:
+    """The folder of the best policy in an evaluation, else of the last one; a run may go on writing newer ones."""
+    seeds = range(settings.seed, settings.seed + settings.seeds)
+    if seed not in seeds:
+        raise InputError(f"{folder} has no seed {seed}; allowed: {', '.join(map(str, seeds))}")
+    own = models(folder, settings, seed)
+    for prefix in ("best-", ""):
+        steps = [path.name.removeprefix(prefix) for path in own.glob(f"{prefix}*")]
+        if known := [int(name) for name in steps if name.isdecimal()]:
+            return own / f"{prefix}{max(known)}"
+    raise InputError(f"{folder} has no policy of seed {seed} yet; let it train longer")
+
+
+def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Image], float]:
+    """Pictures of an episode without noise, and its return."""
+    scale = model.get_vec_normalize_env()
+    observation, _ = env.reset(seed=seed)
+    frames, total, ended = [_picture(env)], 0.0, False
+    while not ended and len(frames) <= STEPS:
+        check_finite(observation, "an observation", env.spec.id)
+        seen = scale.normalize_obs(observation) if scale else observation
+        action, _ = model.predict(seen, deterministic=True)
+        # Some environments look an action up, which an array cannot be.
+        taken = int(action) if isinstance(env.action_space, Discrete) else action
+        observation, reward, terminated, truncated, _ = env.step(taken)
+        total, ended = total + float(reward), terminated or truncated
+        frames.append(_picture(env))
+    return frames, total
+
+
+def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
+    """The algorithm for one environment, with next to no memory; its policy is like that of a training."""
+    s = settings
+    less = {"buffer_size": 1} if s.algo == "sac" else {"n_steps": s.batch}
+    alone: VecEnv = DummyVecEnv([lambda: env])
+    if s.vec_normalize:
+        alone = normalised(alone)
+    return algorithm(replace(s, vime=None, algo_settings=dict(s.algo_settings) | less), alone, 0, seed, "cpu")
+
+
+def _picture(env: Any) -> Image.Image:
+    pixels = env.render()
+    if not isinstance(pixels, np.ndarray):
+        raise InputError(f"{env.spec.id} gives no pictures (render_mode rgb_array)")
+    return Image.fromarray(pixels).quantize(method=Image.Quantize.FASTOCTREE)  # the default takes five times as long

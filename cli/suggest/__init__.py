@@ -1,0 +1,76 @@
+"""`explore suggest`: the options."""
+
+import click
+
+from explore.cli import options
+from explore.cli.options import NAMES, POSITIVE, SAMPLES, SEED, THREADS
+
+
+@click.command("suggest", short_help="Say which rows of your table to measure next.")
+@click.argument("table", metavar="POOL", type=click.Path(exists=True, dir_okay=False))
+@click.option("--target", multiple=True, metavar="COLUMN", help="Column to predict, empty where unknown; repeatable.")
+@click.option("--batch", type=POSITIVE, help="Rows to measure next.  [default: 5]")
+@click.option("--out", metavar="FILE", help="Where to write them.  [default: next.csv beside POOL]")
+@click.option("--labels", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="More measurements.")
+@click.option("--id", "id_column", metavar="COLUMN", help="Column that names the rows, and is no feature.")
+@click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]")
+@click.option("--drop-columns", metavar="A,B", help="Columns to leave out.")
+@click.option("--categorical", metavar="A,B", help="Columns whose numbers are names.")
+@click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers.  [default: .]")
+@click.option("--skip", multiple=True, metavar="ID", help="Never hand out this row; repeatable.")
+@click.option("--release", multiple=True, metavar="ID|all", help="Let a pending or skipped row be handed out again.")
+@click.option("--retract", multiple=True, metavar="ID", help="Withdraw what was measured of a row; repeatable.")
+@click.option("--undo", is_flag=True, help="Take back what was told or handed out last.")
+@click.option("--status", is_flag=True, help="Say what is measured and pending; hand out nothing.")
+@click.option("--dry-run", is_flag=True, help="Do everything, but write nothing.")
+@click.option(
+    "--goal", type=click.Choice(["learn", "maximise", "minimise"]), help="What the rows are to tell.  [default: learn]"
+)
+@click.option("--cost", metavar="COLUMN", help="What a row costs, which its score is divided by; none takes it back.")
+@click.option(
+    "--transform",
+    type=click.Choice(["none", "log", "rank"]),
+    help="Scale in which targets are learnt.  [default: none]",
+)
+@click.option(
+    "--stop-when", multiple=True, metavar="LIMIT",
+    help="gain<X, width<X, budget<=X or labels<=X: hand out nothing then; repeatable, none takes it back.",
+)  # fmt: skip
+@click.option("--posterior", type=NAMES, metavar="NAME", help="From `explore list posteriors`.  [default: noisy-kfac]")
+@click.option(
+    "--acquisition", type=NAMES, metavar="NAME", help="From `explore list acquisitions`.  [default: by the task]"
+)
+@click.option(
+    "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: small, else its first]"
+)
+@click.option(
+    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
+    help="A setting of the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE; repeatable.",
+)  # fmt: skip
+@click.option("--hidden", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.  [default: 10]")
+@click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: by their number]")
+@click.option("--samples", type=SAMPLES, help="Weight samples for predictions.  [default: 100]")
+@click.option("--seed", type=SEED, help="Root of all random numbers.  [default: 0]")
+@click.option("--device", help="auto, cpu, cuda or cuda:N.  [default: auto]")
+@click.option("--threads", type=THREADS, help="Processor threads.  [default: 1]")
+@options.trust
+@click.option("--quiet", is_flag=True, help="No progress and no notes, only the result.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@click.pass_context
+def command(ctx: click.Context, **values: object) -> None:
+    """Say which rows of a table to measure next.
+
+    Rows whose target is empty may be measured; from the others a model learns. Write what you measured into the table
+    or into next.csv, and run the command again: what was told and asked is kept in a folder beside the table, which is
+    never written itself. Settings are kept too, until they are given anew.
+
+    \b
+    explore suggest pool.csv --target yield
+    explore suggest pool.csv                     # again, when cells of the table are filled in
+    explore suggest pool.csv --labels next.csv   # or those of next.csv
+    explore suggest pool.csv --skip 3f2a81c0     # or --release, --retract, --undo, --status
+    """  # noqa: D301
+    options.check_empty(ctx)
+    from explore.cli.suggest import session  # which imports torch
+
+    session.run(values)

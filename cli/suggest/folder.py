@@ -1,0 +1,86 @@
+"""The folder beside a table: POOL.explore with settings, schema and model; its log is the campaign's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from explore import files
+from explore.cli import parameters, saved, trust
+from explore.cli.saved import MODEL, Names, Saved
+from explore.cli.suggest.model import Model
+from explore.cli.suggest.settings import Settings
+from explore.cli.suggest.table import Table
+from explore.errors import Failure, InputError
+
+CONFIG = "config.json"
+FORMAT = 1  # of config.json
+LOOSE = {"data", "batch", "goal", "stop_when", "acquisition", "acquisition_settings"}  # no model depends on them
+
+
+class Kept(NamedTuple):
+    """What config.json says of the last start."""
+
+    settings: Settings
+    rows: int  # of the table
+
+
+def read(folder: Path, trusted: Sequence[str]) -> Kept | None:
+    """Of the last start; None before the first one.
+
+    Raises:
+        InputError: when they are damaged, of another version, or name modules that are not trusted.
+    """
+    trust.check_links(folder)
+    path = folder / CONFIG
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        recorded, rows = dict(found["settings"]), int(found["rows"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}); remove it, and give the settings anew") from error
+    if found.get("format") != FORMAT:
+        raise files.older(path)
+    trust.check(folder, recorded, trusted)
+    return Kept(parameters.read(Settings, recorded, str(path)), rows)
+
+
+def write(folder: Path, now: Kept, old: Kept | None) -> None:
+    """Keep the settings; a model that other settings made is removed.
+
+    Raises:
+        Failure: when they cannot be written.
+    """
+    if now == old:
+        return
+    before = old.settings if old else None
+    alike = {
+        field.name: getattr(before or now.settings, field.name) for field in fields(Settings) if field.name in LOOSE
+    }
+    content = {"format": FORMAT, "settings": parameters.written(now.settings), "rows": now.rows}
+    text = json.dumps(content, indent=2) + "\n"
+    try:
+        if replace(now.settings, **alike) != before:
+            (folder / MODEL).unlink(missing_ok=True)
+        with files.replacing(folder / CONFIG) as draft:
+            draft.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"cannot write {folder / CONFIG}: {error.strerror}") from error
+
+
+def keep(folder: Path, table: Table, settings: Settings, made: Model) -> None:
+    """Keep the fitted model with its schema, for `explore predict`.
+
+    Raises:
+        Failure: when they cannot be written.
+    """
+    called = Names(table.schema.features, settings.target, made.classes)
+    models = {settings.posterior: made.learner.model}
+    try:
+        saved.write(folder, Saved(called, ({},), models, table.schema, made.transform))
+    except OSError as error:
+        raise Failure(f"cannot write {folder / MODEL}: {error.strerror}") from error

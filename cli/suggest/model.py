@@ -1,0 +1,146 @@
+"""The model of the measured rows: a learner whose pool is the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from explore import registry
+from explore.active import ActiveLearner
+from explore.cli import problem
+from explore.cli.suggest.settings import Settings
+from explore.cli.suggest.table import Rows, Table
+from explore.data.base import Dataset
+from explore.data.texts import number
+from explore.errors import Failure, InputError
+from explore.transforms import Transform
+
+FEWEST = 5  # measured rows that a model is fitted to; before, rows are spread over the features
+UPDATES = 5_000  # of a fit, unless --epochs says otherwise
+LEVEL = 0.9  # of the intervals
+
+
+class Prediction(NamedTuple):
+    """Of some rows, [P, O] each; of classes only probabilities, [P, C]."""
+
+    mean: np.ndarray  # in the targets' own units; of transformed targets the median
+    low: np.ndarray
+    high: np.ndarray
+    epistemic: np.ndarray  # deviations in the scale in which the targets are learnt
+    noise: np.ndarray
+
+
+class Model(NamedTuple):
+    """A learner whose pool is the table, and the scale in which it learns."""
+
+    learner: ActiveLearner
+    transform: Transform
+    classes: tuple[str, ...]
+
+
+def enough(rows: Rows, settings: Settings) -> bool:
+    """Whether there is anything that a model could learn."""
+    several = settings.task == "regression" or len({values[0] for values in rows.values}) > 1
+    return len(rows.measured) >= FEWEST and several
+
+
+def classes(rows: Rows) -> tuple[str, ...]:
+    """The classes that were measured: in the order of their numbers, or of their letters."""
+    found = {str(values[0]) for values in rows.values}
+    values = {name: number(name) for name in found}
+    if all(value is not None for value in values.values()):
+        return tuple(sorted(found, key=lambda name: values[name] or 0.0))
+    return tuple(sorted(found))
+
+
+def dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
+    """The measured rows."""
+    names: tuple[str, ...] = ()
+    y = np.array(rows.values if settings.task == "regression" else [], float)
+    if settings.task == "classification":
+        names = classes(rows)
+        y = np.array([names.index(str(values[0])) for values in rows.values], np.int64)
+    x = rows.x[rows.measured]
+    return Dataset(table.path.stem, x, y, table.schema.features, settings.task, names)
+
+
+def build(table: Table, rows: Rows, settings: Settings, device: str) -> Model:
+    """With the measured rows told; fitted when it is first asked."""
+    data = dataset(table, rows, settings)
+    transform = _transform(table, rows, settings, data.y)
+    kind = {0: "gaussian", 2: "bernoulli"}.get(len(data.classes), "categorical")
+    own = dict(settings.posterior_settings)
+    own["epochs"] = settings.epochs or epochs(len(data.x), own)
+    asked = replace(settings, likelihood=kind)
+    posterior = problem.posterior(asked, data, settings.posterior, own, settings.likelihood_settings)
+    problem.check_memory(posterior, 1, settings.samples)
+    rule = registry.acquisition(settings.acquisition, **settings.acquisition_settings)
+    allowed = np.zeros((1, len(rows.x)), bool)
+    allowed[0, [*rows.measured, *rows.pending, *rows.pool]] = True
+    made = ActiveLearner(
+        posterior, rows.x, [rule], allowed=allowed, cost=_cost(rows), seed=settings.seed, samples=settings.samples,
+        standardise="pool", device=device,
+    )  # fmt: skip
+    made.tell(rows.measured, transform.apply(data.y) if settings.task == "regression" else data.y)
+    return Model(made, transform, data.classes)
+
+
+def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> Transform:
+    """The scale in which targets are learnt.
+
+    Raises:
+        InputError: naming the cell of a target that has no logarithm.
+    """
+    if settings.transform == "log" and not (y > 0).all():
+        i, o = np.argwhere(~(y > 0))[0].tolist()
+        row, target = rows.measured[i], settings.target[o]
+        there = row < len(table.cells.lines)
+        where = table.cells.where(row, target) if there else f"{target} of a row that is no longer in {table.path}"
+        raise InputError(f"{where}: {y[i, o]:.12g} has no logarithm; correct it, or leave --transform at none")
+    return Transform.fit(settings.transform, y) if settings.task == "regression" else Transform()
+
+
+def _cost(rows: Rows) -> np.ndarray | None:
+    """Of each row; of those that are not in the table any more it does not matter."""
+    return None if rows.costs is None else np.where(np.isnan(rows.costs), 1.0, rows.costs)
+
+
+def epochs(labels: int, settings: Any) -> int:
+    """Those of the posterior, fewer where that would be too many updates."""
+    steps = max(1, round(labels / settings["batch_size"]))
+    return max(1, min(int(settings["epochs"]), UPDATES // steps))
+
+
+def fit(made: Model) -> Iterable[tuple[int, int]]:
+    """Fit it; yields the epochs that are done, and all of them.
+
+    Raises:
+        Failure: when it did not go well.
+    """
+    for epoch in made.learner.fit():
+        yield epoch.epoch, epoch.epochs
+    if not bool(made.learner.fitted.state.common.alive.all()):
+        raise Failure("the fit failed; take another --posterior, or other settings of it by -p")
+
+
+def predict(made: Model, x: np.ndarray) -> Prediction:
+    """Predictions at some inputs [P, D]."""
+    model, undo = made.learner.model, made.transform.undo
+    if model.posterior.likelihood.discrete:
+        p = _plain(model.probabilities(x))
+        none = np.zeros((len(p), 0))
+        return Prediction(p, none, none, none, none)
+    found = model.predict(x)
+    low, middle, high = map(_plain, model.quantiles(x, ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)).unsqueeze(1).unbind())
+    mean = _plain(found.mean) if made.transform.kind == "none" else undo(middle)
+    return Prediction(mean, undo(low), undo(high), _plain(found.epistemic), _plain(found.noise))
+
+
+def _plain(values: torch.Tensor) -> np.ndarray:
+    """Of the one replica."""
+    array: np.ndarray = values.reshape(-1, *values.shape[-2:])[0].double().cpu().numpy()
+    return array

@@ -1,0 +1,138 @@
+"""What a start says: sentences, a table of the rows that are pending, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as Grid
+
+from explore.campaign import Campaign, Row, folder_of, short
+from explore.cli.suggest import choice
+from explore.cli.suggest.choice import Choice
+from explore.cli.suggest.settings import Settings
+from explore.cli.suggest.table import Table
+from explore.record import plain
+
+MEASURES = {
+    "gain": "best score", "width": "mean width of the intervals", "labels": "rows measured or pending",
+    "budget": "their cost",
+}  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """All that there is to say."""
+
+    table: Table
+    known: Campaign
+    made: Choice | None  # None: nothing was to be chosen
+    settings: Settings
+    out: Path
+    notes: list[str]
+
+
+@contextmanager
+def progress(options: Mapping[str, Any]) -> Iterator[choice.Progress]:
+    """A bar on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    silent = options["quiet"] or options["as_json"] or not console.is_terminal
+    columns = TextColumn("fitting"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, disable=silent, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Say what was noticed, at once: a process that is stopped later has said it."""
+    if not options["quiet"] and not options["as_json"]:
+        for sentence in sentences:
+            click.echo(sentence, err=True)
+
+
+def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
+    """Print it."""
+    made, known = outcome.made, outcome.known
+    if options["as_json"]:
+        click.echo(json.dumps(plain(_summary(outcome, options["dry_run"]))))
+        return
+    rows = _rows(known)
+    if made and rows:
+        new = max(row.pending or 0 for row in rows) if made.suggestions else 0
+        console = Console()
+        console.print(*_titled("To measure next", [r for r in rows if r.pending == new], outcome), sep="\n")
+        if older := [r for r in rows if r.pending != new]:
+            console.print(*_titled("Handed out before, not measured yet", older, outcome), sep="\n")
+    for line in known.status():
+        click.echo(line)
+    if made and made.measures:
+        click.echo("; ".join(f"{MEASURES[name]}: {value:.4g}" for name, value in made.measures.items()))
+    if made and made.stopped:
+        click.echo(made.stopped)
+    if made and rows and not options["dry_run"]:
+        click.echo(f"The rows to measure are in {outcome.out}; fill in {', '.join(outcome.settings.target)} there, and")
+        click.echo(f"  explore suggest {outcome.table.path} --labels {outcome.out}")
+        click.echo(f"or in {outcome.table.path}, and explore suggest {outcome.table.path}.")
+    if options["dry_run"]:
+        click.echo("Nothing was written (--dry-run).")
+
+
+def _rows(known: Campaign) -> list[Row]:
+    """The pending rows, in the order in which they were handed out."""
+    return sorted(known.pending, key=lambda row: (row.pending or 0, row.said.get("rank", 0)))
+
+
+def _titled(title: str, rows: list[Row], outcome: Outcome) -> Iterator[Any]:
+    if not rows:
+        return
+    yield title
+    numbers = list(dict.fromkeys(key for row in rows for key in row.said if key not in ("rank", "score", "reason")))
+    grid = Grid("row", *numbers, outcome.made.score if outcome.made and outcome.made.score else "score", "why")
+    for column in grid.columns[1:-1]:
+        column.justify = "right"
+    for row in rows:
+        cells = [_number(row.said.get(key)) for key in (*numbers, "score")]
+        grid.add_row(_name(row, outcome), *cells, str(row.said.get("reason", "")))
+    yield grid
+
+
+def _name(row: Row, outcome: Outcome) -> str:
+    """How a row is found: by its identifier, or its line and the beginning of its id."""
+    ids = outcome.known.ids
+    if outcome.table.roles.id_column or row.id not in ids:
+        return short(row.id)
+    cells = outcome.table.cells
+    return f"{cells.unit} {cells.lines[ids.index(row.id)]}, {short(row.id)}"
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
+    """As JSON can hold it."""
+    known, made = outcome.known, outcome.made
+    lines = dict(zip(known.ids, outcome.table.cells.lines, strict=True))
+    new = max((row.pending or 0 for row in known.pending), default=0) if made and made.suggestions else None
+    pending = [
+        {"id": row.id, "line": lines.get(row.id), "batch": row.pending, "new": row.pending == new, **row.said}
+        for row in _rows(known)
+    ]
+    return {
+        "rows": [row for row in pending if row["new"]],
+        "pending": [row for row in pending if not row["new"]],
+        "score": made.score if made else None,
+        "measures": dict(made.measures) if made else {},
+        "stopped": made.stopped or None if made else None,
+        "measured": len(known.measured),
+        "pool": len(known.pool),
+        "skipped": [row.id for row in known.skipped],
+        "notes": outcome.notes,
+        "out": None if dry else str(outcome.out),
+        "folder": str(folder_of(outcome.table.path)),
+    }

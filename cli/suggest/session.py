@@ -1,0 +1,113 @@
+"""One start of `explore suggest`: read, keep what was told, choose, keep what was chosen, write next.csv, say it.
+
+What is told is logged before it is used and what is chosen before it is shown, so that a start that is stopped at any
+point can be made again: then the same rows, which are pending, are written once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from explore.campaign import Campaign, folder_of
+from explore.cli import start, trust
+from explore.cli.suggest import choice, folder, report, settings, sheet, table
+from explore.cli.suggest.choice import Choice
+from explore.cli.suggest.settings import Settings
+from explore.cli.suggest.table import Table
+from explore.data.reading import Cells
+
+OPERATIONS = ("skip", "release", "retract", "undo", "status")
+NAMED = ("posterior", "acquisition")  # may be "module:Class", and so trust that module
+
+
+def run(options: Mapping[str, Any]) -> None:
+    """Do what the options ask for."""
+    path = Path(options["table"])
+    beside, out = folder_of(path), Path(options["out"] or path.parent / "next.csv")
+    old = folder.read(beside, [*options["trust"], *trust.modules({name: options[name] for name in NAMED})])
+    now = settings.resolve(options, old.settings if old else None)
+    device, _ = start.compute(options["device"], options["threads"], None)
+    read = table.read(path, now)
+    sheet.check(out, read)
+    kept = folder.Kept(now, len(read.cells.lines))
+    changes, before = (_changes(old, kept), old.settings.target) if old else ([], ())
+    labels = table.pointed(table.opened(Path(options["labels"]), now.decimal)) if options["labels"] else None
+    operates = any(options[name] for name in OPERATIONS)
+    if operates:  # all of it or nothing: what is refused must not be half in the log
+        with Campaign(beside, dry=True) as rehearsal:
+            _tell(rehearsal, read, labels, options)
+            sheet.check_told(out, read, rehearsal, now, before)
+            _operate(rehearsal, options)
+    with Campaign(beside, dry=options["dry_run"]) as known:
+        _tell(known, read, labels, options)
+        notes, told = [*read.notes, *changes, *known.notes], len(known.notes)
+        report.note(notes, options)
+        sheet.check_told(out, read, known, now, before)
+        if not options["dry_run"]:
+            folder.write(beside, kept, old)
+        if operates:
+            _operate(known, options)
+            made = None
+        else:
+            with report.progress(options) as progress:
+                made = _suggest(read, known, now, device, progress)
+        if not options["dry_run"]:
+            if made and made.model:
+                folder.keep(beside, read, now, made.model)
+            sheet.write(out, read, known, now)
+        more = [*known.notes[told:], *(made.notes if made else [])]
+        report.note(more, options)
+        report.say(report.Outcome(read, known, made, now, out, [*notes, *more]), options)
+
+
+def _changes(old: folder.Kept, now: folder.Kept) -> list[str]:
+    """Sentences on what is not as at the last start."""
+    rows = [f"The table has {now.rows} rows; it had {old.rows}."] if now.rows != old.rows else []
+    return [*settings.changes(old.settings, now.settings), *rows]
+
+
+def _tell(known: Campaign, read: Table, labels: Cells | None, options: Mapping[str, Any]) -> None:
+    """What table and labels say, once the last batch is taken back if that is asked for."""
+    if options["undo"]:
+        known.undo()
+    known.read(read.cells, read.roles, labels)
+
+
+def _operate(known: Campaign, options: Mapping[str, Any]) -> None:
+    """Skip, release and retract rows."""
+    if options["retract"]:
+        known.retract(options["retract"])
+    if options["release"]:
+        known.release(None if "all" in options["release"] else options["release"])
+    if options["skip"]:
+        known.skip(options["skip"])
+
+
+def _suggest(read: Table, known: Campaign, now: Settings, device: str, progress: choice.Progress) -> Choice:
+    """Choose, and log what is chosen."""
+    rows = table.rows(read, known)
+    waiting = [] if known.answered else known.pending
+    k = min(now.batch - len(waiting), len(known.pool))
+    notes = [*rows.notes, *_why(now, known, waiting, k)]
+    if k < 1:
+        return Choice([], notes=notes)
+    made = choice.choose(read, rows, now, k, device, progress)
+    chosen = made.suggestions
+    known.suggest([s.row for s in chosen], [s.said for s in chosen])
+    return made._replace(notes=[*notes, *made.notes])
+
+
+def _why(now: Settings, known: Campaign, waiting: Sequence[Any], k: int) -> list[str]:
+    """Why fewer rows are handed out than --batch says."""
+    if not known.pool and not waiting:
+        return ["No row is left that may be handed out."]
+    if waiting and k < 1:
+        return [
+            f"Nothing was measured since rows were handed out last, of which {len(waiting)} are pending; a larger "
+            "--batch gives more."
+        ]
+    if waiting:
+        return [f"{len(waiting)} rows are pending since rows were handed out last, so that {k} are added."]
+    return [f"Only {k} rows are left that may be handed out."] if k < now.batch else []

@@ -1,0 +1,82 @@
+"""When a campaign has done enough: conditions such as gain<0.01, width<2.5, budget<=100 and labels<=60."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from explore.data.texts import number
+from explore.errors import InputError, shown
+
+# What each measures, as sentences call it.
+BELOW = {
+    "gain": "the best candidate's score",
+    "width": "the mean width of the candidates' intervals",
+}
+WITHIN = {
+    "budget": "the cost of all rows that are measured or pending",
+    "labels": "the number of rows that are measured or pending",
+}
+
+
+class Limit(NamedTuple):
+    """A condition that ends a campaign."""
+
+    name: str
+    value: float
+    text: str  # as it was given
+
+
+def parse(text: str, classes: bool = False) -> Limit:
+    """A condition from its text.
+
+    Raises:
+        InputError: when it is none, or says nothing of classes.
+    """
+    match = re.fullmatch(r"\s*(\w+)\s*(<=|<)\s*(\S+)\s*", text)
+    value = number(match[3]) if match else None
+    known = {**dict.fromkeys(BELOW, "<"), **dict.fromkeys(WITHIN, "<=")}
+    if not match or known.get(match[1]) != match[2] or value is None or not (0 < value < math.inf):
+        raise InputError(
+            f"--stop-when is {shown(text)}; it must be gain<X, width<X, budget<=X or labels<=X with a positive number X"
+        )
+    if match[1] == "width" and classes:
+        raise InputError("--stop-when width<X is for numbers; classes have no intervals")
+    return Limit(match[1], value, text.strip())
+
+
+def allowed(limits: Sequence[Limit], spent: Mapping[str, float], costs: Sequence[Mapping[str, float]]) -> int:
+    """How many of the next rows stay within the limits.
+
+    Args:
+        limits: conditions.
+        spent: of "budget" and "labels", so far.
+        costs: of each of the next rows, in their order.
+    """
+    total = dict(spent)
+    for n, cost in enumerate(costs):
+        total = {name: total[name] + cost[name] for name in total}
+        # Sums of decimals, such as ten times 0.1, may be above by their last digit.
+        if any(total[limit.name] > limit.value * (1 + 1e-12) for limit in limits if limit.name in WITHIN):
+            return n
+    return len(costs)
+
+
+def reached(limits: Sequence[Limit], measures: Mapping[str, float]) -> str:
+    """A sentence on the first condition that is fulfilled; "": none is."""
+    for limit in limits:
+        if limit.name in BELOW and limit.name in measures and measures[limit.name] < limit.value:
+            return (
+                f"Enough is known: {BELOW[limit.name]} is {measures[limit.name]:.4g}, which --stop-when {limit.text} "
+                "asks for; no row is handed out."
+            )
+    return ""
+
+
+def exhausted(limits: Sequence[Limit], spent: Mapping[str, float]) -> str:
+    """A sentence where no further row stays within the limits."""
+    said = [f"{WITHIN[limit.name]} is {spent[limit.name]:.12g}" for limit in limits if limit.name in WITHIN]
+    texts = [limit.text for limit in limits if limit.name in WITHIN]
+    return f"The limit is reached: {' and '.join(said)}, and --stop-when {', '.join(texts)} leaves no row to hand out."

@@ -1,0 +1,124 @@
+"""What labels of other points tell of the sampled nets, before anyone knows these labels.
+
+Numbers, f Gaussian over the weights: with S centred samples F of f over sqrt(S - 1), f = F^T z, z ~ N(0, I), has their
+covariance, and labels change the precision of z alone, an [S, S] matrix; what they will be does not matter.
+
+Classes: a label y multiplies what net s weighs by p_s(y), so that what is known hangs on the labels. All sets of labels
+that the points may have are listed, each with its probability, while they are few; then some of them, drawn by
+systematic resampling (Kitagawa 1996), which leaves every average over the sets unbiased.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from explore.acquisitions.base import View
+from explore.rng import Rng
+
+__all__ = ["LabelSets", "alike", "centred", "joint_gain", "precision_given"]
+
+
+def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
+    """Outputs as deviations from their mean over samples, F / sqrt(S - 1): their products add up to the covariance."""
+    return (out - out.mean(1, keepdim=True)) / (out.shape[1] - 1) ** 0.5
+
+
+def precision_given(
+    known: Float[Tensor, "R S S"] | None, f: Float[Tensor, "R S n O"], tau: float | Float[Tensor, "R 1 1"]
+) -> Float[Tensor, "R S S"]:
+    """The precision of z once n points have labels, too.
+
+    Args:
+        known: before that; None: no labels, the identity.
+        f: `centred` outputs of the points.
+        tau: noise precision of their labels.
+    """
+    f = f.flatten(2)
+    before = torch.eye(f.shape[1], dtype=f.dtype, device=f.device) if known is None else known
+    return before + tau * (f @ f.mT)
+
+
+def joint_gain(f: Float[Tensor, "R S b O"], root: Tensor | None, tau: Tensor) -> Float[Tensor, "R b"]:
+    """1/2 log det(I + tau Cov_f) of each point, in nats.
+
+    Args:
+        f: `centred` outputs.
+        root: L^-1 where z has the precision L L^T, [R, S, S]; None: it is N(0, I).
+        tau: noise precision, [R, 1, 1].
+    """
+    if root is not None:
+        f = torch.einsum("rzs,rsbo->rzbo", root, f)
+    covariance = torch.einsum("rsbo,rsbp->rbop", f, f)
+    eye = torch.eye(covariance.shape[-1], dtype=f.dtype, device=f.device)
+    return 0.5 * torch.logdet(eye + tau.unsqueeze(-1) * covariance)
+
+
+class LabelSets(NamedTuple):
+    """Sets of labels that some points may have, and what the nets weigh given each."""
+
+    mass: Float[Tensor, "R M"]  # probability of each set
+    weights: Float[Tensor, "R M S"]  # each adds up to 1
+
+    @staticmethod
+    def none(like: Float[Tensor, "R S ..."]) -> LabelSets:
+        """No point has a label: one set, and all nets weigh the same."""
+        replicas, samples = like.shape[:2]
+        return LabelSets(like.new_ones(replicas, 1), like.new_full((replicas, 1, samples), 1 / samples))
+
+    def given(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
+        """Those of n more points.
+
+        Args:
+            p: class probabilities of the points, by each net.
+            most: how many sets to list; of more, so many are drawn, each as often as it is probable, up to one.
+            rng: for that.
+        """
+        known = self
+        for each in p.unbind(2):
+            known = known._with(each, most, rng)
+        return known
+
+    def _with(self, p: Float[Tensor, "R S C"], most: int, rng: Rng) -> LabelSets:
+        mass = (self.mass.unsqueeze(2) * (self.weights @ p)).flatten(1)  # [R, M * C]
+        replicas, found = mass.shape
+        every = torch.arange(min(found, most), device=mass.device).expand(replicas, -1)
+        if found > most:
+            ends = mass.cumsum(1)
+            at = (rng.uniform(replicas, 1).to(mass) + every) / most * ends[:, -1:]
+            every = torch.searchsorted(ends, at, right=True).clamp_max(found - 1)
+            mass = torch.full_like(at, 1 / most)
+        before, label = every // p.shape[2], every % p.shape[2]
+        samples = p.shape[1]
+        weights = self.weights.gather(1, before.unsqueeze(2).expand(-1, -1, samples))
+        weights = weights * p.mT.gather(1, label.unsqueeze(2).expand(-1, -1, samples))
+        # A set without probability keeps weights of 0 and counts for nothing.
+        return LabelSets(mass, weights / weights.sum(2, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny))
+
+
+def alike(view: View, points: Float[Tensor, "R S p O"], share: float) -> Bool[Tensor, "R C"]:
+    """Candidates that hardly differ from one of the points: a second measurement of that is all they would be.
+
+    Args:
+        view: of the candidates.
+        points: outputs at the points.
+        share: the difference of two points' predictions varies less over the nets than this share of either's variance.
+    """
+    others = [view.likelihood.mean(points[:, :, i : i + 1]) for i in range(points.shape[2])]
+
+    def near(out: Tensor) -> Tensor:
+        each = view.likelihood.mean(out)
+        found = torch.zeros_like(each[:, 0, :, 0], dtype=torch.bool)
+        for other in others:
+            most = torch.maximum(_variance(each), _variance(other))
+            found |= _variance(each - other) < share * most
+        return found
+
+    return view.each(near)
+
+
+def _variance(predictions: Float[Tensor, "R S n M"]) -> Float[Tensor, "R n"]:
+    return predictions.var(1).sum(-1)

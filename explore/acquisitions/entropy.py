@@ -1,0 +1,25 @@
+"""Largest entropy of the predicted class: uncertainty sampling (Shannon 1948; Lewis and Gale 1994).
+
+H[E_q p(y | x, w)] = - sum_c p_c log p_c, p the class probabilities averaged over the weights. It does not ask whether a
+label would settle anything: classes that overlap score as high as weights that disagree, which `information-gain` tells
+apart. Points are scored one by one.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.acquisitions.base import Choice, Needs, View, best
+
+
+def entropies(view: View) -> Float[Tensor, "R C"]:
+    """Of the class of each candidate, in nats."""
+    return torch.special.entr(view.moments().mean).sum(-1)
+
+
+@Needs(targets="classes", alone=True, scores=entropies)
+def entropy(view: View, k: int) -> Choice:
+    """The k points of the largest entropy; scores in nats."""
+    return best(entropies(view), view.mask, k)

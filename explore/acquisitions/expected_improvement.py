@@ -1,0 +1,38 @@
+"""Expected improvement on the best point so far, in batches (Jones et al. 1998; Wilson et al. 2018).
+
+    qEI(x_1..x_k) = E max(0, max_i f(x_i) - best)
+
+with f the output without noise, and best the highest posterior mean at a labelled point, as labels are noisy. Pending
+points count as part of the batch. The first point's score is the closed form of f's mean and variance; the i-th point's
+is what it adds to the expectation, over `draws` of what those before it may be (`explore/acquisitions/optimum.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from explore.acquisitions.base import Choice, Needs, View
+from explore.acquisitions.optimum import highest_mean, in_turn, ramp
+from explore.errors import check_fields
+
+
+@Needs(spread=True, targets="numbers", costs=True, single=True)
+@dataclass(frozen=True)
+class ExpectedImprovement:
+    """The k points that together get farthest beyond the best so far; scores in deviations of the labelled targets."""
+
+    direction: Literal["maximise", "minimise"] = "maximise"  # which targets are good
+    draws: int = 500  # of what pending and chosen points turn out to be
+
+    def __post_init__(self) -> None:
+        check_fields(self, {})
+
+    def __call__(self, view: View, k: int) -> Choice:
+        return in_turn(
+            view, k, self.direction, self.draws,
+            best=highest_mean(view, self.direction),
+            value=lambda mean, shift: mean + shift,
+            score=lambda at, best: ramp(at.mean + at.shift - best, at.deviation),
+            cost=view.cost,
+        )  # fmt: skip

@@ -1,0 +1,54 @@
+"""Another rule's scores with noise, so that a batch is spread: power sampling (Kirsch et al. 2023).
+
+Stochastic Batch Acquisition: A Simple Baseline for Deep Active Learning, Section 3: k points drawn one after another
+without replacement, each with a probability proportional to s^beta, s its score. They are the k largest of
+
+    beta log s + G,   G = -log(-log u),   u uniform                                  (Gumbel top-k; Kool et al. 2019)
+
+and no batch costs more than a single point. beta = 0 is `random`, beta -> inf the k largest scores. Points are scored
+one by one, and near-duplicates are as likely as their scores say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from explore import registry
+from explore.acquisitions.base import Choice, Needs, View, best, needs_of
+from explore.errors import InputError, check_fields
+
+
+@dataclass(frozen=True)
+class Power:
+    """K points drawn with probabilities proportional to a power of another rule's scores, which are its scores too."""
+
+    rule: str = "information-gain"  # whose scores: one that scores single points
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, {"beta": "[0, inf)"})
+        if self._base.scores is None:
+            known = {name: registry.find("acquisitions", name) for name in registry.names("acquisitions")}
+            allowed = [name for name, rule in known.items() if not isinstance(rule, type) and needs_of(rule).scores]
+            raise InputError(
+                f"power draws by scores of single points, and {self.rule} gives none; allowed: {', '.join(allowed)}"
+            )
+
+    @property
+    def _base(self) -> Needs:
+        return needs_of(registry.acquisition(self.rule))
+
+    @property
+    def needs(self) -> Needs:
+        """Those of the other rule, whose scores are of single points here."""
+        return replace(self._base, alone=True, most=None, costs=False, scores=None)
+
+    def __call__(self, view: View, k: int) -> Choice:
+        assert self._base.scores is not None
+        scores = self._base.scores(view)
+        smallest = torch.finfo(scores.dtype).tiny  # what scores 0 comes last, in random order
+        gumbel = -(-view.uniform.clamp_min(smallest).log()).log()
+        drawn = best(self.beta * scores.clamp_min(smallest).log() + gumbel, view.mask, k).indices
+        return Choice(drawn, scores.gather(1, drawn))

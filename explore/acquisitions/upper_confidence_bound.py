@@ -1,0 +1,51 @@
+"""Upper confidence bound, in batches (Auer 2002; Srinivas et al. 2010; the batch's of Wilson et al. 2018, Table 1).
+
+    qUCB(x_1..x_k) = E max_i (mean_i + kappa sqrt(pi / 2) |f(x_i) - mean_i|)
+
+which is mean + kappa * deviation for one point, f being the output without noise; to minimise, -f is maximised. Pending
+points count as part of the batch. The expectation is over `draws` of what the points before a candidate may be
+(`explore/acquisitions/optimum.py`); the scores are the bounds of each point by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import pi
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from explore.acquisitions.base import Choice, Needs, View
+from explore.acquisitions.optimum import SIGNS, Forecast, in_turn, ramp
+from explore.errors import check_fields
+
+
+@Needs(spread=True, targets="numbers", single=True)
+@dataclass(frozen=True)
+class UpperConfidenceBound:
+    """The k points that may get farthest together; scores are the upper (or lower) bound of each, standardised."""
+
+    direction: Literal["maximise", "minimise"] = "maximise"  # which targets are good
+    kappa: float = 2.0  # deviations added to the mean
+    draws: int = 500  # of what pending and chosen points turn out to be
+
+    def __post_init__(self) -> None:
+        check_fields(self, {})
+
+    def __call__(self, view: View, k: int) -> Choice:
+        width = self.kappa * (pi / 2) ** 0.5
+
+        def bound(at: Forecast, best: Tensor) -> Tensor:  # E max(best, mean + width |f - mean|)
+            above = ((best - at.mean) / width).clamp_min(0)
+            excess = ramp(at.shift - above, at.deviation) + ramp(-at.shift - above, at.deviation)
+            return torch.maximum(best, at.mean) + width * excess
+
+        chosen = in_turn(
+            view, k, self.direction, self.draws,
+            best=view.uniform.new_full((len(view.uniform),), -torch.inf),
+            value=lambda mean, shift: mean + width * shift.abs(),
+            score=bound,
+        ).indices  # fmt: skip
+        f = view.outputs(chosen).squeeze(3)
+        return Choice(chosen, f.mean(1) + SIGNS[self.direction] * self.kappa * f.std(1))

@@ -1,0 +1,246 @@
+"""A campaign: a table, the folder beside it, and what was told, asked and answered so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from explore.campaign.answers import Answers
+from explore.campaign.log import Log
+from explore.campaign.memory import TOLD, Memory, Row, Schema
+from explore.campaign.reconcile import SHOWN, Reading, short
+from explore.campaign.sheet import Sheet
+from explore.data.reading import Cells
+from explore.errors import InputError, listed
+
+PACKED = (".gz", ".bz2", ".xz", ".zip", ".tar")
+
+
+def folder_of(table: Path) -> Path:
+    """The folder beside a table: POOL.explore for POOL.csv, POOL.csv.gz and POOL.xlsx."""
+    while table.suffix in PACKED:
+        table = table.with_suffix("")
+    return table.with_suffix(".explore")
+
+
+class Campaign:
+    """What is known of the rows of a table over weeks; closed by `with` or `close`.
+
+    Attributes:
+        memory: what is known of every row.
+        notes: sentences on all that was noticed, in order.
+        ids: of every row of the table that was read.
+        pool: the numbers of its rows, from 0, that may be handed out.
+    """
+
+    def __init__(self, folder: Path, dry: bool = False):
+        """Open the folder, or make it.
+
+        Args:
+            folder: see `folder_of`.
+            dry: what is done is not written, and the folder is neither locked nor made.
+
+        Raises:
+            InputError: when another process is at it, or its log is damaged.
+        """
+        self._log = Log(folder, dry)
+        try:
+            self.memory = Memory(self._log.events)
+        except BaseException:
+            self._log.close()
+            raise
+        self.notes = [self._log.cut] if self._log.cut else []
+        self.ids: tuple[str, ...] = ()
+        self.pool: tuple[int, ...] = ()
+        self._sheet: Sheet | None = None
+        self._names: dict[str, str] = {}
+
+    def read(self, table: Cells, schema: Schema, labels: Cells | None = None) -> None:
+        """Compare what is known with the table, then with a file of labels, and log what they tell.
+
+        Args:
+            table: as it is now, its cells text or what Excel and Parquet have.
+            schema: which of its columns are what.
+            labels: measurements; what they say counts more than what the table says.
+
+        Raises:
+            InputError: when something in them cannot be used; the message names file, line and column, and nothing of
+                them is logged.
+            Failure: when the log cannot be written.
+        """
+        sheet = Sheet(table, schema)
+        reading = Reading(self.memory, sheet)
+        if labels is not None:
+            Answers(labels, reading).tell()
+        self._append(reading.events)
+        self.notes += reading.sentences()
+        self.ids, self._sheet, self._names = tuple(reading.ids), sheet, reading.names
+        self._renew()
+
+    @property
+    def measured(self) -> list[Row]:
+        """The rows of which every target is measured, those that are no longer in the table with them."""
+        return [row for row in self.memory.rows.values() if self.memory.complete(row)]
+
+    @property
+    def partly(self) -> list[Row]:
+        """The rows of which some targets are measured, others not."""
+        return [row for row in self.memory.rows.values() if row.values and not self.memory.complete(row)]
+
+    @property
+    def pending(self) -> list[Row]:
+        """The rows that were handed out and are not answered yet."""
+        return [row for row in self.memory.rows.values() if row.pending is not None]
+
+    @property
+    def answered(self) -> bool:
+        """Whether anything was measured since rows were last handed out."""
+        kinds = [(number, {event["event"] for event in events}) for number, events in self.memory.batches.items()]
+        last = max((number for number, kind in kinds if "suggest" in kind), default=0)
+        return any(number > last and kind & {"label", "correct"} for number, kind in kinds)
+
+    @property
+    def skipped(self) -> list[Row]:
+        """The rows that are never to be handed out."""
+        return [row for row in self.memory.rows.values() if row.skipped]
+
+    def suggest(self, rows: Sequence[int], values: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+        """Hand out rows of the table: they are pending until they are answered or released.
+
+        Args:
+            rows: their numbers, out of `pool`.
+            values: of each what was said of it, which is logged.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            InputError: when one is not in the pool.
+        """
+        if len(set(rows)) < len(rows) or set(rows) - set(self.pool):
+            raise InputError(f"rows {listed(rows)} are not all different ones of the pool")
+        names = [self.ids[i] for i in rows]
+        said = values or [{}] * len(names)
+        self._tell([{"event": "suggest", "id": n, "values": dict(v)} for n, v in zip(names, said, strict=True)])
+        return names
+
+    def skip(self, names: Iterable[str]) -> None:
+        """Never hand out some rows, by their ids; `release` takes it back.
+
+        Raises:
+            InputError: when there is no such row, or it is measured.
+        """
+        ids = self._resolved(names)
+        for name in ids:
+            if (row := self.memory.find(name)) and self.memory.complete(row):
+                raise InputError(f"row {short(name)} is measured and will not be handed out; --retract withdraws that")
+        self._tell([{"event": "skip", "id": name} for name in ids])
+        self.notes.append(f"Never to be handed out: {self._listed(ids)}.")
+
+    def release(self, names: Iterable[str] | None = None) -> None:
+        """Let rows that are pending or skipped be handed out again.
+
+        Args:
+            names: their ids; None: all that are pending.
+
+        Raises:
+            InputError: when one is neither.
+        """
+        ids = [row.id for row in self.pending] if names is None else self._resolved(names)
+        for name in ids:
+            row = self.memory.find(name)
+            if row is None or not (row.skipped or row.pending is not None):
+                raise InputError(f"row {short(name)} is neither pending nor skipped; there is nothing to release")
+        self._tell([{"event": "release", "id": name} for name in ids])
+        self.notes.append(f"May be handed out again: {self._listed(ids)}." if ids else "No row is pending.")
+
+    def retract(self, names: Iterable[str]) -> None:
+        """Withdraw all measurements of some rows; they may be handed out again.
+
+        Raises:
+            InputError: when one was not measured.
+        """
+        ids = self._resolved(names)
+        rows = [self.memory.find(name) for name in ids]
+        for name, row in zip(ids, rows, strict=True):
+            if row is None or not row.values:
+                raise InputError(f"row {short(name)} was not measured; there is nothing to retract")
+        self._tell([{"event": "retract", "id": row.id, "was": dict(row.values)} for row in rows if row is not None])
+        self.notes.append(f"No longer measured: {self._listed(ids)}.")
+
+    def undo(self) -> None:
+        """Take back the last batch of what was told or handed out; what the table looks like stays noticed.
+
+        Raises:
+            InputError: when there is none.
+        """
+        if not self.memory.batches:
+            raise InputError("there is nothing to undo")
+        last = max(self.memory.batches)
+        events = self.memory.batches[last]
+        self._append([{"event": "undo", "values": {"batch": last}}])
+        self.memory = Memory(self._log.events)
+        self._renew()
+        kinds = Counter(event["event"] for event in events)
+        what = listed(f"{kinds[kind]} x {kind}" for kind in TOLD if kinds[kind])
+        self.notes.append(f"Batch {last} of {events[0]['time'][:16].replace('T', ' ')} UTC is taken back: {what}.")
+
+    def status(self) -> list[str]:
+        """Sentences on where the campaign stands."""
+        gone = sum(row.gone for row in self.measured)
+        away = f", {gone} of them no longer in the table" if gone else ""
+        pool = f"; {len(self.pool)} may be handed out" if self._sheet else ""
+        lines = [f"{len(self.measured)} rows are measured{away}{pool}."]
+        batches: dict[int, list[str]] = {}
+        for row in self.pending:
+            batches.setdefault(row.pending or 0, []).append(row.id)
+        for batch, ids in sorted(batches.items()):
+            since = next(event["time"][:10] for event in self._log.events if event["batch"] == batch)
+            lines.append(f"Pending since {since} (batch {batch}): {self._listed(ids)}.")
+        for what, rows in (("Measured in part", self.partly), ("Skipped", self.skipped)):
+            if rows:
+                lines.append(f"{what}: {self._listed([row.id for row in rows])}.")
+        return lines
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        self._log.close()
+
+    def __enter__(self) -> Campaign:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _resolved(self, names: Iterable[str]) -> list[str]:
+        return list(dict.fromkeys(self.memory.resolve(name.strip(), self.ids) for name in names))
+
+    def _listed(self, names: Sequence[str]) -> str:
+        return listed([self._names.get(name) or short(name) for name in names], SHOWN)
+
+    def _tell(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Log events, with the features of rows that nothing was known of."""
+        at = {name: i for i, name in enumerate(self.ids)}
+        more: list[dict[str, Any]] = []
+        for event in events:
+            name = event["id"]
+            if name not in self.memory.rows and self._sheet is not None:
+                more.append({**event, "cells": self._sheet.cells(at[name])})
+                self._names[name] = self._sheet.name(at[name])
+            else:
+                more.append(dict(event))
+        self._append(more)
+        self._renew()
+
+    def _append(self, events: Sequence[Mapping[str, Any]]) -> None:
+        for event in self._log.append(events):
+            self.memory.apply(event)
+
+    def _renew(self) -> None:
+        rows = self.memory.rows
+        self.pool = tuple(i for i, name in enumerate(self.ids) if name not in rows or self._free(rows[name]))
+
+    def _free(self, row: Row) -> bool:
+        return row.pending is None and not row.skipped and not self.memory.complete(row)

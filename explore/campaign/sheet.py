@@ -1,0 +1,88 @@
+"""The table as it is now: which id every row has, and what its cells say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explore.campaign.cells import Value, canonical, canonicals, fingerprints, measured, stripped
+from explore.campaign.memory import FINGERPRINT, Schema
+from explore.data.reading import Cells
+from explore.errors import InputError, listed, shown
+
+
+class Sheet:
+    """A table that was read.
+
+    Attributes:
+        schema: which of its columns are what.
+        columns: the names of all of them.
+        keys: of every row what tells it from others: its identifier, or the fingerprint of its features, which
+            identical rows share.
+        told: of every row the values in its cells of the targets, by target.
+    """
+
+    def __init__(self, table: Cells, schema: Schema):
+        """Read the cells.
+
+        Args:
+            table: its cells may be text, or what Excel and Parquet have instead.
+            schema: the targets, the features, which may be any columns but these, and the column of identifiers.
+
+        Raises:
+            InputError: when a column is missing, an identifier too or there twice, or when a target is no number.
+        """
+        self._table, self.schema, self.columns = table, schema, tuple(table.columns)
+        own = [schema.id_column] if schema.id_column else []
+        for what, names in (("target", schema.targets), ("feature", schema.features), ("column of identifiers", own)):
+            for name in names:
+                if name not in table.columns:
+                    raise InputError(f"{table.path} has no {what} {shown(name)}; its columns: {listed(table.columns)}")
+        if not schema.targets or set(schema.targets) & {*schema.features, *own} or set(own) & set(schema.features):
+            raise InputError("a column is either a target, or a feature, or that of the identifiers")
+        self._columns = {name: canonicals(table.columns[name]) for name in schema.features}
+        self.told = told(table, schema.targets, schema.classes)
+        self.keys = self._identifiers(own[0]) if own else fingerprints(self._columns)
+
+    def cells(self, row: int) -> dict[str, str]:
+        """The features of a row, canonical."""
+        return {name: column[row] for name, column in self._columns.items()}
+
+    def name(self, row: int) -> str:
+        """A row, as messages call it."""
+        line = f"line {self._table.lines[row]}"
+        return f"{shown(self.keys[row])} ({line})" if self.schema.id_column else line
+
+    def _identifiers(self, column: str) -> list[str]:
+        keys = identifiers(self._table.columns[column])
+        lines: dict[str, int] = {}
+        for row, (key, line) in enumerate(zip(keys, self._table.lines, strict=True)):
+            if not key:
+                raise InputError(f"{self._table.where(row, column)}: an empty cell instead of an identifier")
+            if lines.setdefault(key, line) != line:
+                raise InputError(
+                    f"{self._table.path}, lines {lines[key]} and {line}, column {shown(column)}: both rows are called "
+                    f"{shown(key)}; an identifier names one row"
+                )
+        return keys
+
+
+def identifiers(column: Sequence[object]) -> list[str]:
+    """Identifiers: text as it stands, numbers as text has them, and "" where there is none."""
+    return [stripped(cell) if isinstance(cell, str) else canonical(cell) for cell in column]
+
+
+def told(table: Cells, targets: Sequence[str], classes: bool) -> list[dict[str, Value]]:
+    """Of every row the values in its cells of the targets, by target."""
+    found: list[dict[str, Value]] = [{} for _ in table.lines]
+    for target in targets:
+        for row, cell in enumerate(table.columns[target]):
+            if cell == "":  # of most rows of a pool
+                continue
+            if (value := measured(cell, table.where(row, target), classes)) is not None:
+                found[row][target] = value
+    return found
+
+
+def key(name: str, schema: Schema) -> str:
+    """What identical rows share, of an id."""
+    return name if schema.id_column else name[:FINGERPRINT]

@@ -1,0 +1,191 @@
+"""A schema: what the columns of a table become, which applies to new data in the same way, and is JSON.
+
+A number stays as it is, a truth value is 0 or 1, a date counts days, and a category has one feature for each of its
+levels. An empty cell counts as the column's median (as its most frequent truth value), and if the table had empty ones
+when its schema was made, another feature says where. scikit-learn's transformers do it, each made anew of the settings
+of `explore.data.kinds` whenever a schema is applied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from explore.data import texts
+from explore.data.kinds import (
+    CYCLES,
+    KINDS,
+    MISSING,
+    OTHER,
+    Category,
+    Column,
+    Date,
+    LeftOut,
+    Quantity,
+    level,
+)
+from explore.data.reading import Cells
+from explore.errors import InputError, check_fields, listed, shown
+
+__all__ = ["Matrix", "Schema"]
+
+
+class Matrix(NamedTuple):
+    """Rows as features."""
+
+    x: np.ndarray  # float64 [N, D], all finite
+    features: tuple[str, ...]  # D names
+    notes: tuple[str, ...]  # sentences on what was imputed or not known
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in its order."""
+
+    columns: tuple[Column, ...]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """D names."""
+        return tuple(feature for column in self.columns for feature in column.features)
+
+    def apply(self, cells: Cells) -> Matrix:
+        """The features of the rows of any table that has the columns, wherever they stand in it.
+
+        Raises:
+            InputError: naming a column that the table lacks, or a cell that is not of its column's kind.
+        """
+        x, notes = np.empty((len(cells.lines), len(self.features))), []
+        start = 0
+        for column in self._used(cells):
+            block, said = _category(column, cells) if isinstance(column, Category) else _quantity(column, cells)
+            x[:, start : start + block.shape[1]] = block
+            start += block.shape[1]
+            notes += said
+        return Matrix(x, self.features, tuple(notes))
+
+    def keys(self, cells: Cells) -> tuple[str, ...]:
+        """A hash of each row's cells by their values: 1.0 is 1, and it does not matter where the columns stand.
+
+        Raises:
+            InputError: see `apply`.
+        """
+        used = sorted(self._used(cells), key=lambda column: column.name)
+        parts: list[list[str]] = [[json.dumps([column.name for column in used])] * len(cells.lines)]
+        for column in used:
+            own = cells.columns[column.name]
+            if isinstance(column, Category):
+                names = {cell: "" if texts.absent(cell, True) else level(cell, cells.decimal) for cell in set(own)}
+                names = {cell: json.dumps(name) for cell, name in names.items()}
+                parts.append([names[cell] for cell in own])
+            else:
+                parts.append([repr(value) for value in (column.values(cells) + 0.0).tolist()])  # -0 is 0
+        return tuple(hashlib.sha256(",".join(row).encode()).hexdigest() for row in zip(*parts, strict=True))
+
+    def _used(self, cells: Cells) -> list[Quantity | Category]:
+        """The columns that have features, all of which the table must have."""
+        used: list[Quantity | Category] = [column for column in self.columns if not isinstance(column, LeftOut)]
+        if lacking := [column.name for column in used if column.name not in cells.columns]:
+            raise InputError(f"{cells.path} has no column {shown(lacking[0])}; its columns: {listed(cells.columns)}")
+        return used
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` takes, of values that JSON has."""
+        return {"columns": [{"kind": column.kind} | asdict(column) for column in self.columns]}
+
+    @staticmethod
+    def from_json(value: Any) -> Schema:
+        """The schema that was written.
+
+        Raises:
+            InputError: when the value is none.
+        """
+        try:
+            return Schema(tuple(_column(dict(entry)) for entry in value["columns"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{shown(value)} is no schema of a table ({error}); make it anew from the table") from None
+
+
+def _column(entry: dict[str, Any]) -> Column:
+    make: Any = KINDS[entry.pop("kind")]
+    made: Column = make(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+    check_fields(made, {"fill": "(-inf, inf)", "origin": "(-inf, inf)"})
+    return made
+
+
+def _quantity(column: Quantity, cells: Cells) -> tuple[np.ndarray, list[str]]:
+    """[N, columns] features of numbers, and what is to be said of them."""
+    from sklearn.impute import MissingIndicator, SimpleImputer  # takes a second
+
+    values = column.values(cells)[:, None]
+    imputer = SimpleImputer(strategy="constant", fill_value=column.fill, keep_empty_features=True)
+    parts = [imputer.fit_transform(values)]
+    if isinstance(column, Date):
+        for cycle in column.cycles:
+            angle = (parts[0] + column.origin) * (2 * np.pi / CYCLES[cycle])
+            parts += [np.sin(angle), np.cos(angle)]
+    if column.gaps:
+        parts.append(MissingIndicator(features="all").fit_transform(values).astype(float))
+    counted = f"{column.fill:.6g}{' days' if isinstance(column, Date) else ''}"
+    own = cells.columns[column.name]
+    empty = {own[row] for row in np.flatnonzero(np.isnan(values)).tolist()}
+    return np.hstack(parts), _empty(column, cells, empty, counted)
+
+
+def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
+    """[N, groups] features of a category, and what is to be said of its cells."""
+    from sklearn.preprocessing import OneHotEncoder
+
+    own, groups = cells.columns[column.name], column.groups
+    known = {*column.levels, *column.rare}
+    names, new, empty = {}, [], set()
+    for cell in dict.fromkeys(own):
+        if texts.absent(cell, among_words=True):
+            empty.add(cell)
+            names[cell] = MISSING if column.gaps else OTHER
+            continue
+        name = level(cell, cells.decimal)
+        names[cell] = name if name in column.levels else OTHER
+        if name not in known:
+            new.append(cell)
+    encoder = OneHotEncoder(categories=[groups], handle_unknown="ignore", sparse_output=False)
+    encoder.fit(np.array(groups, object)[:, None])
+    places = {cell: place for place, cell in enumerate(names)}
+    each = encoder.transform(np.array(list(names.values()), object)[:, None])
+    x = each[[places[cell] for cell in own]]
+    counted = MISSING if column.gaps else OTHER if column.rare else "none of the known categories"
+    return x, [*_empty(column, cells, empty, counted), *_unseen(column, cells, new)]
+
+
+def _empty(column: Quantity | Category, cells: Cells, empty: set[str], counted: str) -> list[str]:
+    """A sentence on the cells without a value, which are among these."""
+    if not empty:
+        return []
+    count = sum(cell in empty for cell in cells.columns[column.name])
+    written = sorted(empty - {""})
+    spelled = f" (or {listed(map(shown, written))})" if written else ""
+    late = "" if column.gaps else "; none was when the table was first read"
+    return [f"Column {shown(column.name)}: {_cells(count)} empty{spelled}, counted as {counted}{late}."]
+
+
+def _unseen(column: Category, cells: Cells, new: Sequence[str]) -> list[str]:
+    """A sentence on categories that were not known."""
+    if not new:
+        return []
+    own, those = list(cells.columns[column.name]), set(new)
+    where = f"{cells.unit} {cells.lines[own.index(new[0])]}"
+    count = sum(cell in those for cell in own)
+    counted = OTHER if column.rare else "none of the known categories"
+    return [
+        f"Column {shown(column.name)}: {_cells(count)} of no category that was there when the table was first read, "
+        f"such as {shown(new[0])} in {where}, counted as {counted}."
+    ]
+
+
+def _cells(count: int) -> str:
+    return "1 cell is" if count == 1 else f"{count} cells are"

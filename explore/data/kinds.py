@@ -1,0 +1,174 @@
+"""The kinds of columns: the features each becomes, and what its cells count."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from explore.data import texts
+from explore.data.reading import Cells
+from explore.errors import InputError, listed, shown
+
+__all__ = [
+    "CYCLES",
+    "KINDS",
+    "MISSING",
+    "OTHER",
+    "Category",
+    "Column",
+    "Date",
+    "Flag",
+    "LeftOut",
+    "Number",
+    "Quantity",
+    "level",
+]
+
+OTHER, MISSING = "(other)", "(missing)"
+CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}  # days
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A column without features."""
+
+    name: str
+    why: str
+    kind: ClassVar[str] = "left out"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return ()
+
+
+class Quantity(ABC):
+    """A column whose cells are numbers, or count as such."""
+
+    name: str
+    fill: float  # for empty cells
+    gaps: bool  # whether a feature says which are empty
+
+    def values(self, cells: Cells) -> np.ndarray:
+        """[N], NaN for empty cells.
+
+        Raises:
+            InputError: for a cell that is none of the kind.
+        """
+        column = cells.columns[self.name]
+        values, odd = self._read(column, cells.decimal)
+        if len(odd):
+            row = int(odd[0])
+            raise InputError(f"{cells.where(row, self.name)}: {self._objection(column[row], cells.decimal)}")
+        return values
+
+    @abstractmethod
+    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        """The values [N], and the rows whose cells have none."""
+
+    def _objection(self, cell: str, decimal: str) -> str:
+        return texts.objection(cell, decimal)
+
+    def _indicator(self) -> tuple[str, ...]:
+        return (f"{self.name} = {MISSING}",) if self.gaps else ()
+
+
+@dataclass(frozen=True)
+class Number(Quantity):
+    """A column of numbers."""
+
+    name: str
+    fill: float
+    gaps: bool
+    kind: ClassVar[str] = "number"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return (self.name, *self._indicator())
+
+    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        return texts.numbers(column, decimal)
+
+
+@dataclass(frozen=True)
+class Flag(Quantity):
+    """A column of two words, of which the second one counts 1."""
+
+    name: str
+    words: tuple[str, ...]
+    fill: float
+    gaps: bool
+    kind: ClassVar[str] = "truth value"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return (f"{self.name} = {self.words[1]}", *self._indicator())
+
+    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        return texts.flags(column, self.words)
+
+    def _objection(self, cell: str, decimal: str) -> str:
+        return f"{shown(cell)} is neither of {listed(self.words)}"
+
+
+@dataclass(frozen=True)
+class Date(Quantity):
+    """A column of dates, in days since the earliest when the schema was made, and parts of a cycle if asked for."""
+
+    name: str
+    form: str
+    origin: float  # in days since 1970
+    cycles: tuple[str, ...]  # of CYCLES
+    fill: float
+    gaps: bool
+    kind: ClassVar[str] = "date"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        start = np.datetime64(int(self.origin), "D")
+        waves = [f"{self.name} ({part} of the {cycle})" for cycle in self.cycles for part in ("sine", "cosine")]
+        return (f"{self.name} (days since {start})", *waves, *self._indicator())
+
+    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        days, odd = texts.dates(column, self.form)
+        if len(odd) and self.form != texts.ISO:  # a spreadsheet may have saved them so since
+            days, again = texts.dates(column, texts.ISO)
+            odd = odd if len(again) else again
+        return days - self.origin, odd
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of words, or of numbers that are names."""
+
+    name: str
+    levels: tuple[str, ...]  # each has a feature
+    rare: tuple[str, ...]  # they share one, with all levels that are not known
+    gaps: bool
+    kind: ClassVar[str] = "category"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return tuple(f"{self.name} = {level}" for level in self.groups)
+
+    @property
+    def groups(self) -> list[str]:
+        """The levels and what else has a feature."""
+        return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
+
+
+Column = LeftOut | Number | Flag | Date | Category
+KINDS: dict[str, type[Column]] = {column.kind: column for column in (LeftOut, Number, Flag, Date, Category)}
+
+
+def level(cell: str, decimal: str = ".") -> str:
+    """The name of a category: a number is known by its value, as a spreadsheet may write 7 as 7.0."""
+    value = texts.number(cell, decimal)
+    if value is None or not np.isfinite(value):
+        return cell
+    if cell.lstrip("+-").isdecimal() and len(cell) < 100:  # exactly, however large
+        return str(int(cell))
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)

@@ -1,0 +1,167 @@
+"""The cells of a table as text, and from which lines they come."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from explore.data import packed
+from explore.errors import InputError, listed, shown
+
+__all__ = ["Cells", "assembled", "content_of", "named", "parsed"]
+
+AS_CSV = f"save the table as CSV in UTF-8, plain or packed ({listed(packed.PACKED[:5])})"
+SEPARATORS = ",;\t|"  # the first wins where several would do
+CHUNK = 1000  # rows that exist as lists at one time; more keep Python's garbage collector busy
+
+
+class Cells(NamedTuple):
+    """The cells of a table as text without blanks around it, without the rows that are blank."""
+
+    path: Path
+    columns: Mapping[str, Sequence[str]]  # by name; "" where a line is too short
+    lines: tuple[int, ...]  # where each row begins in the file, whose first line is 1
+    decimal: str = "."  # the mark in its numbers
+    notes: tuple[str, ...] = ()  # sentences on how it was read
+    unit: str = "line"  # what `lines` counts
+
+    def where(self, row: int, column: str) -> str:
+        """A cell, as messages call it."""
+        return f"{self.path}, {self.unit} {self.lines[row]}, column {shown(column)}"
+
+
+def content_of(path: Path) -> bytes:
+    """What a file holds, unpacked.
+
+    Raises:
+        FileNotFoundError: when there is no such file.
+        InputError: when it cannot be unpacked.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    return packed.read(path)
+
+
+def parsed(path: Path, content: bytes, strict: bool) -> Cells:
+    """The cells of a text with a name for each column in its first line.
+
+    Args:
+        path: for messages.
+        content: the text, in UTF-8.
+        strict: False: also in Windows-1252, with any of `SEPARATORS`, and columns without a name.
+
+    Raises:
+        InputError: for anything else.
+    """
+    text, note = _text(path, content, strict)
+    notes = [note] if note else []
+    mark = "," if strict else _separator(text)
+    if mark != ",":
+        notes.append(f"The columns of {path} are separated by {mark!r}.")
+    rows = _rows(path, text, mark)
+    _, names = next(rows)
+    if len(names) == 1 and (marks := [mark for mark in SEPARATORS if mark in names[0]]):
+        raise InputError(f"the columns of {path} are separated by {marks[0]!r}; save it with commas between them")
+    cells = assembled(path, names, rows, strict)
+    return cells._replace(notes=(*notes, *cells.notes))
+
+
+def named(path: Path, names: Iterable[str], strict: bool) -> tuple[list[str], tuple[str, ...]]:
+    """The names of columns, with their places for those that have none, which a sentence then says.
+
+    Raises:
+        InputError: for names that are missing (if `strict`), or not distinct.
+    """
+    stripped = [name.strip() for name in names]
+    if not any(stripped):
+        raise InputError(f"the first line of {path} is blank; it must name the columns")
+    unnamed = [i for i, name in enumerate(stripped) if not name]
+    if unnamed and strict:
+        raise InputError(f"column {unnamed[0] + 1} of {path} has no name; name it in the first line")
+    for i in unnamed:
+        stripped[i] = f"column {i + 1}"
+    if twice := [name for name, count in Counter(stripped).items() if count > 1]:
+        raise InputError(f"{path} has several columns named {listed(twice)}; give each its own name")
+    said = f"{path} has columns without a name, which are called {listed([stripped[i] for i in unnamed], 5)}."
+    return stripped, (said,) if unnamed else ()
+
+
+def assembled(path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], strict: bool) -> Cells:
+    """The columns of rows that come with their lines.
+
+    Raises:
+        InputError: for names that will not do, rows that are too long, or no row.
+    """
+    header, notes = named(path, names, strict)
+    columns: list[list[str]] = [[] for _ in header]
+    lines: list[int] = []
+    while chunk := list(islice(rows, CHUNK)):
+        kept = [(line, cells) for line, cells in chunk if any(map(str.strip, cells))]
+        for line, cells in kept:
+            if len(cells) > len(header):
+                raise InputError(
+                    f"{path}, line {line}: {len(cells)} cells, but the first line names {len(header)} columns"
+                )
+            cells += [""] * (len(header) - len(cells))
+        for column, added in zip(columns, zip(*(cells for _, cells in kept), strict=True), strict=False):
+            column += map(str.strip, added)
+        lines += [line for line, _ in kept]
+    if not lines:
+        raise InputError(f"{path} has no line of data after its first line, which names the columns")
+    return Cells(path, dict(zip(header, columns, strict=True)), tuple(lines), notes=notes)
+
+
+def _text(path: Path, content: bytes, strict: bool) -> tuple[str, str]:
+    """The text, and a sentence where it is not in UTF-8."""
+    note = ""
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{path} is encoded in UTF-16, not in UTF-8; {AS_CSV}")
+    if b"\0" in content:
+        line = content.count(b"\n", 0, content.index(b"\0")) + 1
+        raise InputError(f"{path}, line {line}, has a NUL byte, which no text has; {AS_CSV}")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        wrong = InputError(f"{path}, line {line}, is not encoded in UTF-8; {AS_CSV}")
+        if strict:
+            raise wrong from None
+        try:
+            text = content.decode("cp1252")  # Latin-1 as Windows writes it
+        except UnicodeDecodeError:
+            raise wrong from None
+        example = shown(text[max(0, error.start - 20) : error.start + 20])
+        note = f"{path} is not encoded in UTF-8 and was read as Latin-1 (Windows-1252); line {line} says {example}."
+    if not text.strip():
+        raise InputError(f"{path} is empty; its first line must name the columns")
+    return text, note
+
+
+def _rows(path: Path, text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
+    """Every row with the line where it begins: a quoted cell may go over several."""
+    reader, line = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True), 1
+    try:
+        for cells in reader:
+            yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        what = "a quote is not closed" if str(error) == "unexpected end of data" else str(error)
+        raise InputError(f"{path} is not a comma-separated text file: line {line}: {what}") from None
+
+
+def _separator(text: str) -> str:
+    """The mark that gives the first rows most columns, of the marks that give all of them equally many if any does."""
+
+    def widths(mark: str) -> tuple[bool, int]:
+        rows = []
+        try:
+            reader = csv.reader(io.StringIO(text[: 2**24], newline=""), delimiter=mark, strict=True)
+            rows = [len(row) for row in islice(reader, 50) if any(map(str.strip, row))]
+        except csv.Error:
+            return False, 0
+        return len(set(rows)) == 1 and rows[0] > 1, rows[0]
+
+    return max(SEPARATORS, key=widths)

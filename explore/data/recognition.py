@@ -1,0 +1,193 @@
+"""Which kind each column of a table is of, from its cells alone; what cannot be told for certain is refused."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from explore.data import texts
+from explore.data.columns import Schema
+from explore.data.kinds import CYCLES, MISSING, OTHER, Category, Column, Date, Flag, LeftOut, Number, level
+from explore.data.reading import Cells
+from explore.errors import InputError, listed, one_of, shown
+
+__all__ = ["infer"]
+
+RARE = 0.01  # of the rows: a category with fewer, or with one row, is pooled with other such
+MOST_LEVELS = 30  # of one column; those with fewest rows are pooled
+WORDS = 5  # so many make a text free
+# Columns of whole numbers with these names are no features: all different, or counting up by one.
+_NAMES = re.compile(r"(.*[\W_])?(id|uuid)|index|idx|__index_level_\d+__|unnamed: \d+|column 1", re.IGNORECASE)
+_COUNTS = re.compile(r"(row|sample|run|experiment|trial|entry)?[\W_]*(nr|no|num|number|#)?\.?", re.IGNORECASE)
+CONSTANT = "is the same in every row, so that nothing is learnt from it"
+
+
+def infer(
+    cells: Cells, names: Sequence[str], categorical: Collection[str] = (), cycles: Sequence[str] = ()
+) -> tuple[Schema, tuple[str, ...]]:
+    """A schema of some columns of a table, and sentences on what was decided.
+
+    Args:
+        cells: the table.
+        names: of the columns.
+        categorical: columns whose numbers or dates are names; they are never left out.
+        cycles: of `kinds.CYCLES`: dates get sine and cosine of their part of the "year", "week" or "day" too.
+
+    Raises:
+        InputError: naming a cell that cannot be told for certain (a number with a unit or marks between its digits,
+            a date that may be two, a text among numbers), or when no feature is left.
+    """
+    if wrong := [cycle for cycle in cycles if cycle not in CYCLES]:
+        raise one_of("cycle", str(wrong[0]), CYCLES)
+    columns: list[Column] = []
+    notes: list[str] = []
+    for name in names:
+        column, said = _words(name, cells, True) if name in categorical else _recognised(name, cells, tuple(cycles))
+        columns.append(column)
+        notes += [f"Column {shown(name)} {what}." for what in said]
+    schema = Schema(tuple(columns))
+    if not schema.features:
+        raise InputError(f"{cells.path} has no column left to learn from: {' '.join(notes)}")
+    if twice := [name for name, count in Counter(schema.features).items() if count > 1]:
+        raise InputError(f"{cells.path} would have several features {shown(twice[0])}; rename a column")
+    return schema, tuple(notes)
+
+
+def _recognised(name: str, cells: Cells, cycles: tuple[str, ...]) -> tuple[Column, list[str]]:
+    own = cells.columns[name]
+    values, odd = texts.numbers(own, cells.decimal)
+    if np.isnan(values).all() and not len(odd):
+        return LeftOut(name, "empty"), ["is empty and left out"]
+    if not len(odd):
+        return _number(name, values)
+    counts = Counter(own)
+    present = [cell for cell in counts if not texts.absent(cell)]
+    words = {cell.casefold() for cell in present}
+    if pair := next((pair for pair in texts.PAIRS if words <= set(pair)), None):
+        flags, _ = texts.flags(own, pair)
+        column = Flag(name, pair, _filling(flags, "most_frequent"), bool(np.isnan(flags).any()))
+        return column, _constant(flags)
+    if forms := texts.date_formats(present):
+        return _date(name, cells, forms, cycles)
+    resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
+    if 2 * resembling >= sum(counts[cell] for cell in present):
+        _refuse(name, cells, odd)
+    return _words(name, cells, False)
+
+
+def _number(name: str, values: np.ndarray) -> tuple[Column, list[str]]:
+    if len(values) > 1 and np.array_equal(values, np.round(values)):
+        distinct = np.unique(values)
+        counts_up = len(distinct) == len(values) and distinct[-1] - distinct[0] == len(values) - 1
+        named = _NAMES.fullmatch(name) or name.endswith(("ID", "Id"))
+        if (named and len(distinct) == len(values)) or (counts_up and _COUNTS.fullmatch(name)):
+            return LeftOut(name, "identifier"), [
+                "numbers the rows and is left out; rename it if it is to be learnt from"
+            ]
+    return Number(name, _filling(values, "median"), bool(np.isnan(values).any())), _constant(values)
+
+
+def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...]) -> tuple[Column, list[str]]:
+    own, form = cells.columns[name], forms[0]
+    days, _ = texts.dates(own, form)
+    if len(forms) > 1:
+        differs = days != texts.dates(own, forms[1])[0]
+        row = int(np.argmax(differs & ~np.isnan(days) if differs[~np.isnan(days)].any() else ~np.isnan(days)))
+        raise InputError(
+            f"{cells.where(row, name)}: {shown(own[row])} may begin with the day or with the month; write dates as "
+            f"2024-03-31, {texts.OTHERWISE}"
+        )
+    origin = float(np.floor(np.nanmin(days)))
+    column = Date(name, form, origin, cycles, _filling(days - origin, "median"), bool(np.isnan(days).any()))
+    said = _constant(days)
+    if form != texts.ISO:
+        row = int(np.nanargmax(days))
+        said.append(f"has dates: {shown(own[row])} is read as {np.datetime64(int(days[row]), 'D')}")
+    return column, said
+
+
+def _refuse(name: str, cells: Cells, odd: np.ndarray) -> None:
+    """Name the first cell that does not fit the others, which look like numbers or dates."""
+    own = cells.columns[name]
+    _, no_date = texts.dates(own, texts.ISO)
+    fewest = min(odd, no_date, key=len)
+    rows = fewest.tolist()
+    if not rows:
+        where = f"column {shown(name)} of {cells.path}"
+        raise InputError(f"{where}: some times have a zone and others have none; give all of them one, or none")
+    row = next((row for row in rows if texts.resembles_a_number(own[row])), rows[0])
+    raise InputError(f"{cells.where(row, name)}: {texts.objection(own[row], cells.decimal)}")
+
+
+def _words(name: str, cells: Cells, asked: bool) -> tuple[Column, list[str]]:
+    """A category, or a column left out unless it was asked for: free text, identifiers, hardly any text twice."""
+    cell_counts = Counter(cells.columns[name])
+    levels = {cell: level(cell, cells.decimal) for cell in cell_counts if not texts.absent(cell, among_words=True)}
+    if not levels:
+        return LeftOut(name, "empty"), ["is empty and left out"]
+    if {OTHER, MISSING} & set(levels.values()):
+        raise InputError(
+            f"column {shown(name)} of {cells.path} has a cell {OTHER} or {MISSING}; write it in another way"
+        )
+    counts: Counter[str] = Counter()
+    for cell, called in levels.items():
+        counts[called] += cell_counts[cell]
+    rows = counts.total()
+    common, rare = _pooled(counts)
+    column = Category(name, common, rare, rows < len(cells.lines))
+    if not asked:
+        wordy = 2 * sum(len(text.split()) >= WORDS for text in counts) > len(counts)
+        if wordy and 2 * len(counts) > rows:
+            return LeftOut(name, "free text"), ["is free text and left out"]
+        if len(counts) == rows > 1:
+            return LeftOut(name, "identifier"), ["has another text in every row and is left out"]
+        if not common:
+            return LeftOut(name, "too many categories"), ["has another text in nearly every row and is left out"]
+    elif not common:
+        raise InputError(f"column {shown(name)} of {cells.path} has no category of two rows; leave it out")
+    return column, _remarks(column, levels)
+
+
+def _pooled(counts: Counter[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The levels that are common and those that are rare."""
+    rows = counts.total()
+    least = min(rows, max(2, math.ceil(RARE * rows)))
+    common = sorted((name for name in counts if counts[name] >= least), key=lambda name: (-counts[name], name))
+    if len(common) < len(counts) or len(common) > MOST_LEVELS:
+        common = common[: MOST_LEVELS - 1]
+    return tuple(sorted(common)), tuple(sorted(counts.keys() - set(common)))
+
+
+def _remarks(column: Category, levels: dict[str, str]) -> list[str]:
+    """What is to be said of a category whose cells have these levels."""
+    said = [CONSTANT] if len(column.groups) == 1 else []
+    if column.rare:
+        rare = listed(map(repr, column.rare), 5)
+        said.append(f"has {len(column.rare)} rare categories, which count as one: {rare}")
+    first: dict[str, str] = {}
+    folded: dict[str, str] = {}
+    for cell, name in levels.items():
+        if (other := first.setdefault(name, cell)) != cell:
+            said.append(f"has {shown(other)} and {shown(cell)}, which are one category")
+            break
+    for name in first:
+        if (other := folded.setdefault(name.casefold(), name)) != name:
+            said.append(f"has {shown(other)} and {shown(name)}, which are two categories")
+            break
+    return said
+
+
+def _constant(values: np.ndarray) -> list[str]:
+    same = np.nanmin(values) == np.nanmax(values) and not np.isnan(values).any()
+    return [CONSTANT] if same else []
+
+
+def _filling(values: np.ndarray, strategy: str) -> float:
+    """What counts for an empty cell."""
+    from sklearn.impute import SimpleImputer  # takes a second
+
+    with np.errstate(over="ignore"):  # the median of two may be their mean
+        found = float(SimpleImputer(strategy=strategy).fit(values[:, None]).statistics_[0])
+    return found if np.isfinite(found) else float(np.sort(values[~np.isnan(values)])[0])

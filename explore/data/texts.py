@@ -1,0 +1,177 @@
+"""What the text of a cell says: a number, a date, a truth value, nothing, or something that is none of these."""
+
+import math
+import re
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pandas as pd
+
+from explore.errors import shown
+
+__all__ = [
+    "ISO",
+    "PAIRS",
+    "absent",
+    "date_formats",
+    "dates",
+    "flags",
+    "numbers",
+    "number",
+    "objection",
+    "resembles_a_number",
+]
+
+# How tables say that there is nothing, in any case, among numbers, dates and truth values. Among words only those count
+# that no scientist names a category: "Na" is sodium, "none" a treatment.
+_NOTHING = frozenset("|na|n/a|#n/a|#na|<na>|nan|nat|null|none|nil|missing|-|--|?|.".split("|"))
+_NO_WORD = frozenset("|NA|N/A|n/a|#N/A|#NA|<NA>|nan|NaN|NaT|null|NULL".split("|"))
+PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))  # in any case; what counts 0 and 1
+
+ISO = "ISO8601"
+_ISO = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?\s?(?P<zone>Z|[+-]\d\d:?\d\d)?)?)?", re.ASCII)
+_DAYS = (
+    *("%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y"),
+    *("%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%b %d %Y"),
+)
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+
+_PLAIN = r"[+\-\u2212]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?"
+_GROUPED = r"[+\-\u2212]?\d{1,3}(?P<mark>[.,'\u2019_\s])\d{3}((?P=mark)\d{3})*([.,]\d+)?"
+_UNIT = r"\s?([^\W\d_]|[%\u2030\u00b0$\u20ac\u00a3\u00a5])[^\s\d]{0,11}([-+^]{0,2}\d)?(\s[^\s\d]{1,12}){0,2}"
+_NUMBER = re.compile(
+    rf"(([<>\u2264\u2265~\u2248\u00b1$\u20ac\u00a3\u00a5]=?|ca\.?)\s?)?({_GROUPED}|{_PLAIN})"
+    rf"({_UNIT}|\(\d+\)|\s?(\u00b1|\+/-)\s?{_PLAIN}({_UNIT})?|/\d+)?|\({_PLAIN}\)"
+)
+_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
+_DATE = re.compile(r"((1[5-9]|2[01])\d\d([-/.])\d{1,2}\3\d{1,2}|\d{1,2}([-/.])\d{1,2}\4(\d{4}|\d\d))(\D.*)?", re.DOTALL)
+_TIME = re.compile(r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?", re.IGNORECASE)
+OTHERWISE = "or call the column categorical"
+
+
+def absent(cell: str, among_words: bool = False) -> bool:
+    """Whether a cell says that there is no value."""
+    return cell in _NO_WORD if among_words else cell.casefold() in _NOTHING
+
+
+def number(cell: str, decimal: str = ".") -> float | None:
+    """The value of a number as CSV files have it, which may be infinite or NaN; None: the cell is no number."""
+    if "_" in cell or not cell.isascii():  # Python would take 1_000 and digits of other scripts
+        return None
+    if decimal != ".":
+        if "." in cell:  # of thousands
+            return None
+        cell = cell.replace(decimal, ".")
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.ndarray]:
+    """Values, [N], NaN where there is none, and the rows whose cells are neither a finite number nor absent."""
+    plain = "\n".join(cells) if decimal == "." else "_"
+    if plain.isascii() and "_" not in plain:
+        try:
+            empty = cells.count("")
+            found = (float(cell) if cell else math.nan for cell in cells) if empty else map(float, cells)
+            values = np.fromiter(found, float, len(cells))
+            if np.isfinite(values).sum() == len(cells) - empty:
+                return values, np.empty(0, np.int64)
+        except ValueError:
+            pass
+    known = {cell: _finite(cell, decimal) for cell in set(cells)}
+    odd = {cell for cell, value in known.items() if value is None}
+    return np.array([known[cell] for cell in cells], float), _rows(cells, odd)
+
+
+def _finite(cell: str, decimal: str) -> float | None:
+    """The value of a cell, NaN if it is absent; None: it is no finite number."""
+    if absent(cell):
+        return math.nan
+    value = number(cell, decimal)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _rows(cells: Sequence[str], chosen: Collection[str]) -> np.ndarray:
+    return np.array([row for row, cell in enumerate(cells) if cell in chosen] if chosen else [], np.int64)
+
+
+def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """0 for the first word, 1 for the second, [N], NaN where there is none, and the rows of other cells."""
+    values = {words[0]: 0.0, words[1]: 1.0}
+    known = {cell: math.nan if absent(cell) else values.get(cell.casefold()) for cell in set(cells)}
+    odd = {cell for cell, value in known.items() if value is None}
+    return np.array([known[cell] for cell in cells], float), _rows(cells, odd)
+
+
+def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
+    """Days since 1970, [N] with NaN where there is no date, and the rows of cells that are neither a date nor absent.
+
+    Args:
+        cells: texts.
+        form: ISO, or what `strptime` takes, where %b is also the month's full name; times without a zone are of UTC.
+    """
+    distinct = [cell for cell in dict.fromkeys(cells) if not absent(cell)]
+    texts = pd.Series([cell if form != ISO or _ISO.fullmatch(cell) else None for cell in distinct], dtype=object)
+    moments = _moments(texts, form)
+    if "%b" in form:
+        moments = moments.fillna(_moments(texts, form.replace("%b", "%B")))
+    none = moments.isna().to_numpy()
+    # One unit, so that equal dates give equal bits.
+    days = moments.dt.as_unit("us").astype(np.int64).to_numpy() / 86_400_000_000
+    known = dict(zip(distinct, np.where(none, np.nan, days).tolist(), strict=True))
+    odd = {cell for cell, failed in zip(distinct, none, strict=True) if failed}
+    return np.array([known.get(cell) for cell in cells], float), _rows(cells, odd)
+
+
+def _moments(texts: pd.Series, form: str) -> pd.Series:
+    return pd.to_datetime(texts, format=form, errors="coerce", utc=True)
+
+
+def date_formats(cells: Collection[str]) -> list[str]:
+    """All the ways to read every one of the cells as a date.
+
+    None where the cells are no dates, or where some times have a zone and others have none.
+    """
+    matches = [_ISO.fullmatch(cell) for cell in cells]
+    if all(matches):
+        zones = {bool(match["zone"]) for match in matches if match and match[2]}
+        return [ISO] if len(zones) < 2 and len(dates(list(cells), ISO)[1]) == 0 else []
+    texts = list(cells)
+    few = texts[:20]
+    if not all(6 <= len(cell) <= 40 and any(map(str.isdigit, cell)) for cell in few):
+        return []
+    marks = _marks(few[0])
+    forms = [day + time for day in _DAYS for time in _TIMES if _marks(day + time) == marks]
+    return [form for form in forms if not len(dates(few, form)[1]) and not len(dates(texts, form)[1])]
+
+
+def _marks(text: str) -> set[str]:
+    return {mark for mark in "/.-,:" if mark in text}
+
+
+def resembles_a_number(cell: str) -> bool:
+    """Whether a cell is a number, or one with a unit, marks between its digits or the like, or a date or a time."""
+    if number(cell) is not None:
+        return True
+    return len(cell) <= 60 and any(form.fullmatch(cell) for form in (_NUMBER, _DATE, _TIME))
+
+
+def objection(cell: str, decimal: str = ".") -> str:
+    """Why a cell is not taken for a number or date, though other cells of its column look like one; and what to do."""
+    what = shown(cell)
+    if _TIME.fullmatch(cell):
+        return f"{what} is a time; write it as a number of hours, {OTHERWISE}"
+    if _DATE.fullmatch(cell):
+        return f"{what} is a date that cannot be told for certain; write dates as 2024-03-31, {OTHERWISE}"
+    if decimal == "." and _COMMA.fullmatch(cell):
+        return f"{what} has a comma, which may be a decimal one; write a point, or say that the decimal mark is a comma"
+    if re.fullmatch(_GROUPED, cell):
+        return f"{what} has marks between its digits; write the digits and a decimal {decimal!r} alone, {OTHERWISE}"
+    if number(cell, decimal) is None and _NUMBER.fullmatch(cell):
+        return (
+            f"{what} is more than a number; write the number alone, in one unit, which the first line may name, "
+            f"{OTHERWISE}"
+        )
+    return f"{what} is not a finite number or date as other cells of the column are; correct or empty it, {OTHERWISE}"

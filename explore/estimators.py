@@ -1,0 +1,184 @@
+"""scikit-learn estimators of any posterior: a network of its own for every fit, in pipelines and searches.
+
+`BayesianRegressor` and `BayesianClassifier` are `FittedModel` behind scikit-learn's interface: arrays go in and come
+out, classes keep their own names, and what is wrong with an array is said by scikit-learn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from explore import registry
+from explore.errors import InputError, one_of, shown
+from explore.fitted import FittedModel
+from explore.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.models import Likelihood
+from explore.nets import Net, mlp
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class _Bayesian(BaseEstimator):
+    """What both estimators share; their own docstrings say what the parameters are."""
+
+    model_: FittedModel
+    n_features_in_: int
+
+    def __init__(
+        self,
+        posterior: Any = "noisy-kfac",
+        *,
+        preset: Any = None,
+        settings: Any = None,
+        hidden: Any = (50,),
+        epochs: Any = None,
+        samples: Any = 100,
+        standardise: Any = True,
+        dtype: Any = "float64",
+        random_state: Any = None,
+    ):  # of any type, as scikit-learn has it: what is wrong is said by `fit`
+        self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
+        self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
+        self.random_state = random_state
+
+    def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
+        if self.dtype not in DTYPES:
+            raise one_of("dtype", self.dtype, DTYPES)
+        own = dict(self.settings or {})
+        if self.epochs is not None and own.setdefault("epochs", self.epochs) != self.epochs:
+            raise InputError(f"epochs is {self.epochs}, and {own['epochs']} in settings; give one of them")
+        preset = registry.configured("posteriors", self.posterior, preset=self.preset, prefer=("small",)).preset
+        net = Net(mlp(x.shape[1], self._widths(), outputs))
+        posterior = registry.posterior(self.posterior, net, likelihood, preset, **own)
+        self.model_ = FittedModel.fit(
+            posterior, x, y, self.samples, _seed(self.random_state), dtype=DTYPES[self.dtype],
+            standardise="labelled" if self.standardise else "none",
+        )  # fmt: skip
+
+    def _widths(self) -> list[int]:
+        widths = list(self.hidden) if isinstance(self.hidden, Sequence | np.ndarray) else [self.hidden]
+        if not all(isinstance(n, int | np.integer) and n > 0 for n in widths):
+            raise InputError(f"hidden is {shown(self.hidden)}; it must be positive whole numbers such as (50, 50)")
+        return [int(n) for n in widths]
+
+    def _inputs(self, x: Any) -> np.ndarray:
+        check_is_fitted(self)
+        found: np.ndarray = validate_data(self, x, reset=False, dtype=np.float64)
+        return found
+
+    def _sampled(self, x: Any, n_samples: int, random_state: Any) -> np.ndarray:
+        """Joint samples of labels, [n, P, O] or class numbers [n, P]."""
+        inputs = self._inputs(x)
+        model = dataclasses.replace(self.model_, seed=_seed(random_state))
+        return model.sample(inputs, n_samples)[0].cpu().numpy()
+
+
+class BayesianRegressor(RegressorMixin, _Bayesian):
+    """A Bayesian neural network for one number or several.
+
+    Args:
+        posterior: a name of `explore list posteriors`.
+        preset: of the posterior's settings; None: `small`, for a few dozen labels, where there is one, else the first.
+        settings: of the posterior, in place of the preset's.
+        hidden: units of each hidden layer.
+        epochs: passes over the data; None: as many as the preset says.
+        samples: networks drawn for predictions.
+        standardise: features by mean and deviation of those fitted to; targets always are.
+        dtype: to compute in: "float64", as scikit-learn does, or "float32".
+        random_state: seed of all random numbers, as everywhere in scikit-learn.
+
+    Attributes:
+        model_: the `FittedModel`, which can be saved without pickle.
+    """
+
+    def fit(self, X: Any, y: Any) -> BayesianRegressor:  # noqa: N803
+        """Fit from scratch to features X [P, D] and targets y, [P] or [P, O]."""
+        x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        self._flat = y.ndim == 1
+        self._fit(x, y.reshape(len(x), -1).astype(np.float64), Gaussian(), 1 if self._flat else y.shape[1])
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
+        """The mean, of the shape of y; with `return_std` also the standard deviation of a label, noise included."""
+        x = self._inputs(X)
+        mean, _, total, _ = self.model_.predict(x)
+        return (self._out(mean), self._out(total)) if return_std else self._out(mean)
+
+    def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:  # noqa: N803
+        """Below which a label lies with these probabilities: [P, K], or [P, O, K]."""
+        x = self._inputs(X)
+        found = self.model_.quantiles(x, tuple(levels))  # [K, R, P, O]
+        return np.stack([self._out(one) for one in found], -1)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
+        """Labels drawn jointly, one network for all points of each: [P, n], or [P, O, n]."""
+        drawn = np.moveaxis(self._sampled(X, n_samples, random_state), 0, -1)
+        return drawn[:, 0] if self._flat else drawn
+
+    def _out(self, values: torch.Tensor) -> np.ndarray:
+        array = values[0].cpu().numpy()
+        return array[:, 0] if self._flat else array
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class BayesianClassifier(ClassifierMixin, _Bayesian):
+    """A Bayesian neural network for two classes or more, whatever they are called.
+
+    Its parameters are those of `BayesianRegressor`.
+
+    Attributes:
+        classes_: names of the classes, in the order of the columns of probabilities.
+        model_: the `FittedModel`, which can be saved without pickle.
+    """
+
+    classes_: np.ndarray
+
+    def fit(self, X: Any, y: Any) -> BayesianClassifier:  # noqa: N803
+        """Fit from scratch to features X [P, D] and classes y [P]."""
+        x, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        encoder = LabelEncoder().fit(y)
+        self.classes_ = encoder.classes_
+        if (n := len(self.classes_)) < 2:
+            raise InputError(f"y has one class, {shown(str(self.classes_[0]))}; a classifier needs at least 2 classes")
+        likelihood: Likelihood = Bernoulli() if n == 2 else Categorical()
+        self._fit(x, encoder.transform(y), likelihood, 1 if n == 2 else n)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Probabilities of the classes [P, C], averaged over the networks."""
+        x = self._inputs(X)
+        return self.model_.probabilities(x)[0].cpu().numpy()
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The likeliest class of each point, by its name: [P]."""
+        probabilities = self.predict_proba(X)
+        likeliest: np.ndarray = self.classes_[probabilities.argmax(1)]
+        return likeliest
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
+        """Classes drawn jointly, one network for all points of each: [P, n]."""
+        drawn = self._sampled(X, n_samples, random_state).T
+        named: np.ndarray = self.classes_[drawn]
+        return named
+
+
+def _seed(random_state: Any) -> int:
+    """A whole number is a seed as it is; None and generators give one."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -1,0 +1,252 @@
+"""A fitted posterior as a value: it predicts in the target's own units, and is saved as tensors and whole numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore import mixture, tree
+from explore.errors import InputError, check_range
+from explore.fit import last_epoch
+from explore.inference.base import Predictive
+from explore.inputs import RawInputs, numbers
+from explore.pool import Pool, Scales
+from explore.predict import Predictor, parts
+from explore.rng import Rng
+from explore.scaling import Standardiser
+from explore.shapes import State
+
+WHOLE = ("samples", "seed", "round", "arms")  # fields that are whole numbers
+
+
+class Prediction(NamedTuple):
+    """A prediction in original units, [R, P, O] each; total^2 = epistemic^2 + noise^2."""
+
+    mean: Tensor
+    epistemic: Tensor  # standard deviation over the weights
+    total: Tensor  # with the noise
+    noise: Tensor  # standard deviation of the noise alone
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """R replicas of a posterior that were fitted side by side, each with scales of its own.
+
+    What it predicts is the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise. These come
+    of a stream of random numbers that `seed` and `round` name, so that asking twice gives the same numbers.
+
+    Args:
+        posterior: its settings, with the net and the likelihood.
+        state: of the posterior.
+        scales: by which inputs and targets are standardised.
+        shape: of one input, in its own units.
+        samples: S, or as many as the posterior has.
+        seed: root of the random numbers.
+        round: of the experiment that it is from.
+        arms: the replicas are so many equal blocks that share their random numbers.
+    """
+
+    posterior: Predictive
+    state: State
+    scales: Scales
+    shape: tuple[int, ...]
+    samples: int = 100
+    seed: int = 0
+    round: int = 1
+    arms: int = 1
+
+    @staticmethod
+    def fit(
+        posterior: Predictive,
+        x: Any,
+        y: Any,
+        samples: int = 100,
+        seed: int = 0,
+        *,
+        standardise: str = "labelled",
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> FittedModel:
+        """One replica, fitted from scratch: the same, to the bit, as a learner's that was told all of it at once.
+
+        Args:
+            posterior: what to fit; its own settings say for how long.
+            x: [P, ...] inputs in their own units.
+            y: [P, O] targets ([P] where O = 1), or [P] class indices.
+            samples: weight samples for predictions.
+            seed: root of all random numbers.
+            standardise: inputs by their mean and deviation ("labelled"), or not at all ("none", and always so for
+                images).
+            device: where to compute.
+            dtype: floating-point type to compute in.
+
+        Raises:
+            InputError: for numbers that are not finite or do not fit the net, or a class that is none.
+        """
+        rng = Rng(seed, device, dtype)
+        pool = Pool(posterior, x, None, 1, ("",), standardise, rng)
+        pool.tell(torch.arange(len(pool.x)), y)
+        scales = pool.scales()
+        state = last_epoch(posterior, *pool.labelled(scales), rng.stream("fit", pool.round)).state
+        return FittedModel(posterior, state, scales, tuple(pool.x.shape[1:]), samples, seed)
+
+    @property
+    def replicas(self) -> int:
+        """R."""
+        return len(self.state.common.alive)
+
+    @property
+    def rng(self) -> Rng:
+        """The root of its random numbers, of the state's device and type."""
+        leaf = next(t for _, t in tree.leaves(self.state) if t.dim() and t.is_floating_point())
+        return Rng(self.seed, leaf.device, leaf.dtype, self.arms)
+
+    def predictor(self, n: int | None = None) -> Predictor:
+        """N of the posterior's nets (by default `samples`), as all predictions use them."""
+        return Predictor.sample(self.posterior, self.state, n or self.samples, self.rng.stream("test", self.round))
+
+    def replica(self, r: int) -> FittedModel:
+        """One of the replicas alone, which samples nets of its own: its numbers differ as two samples do."""
+        state, scales = tree.part((self.state, self.scales), slice(r, r + 1))
+        return replace(self, state=state, scales=scales, arms=1)
+
+    # Predictions ------------------------------------------------------------------------------------------------
+
+    def predict(self, x: Any) -> Prediction:
+        """Mean and standard deviations of a regression at inputs x [P, ...]."""
+        if self.posterior.likelihood.discrete:
+            raise InputError("classes have probabilities, not a mean; use probabilities(x)")
+        predictor, y = self.predictor(), self.scales.y
+        noise = predictor.noise_variance
+        mean, variance = self._walk(x, lambda inputs, _: predictor.moments(inputs))
+        epistemic, total = variance.sqrt() * y.scale, (variance + noise).sqrt() * y.scale
+        return Prediction(y.undo(mean), epistemic, total, (noise.sqrt() * y.scale).expand_as(total))
+
+    def quantiles(self, x: Any, levels: Sequence[float]) -> Float[Tensor, "K R P O"]:
+        """Below which the target lies with these probabilities, at each of the inputs x [P, ...] by itself."""
+        if self.posterior.likelihood.discrete:
+            raise InputError("classes have probabilities, not quantiles; use probabilities(x)")
+        if not levels:
+            raise InputError("levels is empty; it must be at least one number in (0, 1)")
+        for level in levels:
+            check_range("a quantile's level", level, "(0, 1)")
+        predictor = self.predictor()
+        sd = predictor.likelihood.variance(predictor.noise).sqrt()[..., None, None]
+
+        def of(inputs: Tensor, _: slice) -> tuple[Tensor]:
+            return (torch.cat([mixture.quantiles(out, sd, levels) for _, out in predictor.outputs(inputs)], -2),)
+
+        return self.scales.y.undo(self._walk(x, of)[0])
+
+    def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
+        """Low and high, between which the target lies with this probability; as much lies above as below."""
+        check_range("an interval's level", level, "(0, 1)")
+        low, high = self.quantiles(x, ((1 - level) / 2, (1 + level) / 2))
+        return low, high
+
+    def below(self, x: Any, y: Any) -> Float[Tensor, "R P O"]:
+        """The probability that the target at each of the inputs x [P, ...] lies below a number y [P, O]."""
+        if self.posterior.likelihood.discrete:
+            raise InputError("classes have probabilities, not numbers below which they lie; use probabilities(x)")
+        predictor, given = self.predictor(), numbers(y, "label").to(self.rng.device, torch.float64)
+        sd = predictor.likelihood.variance(predictor.noise).sqrt()[..., None, None]
+
+        def of(inputs: Tensor, block: slice) -> tuple[Tensor]:
+            at = self.scales.y.apply(given[block].unsqueeze(0), inputs.dtype).unsqueeze(1)  # [R, 1, p, O]
+            outs = predictor.outputs(inputs)
+            return (torch.cat([torch.special.ndtr((at[:, :, part] - out) / sd).mean(1) for part, out in outs], 1),)
+
+        return self._walk(x, of)[0]
+
+    def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
+        """Class probabilities at inputs x [P, ...], averaged over the weights."""
+        if not self.posterior.likelihood.discrete:
+            raise InputError("a regression has no class probabilities; use predict(x)")
+        predictor = self.predictor()
+        return self._walk(x, lambda inputs, _: predictor.moments(inputs))[0]
+
+    def sample(self, x: Any, n: int) -> Tensor:
+        """N joint samples of the targets at x [P, ...]: one net for all points of each, and noise for every point.
+
+        Nets of a posterior that has fewer are used in turn.
+
+        Returns:
+            [R, n, P, O], or class indices [R, n, P].
+        """
+        if n < 1:
+            raise InputError(f"{n} samples were asked for; at least 1 is needed")
+        predictor = self.predictor(n)
+        turn = torch.arange(n, device=self.rng.device) % predictor.samples
+
+        def of(inputs: Tensor, _: slice) -> tuple[Tensor]:
+            return (torch.cat([out[:, turn] for _, out in predictor.outputs(inputs)], 2),)
+
+        noise = tree.map_tensors(lambda t: t[:, turn], predictor.noise)
+        (out,) = self._walk(x, of)
+        drawn = self.posterior.likelihood.sample(noise, out, self.rng.stream("test", self.round, 1))
+        if self.posterior.likelihood.discrete:
+            return drawn
+        return drawn * self.scales.y.scale.unsqueeze(1) + self.scales.y.mean.unsqueeze(1)
+
+    def _walk(self, x: Any, of: Callable[[Tensor, slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """What a function makes of some of the points x [P, ...], tensors [..., p, M], for all of them.
+
+        It is called with their standardised inputs [R, p, ...], and with which of them they are.
+
+        The points come in blocks, and the results are written where they are to stay: kept between the passes of
+        blocks they would leave the memory in pieces.
+        """
+        inputs, rng = self._inputs(x), self.rng
+        whole: tuple[Tensor, ...] = ()
+        for block in parts(len(inputs), self.replicas * math.prod(self.shape)):
+            scaled = self.scales.x.apply(inputs[block].unsqueeze(0), rng.dtype)
+            found = of(scaled.expand(self.replicas, *scaled.shape[1:]), block)
+            whole = whole or tuple(t.new_empty(*t.shape[:-2], len(inputs), t.shape[-1]) for t in found)
+            for to, part in zip(whole, found, strict=True):
+                to[..., block, :] = part
+        return whole
+
+    def _inputs(self, x: Any) -> RawInputs:
+        """Inputs of the right shape."""
+        inputs = RawInputs(x, self.rng)
+        if not len(inputs) or tuple(inputs.shape[1:]) != self.shape:
+            raise InputError(
+                f"inputs come as [n, {', '.join(map(str, self.shape))}], as those that were fitted; "
+                f"got {list(inputs.shape)}"
+            )
+        return inputs
+
+    # Saving -----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, on the CPU, and whole numbers: with the posterior's settings all that it is."""
+        tensors = tree.save({"state": self.state, "scales": self.scales})
+        fields = {name: getattr(self, name) for name in WHOLE}
+        return {name: t.cpu() for name, t in tensors.items()} | fields | {"shape": list(self.shape)}
+
+    @staticmethod
+    def from_state_dict(
+        posterior: Predictive, saved: Mapping[str, Any], device: str | torch.device = "cpu"
+    ) -> FittedModel:
+        """What `state_dict` was made of, to the bit, given the same posterior.
+
+        Raises:
+            InputError: when it was made of another posterior.
+        """
+        try:
+            state = {name[6:]: t for name, t in saved.items() if name.startswith("state.")}
+            moments = {of: [saved[f"scales.{of}.{name}"].to(device) for name in Standardiser._fields] for of in "xy"}
+            fields, shape = {name: int(saved[name]) for name in WHOLE}, tuple(map(int, saved["shape"]))
+            dtype = next(t.dtype for t in state.values() if t.dim() and t.is_floating_point())
+            n_data, replicas = float(state["common.n_data"]), len(state["common.alive"])
+        except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
+            raise InputError(f"this is no saved model ({error!r}); FittedModel.state_dict makes one") from None
+        like = posterior.init(n_data, replicas, Rng(0, device, dtype))
+        scales = Scales(*(Standardiser(*parts) for parts in moments.values()))
+        return FittedModel(posterior, tree.restore(like, state), scales, shape, **fields)

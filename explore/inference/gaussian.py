@@ -1,0 +1,156 @@
+"""A Gaussian over all coordinates, q = N(mean, scale * P^-1), with P in the form of a `Factor`.
+
+Everything that follows from the density alone stands here once; how the mean and P are learnt is each method's own.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.errors import InputError
+from explore.inference.base import Variational
+from explore.inference.structures import Factor
+from explore.models import Layer
+from explore.rng import Rng
+from explore.shapes import Batch, Means, State, Taps, Weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianPosterior(Variational):
+    """A variational posterior with a Gaussian density over the weights, or over other coordinates.
+
+    One with other coordinates has `over_weights`, `coordinates`, `sample` and `gradients` of its own.
+    """
+
+    gain_samples: int = 10  # weight samples that `gain` averages gradients over
+
+    @abstractmethod
+    def gaussian(self, state: State) -> tuple[Means, Factor, float]:
+        """(mean, P, scale) of q = N(mean, scale * P^-1); the mean is a tuple of [R, I, O]."""
+
+    @property
+    def over_weights(self) -> bool:
+        """Whether the coordinates are the weights themselves."""
+        return True
+
+    @property
+    def coordinates(self) -> tuple[tuple[int, int], ...]:
+        return self.net.shapes
+
+    def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
+        return self.layers(state, self.sample_coordinates(state, n, rng))
+
+    def at_mean(self, state: State) -> tuple[Layer, ...]:
+        """The net at the mean weights, S = 1."""
+        if not self.over_weights:
+            raise InputError(f"{type(self).__name__} has no mean weights: its density is not over weights")
+        return self.layers(state, [m.unsqueeze(1) for m in self.gaussian(state)[0]])
+
+    def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
+        """P, and for each of its blocks taps that give the gradient of every example's log-likelihood.
+
+        At `gain_samples` samples of the coordinates.
+        """
+        _, precision, _ = self.gaussian(state)
+        layers, noise = self.joint_sample(state, self.gain_samples, rng)
+        out, pullback = self.net.forward(layers, batch.x)
+        return precision, pullback(self.likelihood.score(noise, out, batch.y.unsqueeze(1)))
+
+    @property
+    def dimension(self) -> int:
+        """How many coordinates there are."""
+        return sum(i * o for i, o in self.coordinates)
+
+    def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
+        mean, precision, scale = self.gaussian(state)
+        eps = tuple(rng.normal(m.shape[0], n, *m.shape[1:]) for m in mean)
+        noise = precision.root(eps)
+        return tuple(torch.add(m.unsqueeze(1), x, alpha=math.sqrt(scale)) for m, x in zip(mean, noise, strict=True))
+
+    def solve(self, state: State, v: Weights) -> Weights:
+        """Sigma v, the covariance times vectors: x with Sigma^-1 x = v.
+
+        Args:
+            state: of this posterior.
+            v: S vectors over all coordinates, a tuple of [R, S, I, O].
+
+        Returns:
+            As v.
+        """
+        _, precision, scale = self.gaussian(state)
+        return tuple(scale * x for x in precision.solve(v))
+
+    def log_prob(self, state: State, coordinates: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
+        mean, precision, scale = self.gaussian(state)
+        d = tuple(w - m.unsqueeze(1) for w, m in zip(coordinates[: len(mean)], mean, strict=True))
+        mahalanobis = _dot(d, precision.multiply(d)) / scale
+        normaliser = self.dimension * math.log(2 * math.pi * scale) - precision.logdet()
+        return -0.5 * (mahalanobis + normaliser.unsqueeze(1))
+
+    def entropy(self, state: State) -> Float[Tensor, " R"]:
+        _, precision, scale = self.gaussian(state)
+        return 0.5 * (self.dimension * math.log(2 * math.pi * math.e * scale) - precision.logdet())
+
+    def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
+        mean, precision, scale = self.gaussian(new)
+        mean0, precision0, scale0 = self.gaussian(old)
+        d = tuple((m - m0).unsqueeze(1) for m, m0 in zip(mean, mean0, strict=True))
+        trace = precision0.trace(precision) * (scale / scale0)
+        mahalanobis = _dot(d, precision0.multiply(d)).squeeze(1) / scale0
+        logdet = precision.logdet() - precision0.logdet() - self.dimension * math.log(scale / scale0)
+        return 0.5 * (trace + mahalanobis - self.dimension + logdet)
+
+    def kl_prior(self, state: State) -> Float[Tensor, " R"]:
+        mean, precision, scale = self.gaussian(state)
+        eta = self.prior_variance
+        squares = torch.zeros_like(precision.logdet())
+        for v, m in zip(precision.variance(), mean, strict=True):
+            squares = squares + scale * v.sum((1, 2)) + m.square().sum((1, 2))
+        return 0.5 * (squares / eta + precision.logdet() - self.dimension * (1 + math.log(scale / eta)))
+
+    def quad(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
+        """g^T Sigma g for every example, g the gradient of its log-likelihood averaged over `gain_samples` samples."""
+        _, _, scale = self.gaussian(state)
+        precision, taps = self.gradients(state, batch, rng)
+        return scale * precision.quad(taps)
+
+    def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
+        """What the posterior has learnt of the coordinates' space; Lambda = P / scale is its precision.
+
+        `damping_share` tr(prior precision) / tr(Lambda): how much of the precision the prior holds.
+        `effective_rank` W - tr(prior precision Lambda^-1), MacKay's (1992) number of well-determined parameters: of
+        W directions those that the data have decided.
+        `condition` the largest eigenvalue of P over the smallest (NaN where P has too many to be computed).
+        """
+        mean, precision, scale = self.gaussian(state)
+        eigenvalues = precision.eigenvalues().double()
+        prior = [p.double().expand(m.shape[1:]) for p, m in zip(self._prior_precision(mean), mean, strict=True)]
+        held = torch.stack([(p * v).sum((1, 2)) for p, v in zip(prior, precision.variance(), strict=True)]).sum(0)
+        numbers = {
+            "damping_share": sum(float(p.sum()) for p in prior) * scale / eigenvalues.sum(1),
+            "effective_rank": self.dimension - scale * held,
+            "condition": eigenvalues.amax(1) / eigenvalues.amin(1),
+        }
+        return {name: value.to(mean[0]) for name, value in numbers.items()}
+
+    def _prior_precision(self, mean: Means) -> tuple[Float[Tensor, "_I 1"], ...]:
+        """1 / eta of every row of a layer's matrix."""
+        return tuple(torch.full_like(m[0, :, :1], 1 / self.prior_variance) for m in mean)
+
+    def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
+        """To second order in rho, of a natural-gradient step: dmu = rho Sigma g, dLambda = rho E[g g^T]."""
+        _, _, scale = self.gaussian(state)
+        precision, taps = self.gradients(state, batch, rng)
+        # |dmu|^2 / 2 and tr[(Sigma dLambda)^2] / 4, in units in which Sigma = scale * P^-1.
+        mean = 0.5 * self.gain_step**2 * scale * precision.quad(taps)
+        return mean + 0.25 * (self.gain_step * scale) ** 2 * precision.curvature(taps)
+
+
+def _dot(u: Weights, v: Weights) -> Float[Tensor, "R S"]:
+    return torch.stack([(a * b).sum((2, 3)) for a, b in zip(u, v, strict=True)]).sum(0)

@@ -1,0 +1,205 @@
+"""A matrix U U^T + diag(d) over all weights of all layers, and products with examples' gradients that are never formed.
+
+Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG (2018), Algorithm 3 and Appendix. An example's gradient in one layer is
+a g^T (summed over positions), so the products of G = [g_1 ... g_n] with a few vectors need the taps alone:
+g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. Columns b run over samples, then examples: n = S B.
+
+The printed sampler (Algorithm 3) does not have the covariance it should: its B should be the Cholesky factor of
+I + L^T L, its K (C^-T + V^T V)^-1, and its output d^-1/2 (eps - V K V^T eps). `root` is the symmetric root instead,
+which is also safe where U lacks rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.inference.structures import dense_eigenvalues, example_gradients
+from explore.linalg import eigh, inverse_root
+from explore.shapes import Means, Taps, flatten
+
+Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]
+"""Vectors over all weights, [_L] of them in rows; like samples of the weights."""
+
+BUDGET = 2**24  # numbers that the largest intermediate may have (64 MiB in single precision)
+CACHED = 2**20  # the same where many passes go over it, so that it stays in the cache
+
+
+def inner(u: Vectors, v: Vectors) -> Float[Tensor, "R _S _T"]:
+    """All inner products of two sets of vectors."""
+    return torch.stack([torch.bmm(x.flatten(2), y.flatten(2).mT) for x, y in zip(u, v, strict=True)]).sum(0)
+
+
+def combine(c: Float[Tensor, "R _S _T"], v: Vectors) -> Vectors:
+    """Linear combinations of vectors, one a row of c."""
+    return tuple(torch.bmm(c, x.flatten(2)).unflatten(2, x.shape[2:]) for x in v)
+
+
+def gradients_inner(taps: tuple[Taps, ...], v: Vectors) -> Float[Tensor, "R n L"]:
+    """G^T v: the inner product of each example's gradient with each vector."""
+    total = torch.zeros((), device=v[0].device, dtype=v[0].dtype)
+    for t, x in zip(taps, v, strict=True):
+        parts = []
+        for a, g in _parts(t, x.shape[1]):
+            h = torch.bmm(a.flatten(1, 3), x.transpose(1, 2).flatten(2))  # [R, (S B T), (L O)]
+            h = h.unflatten(2, (x.shape[1], -1)).unflatten(1, a.shape[1:4])
+            parts.append(torch.einsum("rsbtlo,rsbto->rsbl", h, g))
+        total = total + torch.cat(parts, 2).flatten(1, 2)
+    return total
+
+
+def gradients_combine(taps: tuple[Taps, ...], c: Float[Tensor, "R n L"]) -> Vectors:
+    """G c: the sum of the examples' gradients, weighted by each column of c."""
+    products = []
+    for t in taps:
+        total, start = torch.zeros((), device=c.device, dtype=c.dtype), 0
+        each = c.unflatten(1, t.grads.shape[1:3])  # [R, S, B, L]
+        for a, g in _parts(t, c.shape[2]):
+            part = each[:, :, start : (start := start + g.shape[2])]
+            shared = a.shape[1] < g.shape[1]  # then the samples can be summed first
+            weighted = torch.einsum("rsbl,rsbto->rbtlo" if shared else "rsbl,rsbto->rsbtlo", part, g)
+            weighted = weighted.flatten(1, 2 if shared else 3).flatten(2)  # [R, (S B T), (L O)]
+            total = total + torch.bmm(a.flatten(1, 3).mT, weighted)
+        products.append(total.unflatten(2, (c.shape[2], -1)).transpose(1, 2))
+    return tuple(products)
+
+
+def gradients_gram(taps: tuple[Taps, ...]) -> Float[Tensor, "R n n"]:
+    """G^T G: the inner products of the examples' gradients with each other."""
+    total = torch.zeros((), device=taps[0].grads.device, dtype=taps[0].grads.dtype)
+    for t in taps:
+        inputs, (r, s, b, positions, o) = t.inputs, t.grads.shape
+        if positions == 1:
+            a, g = inputs.flatten(1, 3), t.grads.flatten(1, 3)
+            repeat = s // inputs.shape[1]
+            total = total + torch.bmm(a, a.mT).repeat(1, repeat, repeat) * torch.bmm(g, g.mT)
+            continue
+        size = max(1, BUDGET // (r * s * b * inputs.shape[4]))
+        for start in range(0, o, size):
+            x = torch.einsum("rsbti,rsbto->rsbio", inputs, t.grads[..., start : start + size])
+            x = x.flatten(1, 2).flatten(2)
+            total = total + x @ x.mT
+    return total
+
+
+def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The taps for as many examples at a time as keep [R, S, B, T, L, O] numbers within the budget."""
+    r, s, b, positions, o = t.grads.shape
+    size = max(1, BUDGET // (r * s * positions * o * vectors))
+    for start in range(0, b, size):
+        part = t.part(slice(start, start + size))
+        yield part.inputs, part.grads
+
+
+class LowRankFactor(NamedTuple):
+    """P = U U^T + diag(d), with Woodbury's identity for all that needs P^-1."""
+
+    columns: Vectors  # U: [R, L, I, O] a layer
+    diagonal: Means  # d
+
+    def solve(self, v: Vectors) -> Vectors:
+        x, y = self._divide(v), self._divide(self.columns)
+        return _subtract(x, combine(inner(v, y) @ self._core(), y))
+
+    def multiply(self, v: Vectors) -> Vectors:
+        low = combine(inner(v, self.columns), self.columns)
+        return tuple(torch.addcmul(x, y, d.unsqueeze(1)) for x, y, d in zip(low, v, self.diagonal, strict=True))
+
+    def root(self, eps: Vectors) -> Vectors:
+        """d^-1/2 (eps - V f(V^T V) V^T eps) with V = d^-1/2 U and f(l) = (1 - (1 + l)^-1/2) / l."""
+        scale = tuple(d.rsqrt().unsqueeze(1) for d in self.diagonal)
+        v = tuple(u * s for u, s in zip(self.columns, scale, strict=True))
+        values, vectors, _ = eigh(inner(v, v))
+        one = 1 + values.clamp_min(0)
+        f = (vectors / (one + one.sqrt()).unsqueeze(1)) @ vectors.mT  # f(l) without its division by l
+        y = _subtract(eps, combine(inner(eps, v) @ f, v))
+        return tuple(x * s for x, s in zip(y, scale, strict=True))
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        root, _ = inverse_root(self._capacitance())
+        return torch.stack([d.log().sum((1, 2)) for d in self.diagonal]).sum(0) - 2 * _diagonal(root).log().sum(1)
+
+    def variance(self) -> Means:
+        return tuple(1 / d - z.square().sum(1) for d, z in zip(self.diagonal, self._correction(), strict=True))
+
+    def trace(self, new: LowRankFactor) -> Float[Tensor, " R"]:
+        """sum(d diag(new^-1)) + tr(U^T new^-1 U)."""
+        diagonal = zip(self.diagonal, new.variance(), strict=True)
+        return torch.stack([(d * v).sum((1, 2)) for d, v in diagonal]).sum(0) + _diagonal(
+            inner(self.columns, new.solve(self.columns))
+        ).sum(1)
+
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        means = (tuple(x.mean(1) for x in g) for g in example_gradients(taps, CACHED))
+        return torch.cat([_dot(g, self.solve(g)) for g in means], 1)
+
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        """tr[(P^-1 D')^2], D' being how far P moves along D when U keeps its leading L directions and d the rest.
+
+        With the projector Pi on the span of U that is, to first order in the step,
+        D' = Pi D + D Pi - Pi D Pi + diag(e), e = diag((I - Pi) D (I - Pi)):
+        the diagonal of D' is D's own. A column of U that is zero spans nothing.
+        """
+        values, vectors, _ = eigh(inner(self.columns, self.columns))
+        kept = values > 1e-6 * values[:, -1:].clamp_min(1e-30)
+        inverse = torch.where(kept, values.clamp_min(1e-30).rsqrt(), 0)
+        basis = flatten(combine((vectors * inverse.unsqueeze(1)).mT, self.columns))  # [R, L, W], orthonormal or zero
+        z = flatten(self._correction())  # P^-1 = diag(1/d) - z^T z
+        variance = 1 / flatten(self.diagonal)
+        parts = []
+        for g in example_gradients(taps, CACHED):
+            x = flatten(g).transpose(1, 2)  # [R, b, S, W]
+            coordinates = x @ basis.unsqueeze(1).mT  # [R, b, S, L]
+            outside = (x - coordinates @ basis.unsqueeze(1)).square().mean(2)  # e, [R, b, W]
+            # Pi D + D Pi - Pi D Pi = Q H^T + H Q^T, H = D Q - Q Q^T D Q / 2.
+            h = coordinates.mT @ (x - 0.5 * coordinates @ basis.unsqueeze(1)) / x.shape[2]
+            q = torch.cat([basis.unsqueeze(1).expand_as(h), h], 2)  # [R, b, 2 L, W]
+            y = q * variance[:, None, None] - (q @ z.unsqueeze(1).mT) @ z.unsqueeze(1)  # P^-1 [Q, H]
+            swapped = (y @ q.mT).roll(h.shape[2], 3)  # times [[0, 1], [1, 0]]
+            low = (swapped * swapped.mT).sum((2, 3))
+            cross = ((y * y.roll(h.shape[2], 2)).sum(2) * outside).sum(2)
+            weighted = (z.unsqueeze(1) * outside.unsqueeze(2)) @ z.unsqueeze(1).mT
+            shared = (z.square().sum(1) * variance).unsqueeze(1)
+            diagonal = (outside.square() * (variance.square().unsqueeze(1) - 2 * shared)).sum(2)
+            parts.append(low + 2 * cross + diagonal + weighted.square().sum((2, 3)))
+        return torch.cat(parts, 1)
+
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        return dense_eigenvalues(self, sum(d.shape[1] * d.shape[2] for d in self.diagonal))
+
+    def dense(self) -> Float[Tensor, "R W W"]:
+        u = flatten(self.columns)
+        return u.mT @ u + torch.diag_embed(flatten(self.diagonal))
+
+    def _capacitance(self) -> Float[Tensor, "R L L"]:
+        """I + U^T diag(1/d) U."""
+        gram = inner(self._divide(self.columns), self.columns)
+        return gram + torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+
+    def _core(self) -> Float[Tensor, "R L L"]:
+        root, _ = inverse_root(self._capacitance())
+        return root.mT @ root
+
+    def _correction(self) -> Vectors:
+        """The rows z of P^-1 = diag(1/d) - z^T z."""
+        root, _ = inverse_root(self._capacitance())
+        return combine(root, self._divide(self.columns))
+
+    def _divide(self, v: Vectors) -> Vectors:
+        return tuple(x / d.unsqueeze(1) for x, d in zip(v, self.diagonal, strict=True))
+
+
+def _subtract(u: Vectors, v: Vectors) -> Vectors:
+    return tuple(x - y for x, y in zip(u, v, strict=True))
+
+
+def _dot(u: Vectors, v: Vectors) -> Float[Tensor, "R S"]:
+    return torch.stack([(x * y).sum((2, 3)) for x, y in zip(u, v, strict=True)]).sum(0)
+
+
+def _diagonal(x: Tensor) -> Tensor:
+    return x.diagonal(dim1=-2, dim2=-1)

@@ -1,0 +1,296 @@
+"""Natural-gradient variational inference: the steps as pure functions, and the order that several papers share.
+
+The posteriors that differ from noisy K-FAC in the structure of the Fisher matrix alone are `NaturalGradient` with
+another `Structure`; those that order the steps in another way write an `update` of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from explore import tree
+from explore.inference.base import Common, Pass, advance, common, settle, train_nll, train_pass
+from explore.inference.gaussian import GaussianPosterior
+from explore.inference.structures import Factor, Statistics, Structure
+from explore.linalg import over
+from explore.models import Likelihood, Pullback
+from explore.rng import Rng
+from explore.shapes import Batch, Info, Means, State, Taps, Weights
+
+
+def noisy_pass(
+    posterior: GaussianPosterior,
+    state: State,
+    batch: Batch,
+    samples: int,
+    weight_noise: bool,
+    rng: Rng,
+    parts: int = 1,
+    forward: Callable[..., tuple[Tensor, Pullback]] | None = None,
+) -> tuple[Weights, Pass]:
+    """The weights W that an update takes gradients at, and its opening with them: samples of q, or its mean alone.
+
+    With `parts` of the batch there are as many samples for each, and `forward` tells them apart.
+    """
+    if weight_noise:
+        weights = posterior.sample_coordinates(state, parts * samples, rng)
+    else:
+        weights, samples = tuple(m.unsqueeze(1) for m in posterior.gaussian(state)[0]), 1
+    noise = posterior.likelihood.sample_noise(state.common.noise, samples, rng)
+    return weights, train_pass(posterior, state, weights, noise, batch, forward)
+
+
+def mean_gradient(taps: tuple[Taps, ...]) -> Means:
+    """The gradient of the mean log-likelihood over samples and examples, a tuple of [R, I, O]."""
+    return tuple(_sum_outer(t) / (t.grads.shape[1] * t.grads.shape[2]) for t in taps)
+
+
+def regularised_gradient(gradient: Means, weights: Weights, gamma: float) -> Means:
+    """V = E[g] - gamma W: the mean gradient with the prior's, at the samples W and averaged over them."""
+    return tuple(torch.sub(g, w.mean(1), alpha=gamma) for g, w in zip(gradient, weights, strict=True))
+
+
+def _sum_outer(t: Taps) -> Tensor:
+    a, g = t.inputs, t.grads
+    if a.shape[1] == 1:
+        g = g.sum(1, keepdim=True)
+    a, g = a.flatten(1, 3), g.flatten(1, 3)
+    # A batched product is fast when it is wide.
+    return torch.bmm(a.mT, g) if a.shape[2] < g.shape[2] else torch.bmm(g.mT, a).mT
+
+
+Fisher = Literal["true", "empirical", "exact"]
+"""Targets of the gradients in a Fisher matrix: one drawn from the model, the data's, or the model's expectation."""
+
+
+def fisher_taps(kind: Fisher, likelihood: Likelihood, seen: Pass, rng: Rng) -> tuple[Taps, ...]:
+    """Gradients whose mean outer product over samples and examples is the Fisher matrix.
+
+    Args:
+        kind: whose targets they are of. The expectation takes as many pullbacks as there are outputs, and is the
+            generalised Gauss-Newton matrix: the Hessian, where the net is linear in its weights.
+        likelihood: of the targets.
+        seen: the pass over the batch.
+        rng: for drawn targets.
+    """
+    if kind == "empirical":
+        return seen.taps
+    if kind == "true":
+        return seen.pullback(likelihood.score(seen.noise, seen.out, likelihood.sample(seen.noise, seen.out, rng)))
+    roots = likelihood.fisher_root(seen.noise, seen.out)
+    # They are laid along the sample axis, over which a structure averages; hence the factor.
+    parts = [seen.pullback(math.sqrt(len(roots)) * root) for root in roots]
+    return parts[0] if len(parts) == 1 else tuple(map(_side_by_side, zip(*parts, strict=True)))
+
+
+def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
+    def inputs(examples: slice) -> Tensor:
+        a = taps[0].part(examples).inputs
+        return a if a.shape[1] == 1 else a.repeat(1, len(taps), 1, 1, 1)
+
+    return Taps(inputs, torch.cat([t.grads for t in taps], 1))
+
+
+def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> Means:
+    """The direction d, scaled so that the step lr d changes the predictions by no more than a limit.
+
+    The trust region of K-FAC: lr^2 d^T F d, which is twice the KL divergence between the predictions before and after
+    the step in nats an example, to second order, stays within the limit (Ba, Grosse, Martens: Distributed second-order
+    optimization using Kronecker-factored approximations, 2017, Section 5).
+
+    Args:
+        direction: d.
+        image: F d, with or without the damping; where d = F^-1 v, that is v.
+        lr: the step's size.
+        limit: None for steps of any length.
+    """
+    if limit is None:
+        return direction
+    scale = (limit / (lr**2 * inner(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
+    return tuple(scale * d for d in direction)
+
+
+def adapt(
+    damping: Float[Tensor, " R"], overshoot: Float[Tensor, " R"]
+) -> tuple[Float[Tensor, " R"], Bool[Tensor, " R"]]:
+    """The damping after a step, in the manner of Levenberg and Marquardt, and which replicas may take the step.
+
+    Martens and Grosse (Optimizing Neural Networks with Kronecker-factored Approximate Curvature, 2015, Section 6.5)
+    compare what a step gained with what the quadratic model promised. That ratio says little where the gradient is a
+    batch's and the step follows a moving average; here the curvature is compared.
+
+    Args:
+        damping: before the step.
+        overshoot: the objective's curvature along the step d, d^T H d, in units of its descent -d^T v at the start. A
+            step that ends at the minimum along its line has 1, one that ends as high as it began 2.
+    """
+    accepted = overshoot < 2  # never, where it is not a number
+    factor = torch.ones_like(damping)
+    factor[overshoot < 0.5] = 19 / 20
+    factor[overshoot > 1] = 20 / 19
+    factor[~accepted] = 2.0
+    return damping * factor, accepted
+
+
+def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
+    """The inner product over all weights."""
+    return torch.stack([(a * b).sum((1, 2)) for a, b in zip(u, v, strict=True)]).sum(0)
+
+
+def momentum(m: Means, gradient: Means, beta: float, step: int | Int[Tensor, " R"]) -> tuple[Means, Means]:
+    """The moving average of a gradient, and its bias-corrected value; `step` counts from 1, for all or for each."""
+    new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
+    correction = 1 - beta ** (step.double() if isinstance(step, Tensor) else step)
+    return new, tuple(x / over(correction, x) for x in new)
+
+
+def decay(progress: float, at: float, factor: float) -> float:
+    """A step schedule: 1 before `at`, `factor` from there on."""
+    return 1.0 if progress < at else factor
+
+
+def power_decay(step: int, power: float) -> float:
+    """The schedule 1 / (1 + t^p) at step t, counted from 1; 1 throughout where p is 0."""
+    return 1 / (1 + step**power) if power else 1.0
+
+
+class NaturalState(NamedTuple):
+    """The state of `NaturalGradient`."""
+
+    common: Common
+    mean: Means  # M
+    momentum: Means
+    statistics: Statistics  # of F, the Fisher matrix
+    damping: Float[Tensor, " R"]  # gamma' - gamma
+    sampling: Factor  # F + gamma: the posterior's precision, times lambda / N
+    step_factor: Factor  # F + gamma': what the mean step is preconditioned with
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaturalGradient(GaussianPosterior):
+    """q = N(M, (lambda/N) (F + gamma)^-1) with a structured Fisher matrix F (Zhang et al. 2017, eqs 6 to 9).
+
+    gamma = lambda / (N eta);  F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;
+    M <- M + alpha (F + gamma')^-1 V~, V~ the bias-corrected moving average of V. The defaults are the paper's for
+    regression, but for `adaptive_damping`.
+    """
+
+    samples: int = 10  # S, weight samples a step
+    weight_noise: bool = True  # False: one gradient, at the mean (plain K-FAC, OGN, ...); the density stays
+    lr: float = 0.01  # alpha
+    beta: float = 0.001  # averaging rate of the Fisher matrix
+    lr_decay: float = 0.1  # what alpha and the averaging rates are multiplied with ...
+    lr_decay_at: float = 0.5  # ... after this part of the training
+    decay: float = 0.0  # p: at step t alpha and the averaging rates are also divided by 1 + t^p; 0: they are not
+    momentum: float = 0.9  # of the gradient, before preconditioning
+    extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
+    adaptive_damping: bool = True  # whether gamma' rises above that where steps overshoot; not in the papers
+    statistics_interval: int = 1  # steps between updates of the Fisher matrix, in all its parts
+    factor_interval: int = 1  # T_inv: steps between factorisations
+    kl_clip: float | None = None  # upper bound of what a step does to the predictions, see `clipped`
+    fisher: Fisher = "true"
+
+    ranges: ClassVar[dict[str, str]] = {
+        "beta": "(0, 1]",
+        "decay": "[0, inf)",
+        "lr_decay": "(0, 1]",
+        "lr_decay_at": "[0, 1]",
+        "momentum": "[0, 1)",
+        "extrinsic_damping": "[0, inf)",
+    }
+
+    @property
+    @abstractmethod
+    def structure(self) -> Structure:
+        """How the Fisher matrix is approximated."""
+
+    def init(self, n_data: float, replicas: int, rng: Rng) -> NaturalState:
+        shared = common(self, n_data, replicas, rng)
+        mean = self.net.glorot(replicas, rng)
+        statistics = self.structure.init(self.net.shapes, replicas, rng)
+        damping = torch.full((replicas,), self.extrinsic_damping, dtype=rng.dtype, device=rng.device)
+        sampling, step_factor, _ = self._factor(statistics, damping, float(shared.n_data))
+        zeros = tuple(torch.zeros_like(m) for m in mean)
+        return NaturalState(shared, mean, zeros, statistics, damping, sampling, step_factor)
+
+    def update(self, state: NaturalState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[NaturalState, Info]:
+        n_data, step = float(state.common.n_data), int(state.common.step) + 1
+        schedule = decay(progress, self.lr_decay_at, self.lr_decay) * power_decay(step, self.decay)
+        lr, gamma = self.lr * schedule, self._gamma(n_data)
+
+        weights, seen = noisy_pass(self, state, batch, self.samples, self.weight_noise, rng)
+        statistics, sampling, step_factor, ok = self._curvature(state, seen, schedule, progress, rng)
+
+        gradient = mean_gradient(seen.taps)
+        regularised = regularised_gradient(gradient, weights, gamma)
+        average, corrected = momentum(state.momentum, regularised, self.momentum, state.common.taken + 1)
+        direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
+        direction = clipped(direction, corrected, lr, self.kl_clip)
+        mean = tuple(torch.add(m, d, alpha=lr) for m, d in zip(state.mean, direction, strict=True))
+
+        common = advance(state.common, self, seen.out, seen.y, seen.taps.norms, self.kl_weight)
+        new = NaturalState(common, mean, average, statistics, state.damping, sampling, step_factor)
+        if self.adaptive_damping:
+            change = tuple(lr * d for d in direction)
+            moved = tuple(w + c.unsqueeze(1) for w, c in zip(weights, change, strict=True))
+            gained = seen.nll - train_nll(self, state, moved, seen.noise, batch)
+            curvature = 2 * (inner(gradient, change) - gained) + gamma * inner(change, change)
+            new, ok = self._judged(new, state, curvature / inner(corrected, change), seen.nll.isfinite(), ok)
+        return settle(new, state, ok), {"nll": seen.nll, "damping": gamma + new.damping}
+
+    def once_factored(self, statistics: Statistics, step: int, progress: float) -> Statistics:
+        """What the statistics become once this step's factors are made of them."""
+        return statistics
+
+    def gaussian(self, state: NaturalState) -> tuple[Means, Factor, float]:
+        return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)
+
+    def _curvature(
+        self, state: NaturalState, seen: Pass, schedule: float, progress: float, rng: Rng
+    ) -> tuple[Statistics, Factor, Factor, Tensor]:
+        """F after the batch, F + gamma and F + gamma' where this step is one to make them, and whether that worked."""
+        step, statistics = int(state.common.step) + 1, state.statistics
+        if step % self.statistics_interval == 0:
+            taps = fisher_taps(self.fisher, self.likelihood, seen, rng)
+            statistics = self.structure.observe(statistics, taps, schedule, step)
+        factors = state.sampling, state.step_factor, state.common.alive
+        if step % self.factor_interval == 0:
+            factors = self._factor(statistics, state.damping, float(state.common.n_data))
+        return self.once_factored(statistics, step, progress), *factors
+
+    def _factor(self, statistics: Statistics, damping: Tensor, n_data: float) -> tuple[Factor, Factor, Tensor]:
+        """F + gamma, F + gamma', and the replicas for which both succeeded."""
+        gamma = self._gamma(n_data)
+        sampling, ok = self.structure.factor(statistics, gamma)
+        raised = damping > 0
+        if not bool(raised.any()):
+            return sampling, sampling, ok
+        step_factor, ok_step = self.structure.factor(statistics, gamma + damping)
+        # Each replica's bits are the same whether or not another one's damping is raised.
+        return sampling, tree.where(raised, step_factor, sampling), ok & (ok_step | ~raised)
+
+    def _judged(
+        self, new: NaturalState, old: NaturalState, overshoot: Tensor, finite: Tensor, ok: Tensor
+    ) -> tuple[NaturalState, Tensor]:
+        """The step, taken back where it overshot, with the damping for the next one; and which replicas are well."""
+        gamma = self._gamma(float(new.common.n_data))
+        damping, accepted = adapt(gamma + old.damping, overshoot)
+        accepted |= ~finite  # no damping helps there, and the replica fails
+        new = tree.where(accepted, new, old)._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
+        ok = ok | ~accepted
+        if bool(accepted.all()) or (int(new.common.step) + 1) % self.factor_interval == 0:
+            return new, ok
+        # With factors of the old damping the same step would come again, and the damping would double without end.
+        renewed, ok_renewed = self.structure.factor(new.statistics, gamma + new.damping)
+        return new._replace(step_factor=tree.where(accepted, new.step_factor, renewed)), ok & (ok_renewed | accepted)
+
+    def _gamma(self, n_data: float) -> float:
+        return self.kl_weight / (n_data * self.prior_variance)

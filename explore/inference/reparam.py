@@ -1,0 +1,318 @@
+"""Variational posteriors over what weights are made of, fitted by Adam on the bound through samples.
+
+A `Form` says for one layer how coordinates z, with a Gaussian density q, and parameters without a distribution (point
+estimates) make its weights. What all such posteriors share stands here:
+
+    minimise  -E_q[log p(y | x, W(z))] + (lambda / N) KL(q(z) || N(0, eta))          per example, with Adam
+
+With the local reparameterisation every example gets coordinates of its own in training. What an example sees keeps its
+distribution, and the noise averages out over a batch. KL and gain are those of q(z) alone: they leave out how the point
+estimates of two states differ.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from explore import tree
+from explore.inference import adam
+from explore.inference.base import Common, advance, common, settle
+from explore.inference.gaussian import GaussianPosterior
+from explore.inference.structures import Blocks, Diagonal, Factor
+from explore.linalg import rows_times
+from explore.models import Layer
+from explore.rng import Rng
+from explore.shapes import Batch, Info, Means, NormTaps, Taps
+
+Tensors = tuple[Tensor, ...]
+EXCESS_SAMPLES = 1000  # for the part of the KL that has no closed form
+
+
+class Form(ABC):
+    """How one layer is made of coordinates and point estimates."""
+
+    coordinates: tuple[tuple[int, int], ...]  # (I, O) of each tensor of coordinates
+    fresh: ClassVar[bool] = True  # whether coordinates for every example are small beside the layer's output
+    excess_samples: int = 0  # samples that say by how much the KL exceeds the Gaussian's; 0: it does not
+
+    @abstractmethod
+    def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
+        """Means [R, I, O] and spreads of the coordinates, and the point estimates.
+
+        A spread is [R, I, O] with deviations softplus(spread), or [R, I O, I O], which `Triangular` explains.
+        """
+
+    @abstractmethod
+    def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
+        """The layer, and by how much its KL exceeds that of the Gaussian, as samples [R, ...] of it.
+
+        Args:
+            z: coordinates, each [R, S, I, O], or [R, S, B, I, O] with one draw for each example.
+            points: the point estimates, each [R, ...].
+            lead: (R, S) or (R, S, B), for random numbers that are no coordinates.
+            rng: the stream for such numbers.
+        """
+
+
+class Factorised(Form):
+    """W [I, O] is Gaussian with independent entries, the bias being its last row."""
+
+    fresh = False
+
+    def __init__(self, inputs: int, outputs: int):
+        self.coordinates = ((inputs, outputs),)
+
+    def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
+        (shape,) = self.coordinates
+        mean = glorot(replicas, shape, shape, rng)
+        return (mean,), (spread_of(mean, std),), ()
+
+    def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
+        (w,) = z
+        return (w if w.dim() == 4 else Own(w)), w.new_zeros(len(w), 1)
+
+
+class Own:
+    """A layer with weights of its own for every example."""
+
+    def __init__(self, weights: Float[Tensor, "R S B I O"]):
+        self.weights, self.samples = weights, weights.shape[1]
+
+    def __call__(self, a: Tensor) -> Tensor:
+        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        return torch.einsum("rsbti,rsbio->rsbto", a, self.weights)
+
+
+class Local:
+    """A layer with independent Gaussian weights that draws its pre-activations instead."""
+
+    def __init__(self, mean: Tensor, std: Tensor, samples: int, rng: Rng):
+        self.mean, self.variance, self.samples, self.rng = mean, std.square(), samples, rng
+
+    def __call__(self, a: Tensor) -> Tensor:
+        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        mean, variance = rows_times(a, self.mean), rows_times(a.square(), self.variance)
+        # Without a bias an input of zeros has no variance, and the root no gradient there.
+        noise = self.rng.normal(mean.shape[0], self.samples, *mean.shape[2:])
+        return mean + variance.clamp_min(1e-20).sqrt() * noise
+
+
+class Triangular(NamedTuple):
+    """The block of one tensor of coordinates whose covariance is L L^T in full."""
+
+    root_: Float[Tensor, "R n n"]  # L
+
+    @classmethod
+    def of(cls, spread: Float[Tensor, "R n n"]) -> Triangular:
+        """L with the diagonal softplus(spread) and what stands below it."""
+        return cls(spread.tril(-1) + torch.diag_embed(F.softplus(spread.diagonal(dim1=1, dim2=2))))
+
+    def solve(self, v: Tensor) -> Tensor:
+        return (v.flatten(2) @ self.root_ @ self.root_.mT).view_as(v)
+
+    def multiply(self, v: Tensor) -> Tensor:
+        return torch.cholesky_solve(v.flatten(2).mT, self.root_).mT.reshape(v.shape)
+
+    def root(self, eps: Tensor) -> Tensor:
+        return (eps.flatten(2) @ self.root_.mT).view_as(eps)
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        return -2 * self.root_.diagonal(dim1=1, dim2=2).log().sum(1)
+
+    def variance(self) -> Tensor:
+        return self.root_.square().sum(2).unsqueeze(1)
+
+    def trace(self, new: Triangular) -> Float[Tensor, " R"]:
+        return torch.linalg.solve_triangular(self.root_, new.root_, upper=False).square().sum((1, 2))
+
+    def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
+        return self._white(taps).mean(1).square().sum(2)
+
+    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
+        white = self._white(taps).transpose(1, 2)
+        return (white @ white.mT).square().mean((2, 3))
+
+    def eigenvalues(self) -> Float[Tensor, "R n"]:
+        return 1 / torch.linalg.svdvals(self.root_).square()
+
+    def dense(self) -> Float[Tensor, "R n n"]:
+        return torch.cholesky_inverse(self.root_)
+
+    def _white(self, taps: Taps) -> Float[Tensor, "R S B n"]:
+        """L^T g, where T and I are 1."""
+        return torch.einsum("rsbn,rnm->rsbm", (taps.inputs * taps.grads).squeeze(3), self.root_)
+
+
+class ReparamState(NamedTuple):
+    """The state of a `Reparameterised` posterior; for each layer a tuple of tensors."""
+
+    common: Common
+    mean: tuple[Tensors, ...]
+    spread: tuple[Tensors, ...]
+    points: tuple[Tensors, ...]
+    moving: adam.Moving
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reparameterised(GaussianPosterior):
+    """A Gaussian over what weights are made of."""
+
+    samples: int = 10  # S, samples a step
+    lr: float = 0.01  # of Adam at the start
+    schedule: Literal["cosine", "power"] = "cosine"  # of lr: to 0 along half a cosine, or (1 + 5e-4 t)^-0.3
+    initial_std: float = 0.05
+    reparameterisation: Literal["local", "weights"] = "local"
+    noise_start: int = 0  # so many steps are done before the likelihood's noise is learnt
+
+    ranges: ClassVar[dict[str, str]] = {"noise_start": "[0, inf)"}
+
+    @property
+    @abstractmethod
+    def forms(self) -> tuple[Form, ...]:
+        """One for each layer."""
+
+    @property
+    def over_weights(self) -> bool:
+        return all(isinstance(form, Factorised) for form in self.forms)
+
+    @cached_property
+    def coordinates(self) -> tuple[tuple[int, int], ...]:
+        return tuple(shape for form in self.forms for shape in form.coordinates)
+
+    def init(self, n_data: float, replicas: int, rng: Rng) -> ReparamState:
+        shared = common(self, n_data, replicas, rng)
+        mean, spread, points = zip(*(form.init(replicas, self.initial_std, rng) for form in self.forms), strict=True)
+        parameters = [t for _, t in tree.leaves((mean, spread, points))]
+        return ReparamState(shared, mean, spread, points, adam.start(tuple(parameters)))
+
+    def update(self, state: ReparamState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[ReparamState, Info]:
+        shared, y = state.common, batch.y.unsqueeze(1)
+        n_data, step = float(shared.n_data), int(shared.step) + 1
+        noise = self.likelihood.sample_noise(shared.noise, self.samples, rng)
+
+        with torch.enable_grad():
+            old = tuple(t for _, t in tree.leaves((state.mean, state.spread, state.points)))
+            free = tuple(t.detach().requires_grad_() for t in old)
+            here = _with(state, free)
+            lead, z = (batch.x.shape[0], self.samples), None
+            if self.reparameterisation == "weights":
+                z = self.sample_coordinates(here, self.samples, rng)
+            built, excess = self._build(here, lead if z else (*lead, batch.x.shape[1]), rng, z)
+            layers = self.layers(state, built, self.samples)
+            norms = tuple(v.detach().requires_grad_() for v in layers[len(built) :] if isinstance(v, Tensor))
+            out, statistics = self.net.train_output((*built, *norms), batch.x, samples=self.samples)
+            nll = -self.likelihood.log_prob(noise, out, y).mean((1, 2))
+            loss = nll + (self.kl_weight / n_data) * (super().kl_prior(here) + excess)
+            gradients = torch.autograd.grad(loss.sum(), (*free, *norms))  # replicas do not meet: each gets its own
+
+        lr = self.lr * (adam.cosine(progress) if self.schedule == "cosine" else (1 + 5e-4 * step) ** -0.3)
+        values, moving = adam.descend(old, gradients[: len(old)], state.moving, lr, step)
+        count = out.shape[1] * out.shape[2]
+        taps = tuple(NormTaps(s, -count * g[:, :, :2]) for s, g in zip(statistics, gradients[len(old) :], strict=True))
+        shared = advance(shared, self, out.detach(), y, taps, self.kl_weight)
+        if step <= self.noise_start:
+            shared = shared._replace(noise=state.common.noise)
+        new = _with(state, values)._replace(common=shared, moving=moving)
+        return settle(new, state), {"nll": nll.detach()}
+
+    def sample(self, state: ReparamState, n: int, rng: Rng) -> tuple[Layer, ...]:
+        z = self.sample_coordinates(state, n, rng)
+        return self.layers(state, self._build(state, (len(state.common.alive), n), rng, z)[0])
+
+    def gaussian(self, state: ReparamState) -> tuple[Means, Blocks, float]:
+        mean, spread = sum(state.mean, ()), sum(state.spread, ())
+        return mean, Blocks(tuple(map(_block, mean, spread))), 1.0
+
+    def kl_prior(self, state: ReparamState) -> Float[Tensor, " R"]:
+        # The same numbers at every call: the estimate is a function of the state, as its closed-form part is.
+        total, replicas = super().kl_prior(state), len(state.common.alive)
+        rng = Rng(0, total.device, total.dtype)
+        for form, mean, spread, points in zip(self.forms, state.mean, state.spread, state.points, strict=True):
+            if form.excess_samples:
+                z = tuple(_sample_of(m, s, form.excess_samples, rng) for m, s in zip(mean, spread, strict=True))
+                total = total + form.build(z, points, (replicas, form.excess_samples), rng)[1].flatten(1).mean(1)
+        return total
+
+    def gradients(self, state: ReparamState, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
+        if self.over_weights:
+            return super().gradients(state, batch, rng)
+        drawn = self.sample_coordinates(state, self.gain_samples, rng)
+        noise = self.likelihood.sample_noise(state.common.noise, self.gain_samples, rng)
+        with torch.enable_grad():
+            # A copy of the same draw for each example, so that each gets its own gradient.
+            n = batch.x.shape[1]
+            own = tuple(z.unsqueeze(2).expand(-1, -1, n, -1, -1).detach().requires_grad_() for z in drawn)
+            layers, _ = self._build(state, (len(state.common.alive), self.gain_samples), rng, own)
+            layers = self.layers(state, layers, self.gain_samples)
+            out = self.net.output(layers, batch.x, samples=self.gain_samples)
+            log_prob = self.likelihood.log_prob(noise, out, batch.y.unsqueeze(1))
+            gradients = torch.autograd.grad(log_prob.sum(), own)
+        # As if each tensor of coordinates were the weights of a layer whose one input is 1.
+        one = torch.ones_like(out[:, :1, :, :1]).unsqueeze(4)
+        flat = tuple(map(_flat_block, sum(state.mean, ()), sum(state.spread, ())))
+        return Blocks(flat), tuple(Taps(one, g.flatten(3).unsqueeze(3)) for g in gradients)
+
+    def _build(
+        self, state: ReparamState, lead: tuple[int, ...], rng: Rng, given: Tensors | None = None
+    ) -> tuple[tuple[Layer, ...], Float[Tensor, " R"] | float]:
+        """The layers, and the excess of the KL: of given coordinates, or of some that are drawn for each example.
+
+        With (R, S, B) in `lead`; a form that is not `fresh` draws its pre-activations in their place.
+        """
+        remaining, layers = iter(given or ()), list[Layer]()
+        excess: Tensor | float = 0.0
+        for form, mean, spread, points in zip(self.forms, state.mean, state.spread, state.points, strict=True):
+            if given is not None:
+                z = tuple(next(remaining) for _ in form.coordinates)
+            elif form.fresh:
+                own, n = lead[1:], math.prod(lead[1:])
+                z = tuple(_sample_of(m, s, n, rng).unflatten(1, own) for m, s in zip(mean, spread, strict=True))
+            else:
+                layers.append(Local(mean[0], F.softplus(spread[0]), self.samples, rng))
+                continue
+            layer, more = form.build(z, points, lead, rng)
+            layers.append(layer)
+            excess = excess + more.flatten(1).mean(1)
+        return tuple(layers), excess
+
+
+def glorot(replicas: int, shape: tuple[int, int], layer: tuple[int, int], rng: Rng) -> Tensor:
+    """Glorot's uniform start for a layer [I, O], [R, *shape]."""
+    return (2 * rng.uniform(replicas, *shape) - 1) * math.sqrt(6 / sum(layer))
+
+
+def spread_of(mean: Tensor, std: float, full: bool = False) -> Tensor:
+    """The spread of coordinates with this mean and equal deviations; in full, [R, I O, I O]."""
+    spread = torch.full_like(mean, std).expm1().log()
+    return torch.diag_embed(spread.flatten(1)) if full else spread
+
+
+def _block(mean: Tensor, spread: Tensor) -> Diagonal | Triangular:
+    return Diagonal(F.softplus(spread) ** -2) if spread.shape == mean.shape else Triangular.of(spread)
+
+
+def _flat_block(mean: Tensor, spread: Tensor) -> Diagonal | Triangular:
+    """The block of the same coordinates in one row, [R, 1, I O]."""
+    row = mean.flatten(1).unsqueeze(1)
+    return _block(row, spread.view_as(row) if spread.shape == mean.shape else spread)
+
+
+def _sample_of(mean: Tensor, spread: Tensor, n: int, rng: Rng) -> Tensor:
+    return mean.unsqueeze(1) + _block(mean, spread).root(rng.normal(len(mean), n, *mean.shape[1:]))
+
+
+def _with(state: ReparamState, values: Tensors) -> ReparamState:
+    """The state with these values for means, spreads and point estimates, in the order of `tree.leaves`."""
+    remaining = iter(values)
+    parameters = (state.mean, state.spread, state.points)
+    mean, spread, points = tree.map_tensors(lambda _: next(remaining), parameters)
+    return state._replace(mean=mean, spread=spread, points=points)

@@ -1,0 +1,252 @@
+"""What a structure imposed on the Fisher matrix has to offer, and the pieces that several share.
+
+A `Structure` keeps running statistics of the Fisher matrix F and turns them, for a given damping, into a `Factor`: a
+value that stands for the positive definite matrix F + damping (over all weights of all layers) and knows its algebra.
+A structure may couple layers; `PerLayer` makes one of a `Rule` for a single layer, whose factor is made of `Block`s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from explore import tree
+from explore.rng import Rng
+from explore.shapes import Means, Taps, Weights
+
+Statistics = Any
+Damping = float | Float[Tensor, " R"]
+"""What is added to a Fisher matrix: the same for all replicas, or a number for each."""
+DENSE = 2048  # up to this many weights a matrix is written out for its eigenvalues
+
+
+@runtime_checkable
+class Factor(Protocol):
+    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers."""
+
+    def solve(self, v: Weights) -> Weights:
+        """P^-1 v."""
+
+    def multiply(self, v: Weights) -> Weights:
+        """P v."""
+
+    def root(self, eps: Weights) -> Weights:
+        """X eps with X X^T = P^-1: white noise in, covariance P^-1 out."""
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        """Log |P|."""
+
+    def variance(self) -> Means:
+        """The diagonal of P^-1, a tuple of [R, I, O]."""
+
+    def trace(self, new: Any) -> Float[Tensor, " R"]:
+        """tr(P new^-1) for another factor of the same structure."""
+
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        """g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first."""
+
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        """|P^-1/2 D P^-1/2|_F^2, where D is E_s[g_b g_b^T] projected on the directions the structure can take."""
+
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        """All eigenvalues of P, in no order; NaN where a factor that couples layers has too many to be computed."""
+
+    def dense(self) -> Float[Tensor, "R W W"]:
+        """P written out."""
+
+
+@runtime_checkable
+class Structure(Protocol):
+    """Running statistics of the Fisher matrix."""
+
+    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
+        """Statistics before any data."""
+
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: float, step: int) -> Statistics:
+        """The statistics moved towards those of a batch, by the structure's own rates times `schedule`.
+
+        `step` counts updates from 1; what is done now and then is done when its interval divides it.
+        """
+
+    def factor(self, statistics: Statistics, damping: Damping) -> tuple[Factor, Bool[Tensor, " R"]]:
+        """F + damping, and which replicas it succeeded for."""
+
+
+@runtime_checkable
+class Block(Protocol):
+    """A `Factor` of one layer: the same methods for that layer's tensors, [R, S, I, O]."""
+
+    def solve(self, v: Tensor) -> Tensor: ...
+    def multiply(self, v: Tensor) -> Tensor: ...
+    def root(self, eps: Tensor) -> Tensor: ...
+    def logdet(self) -> Float[Tensor, " R"]: ...
+    def variance(self) -> Float[Tensor, "R I O"]: ...
+    def trace(self, new: Any) -> Float[Tensor, " R"]: ...
+    def quad(self, taps: Taps) -> Float[Tensor, "R B"]: ...
+    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]: ...
+    def eigenvalues(self) -> Float[Tensor, "R w"]: ...
+    def dense(self) -> Float[Tensor, "R w w"]: ...
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """A `Structure` of one layer."""
+
+    def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Statistics: ...
+    def observe(self, statistics: Statistics, taps: Taps, schedule: float, step: int) -> Statistics: ...
+    def factor(self, statistics: Statistics, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]: ...
+
+
+class Blocks(NamedTuple):
+    """A factor that is block diagonal over layers."""
+
+    blocks: tuple[Block, ...]
+
+    def solve(self, v: Weights) -> Weights:
+        return tuple(b.solve(x) for b, x in zip(self.blocks, v, strict=True))
+
+    def multiply(self, v: Weights) -> Weights:
+        return tuple(b.multiply(x) for b, x in zip(self.blocks, v, strict=True))
+
+    def root(self, eps: Weights) -> Weights:
+        return tuple(b.root(e) for b, e in zip(self.blocks, eps, strict=True))
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        return torch.stack([b.logdet() for b in self.blocks]).sum(0)
+
+    def variance(self) -> Means:
+        return tuple(b.variance() for b in self.blocks)
+
+    def trace(self, new: Blocks) -> Float[Tensor, " R"]:
+        return torch.stack([b.trace(n) for b, n in zip(self.blocks, new.blocks, strict=True)]).sum(0)
+
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        return torch.stack([b.quad(t) for b, t in zip(self.blocks, taps, strict=True)]).sum(0)
+
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        return torch.stack([b.curvature(t) for b, t in zip(self.blocks, taps, strict=True)]).sum(0)
+
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        return torch.cat([b.eigenvalues() for b in self.blocks], 1)
+
+    def dense(self) -> Float[Tensor, "R W W"]:
+        blocks = [b.dense() for b in self.blocks]
+        return torch.stack([torch.block_diag(*rows) for rows in zip(*blocks, strict=True)])
+
+
+def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
+    """Those of the matrix written out, which takes the cube of `weights` in time: NaN for more than 2048."""
+    # In double precision: single would lose the eigenvalues below 1e-7 times the largest.
+    factor = tree.map_tensors(Tensor.double, factor)
+    if weights <= DENSE:
+        return torch.linalg.eigvalsh(factor.dense())
+    return torch.full((len(factor.logdet()), weights), torch.nan)
+
+
+class PerLayer:
+    """A structure made of one rule applied to each layer by itself."""
+
+    def __init__(self, rule: Rule):
+        self.rule = rule
+
+    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
+        return tuple(self.rule.init(i, o, replicas, rng) for i, o in shapes)
+
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: float, step: int) -> Statistics:
+        return tuple(self.rule.observe(q, t, schedule, step) for q, t in zip(statistics, taps, strict=True))
+
+    def factor(self, statistics: Statistics, damping: Damping) -> tuple[Blocks, Bool[Tensor, " R"]]:
+        blocks, oks = zip(*(self.rule.factor(q, damping) for q in statistics), strict=True)
+        return Blocks(blocks), torch.stack(oks).all(0)
+
+
+class Diagonal(NamedTuple):
+    """The block of one layer whose matrix is diagonal."""
+
+    precision: Float[Tensor, "R I O"]
+
+    def solve(self, v: Tensor) -> Tensor:
+        return v / self.precision.unsqueeze(1)
+
+    def multiply(self, v: Tensor) -> Tensor:
+        return v * self.precision.unsqueeze(1)
+
+    def root(self, eps: Tensor) -> Tensor:
+        return eps * self.precision.rsqrt().unsqueeze(1)
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        return self.precision.log().sum((1, 2))
+
+    def variance(self) -> Tensor:
+        return 1 / self.precision
+
+    def trace(self, new: Diagonal) -> Float[Tensor, " R"]:
+        return (self.precision / new.precision).sum((1, 2))
+
+    def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
+        return torch.einsum("rbio,rio->rb", mean_gradients(taps).square(), 1 / self.precision)
+
+    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
+        squares = mean_square_gradients(taps)
+        return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
+
+    def eigenvalues(self) -> Float[Tensor, "R w"]:
+        return self.precision.flatten(1)
+
+    def dense(self) -> Float[Tensor, "R w w"]:
+        return torch.diag_embed(self.precision.flatten(1))
+
+
+def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
+    """E_s[g_b], each example's weight gradient averaged over samples."""
+    return torch.einsum("rsbti,rsbto->rbio", taps.inputs, taps.grads) / taps.grads.shape[1]
+
+
+def sample_gradients(taps: Taps) -> Float[Tensor, "R S B I O"]:
+    """Each example's weight gradient for each sample."""
+    return torch.einsum("rsbti,rsbto->rsbio", taps.inputs, taps.grads)
+
+
+def example_gradients(taps: tuple[Taps, ...], budget: int = 2**24) -> Iterator[tuple[Tensor, ...]]:
+    """Every example's own gradient, a tuple of [R, S, b, I, O], for b examples at a time.
+
+    b is as many as `budget` numbers allow, and at least one.
+    """
+    r, s, n = taps[0].grads.shape[:3]
+    size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
+    for start in range(0, n, size):
+        yield tuple(sample_gradients(t.part(slice(start, start + size))) for t in taps)
+
+
+def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
+    """E_s[g_b^2] of each example's weight gradient; over positions the gradient is summed BEFORE squaring."""
+    a, g = taps.inputs, taps.grads
+    if a.shape[3] == 1:
+        return torch.einsum("rsbi,rsbo->rbio", a.squeeze(3).square(), g.squeeze(3).square()) / g.shape[1]
+    return sample_gradients(taps).square().mean(1)
+
+
+def mean_squares(taps: Taps, budget: int = 2**24) -> Float[Tensor, "R I O"]:
+    """E[g^2] over samples and examples, the diagonal of the Fisher matrix.
+
+    Without positions it is one product of squares; with them, no more per-example gradients are held at once than
+    `budget` numbers allow.
+    """
+    g = taps.grads
+    if g.shape[3] == 1:
+        a = taps.inputs
+        if a.shape[1] == 1:
+            g = g.square().mean(1, keepdim=True)
+        else:
+            g = g.square()
+        a, g = a.square().flatten(1, 3), g.flatten(1, 3)
+        return torch.bmm(a.mT, g) / g.shape[1]
+    size = max(1, budget // (g.shape[0] * g.shape[1] * math.prod(taps.shape)))
+    parts = (taps.part(slice(i, i + size)) for i in range(0, g.shape[2], size))
+    sums = [mean_square_gradients(part).sum(1) for part in parts]
+    return torch.stack(sums).sum(0) / g.shape[2]

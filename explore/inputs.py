@@ -1,0 +1,84 @@
+"""Inputs as they are given, a memory map of a file among them: read, converted and standardised where they are used."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from explore.errors import InputError
+from explore.rng import Rng
+from explore.scaling import Standardiser
+
+ROWS = 2**14  # that are looked at together
+
+
+class RawInputs:
+    """Inputs [P, ...] in their own units and type; of a memory map no more is in memory than is being used.
+
+    Args:
+        x: an array of finite numbers.
+        rng: says where they are to go, and as what: features in double precision, because single would merge
+            neighbouring time stamps, images in the type to compute in.
+
+    Raises:
+        InputError: for anything else.
+    """
+
+    def __init__(self, x: Any, rng: Rng):
+        given = numbers(x, "input")
+        self.x = given if isinstance(x, np.memmap) else given.to(rng.device)
+        self.shape = self.x.shape
+        self._device, self._dtype = rng.device, torch.float64 if given.dim() == 2 else rng.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 0
+
+    def __getitem__(self, points: slice | Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
+        """Some of them, [*n, ...]."""
+        part = self.x[points.to(self.x.device) if isinstance(points, Tensor) else points]
+        return part.to(self._device, self._dtype)
+
+
+class StandardisedInputs:
+    """Points of raw inputs, standardised when they are asked for; stands for a tensor [R, C, ...].
+
+    Args:
+        raw: the inputs.
+        points: which of them.
+        scale: by which they are standardised.
+        dtype: to compute in.
+    """
+
+    def __init__(self, raw: RawInputs, points: Int[Tensor, "R C"], scale: Standardiser, dtype: torch.dtype):
+        self._raw, self._points, self._scale, self._dtype = raw, points, scale, dtype
+        self.shape = torch.Size([*points.shape, *raw.shape[1:]])
+
+    def __getitem__(self, key: Any) -> Float[Tensor, "R n ..."]:
+        return self._scale.apply(self._raw[self._points[key]], self._dtype)
+
+
+def numbers(values: Any, what: Literal["input", "label"]) -> Tensor:
+    """Finite numbers as a tensor, where and of the type they are; messages call them `what`."""
+    try:
+        found = _mapped(values) if isinstance(values, np.memmap) else _tensor(values)
+    except (TypeError, ValueError):
+        raise InputError(f"{what}s must be numbers, in an array whose rows are equally long") from None
+    if not all(part.isfinite().all() for part in (found.split(ROWS) if found.dim() else [found])):
+        raise InputError(f"{'an' if what == 'input' else 'a'} {what} is not a finite number")
+    return found
+
+
+def _tensor(values: Any) -> Tensor:
+    # Writable: arrays out of pandas often are not, and torch warns of those.
+    return torch.as_tensor(values if isinstance(values, Tensor) else np.require(values, requirements="W"))
+
+
+def _mapped(values: np.memmap[Any, Any]) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nor is it written
+        return torch.from_numpy(values)

@@ -1,0 +1,80 @@
+"""Standard scores: what a network is trained on in place of numbers in units of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.errors import UNITS, InputError, extreme
+
+
+class Standardiser(NamedTuple):
+    """Mean and standard deviation of each column; replicas, if any, each have their own."""
+
+    mean: Float[Tensor, "*R 1 D"]
+    scale: Float[Tensor, "*R 1 D"]
+
+    @staticmethod
+    def fit(values: Float[Tensor, "*R n D"]) -> Standardiser:
+        """Those of n examples; a constant column gets scale 1, so that it becomes 0.
+
+        A column with a number that is not finite has no finite deviation either.
+
+        Raises:
+            InputError: when there is no example, or a column whose squares double precision cannot hold.
+        """
+        return Standardiser.of(lambda: [values])
+
+    @staticmethod
+    def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]]) -> Standardiser:
+        """The same of all examples of some chunks, which are made twice."""
+        n, mean, low, high = _summary(chunks())
+        squares = sum(((values - mean).square().sum(-2, keepdim=True) for values in chunks()), torch.zeros_like(mean))
+        # Compared, not deviation == 0: rounding gives a constant column a small one.
+        constant, deviation, double = low == high, (squares / n).sqrt(), mean.dtype == torch.float64
+        least, most = UNITS if double else (0.0, torch.inf)
+        failed = ~constant & ~((deviation > least) & (deviation < most)) & low.isfinite() & high.isfinite()
+        if bool(failed.any()):
+            if double:
+                column = int(failed.reshape(-1, failed.shape[-1]).any(0).nonzero()[0])
+                raise extreme(column, float(low[..., column].amin()), float(high[..., column].amax()))
+            exact, scale = Standardiser.of(lambda: (values.double() for values in chunks()))
+            mean, deviation = torch.where(failed, exact.to(mean), mean), torch.where(failed, scale.to(mean), deviation)
+            deviation = deviation.clamp_min(torch.finfo(mean.dtype).tiny)
+        return Standardiser(torch.where(constant, low, mean), torch.where(constant, 1.0, deviation))
+
+    def apply(self, values: Float[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
+        """From units to standard scores, [*R, n, D].
+
+        Raises:
+            InputError: for a score that is no finite number of this type.
+        """
+        scores = ((values - self.mean) / self.scale).to(dtype)
+        if not scores.isfinite().all():
+            raise InputError(f"an example is too far from the others to be standardised in {dtype}")
+        return scores
+
+    def undo(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """From standard scores back to units."""
+        return scores * self.scale + self.mean
+
+
+UNSCALED = Standardiser(torch.zeros(()), torch.ones(()))  # leaves everything as it is
+
+
+def _summary(chunks: Iterable[Float[Tensor, "*R _n D"]]) -> tuple[int, Tensor, Tensor, Tensor]:
+    """How many examples there are, and each column's mean, least and largest value."""
+    n, total, low, high = 0, torch.zeros(()), torch.tensor(torch.inf), torch.tensor(-torch.inf)
+    for values in chunks:
+        if not values.shape[-2]:
+            break
+        n, total = n + values.shape[-2], total.to(values) + values.sum(-2, keepdim=True)
+        low = torch.minimum(low.to(values), values.amin(-2, keepdim=True))
+        high = torch.maximum(high.to(values), values.amax(-2, keepdim=True))
+    if not n:
+        raise InputError("no example to take the mean of; at least 1 is needed")
+    return n, total / n, low, high

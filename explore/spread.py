@@ -1,0 +1,70 @@
+"""Points spread over a space before anything is known of it: farthest-first traversal (Gonzalez 1985).
+
+Every next point is the one whose nearest neighbour among those before it is farthest away, which is a 2-approximation
+of the k-centre problem; the first one lies nearest to the mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+MOST = 2**24  # numbers of a chunk of distances
+
+
+def farthest_first(
+    x: Float[np.ndarray, "N D"], candidates: Sequence[int], taken: Sequence[int], k: int
+) -> tuple[list[int], list[float]]:
+    """K of the candidates, far from each other and from points that are taken.
+
+    Args:
+        x: features, which are standardised by all rows first, so that their units do not matter.
+        candidates: rows that may be chosen; of several as far away the first one is.
+        taken: rows that were chosen before, or measured.
+        k: how many; at most as many as there are candidates.
+
+    Returns:
+        The rows, and how far each was from the nearest one before it, in root mean square standard deviations a
+        feature; infinite for the first of all.
+    """
+    z = standardised(x)
+    free = np.asarray(candidates, np.int64)
+    distance = np.full(len(free), np.inf)
+    for i in taken:
+        distance = np.minimum(distance, _squares(z, free, z[i]))
+    chosen, found = [], []
+    for _ in range(k):
+        first = np.isinf(distance).all()
+        best = int(_squares(z, free, z.mean(0)).argmin() if first else distance.argmax())
+        chosen.append(int(free[best]))
+        found.append(float(np.sqrt(distance[best])))
+        distance = np.minimum(distance, _squares(z, free, z[free[best]]))
+        distance[best] = -np.inf
+    return chosen, found
+
+
+def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
+    """Features with mean 0 and deviation 1; of a constant one 0."""
+    most = np.abs(x).max(0)  # so that no square overflows
+    x = x / np.where(most > 0, most, 1)
+    centred = x - x.mean(0)
+    scale = np.sqrt(np.square(centred).mean(0))
+    return centred / np.where(scale > 1e-12, scale, 1)  # what is left of a constant one is rounding
+
+
+def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], others: Sequence[int]) -> Float[np.ndarray, " n"]:
+    """How far some rows are from the nearest of others, see `farthest_first`."""
+    free = np.asarray(rows, np.int64)
+    distance = np.full(len(free), np.inf)
+    for i in others:
+        distance = np.minimum(distance, _squares(z, free, z[i]))
+    return np.sqrt(distance)
+
+
+def _squares(z: np.ndarray, rows: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    """Mean squares of the differences to a centre, a chunk of rows at a time."""
+    size = max(1, MOST // max(1, z.shape[1]))
+    parts = [np.square(z[rows[i : i + size]] - centre).mean(1) for i in range(0, len(rows), size)]
+    return np.concatenate(parts) if parts else np.empty(0)

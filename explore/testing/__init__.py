@@ -1,0 +1,64 @@
+"""Tests that every plug-in has to pass, for plug-ins of this package and of others: pytest collects what is made here.
+
+    from explore.testing import check_posterior
+    from mypackage import IVON
+
+    test_ivon = check_posterior(IVON)
+
+It needs the extra `testing`, and nothing else in `explore` imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+# What is compared is shown beside the checks' own messages.
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{part}" for part in ("datasets", "density", "norms", "rules", "subject", "values"))
+)
+
+from explore import registry  # noqa: E402
+from explore.acquisitions.base import name_of  # noqa: E402
+from explore.testing import datasets, density, norms, rules, values  # noqa: E402, F401 (the imports add checks)
+from explore.testing.subject import Subject  # noqa: E402
+
+__all__ = ["check_acquisition", "check_dataset", "check_posterior"]
+
+
+def check_posterior(*posteriors: Any, contract: Mapping[str, Any] | None = None) -> Callable[..., None]:
+    """A test of posteriors, for pytest to run once for every check and case.
+
+    Args:
+        posteriors: classes, or names from `explore list posteriors`.
+        contract: what the checks need to know of them, see `Contract`; None: `CONTRACT` in the file of each.
+    """
+    return values.POSTERIORS.test(
+        (name, Subject(name, cls, contract)) for name, cls in _named("posteriors", posteriors)
+    )
+
+
+def check_acquisition(*acquisitions: Any) -> Callable[..., None]:
+    """A test of acquisition rules, as `check_posterior`, with every kind of targets that a rule does not refuse.
+
+    Args:
+        acquisitions: functions, frozen dataclasses with their settings, or names from `explore list acquisitions`.
+    """
+    made = [registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions]
+    return rules.RULES.test(subject for rule in made for subject in rules.subjects(name_of(rule), rule))
+
+
+def check_dataset(*datasets_: Any) -> Callable[..., None]:
+    """A test of data sets, as `check_posterior`; one that would have to be downloaded is skipped.
+
+    Args:
+        datasets_: functions, or names from `explore list datasets`.
+    """
+    named = _named("data", datasets_)
+    return datasets.DATASETS.test((name, datasets.DatasetSubject(name, function)) for name, function in named)
+
+
+def _named(kind: str, plug_ins: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    return [(p, registry.find(kind, p)) if isinstance(p, str) else (registry.hyphened(p.__name__), p) for p in plug_ins]

@@ -1,0 +1,114 @@
+"""What every posterior owes on a net with batch normalisation, unless it refuses it."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explore import predict, tree
+from explore.likelihoods import Gaussian
+from explore.nets import Net
+from explore.shapes import Batch, State
+from explore.testing.subject import R, Subject, assert_same_bits, seeded, start, train
+from explore.testing.values import POSTERIORS, expect_fall
+
+CONV = Net(
+    nn.Sequential(
+        nn.Conv2d(1, 3, 2, stride=2, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 4, 2),
+        nn.BatchNorm2d(4, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2),
+    )
+)  # fmt: skip
+DENSE = Net(nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)))
+N = 16
+POLICIES = {"frozen": "frozen", "adam": "adam"}
+
+
+def takes_norms(subject: Subject) -> bool:
+    """Whether nets may have batch normalisations."""
+    return subject.takes("norms")
+
+
+def build(subject: Subject, policy: str = "frozen", **settings: Any) -> Any:
+    """The lively posterior on a net with batch normalisation."""
+    net = CONV if subject.takes("convolutions") else DENSE
+    return subject.build(net, Gaussian(), batch_norm=policy, **settings)
+
+
+@cache
+def data() -> Batch:
+    """N images for each of R replicas."""
+    x = seeded(5).normal(R, N, 1, 4, 4)
+    return Batch(x, torch.stack([x.flatten(2).sum(2).sin(), x[:, :, 0, 0].abs().sum(2) - 3], 2))
+
+
+def _loss(posterior: Any, state: State) -> Tensor:
+    """Of the net as it is evaluated, with the running statistics."""
+    out = posterior.net.output(posterior.sample(state, 50, seeded(9)), data().x)
+    return (out.mean(1) - data().y).square().mean((1, 2))
+
+
+@POSTERIORS.check(POLICIES, of=takes_norms)
+def training_lowers_the_loss_and_moves_what_the_policy_says(subject: Subject, policy: str) -> None:
+    posterior = build(subject, policy, **({"lr": 0.03} if subject.has("lr") else {}))
+    before = start(posterior, 1000, R, seeded())
+    state = train(posterior, before, data(), seeded(1), 30)
+    what = "30 updates of a net with batch normalisation, evaluated with its running statistics,"
+    expect_fall(subject, _loss(posterior, before), _loss(posterior, state), what)
+    for norm, old, new in zip(posterior.net.norms, before.common.norms.values, state.common.norms.values, strict=True):
+        assert (old[:, :, 2:] != new[:, :, 2:]).all(), f"{subject.name}: running statistics do not move; see `advance`"
+        trained = policy == "adam" and norm.affine
+        assert torch.equal(old[:, :, :2], new[:, :, :2]) != trained, (
+            f"{subject.name}: scale and shift {'do not move' if trained else 'move'} with batch_norm={policy}"
+        )
+
+
+def has_lr(subject: Subject) -> bool:
+    """Whether its weights can be held still."""
+    return takes_norms(subject) and subject.has("lr")
+
+
+@POSTERIORS.check(of=has_lr)
+def scale_and_shift_follow_their_own_gradient(subject: Subject) -> None:
+    # Where the weights cannot move, they alone can lower the loss.
+    runs = []
+    for policy in POLICIES:
+        posterior = build(subject, policy, lr=1e-12, batch_norm_lr=0.04)
+        runs.append(_loss(posterior, train(posterior, start(posterior, 1e6, R, seeded()), data(), seeded(1), 64)))
+    assert (runs[1] < 0.97 * runs[0]).all(), f"{subject.name}: scale and shift do not lower the loss; see `advance`"
+
+
+@POSTERIORS.check(POLICIES, of=takes_norms)
+def functions_are_pure_and_a_saved_state_continues_with_norms(subject: Subject, policy: str) -> None:
+    posterior = build(subject, policy)
+    state = train(posterior, start(posterior, N, R, seeded()), data(), seeded(1), 2)
+    before = tree.save(state)
+    new = train(posterior, state, data(), seeded(2), 2)
+    if subject.variational:
+        assert posterior.gain(state, data(), seeded(3)).shape == (R, N)
+        assert posterior.elbo(state, data(), seeded(3)).isfinite().all()
+        drawn = posterior.sample_coordinates(state, 3, seeded(3))
+        one = posterior.log_prob(state, (*drawn, *state.common.norms.values))
+        assert_same_bits(one, posterior.log_prob(state, drawn), f"{subject.name}: normalisations count in `log_prob`")
+    assert_same_bits(tree.save(state), before, f"{subject.name}: a method changed its argument in place")
+    file = io.BytesIO()
+    torch.save(before, file)
+    file.seek(0)
+    loaded = tree.restore(posterior.init(N, R, seeded(8)), torch.load(file, weights_only=True))
+    again = train(posterior, loaded, data(), seeded(2), 2)
+    assert_same_bits(again, new, f"{subject.name} goes on otherwise after its state was saved and loaded")
+
+
+@POSTERIORS.check(of=takes_norms)
+def an_example_is_evaluated_by_itself(subject: Subject) -> None:
+    posterior = build(subject, "adam")
+    state = train(posterior, start(posterior, N, R, seeded()), data(), seeded(1), 2)
+    layers = posterior.sample(state, 4, seeded(2))
+    every = posterior.net.output(layers, data().x)
+    torch.testing.assert_close(every[:, :, 3:5], posterior.net.output(layers, data().x[:, 3:5]))
+    if getattr(posterior, "over_weights", False):
+        mean = predict.linearised(posterior, state, data().x).mean
+        torch.testing.assert_close(mean, posterior.net.output(posterior.at_mean(state), data().x).squeeze(1))

@@ -1,0 +1,183 @@
+"""Dense float64 counterparts of what the library never writes out, and the noise that makes tests exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, vmap
+
+from explore.rng import Rng
+from explore.shapes import State
+
+Shapes = Sequence[tuple[int, int]]
+
+
+def flat(weights: Sequence[Tensor]) -> Tensor:
+    """[..., I, O] a layer -> [..., W]."""
+    return torch.cat([w.flatten(-2) for w in weights], -1)
+
+
+def unflat(vector: Tensor, shapes: Shapes) -> tuple[Tensor, ...]:
+    """The inverse of `flat`."""
+    parts = vector.split([i * o for i, o in shapes], -1)
+    return tuple(p.unflatten(-1, shape) for p, shape in zip(parts, shapes, strict=True))
+
+
+def mean_and_se(values: Any) -> dict[str, Any]:
+    """Of a NumPy array or a column of a table, with the names that results have."""
+    return {"mean": values.mean(), "se": values.std(ddof=1) / len(values) ** 0.5}
+
+
+# Gaussians -------------------------------------------------------------------------------------------------
+
+
+def normal(mean: Tensor, covariance: Tensor) -> torch.distributions.MultivariateNormal:
+    """N(mean, covariance)."""
+    return torch.distributions.MultivariateNormal(mean, covariance)
+
+
+def kl(mean: Tensor, covariance: Tensor, mean0: Tensor, covariance0: Tensor) -> Tensor:
+    """KL(N || N0), the textbook formula with inverses written out."""
+    precision0, d = torch.linalg.inv(covariance0), mean0 - mean
+    trace = (precision0 @ covariance).diagonal(dim1=-2, dim2=-1).sum(-1)
+    distance = torch.einsum("...i,...ij,...j->...", d, precision0, d)
+    return 0.5 * (trace + distance - d.shape[-1] + torch.logdet(covariance0) - torch.logdet(covariance))
+
+
+def implied_gaussian(posterior: Any, state: State, replicas: int) -> tuple[Tensor, Tensor]:
+    """(mean [R, n], covariance [R, n, n]) over n coordinates of the Gaussian that `posterior.log_prob` is.
+
+    The gradient of a quadratic is linear: its values at 0 and at the unit vectors say everything.
+    """
+    n = sum(i * o for i, o in posterior.coordinates)
+    points = torch.cat([torch.zeros(1, n), torch.eye(n)]).double().expand(replicas, -1, -1).clone().requires_grad_()
+    log_prob = posterior.log_prob(state, unflat(points, posterior.coordinates))
+    (slopes,) = torch.autograd.grad(log_prob.sum(), points)
+    covariance = torch.linalg.inv(slopes[:, :1] - slopes[:, 1:])
+    return torch.einsum("rij,rj->ri", covariance, slopes[:, 0]), covariance
+
+
+def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tuple[Tensor, Tensor]:
+    """Bayesian linear regression of one output with a bias: mean [R, I] and covariance [R, I, I]."""
+    a = torch.cat([x, torch.ones_like(x[..., :1])], -1)
+    precision = a.mT @ a / noise_std**2 + torch.eye(a.shape[-1], dtype=a.dtype) / prior_variance
+    covariance = torch.linalg.inv(precision)
+    return (covariance @ a.mT @ y / noise_std**2).squeeze(-1), covariance
+
+
+# Networks --------------------------------------------------------------------------------------------------
+
+
+def parameters(module: nn.Module, weights: Sequence[Tensor]) -> dict[str, Tensor]:
+    """One [I, O] matrix a layer as the named parameters of the module they stand for."""
+    named, matrices = {}, iter(weights)
+    for name, layer in module.named_modules():
+        if hasattr(layer, "weight"):
+            w, prefix = next(matrices), f"{name}." if name else ""
+            inputs = w.shape[0] - (layer.bias is not None)
+            named[f"{prefix}weight"] = w[:inputs].mT.reshape(layer.weight.shape)
+            if layer.bias is not None:
+                named[f"{prefix}bias"] = w[-1]
+    return named
+
+
+def run(module: nn.Module, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    """The output [R, S, B, O] for weights [R, S, I, O] a layer and x [R, B, ...]."""
+
+    def once(w: Any, x: Tensor) -> Tensor:
+        return functional_call(module, parameters(module, w), (x,))
+
+    return vmap(vmap(once, (0, None)))(weights, x)
+
+
+def jacobians(module: nn.Module, weights: Sequence[Any], x: Tensor, shapes: Shapes) -> Tensor:
+    """D out / d weights of every example, [R, S, B, O, W]."""
+
+    def one(w: Tensor, x: Tensor) -> Tensor:
+        return functional_call(module, parameters(module, unflat(w, shapes)), (x.unsqueeze(0),)).squeeze(0)
+
+    every = vmap(vmap(vmap(jacrev(one), (None, 0)), (0, None)))
+    return every(flat(weights), x)
+
+
+def finite_difference(f: Callable[[Tensor], Any], x: Tensor, h: float = 1e-6) -> Tensor:
+    """The gradient of a scalar function by central differences; its error is about h^2."""
+    gradient = torch.zeros_like(x)
+    for i in range(x.numel()):
+        step = torch.zeros(x.numel(), dtype=x.dtype)
+        step[i] = h
+        step = step.view_as(x)
+        gradient.view(-1)[i] = (f(x + step) - f(x - step)) / (2 * h)
+    return gradient
+
+
+def squared_projection(d: Tensor, p: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+    """(|D'|^2, D' in the original coordinates): D projected on directions, both whitened by P, in Frobenius norm.
+
+    Args:
+        d: [W, W] what is projected.
+        p: [W, W] positive definite.
+        directions: [n, W, W] what spans the subspace (they may depend on each other).
+    """
+    root = torch.linalg.cholesky(p)
+
+    def white(m: Tensor) -> Tensor:
+        half = torch.linalg.solve_triangular(root, m, upper=False)
+        return torch.linalg.solve_triangular(root, half.mT, upper=False).flatten(-2)
+
+    fit = torch.linalg.lstsq(white(directions).T, white(d).unsqueeze(1), driver="gelsd").solution.squeeze(1)
+    projected = torch.einsum("n,nij->ij", fit, directions)
+    return white(projected).square().sum(), projected
+
+
+def kronecker_directions(a: Tensor, s: Tensor) -> Tensor:
+    """The ways in which A (x) S can change: dA (x) S and A (x) dS for every symmetric dA, dS."""
+
+    def symmetric(n: int) -> list[Tensor]:
+        e = torch.eye(n, dtype=a.dtype)
+        return [torch.outer(e[i], e[j]) + torch.outer(e[j], e[i]) for i in range(n) for j in range(i + 1)]
+
+    a, s = a.contiguous(), s.contiguous()  # torch.kron refuses transposed strides
+    return torch.stack([torch.kron(d, s) for d in symmetric(len(a))] + [torch.kron(a, d) for d in symmetric(len(s))])
+
+
+# Noise -----------------------------------------------------------------------------------------------------
+
+
+class Lone(Rng):
+    """The numbers that replica `replica` of `of` gets, for a run of that replica alone."""
+
+    def __init__(self, replica: int, of: int, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.replica, self.of = replica, of
+
+    def _repeat(self, draw: Any, shape: Any) -> Tensor:
+        return super()._repeat(draw, (self.of, *shape[1:]))[self.replica : self.replica + 1]
+
+
+class Matched(Rng):
+    """Normal numbers with mean 0 and variance 1 over the sample axis, exactly.
+
+    A linear-Gaussian model sees no more of the noise than these two moments, so its fixed points become exact.
+    """
+
+    def normal(self, *shape: int) -> Tensor:
+        eps = super().normal(*shape)
+        if shape[1] == 1:
+            return eps
+        eps = eps - eps.mean(1, keepdim=True)
+        return eps / eps.square().mean(1, keepdim=True).sqrt()
+
+
+class Twice(Rng):
+    """The numbers for S samples, each standing twice on an axis of 2 S."""
+
+    def _repeat(self, draw: Any, shape: Any) -> Tensor:
+        return super()._repeat(draw, (shape[0], shape[1] // 2, *shape[2:])).repeat_interleave(2, 1)
+
+
+LOG_2PI = math.log(2 * math.pi)

@@ -1,0 +1,350 @@
+"""What every posterior owes: values and pure functions, replicas that do not meet, settings, and that it learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+from typing import Any
+
+import pytest
+import torch
+
+from explore import predict, registry, tree
+from explore.errors import InputError, check_range
+from explore.inference.base import settle
+from explore.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets import Net, mlp
+from explore.rng import Rng
+from explore.shapes import Batch, State
+from explore.testing.oracles import Lone
+from explore.testing.subject import (
+    CONV,
+    MLP,
+    NORM,
+    PARTS,
+    N,
+    R,
+    Subject,
+    assert_close,
+    assert_same_bits,
+    data,
+    finish,
+    refused,
+    seeded,
+    start,
+    train,
+)  # fmt: skip
+from explore.testing.suite import Suite
+
+POSTERIORS = Suite()
+KNOWN_NOISE = Gaussian(noise_std=0.5)
+DEVICES = {"cpu": "cpu", "cuda": "cuda"}
+
+# Settings and state ----------------------------------------------------------------------------------------
+
+
+@POSTERIORS.check()
+def defaults_are_allowed(subject: Subject) -> None:
+    subject.make(net=MLP, likelihood=Gaussian())
+
+
+@POSTERIORS.check()
+def every_numeric_setting_is_checked(subject: Subject) -> None:
+    subject.build()
+    own = vars(subject.cls).get("ranges", {})
+    unknown = sorted(own.keys() - {field.name for field in dataclasses.fields(subject.cls)})
+    assert not unknown, (
+        f"{subject.name}: `ranges` of {subject.cls.__name__} names {unknown[0]}, which is no setting of it"
+    )
+    ranges = {k: v for cls in reversed(subject.cls.__mro__) for k, v in getattr(cls, "ranges", {}).items()}
+    for field in dataclasses.fields(subject.cls):
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+            for wrong in (-1, float("nan")) if isinstance(field.default, float) else (-1,):
+                if not _inside(wrong, ranges.get(field.name, "(0, inf)")):
+                    with pytest.raises(InputError) as error:
+                        subject.build(**dict[str, Any]({field.name: wrong}))
+                        pytest.fail(f"{subject.name} takes {field.name}={wrong}; does it call super().__post_init__()?")
+                    assert field.name in str(error.value), f"{subject.name}: {error.value!r} does not name {field.name}"
+
+
+def _inside(number: float, interval: str) -> bool:
+    try:
+        check_range("", number, interval)
+    except InputError:
+        return False
+    return True
+
+
+@POSTERIORS.check()
+def presets_are_valid_settings(subject: Subject) -> None:
+    for preset in registry.presets(subject.cls):
+        subject.build(**registry.settings_in(subject.cls, preset))
+
+
+@POSTERIORS.check()
+def every_part_of_a_net_is_taken_or_refused_as_declared(subject: Subject) -> None:
+    for part, net in PARTS.items():
+        said = refused(subject, net)
+        assert said or subject.takes(part), f'{subject.name} takes {part}: drop them from "refuses" in CONTRACT'
+        assert not said or not subject.takes(part), (
+            f"{subject.name} refuses a net with {part}; where it cannot do otherwise, "
+            + subject.add("refuses", f'("{part}",)')
+        )
+
+
+# Values and pure functions ---------------------------------------------------------------------------------
+
+
+@POSTERIORS.check(DEVICES)
+def functions_are_pure(subject: Subject, device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    posterior, batch = subject.build(), data(device=device)
+    state = start(posterior, N, R, seeded(device=device))
+    before, x, y = tree.save(state), batch.x.clone(), batch.y.clone()
+    everyones_generator = torch.get_rng_state()
+
+    new, info = posterior.update(state, batch, seeded(1, device))
+    again, _ = posterior.update(state, batch, seeded(1, device))
+    samples = posterior.sample(new, 5, seeded(2, device))
+    if subject.variational:
+        posterior.gain(state, batch, seeded(3, device))
+        posterior.elbo(state, batch, seeded(3, device))
+        drawn = posterior.sample_coordinates(new, 5, seeded(2, device))
+        for numbers in (posterior.log_prob(new, drawn), posterior.kl(new, state), posterior.kl_prior(new)):
+            assert numbers.device == drawn[0].device and numbers.isfinite().all()
+    if getattr(posterior, "over_weights", False):
+        posterior.solve(state, samples)
+        predict.linearised(posterior, state, batch.x)
+
+    assert_same_bits(new, again, "an update is made twice with the same numbers")
+    assert_same_bits(samples, posterior.sample(again, 5, seeded(2, device)), "samples are drawn twice")
+    assert_same_bits(tree.save(state), before, "a method changed its argument in place")
+    assert torch.equal(batch.x, x) and torch.equal(batch.y, y), f"{subject.name} changes its batch in place"
+    assert torch.equal(torch.get_rng_state(), everyones_generator), f"{subject.name} draws from torch's own generator"
+    attached = [path for path, leaf in tree.leaves((new, info, samples)) if leaf.requires_grad]
+    assert not attached, f"{subject.name}: {attached} require gradients; detach them"
+    for name, value in info.items():
+        assert value.shape == (R,) and value.isfinite().all(), f"{subject.name} logs {name}, not a finite [R]"
+    assert int(new.common.step) == 1, f"{subject.name}: an update does not count its step; `advance` does"
+    assert bool(new.common.alive.all())
+
+
+@POSTERIORS.check(DEVICES)
+def same_generator_same_bits_and_another_differs(subject: Subject, device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    posterior = subject.build()
+    ours, same, other = (start(posterior, N, R, seeded(seed, device)) for seed in (0, 0, 1))
+    assert_same_bits(ours, same, "`init` is called twice with the same numbers")
+    one, another = (next(tree.leaves(posterior.sample(s, 2, seeded(2, device))))[1] for s in (ours, other))
+    assert not torch.equal(one, another), f"{subject.name}: the first weights do not depend on the generator"
+
+
+@POSTERIORS.check({"mlp": MLP, "conv": CONV, "norm": NORM})
+def three_replicas_equal_three_lone_runs(subject: Subject, net: Net) -> None:
+    # Batched and lone kernels differ in the last bits, 1e-15 an operation, which 20 updates magnify.
+    parts = {MLP: (), CONV: ("convolutions",), NORM: ("convolutions", "norms")}[net]
+    if not all(map(subject.takes, parts)):
+        pytest.skip("it refuses such nets")
+    posterior, batch = subject.build(net, batch_norm="adam"), data(net)
+    rng = seeded()
+    together = train(posterior, start(posterior, N, R, rng), batch, rng, 20)
+    drawn = posterior.sample(together, 3, seeded(9))
+    for r in range(R):
+        rng = Lone(r, R, 0, dtype=torch.float64)
+        own = Batch(batch.x[r : r + 1], batch.y[r : r + 1])
+        alone = train(posterior, start(posterior, N, 1, rng), own, rng, 20)
+        mine = posterior.sample(alone, 3, Lone(r, R, 9, dtype=torch.float64))
+        # Cached factors may hold eigenvectors of equal eigenvalues, which are arbitrary; the samples show them right.
+        kept = [pair for pair in zip(tree.leaves(together), tree.leaves(alone), strict=True) if not _cached(pair[0][0])]
+        for (path, a), (_, b) in [*kept, *zip(tree.leaves(drawn), tree.leaves(mine), strict=True)]:
+            why = f"{subject.name}: {path} of replica {r} is not what it is in a run of that replica alone"
+            assert_close(a[r : r + 1] if a.dim() else a, b, why, rtol=1e-9)
+
+
+def _cached(path: str) -> bool:
+    return path.partition(".")[0] in ("sampling", "step_factor")
+
+
+@POSTERIORS.check()
+def the_end_of_a_fit_changes_no_argument(subject: Subject) -> None:
+    posterior, _, batch = subject.trained()
+    state = train(posterior, start(posterior, N, R, seeded()), batch, seeded(1))
+    before, x = tree.save(state), batch.x.clone()
+    one, two = (finish(posterior, state, batch) for _ in range(2))
+    assert_same_bits(one, two, f"{subject.name}: `finish` with the same numbers")
+    assert_same_bits(tree.save(state), before, f"{subject.name}: `finish` changed its argument in place")
+    assert torch.equal(batch.x, x), f"{subject.name}: `finish` changes the data in place"
+    structure = [[path for path, _ in tree.leaves(s)] for s in (state, one)]
+    assert structure[0] == structure[1], f"{subject.name}: `finish` gives a state of other parts, which is not restored"
+
+
+@POSTERIORS.check()
+def a_saved_state_continues_bit_for_bit(subject: Subject) -> None:
+    posterior, state, batch = subject.trained()
+    file = io.BytesIO()
+    torch.save(tree.save(state), file)
+    file.seek(0)
+    loaded = tree.restore(posterior.init(N, R, seeded(8)), torch.load(file, weights_only=True))
+    one, two = (train(posterior, s, batch, seeded(4)) for s in (loaded, state))
+    assert_same_bits(one, two, f"{subject.name} goes on otherwise after its state was saved and loaded")
+
+
+# Failure ---------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _healthy(subject: Subject) -> State:
+    posterior, state, batch = subject.trained()
+    return train(posterior, state, batch, seeded(4))
+
+
+@POSTERIORS.check(
+    {
+        f"{part}-{value:g}": (part, value)
+        for part, value in (("y", torch.nan), ("y", torch.inf), ("x", torch.nan), ("x", 1e200), ("y", 1e200))
+    }
+)
+def a_failed_replica_is_frozen_and_touches_no_other(subject: Subject, fault: tuple[str, float]) -> None:
+    part, value = fault
+    posterior, state, batch = subject.trained()
+    broken = Batch(batch.x.clone(), batch.y.clone())
+    getattr(broken, part)[1, 0] = value
+    hurt, healthy = train(posterior, state, broken, seeded(4)), _healthy(subject)
+    dead = not hurt.common.alive[1]
+    assert dead or value == 1e200, f"{subject.name}: {value} in {part} leaves a replica alive"  # which some survive
+    assert hurt.common.alive.tolist() == [True, not dead, True], f"{subject.name}: a replica fails for another one"
+    for (path, a), (_, b), (_, old) in zip(*map(tree.leaves, (hurt, healthy, state)), strict=True):
+        if a.dim() and path != "common.alive":
+            assert torch.equal(a[[0, 2]], b[[0, 2]]), f"{subject.name}: a failed replica changes {path} of others"
+            kept = torch.equal(a[1], old[1]) if dead else a[1].isfinite().all()
+            assert kept, f"{subject.name}: {path} of a failed replica is not as it was; `settle` keeps it"
+    revived = bool(train(posterior, hurt, batch, seeded(5)).common.alive[1])
+    assert revived == (not dead), f"{subject.name}: good data revive a dead replica"
+
+
+@POSTERIORS.check()
+def a_replica_has_failed_wherever_in_its_state_a_number_is_not_finite(subject: Subject) -> None:
+    _, state, _ = subject.trained()
+    floats = [path for path, leaf in tree.leaves(state) if leaf.dim() and leaf.is_floating_point()]
+    assert floats, f"{subject.name}: its state has no numbers"
+    for broken in floats:
+        paths = iter([path for path, _ in tree.leaves(state)])
+
+        def spoil(leaf: torch.Tensor, broken: str = broken, paths: Any = paths) -> torch.Tensor:
+            if next(paths) != broken:
+                return leaf
+            leaf = leaf.clone()
+            leaf[(1, *[-1] * (leaf.dim() - 1))] = torch.nan
+            return leaf
+
+        settled = settle(tree.map_tensors(spoil, state), state)
+        assert settled.common.alive.tolist() == [True, False, True], broken
+        assert all(leaf.isfinite().all() for _, leaf in tree.leaves(settled)), broken
+
+
+# Learning --------------------------------------------------------------------------------------------------
+
+
+def step_size(subject: Subject) -> dict[str, Any]:
+    """A larger step, for those that take one."""
+    return {"lr": 0.02} if subject.has("lr") else {}
+
+
+@POSTERIORS.check({"Categorical": (Categorical(), 2), "Bernoulli": (Bernoulli(), 1), "Gaussian": (KNOWN_NOISE, 2)})
+def fits_under_every_likelihood(subject: Subject, case: tuple[Any, int]) -> None:
+    likelihood, outputs = case
+    net = Net(mlp(2, [8], outputs))
+    posterior, batch = subject.build(net, likelihood, **step_size(subject)), data()
+    if likelihood is not KNOWN_NOISE:
+        batch = Batch(batch.x, (batch.x[..., 0] > 0).long())
+    rng = seeded()
+    state = start(posterior, 1000, R, rng)  # as many as make the prior harmless
+
+    def loss(state: State) -> torch.Tensor:
+        out = net.output(posterior.sample(state, 100, seeded(9)), batch.x)
+        noise = likelihood.sample_noise(state.common.noise, out.shape[1], seeded(9))
+        return -likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2))
+
+    trained = finish(posterior, train(posterior, state, batch, rng, 60), batch)
+    failed = (~trained.common.alive).nonzero().flatten().tolist()
+    assert not failed, (
+        f"{subject.name}: of replicas 0 to {R - 1} {failed} diverged within 60 updates with "
+        f"{ {**subject.contract.lively, **step_size(subject)} }: a number of their state was not finite any more"
+    )
+    expect_fall(subject, loss(state), loss(trained), "60 updates")
+    subject.expect_uncertain(posterior, trained, batch.x)
+
+
+def expect_fall(subject: Subject, before: torch.Tensor, after: torch.Tensor, what: str) -> None:
+    """Of a loss [R]."""
+    advice = (
+        "it follows the gradient downwards: `likelihood.score` is the gradient of the log-likelihood, which has to rise"
+        if (after > before).all()
+        else "at progress 0, where all of this is done, it hardly learns; where it is only slow, "
+        + subject.add("lively", "{...}, settings that make it faster")
+    )
+    assert (after < 0.9 * before).all(), (
+        f"{subject.name}: {what} take the loss of three replicas from {_shown(before)} to {_shown(after)}; {advice}"
+    )
+
+
+def _shown(values: torch.Tensor) -> str:
+    return ", ".join(f"{v:.3g}" for v in values.tolist())
+
+
+@POSTERIORS.check()
+def less_certain_where_no_data_were_seen(subject: Subject) -> None:
+    net = Net(mlp(1, [20], 1))
+    posterior = subject.build(net, Gaussian(noise_std=0.1), **step_size(subject))
+    if posterior.certain:
+        pytest.skip("nothing of it is uncertain")
+    rng = seeded()
+    x = (2 * rng.uniform(R, 20, 1) - 1).sort(1).values
+    batch = Batch(x, (3 * x).sin())
+    state = train(posterior, start(posterior, 20, R, rng), batch, rng, 300, ends=True)
+    state = finish(posterior, state, batch)
+    on, off = (
+        predict.Predictor.sample(posterior, state, 200, seeded(1)).moments(points).variance.mean((1, 2))
+        for points in (x, torch.cat([x - 4, x + 4], 1))
+    )
+    assert (off > 2 * on).all(), (
+        f"{subject.name}: the variance of its predictions is {_shown(off)} far from the data and {_shown(on)} on them"
+    )
+
+
+@POSTERIORS.check()
+def single_precision_survives_data_without_rank(subject: Subject) -> None:
+    # One example at a time, with inputs that are equal, zero or constant: moments of next to no rank.
+    settings = subject.contract.forgetful
+    settings = subject.contract.lively if settings is None else settings
+    posterior = subject.make(net=Net(mlp(4, [20], 2)), likelihood=Gaussian(), **settings)
+    rng = Rng(0)
+    x = 100 * rng.normal(R, N, 1)
+    x, y = torch.cat([x, x, 0 * x, 0 * x + 1], 2), torch.cat([x.sin(), x / 100], 2)
+    state = start(posterior, N, R, rng)
+    for i in range(2 * N):
+        example = slice(i % N, i % N + 1)
+        state, _ = posterior.update(state, Batch(x[:, example], y[:, example]), rng)
+    advice = "where nothing but the settings is wrong, " + subject.add("forgetful", "{...}, settings that survive it")
+    assert state.common.alive.all(), f"{subject.name} fails in single precision on data of next to no rank; {advice}"
+    wrong = [path for path, t in tree.leaves(state) if t.dim() and t.is_floating_point() and t.dtype != torch.float32]
+    assert not wrong, f"{subject.name}: {wrong} of its state are not of the generator's precision"
+    assert all(w.isfinite().all() for _, w in tree.leaves(posterior.sample(state, 100, rng)))
+    if subject.variational:
+        samples = posterior.sample_coordinates(state, 100, rng)
+        assert (posterior.kl_prior(state) > 0).all() and (posterior.gain(state, Batch(x, y), rng) > 0).all()
+        # -E log q = H, as in double precision.
+        error = posterior.log_prob(state, samples).mean(1) + posterior.entropy(state)
+        assert error.abs().max() < 5 * deviation(subject, posterior, state, samples) / 10, (
+            f"{subject.name}: in single precision `entropy` is not -E log q; {advice}"
+        )
+
+
+def deviation(subject: Subject, posterior: Any, state: State, samples: Any) -> float:
+    """The standard deviation of log q: of d Gaussian coordinates it is sqrt(d / 2)."""
+    if subject.gaussian:
+        return (sum(i * o for i, o in posterior.coordinates) / 2) ** 0.5
+    return float(posterior.log_prob(state, samples).std(1).max())

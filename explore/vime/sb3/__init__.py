@@ -1,0 +1,19 @@
+"""VIME for stable-baselines3: batched environments, a wrapper, a callback for on-policy algorithms, a replay buffer.
+
+    model = TRPO("MlpPolicy", env)
+    model.learn(500_000, VIMECallback(posterior="noisy-kfac", eta=0.001))      # PPO, TRPO, A2C: the paper's order
+    SAC("MlpPolicy", env, replay_buffer_class=VIMEReplayBuffer, replay_buffer_kwargs={"eta": 0.001})
+    env = VIMEVecEnv(env, eta=0.001)                                           # any algorithm: step by step
+    PPO("MlpPolicy", env).learn(500_000, VIMELog(env.bonus))
+
+`rollout/ep_rew_mean` is the environment's own return in all of them, as long as episodes are monitored inside of the
+bonus: `make_vec_env` does so; for `VIME` around a single environment, `monitored` does.
+"""
+
+from explore.vime.sb3.batched import BatchedVecEnv as BatchedVecEnv
+from explore.vime.sb3.log import Episodes as Episodes
+from explore.vime.sb3.log import VIMELog as VIMELog
+from explore.vime.sb3.on_policy import VIMECallback as VIMECallback
+from explore.vime.sb3.replay_buffer import VIMEReplayBuffer as VIMEReplayBuffer
+from explore.vime.sb3.wrappers import VIMEVecEnv as VIMEVecEnv
+from explore.vime.sb3.wrappers import monitored as monitored

@@ -1,0 +1,147 @@
+"""VIME for on-policy algorithms: the bonuses of a rollout join its rewards before returns are computed."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, cast
+
+import numpy as np
+import torch
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
+from stable_baselines3.common.utils import obs_as_tensor
+from torch import Tensor
+
+from explore.errors import InputError
+from explore.vime.bonus import RolloutBonus, Transitions
+from explore.vime.reward import IntrinsicReward
+from explore.vime.sb3.log import Episodes
+from explore.vime.sb3.wrappers import last_observations
+from explore.vime.spaces import Array
+from explore.vime.stepwise import following
+
+
+class VIMECallback(BaseCallback):
+    """VIME for on-policy algorithms, in the order of the paper.
+
+    When a rollout is complete, its transitions are scored by the model of the rollouts before, the bonus is added to
+    the rewards of the rollout buffer, returns and advantages are computed anew, and the model learns.
+
+    Args:
+        bonus: to continue with, or one of your own, a `RolloutBonus`; None: a fresh `IntrinsicReward`.
+        seed: root of a fresh one's random numbers.
+        settings: of `IntrinsicReward`, for a fresh one.
+
+    Attributes:
+        bonus: the bonus; the `state_dict` of an `IntrinsicReward` is all there is to save.
+
+    Raises:
+        InputError: for settings beside a bonus, which has its own.
+    """
+
+    bonus: Any  # of the type that was given; `RolloutBonus` is what is relied on
+
+    def __init__(self, bonus: RolloutBonus | None = None, *, seed: int = 0, **settings: Any):
+        super().__init__()
+        if bonus is not None and settings:
+            raise InputError(f"{min(settings)} is a setting of a fresh bonus; the one given has its own")
+        self._settings = {"seed": seed, **settings}
+        if bonus is not None:
+            self.bonus = bonus
+
+    def _init_callback(self) -> None:
+        if not isinstance(self.model, OnPolicyAlgorithm):
+            raise InputError(
+                f"VIMECallback is for on-policy algorithms; for {type(self.model).__name__} use VIMEReplayBuffer"
+            )
+        env, normalise = self.training_env, self.model.get_vec_normalize_env()
+        if normalise is not None and normalise.observation_space != env.observation_space:
+            raise InputError(
+                f"{type(env).__name__} around VecNormalize changes the observations, of which VecNormalize keeps the "
+                "raw ones; put VecNormalize around it"
+            )
+        if not hasattr(self, "bonus"):
+            space = env.observation_space if normalise is None else normalise.venv.observation_space
+            self.bonus = IntrinsicReward(space, env.action_space, **self._settings)
+        self._extrinsic, self._intrinsic = Episodes(env.num_envs), Episodes(env.num_envs)
+        self._ends: dict[int, Any] = {}  # raw last observations of the episodes that the last step has ended
+
+    def _on_training_start(self) -> None:
+        self._paid = False
+        normalise = self.model.get_vec_normalize_env()
+        if normalise is None:
+            return
+        inner = normalise.venv.step_wait
+
+        def step_wait() -> Any:
+            # VecNormalize clips last observations and keeps none; another wrapper would part it from those that
+            # EvalCallback compares it with.
+            step = inner()
+            self._ends = last_observations(step[3])
+            return step
+
+        normalise.venv.step_wait = step_wait  # type: ignore[method-assign]
+
+    def _on_training_end(self) -> None:
+        normalise = self.model.get_vec_normalize_env()
+        if normalise is not None:
+            vars(normalise.venv).pop("step_wait", None)
+        if not self._paid:
+            self._unpaid()
+
+    def _unpaid(self) -> None:
+        warnings.warn(
+            "the bonus was 0 throughout: it is paid after a rollout with which `minimum` transitions are stored",
+            stacklevel=2,
+        )
+
+    def _on_rollout_start(self) -> None:
+        self._steps: list[tuple[Array, ...]] = []
+        self._last = self._raw(self.model._last_obs)
+
+    def _on_step(self) -> bool:
+        normalise, dones = self.model.get_vec_normalize_env(), self.locals["dones"]
+        before, self._last = self._last, self._raw(self.locals["new_obs"])
+        ends = last_observations(self.locals["infos"]) if normalise is None else self._ends
+        after = following(self.bonus.observations, self._last, ends)
+        # Algorithms of discrete actions alone clip none.
+        actions = self.bonus.actions.many(self.locals.get("clipped_actions", self.locals["actions"]))
+        self._steps.append((before, actions, after, dones.copy()))
+        self._extrinsic.add(normalise.get_original_reward() if normalise else self.locals["rewards"], dones)
+        return True
+
+    def _raw(self, observations: Any) -> Array:
+        """The observations of now as vectors, as they were before any normalisation."""
+        normalise = self.model.get_vec_normalize_env()
+        return self.bonus.observations.many(normalise.get_original_obs() if normalise else observations)
+
+    def _last_values(self) -> Tensor:
+        """What the critic says of the observations that follow the rollout.
+
+        Algorithms of sb3_contrib do not tell callbacks.
+        """
+        policy: Any = self.model.policy
+        observations = obs_as_tensor(self.locals["new_obs"], self.model.device)
+        with torch.no_grad():
+            if "lstm_states" not in self.locals:
+                return cast(Tensor, policy.predict_values(observations))
+            starts = torch.tensor(self.locals["dones"], dtype=torch.float32, device=self.model.device)
+            return cast(Tensor, policy.predict_values(observations, self.locals["lstm_states"].vf, starts))
+
+    def _on_rollout_end(self) -> None:
+        observations, actions, following, dones = (np.stack(part) for part in zip(*self._steps, strict=True))
+        reward = self.bonus.batch(
+            Transitions(*(part.reshape(-1, part.shape[2]) for part in (observations, actions, following)))
+        )
+        self._paid |= bool(reward.raw.any())
+        scaled = reward.scaled.reshape(dones.shape)
+        buffer: RolloutBuffer = self.locals["rollout_buffer"]
+        buffer.rewards += scaled.astype(buffer.rewards.dtype)
+        buffer.compute_returns_and_advantage(last_values=self._last_values(), dones=self.locals["dones"])
+        for values, ended in zip(scaled, dones, strict=True):
+            self._intrinsic.add(values, ended)
+        self._extrinsic.record(self.logger, "rollout/ep_extrinsic_mean")
+        self._intrinsic.record(self.logger, "rollout/ep_intrinsic_mean")
+        for tag, value in self.bonus.metrics.items():
+            self.logger.record(tag, value)

@@ -1,0 +1,73 @@
+"""Environments of stable-baselines3 whose rewards have the bonus in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+
+from explore.vime.env_wrappers import VIME
+from explore.vime.spaces import Array
+from explore.vime.stepwise import Stepwise
+
+
+class VIMEVecEnv(VecEnvWrapper):
+    """Environments whose rewards have the bonus in them, for any algorithm; the model learns every `interval` steps.
+
+    Put it around the raw environments, and VecNormalize around it: the other way round the bonus would be beside a
+    reward whose scale moves.
+
+    Args:
+        venv: what to wrap.
+        seed: root of the bonus's random numbers.
+        training: False for evaluation: rewards pass through, and nothing is learnt.
+        settings: of `IntrinsicReward`.
+
+    Attributes:
+        training: may be changed at any time.
+        bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+    """
+
+    def __init__(self, venv: VecEnv, *, seed: int = 0, training: bool = True, **settings: Any):
+        super().__init__(venv)
+        self._stepwise = Stepwise(venv.observation_space, venv.action_space, venv.num_envs, seed, **settings)
+        self.bonus = self._stepwise.bonus
+        self.training = training
+        self._actions: Array | None = None
+
+    def reset(self) -> Any:
+        observations = self.venv.reset()
+        self._stepwise.begin(self.bonus.observations.many(observations))
+        return observations
+
+    def step_async(self, actions: Array) -> None:
+        self._actions = np.array(actions)
+        self.venv.step_async(actions)
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = self.venv.step_wait()
+        paid = self._stepwise.step(
+            self.bonus.observations.many(observations), self.bonus.actions.many(self._actions), rewards, dones,
+            ends=last_observations(infos), training=self.training,
+        )  # fmt: skip
+        infos = [info | paid.info(i) for i, info in enumerate(infos)]
+        return observations, rewards + paid.intrinsic.astype(rewards.dtype), dones, infos
+
+
+def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
+    """`VIME` around an environment whose episodes are monitored inside, so that ep_rew_mean is without the bonus.
+
+    Stable-baselines3 puts a Monitor around everything that has none inside, which would count the bonus too.
+    """
+    made = gym.make(env) if isinstance(env, str) else env
+    return VIME(made if is_wrapped(made, Monitor) else Monitor(made), **settings)
+
+
+def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
+    """The observations that episodes have just ended with, by environment."""
+    return {i: info["terminal_observation"] for i, info in enumerate(infos) if "terminal_observation" in info}

@@ -1,0 +1,96 @@
+"""What all rules that look at batches have in common.
+
+Pools in which 60 of 100 points are nearly the same, and score highest: batches hit one of them at most. And memory
+that does not grow with a pool.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+
+from explore import predict, registry
+from explore.acquisitions.base import check, needs_of
+from explore.errors import InputError
+from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
+from explore.nets import Net, mlp
+from explore.predict import Predictor
+from explore.rng import Rng
+from tests.acquisitions.views import view
+from tests.memory import Largest
+
+SAME, OTHERS, K = 60, 40, 5
+RULES = {name: registry.acquisition(name) for name in registry.names("acquisitions") if name != "random"}
+LIKELIHOODS = pytest.mark.parametrize(
+    ("likelihood", "outputs"), [(Gaussian(), 1), (Gaussian(), 2), (Categorical(), 3), (Bernoulli(), 1)]
+)
+
+
+def trap(likelihood, outputs):
+    """Far from the labelled points 60 near-duplicates, on which nets disagree most; 40 others around the origin."""
+    rng, small = Rng(3, dtype=torch.float64), view(likelihood, outputs)
+    x = rng.normal(1, SAME + OTHERS, 2)
+    x[:, :SAME] = torch.tensor([5.0, -5.0]) + 1e-4 * x[:, :SAME]
+    net = Net(mlp(2, [30], outputs))
+    layers = tuple(4 * w for w in net.glorot(1, rng, 200))
+    tau = torch.full((1,), 100.0, dtype=torch.float64)
+    state = small.posterior.init(10, 1, rng)
+    if not likelihood.discrete:
+        state = state._replace(common=state.common._replace(noise=Gamma(tau, torch.ones_like(tau))))
+    nets = Predictor(net, likelihood, layers, tau.unsqueeze(1).expand(1, 200))
+    return dataclasses.replace(
+        small, posterior=dataclasses.replace(small.posterior, net=net), state=state, candidates=x, sample=lambda: nets,
+        labelled=type(small.labelled)(0.1 * rng.normal(1, 4, 2), small.labelled.y[:1]),
+        mask=torch.ones(1, SAME + OTHERS, dtype=torch.bool), uniform=rng.uniform(1, SAME + OTHERS), rng=rng,
+    )  # fmt: skip
+
+
+def refused(rule, v):
+    try:
+        check(rule, v.posterior, 200, K)
+    except InputError:
+        return True
+    return False
+
+
+def same(choice):
+    return int((choice.indices < SAME).sum())
+
+
+@LIKELIHOODS
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if not needs_of(rule).alone])
+def test_a_rule_that_looks_at_batches_takes_one_of_the_same(name, likelihood, outputs):
+    rule, v = RULES[name], trap(likelihood, outputs)
+    if not refused(rule, v):
+        assert same(rule(v, K)) <= 1
+        assert same(rule(dataclasses.replace(v, pending=v.x[:, :1]), K)) == 0
+
+
+@LIKELIHOODS
+def test_the_pool_is_a_trap(likelihood, outputs):
+    """Else the other test could not fail."""
+    v = trap(likelihood, outputs)
+    rule = registry.acquisition("information-gain")
+    assert rule.needs.scores(v)[0].topk(K).indices.max() < SAME
+    assert same(registry.acquisition("max-variance")(v, K)) == K
+
+
+@LIKELIHOODS
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("batch-bald", {"label_sets": 20}),
+        ("bait", {}),
+        ("core-set", {}),
+        ("expected-improvement", {"draws": 12}),
+        ("upper-confidence-bound", {"draws": 12}),
+    ],
+)
+def test_no_tensor_grows_with_the_pool_and_with_samples_or_labels(name, settings, likelihood, outputs, monkeypatch):
+    for bound in ("BUDGET", "CACHE", "KEPT"):
+        monkeypatch.setattr(predict, bound, 2**12)
+    v, rule = view(likelihood, outputs, points=1000, samples=12), registry.acquisition(name, **settings)
+    if not refused(rule, v):
+        with Largest() as largest:
+            rule(dataclasses.replace(v, pending=v.x[:, :2]), 3)
+        assert largest.numbers <= 2**14 < 2 * 12 * 1000

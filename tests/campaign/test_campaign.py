@@ -1,0 +1,510 @@
+"""Campaigns: which row is which, what is said, and what is refused."""
+
+import datetime
+import re
+
+import pytest
+
+from explore.campaign import Campaign, Schema, folder_of
+from explore.campaign.log import NAME
+from explore.errors import InputError
+from tests.campaign.tables import SCHEMA, known, read, table, text
+
+IDS = Schema(("y",), ("temp", "solvent"), "name")
+POOL = """
+name, temp, solvent, code, y
+a,    20,   water,   1,
+b,    30,   water,   1,
+c,    40,   ethanol, 2,    1.5
+d,    50,   ethanol, 2,
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "pool.explore"
+
+
+def values(campaign):
+    """What is measured, by id."""
+    return {row.id: row.values["y"] for row in campaign.memory.rows.values() if row.values}
+
+
+def of(campaign, line):
+    """What is measured of the row in a line of the table."""
+    row = campaign.memory.find(campaign.ids[line - 2])
+    return row.values.get("y") if row else None
+
+
+def said(campaign):
+    return "\n".join(campaign.notes)
+
+
+def ask(folder, now, *rows, schema=IDS):
+    with Campaign(folder) as campaign:
+        campaign.read(now, schema)
+        campaign.suggest(rows)
+    return campaign
+
+
+def test_the_folder_is_beside_the_table(tmp_path):
+    for name in ("pool.csv", "pool.xlsx", "pool.csv.gz", "pool.parquet"):
+        assert folder_of(tmp_path / name) == tmp_path / "pool.explore"
+
+
+def test_a_round(folder):
+    campaign = ask(folder, text(POOL), 0, 3)
+    assert campaign.ids == ("a", "b", "c", "d") and campaign.pool == (1,)
+    assert "New measurements: 'c' (line 4)." in campaign.notes
+    assert [(row.id, row.pending) for row in campaign.pending] == [("a", 2), ("d", 2)]
+    again = read(folder, text(POOL.replace("50,   ethanol, 2,", "50.0, ethanol, 2, 7")), schema=IDS)
+    assert values(again) == {"c": [1.5], "d": [7]} and again.pool == (1,)
+    assert "Answered, of batch 2: 'd' (line 5)." in again.notes
+    assert again.status()[0] == "2 rows are measured; 1 may be handed out."
+    assert re.fullmatch(r"Pending since 20\d\d-\d\d-\d\d \(batch 2\): 'a' \(line 2\)\.", again.status()[1])
+    assert read(folder, text(POOL), schema=IDS, dry=True).notes == [
+        "Emptied cells change nothing (--retract withdraws a measurement): 'd' (line 5)."
+    ]
+
+
+def test_the_same_table_again_writes_nothing(folder):
+    ask(folder, text(POOL), 0)
+    before = (folder / NAME).read_bytes()
+    campaign = read(folder, text(POOL), schema=IDS)
+    assert (folder / NAME).read_bytes() == before and not campaign.notes
+
+
+def test_only_rows_of_the_pool_are_handed_out(folder):
+    with Campaign(folder) as campaign:
+        campaign.read(text(POOL), IDS)
+        campaign.suggest([0])
+        for rows in ([0], [2], [1, 1], [4], [-1]):
+            with pytest.raises(InputError, match="are not all different ones of the pool"):
+                campaign.suggest(rows)
+        campaign.release()
+        assert campaign.pool == (0, 1, 3)
+        campaign.skip(["a", "b"])
+        assert campaign.pool == (3,) and campaign.status()[-1] == "Skipped: 'a' (line 2), 'b' (line 3)."
+        campaign.release(["a"])
+        assert campaign.pool == (0, 3)
+        campaign.release()
+        assert campaign.notes[-1] == "No row is pending." and campaign.pool == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("operation", "names", "sentence"),
+    [
+        ("skip", ["c"], "row c is measured and will not be handed out"),
+        ("skip", ["x"], "there is no row 'x'"),
+        ("release", ["b"], "row b is neither pending nor skipped"),
+        ("retract", ["a"], "row a was not measured"),
+    ],
+)
+def test_what_operations_refuse(folder, operation, names, sentence):
+    with Campaign(folder) as campaign:
+        campaign.read(text(POOL), IDS)
+        before = (folder / NAME).read_bytes()
+        with pytest.raises(InputError, match=sentence):
+            getattr(campaign, operation)(["a", *names] if operation == "skip" else names)
+        assert (folder / NAME).read_bytes() == before
+
+
+def test_retract(folder):
+    with Campaign(folder) as campaign:
+        campaign.read(text(POOL), IDS)
+        campaign.retract(["c"])
+        assert not values(campaign) and campaign.pool == (0, 1, 2, 3)
+    again = read(folder, text(POOL), schema=IDS)
+    assert not values(again) and "The table still has what was withdrawn: 'c' (line 4) (y 1.5)." in said(again)
+    assert of(read(folder, text(POOL.replace("1.5", "1.6")), schema=IDS), 4) == [1.6]
+
+
+def test_undo_takes_back_what_was_told_batch_by_batch(folder):
+    with Campaign(folder) as campaign:
+        campaign.read(text(POOL), IDS)
+        first = known(campaign)
+        campaign.suggest([0, 1])
+        second = known(campaign)
+        campaign.read(text(POOL.replace("1,\nb", "1, 9\nb").replace("1.5", "2")), IDS)
+        assert values(campaign) == {"a": [9], "c": [2]}
+        campaign.undo()
+        assert campaign.notes[-1].startswith("Batch 3 of ") and "1 x label, 1 x correct" in campaign.notes[-1]
+        assert {name: row[:3] for name, row in known(campaign).items()} == {
+            name: row[:3] for name, row in second.items()
+        }
+        campaign.undo()
+        assert {name: row[:3] for name, row in known(campaign).items() if any(row[:3])} == {
+            name: row[:3] for name, row in first.items()
+        }
+        campaign.undo()
+        assert not values(campaign)
+        with pytest.raises(InputError, match="nothing to undo"):
+            campaign.undo()
+    again = read(folder, text(POOL.replace("1,\nb", "1, 9\nb").replace("1.5", "2")), schema=IDS)
+    assert not values(again) and "what was withdrawn: 'a' (line 2) (y 9), 'c' (line 4) (y 2)" in said(again)
+    told = read(folder, text(POOL), text(POOL, "pool.csv"), schema=IDS)
+    assert values(told) == {"c": [1.5]}
+
+
+def test_a_correction_by_a_file_stays_though_the_table_does_not_follow(folder):
+    read(folder, text(POOL), schema=IDS)
+    campaign = read(folder, text(POOL), text("name,y\nc,1.7", "new.csv"), schema=IDS)
+    assert values(campaign) == {"c": [1.7]}
+    sentence = "'c' (line 4): y is corrected from 1.5 to 1.7, as new.csv says, though the table says 1.5."
+    assert sentence in campaign.notes
+    again = read(folder, text(POOL), schema=IDS)
+    assert values(again) == {"c": [1.7]} and "'c' (line 4) (y 1.5, not 1.7)" in said(again)
+    assert not read(folder, text(POOL.replace("1.5", "1.7")), schema=IDS).notes
+    table_last = read(folder, text(POOL.replace("1.5", "1.9")), schema=IDS)
+    assert values(table_last) == {"c": [1.9]} and "y is corrected from 1.7 to 1.9." in said(table_last)
+
+
+def test_the_file_counts_more_than_the_table_and_both_are_logged(folder):
+    read(folder, text(POOL), schema=IDS)
+    now = text(POOL.replace("1.5", "1.6"))
+    campaign = read(folder, now, text("name,y\nc,1.7", "new.csv"), schema=IDS)
+    assert values(campaign) == {"c": [1.7]}
+    assert [e["values"] for e in campaign._log.events if e["event"] == "correct"] == [{"y": [1.6]}, {"y": [1.7]}]
+
+
+def test_replicates(folder):
+    replicates = text("name,y\nb,1\nb,2\nb,4.5", "new.csv")
+    campaign = read(folder, text(POOL), replicates, schema=IDS)
+    (row,) = [row for row in campaign.measured if row.id == "b"]
+    assert row.values == {"y": [1, 2, 4.5]} and row.mean == {"y": 2.5}
+    assert "Measured more than once; the mean is used: 'b' (line 3) (y 1, 2, 4.5: 2.5)." in campaign.notes
+    before = (folder / NAME).read_bytes()
+    assert values(read(folder, text(POOL), replicates, schema=IDS))["b"] == [1, 2, 4.5]
+    assert (folder / NAME).read_bytes() == before
+    for cell in ("4.5", "2.5"):  # one of them, and their mean
+        assert values(read(folder, text(POOL.replace("1,\nc", f"1,{cell}\nc")), schema=IDS))["b"] == [1, 2, 4.5]
+    more = text("name,y\nb,1\nb,1\nb,4.5\nb,2", "new.csv")
+    assert values(read(folder, text(POOL), more, schema=IDS))["b"] == [1, 2, 4.5, 1]
+
+
+def test_next_csv_comes_back(folder):
+    pool = text("temp,solvent,code,y\n20,water,1,\n30,water,1,\n30,water,1,\n40,water,1,")
+    campaign = ask(folder, pool, 0, 2, schema=SCHEMA)
+    lines = [f"{campaign.ids[0]},1,,,,,far,20.0,water,1,5", f"{campaign.ids[2]},2,,,,,far,30,water,1,6"]
+    back = text("\n".join(["_id,_rank,_mean,_low,_high,_score,_reason,temp,solvent,code,y", *lines]), "next.csv")
+    again = read(folder, pool, back)
+    assert [of(again, line) for line in (2, 3, 4, 5)] in ([[5], None, [6], None], [[5], [6], None, None])
+    assert len(again.pool) == 2 and not again.pending and "not used" not in said(again)
+
+
+def test_a_label_by_features_goes_to_the_pending_one_of_identical_rows(folder):
+    pool = text("temp,solvent,code,y\n30,water,1,\n30,water,1,3\n30,water,1,")
+    campaign = ask(folder, pool, 0, schema=SCHEMA)
+    again = read(folder, pool, text("code,temp,solvent,y\n1,30,water,4\n1,30,water,3", "new.csv"))
+    assert sorted(map(str, again.memory.rows)) == sorted(campaign.memory.rows) and not again.pending
+    assert sorted(v["y"] for v in (row.values for row in again.memory.rows.values())) == [[3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("name,y\nx,1", r"new.csv, line 2: there is no row 'x'"),
+        ("name,y,temp\na,1,21", r"new.csv, line 2, column 'temp': '21', but the row 'a' has '20'"),
+        ("temp,y\n20,1", r"new.csv does not say which rows it is of; it needs '_id', 'name', or all features"),
+        ("name,z\na,1", r"new.csv has no column y"),
+        ("name,y\na,\nb,1;5", r"new.csv, line 3, column 'y': '1;5' is not a finite number"),
+        ("name,y\n,1", r"new.csv, line 2 does not say which row it is of"),
+        ("temp,solvent,y\n21,water,1", r"new.csv, line 2: no row of the table has these features"),
+    ],
+)
+def test_a_file_of_labels_that_is_not_clear_changes_nothing(folder, lines, sentence):
+    read(folder, text(POOL), schema=IDS)
+    before = (folder / NAME).read_bytes()
+    with pytest.raises(InputError, match=sentence):
+        read(folder, text(POOL.replace("1.5", "9")), text(lines, "new.csv"), schema=IDS)
+    assert (folder / NAME).read_bytes() == before
+
+
+def test_a_measurement_of_a_row_that_the_table_does_not_have(folder):
+    new = text("name,temp,solvent,y,extra\nx,60,water,8,1", "new.csv")
+    campaign = read(folder, text(POOL), new, schema=IDS)
+    row = campaign.memory.rows["x"]
+    assert (row.values, row.gone, row.cells) == ({"y": [8]}, True, {"temp": "60", "solvent": "water"})
+    assert "Not in the table, but used all the same: new.csv, line 2." in campaign.notes
+    assert "Columns of new.csv that are not used: extra." in campaign.notes
+    assert not read(folder, text(POOL), new, schema=IDS).notes[1:]
+
+
+@pytest.mark.parametrize(
+    ("pool", "sentence"),
+    [
+        ("name,temp,solvent,y\na,1,w,\nb,1,w,\n a ,2,w,", r"pool.csv, lines 2 and 4, column 'name': both .* 'a'"),
+        ("name,temp,solvent,y\na,1,w,\n,1,w,", r"line 3, column 'name': an empty cell instead of an id"),
+        ("name,temp,solvent,y\na,1,w,1;5", r"pool.csv, line 2, column 'y': '1;5' is not a finite number"),
+        ("name,temp,solvent\na,1,w", r"pool.csv has no target 'y'; its columns: name, temp, solvent"),
+        ("name,temp,y\na,1,2", r"pool.csv has no feature 'solvent'"),
+        ("temp,solvent,y\na,1,2", r"pool.csv has no column of identifiers 'name'"),
+    ],
+)  # fmt: skip
+def test_a_table_that_is_refused(folder, pool, sentence):
+    with pytest.raises(InputError, match=sentence):
+        read(folder, text(pool), schema=IDS)
+    assert not (folder / NAME).exists()
+
+
+def test_a_row_with_an_id_keeps_its_label_when_its_features_change(folder):
+    read(folder, text(POOL), schema=IDS)
+    campaign = read(folder, text(POOL.replace("40", "44")), schema=IDS)
+    assert campaign.notes == ["'c' (line 4): temp was 40 and is 44; its measurement stays with it."]
+    assert campaign.memory.rows["c"].cells["temp"] == "44" and values(campaign) == {"c": [1.5]}
+    assert not read(folder, text(POOL.replace("40", "44.00")), schema=IDS).notes
+
+
+def test_without_ids_another_feature_is_another_row_and_said(folder):
+    read(folder, text(POOL))
+    campaign = read(folder, text(POOL.replace("40", "44")))
+    assert sorted(values(campaign).values()) == [[1.5], [1.5]]
+    gone = next(row.id for row in campaign.measured if row.gone)
+    assert f"temp was 40 and is 44. Both are used; if the old one was wrong, --retract {gone[:12]}." in said(campaign)
+    with Campaign(folder) as again:
+        again.read(text(POOL.replace("40", "44")), SCHEMA)
+        again.retract([gone[:12]])
+    assert list(values(again).values()) == [[1.5]]
+
+
+def test_rows_go_and_come_back(folder):
+    campaign = ask(folder, text(POOL), 0)
+    campaign = read(folder, text("name,temp,solvent,y\nb,30,water,"), schema=IDS)
+    assert "No longer in the table, but still known as measured: c." in campaign.notes
+    assert "No longer in the table, but still known as pending: a." in campaign.notes
+    assert [row.id for row in campaign.measured] == ["c"] and campaign.pool == (0,)
+    assert campaign.status()[0] == "1 rows are measured, 1 of them no longer in the table; 1 may be handed out."
+    assert not read(folder, text("name,temp,solvent,y\nb,30,water,"), schema=IDS).notes
+    campaign = read(folder, text(POOL), schema=IDS)
+    assert campaign.notes == ["In the table again: 'a' (line 2), 'c' (line 4)."] and campaign.pool == (1, 3)
+
+
+@pytest.mark.parametrize("schema", [IDS, SCHEMA])
+def test_a_single_row_is_itself_whatever_its_cell_says(folder, schema):
+    read(folder, text(POOL), text("temp,solvent,code,y,_id\n30,water,1,5,", "new.csv"), schema=schema)
+    campaign = read(folder, text(POOL.replace("1,\nc", "1, 6\nc")), schema=schema)
+    assert of(campaign, 3) == [6] and len(values(campaign)) == 2  # a correction of what the file told
+    read(folder, text("name,temp,solvent,code,y\na,20,water,1,"), schema=schema)
+    campaign = read(folder, text(POOL.replace("1.5", "1.8")), schema=schema)
+    assert of(campaign, 4) == [1.8] and len(values(campaign)) == 2  # it was away, and corrected meanwhile
+    assert "is corrected from 1.5 to 1.8" in said(campaign)
+
+
+def test_several_targets_of_which_one_is_measured(folder):
+    schema = Schema(("y", "z"), ("temp",), "name")
+    pool = "name,temp,y,z\na,1,,\nb,2,3,\nc,3,4,5"
+    campaign = ask(folder, text(pool), 0, schema=schema)
+    assert [row.id for row in campaign.measured] == ["c"] and [row.id for row in campaign.partly] == ["b"]
+    assert campaign.pool == (1,)
+    campaign = read(folder, text(pool.replace("a,1,,", "a,1,7,")), schema=schema)
+    assert [row.id for row in campaign.pending] == ["a"] and len(campaign.partly) == 2
+    campaign = read(folder, text(pool), text("name,z\na,8", "new.csv"), schema=schema)
+    assert campaign.memory.rows["a"].values == {"y": [7], "z": [8]} and not campaign.pending
+
+
+def test_a_row_without_ids_whose_columns_changed(folder):
+    rows = "20,water,1,\n30,water,1,\n40,ethanol,2,1.5"
+    first = ask(folder, text(f"temp,solvent,code,y\n{rows}"), 0, schema=SCHEMA)
+
+    def check(head, lines, features, *sentences):
+        now = text("\n".join([head, *lines]))
+        campaign = read(folder, now, schema=Schema(("y",), features))
+        assert [bool(campaign.memory.find(i)) for i in campaign.ids] == [True, False, True]
+        assert of(campaign, 4) == [1.5] and [row.gone for row in campaign.memory.rows.values()] == [False] * 2
+        assert campaign.pool == (1,) and len(campaign.pending) == 1
+        assert campaign.memory.find(first.ids[0]) is campaign.pending[0]  # its former id still names it
+        for sentence in sentences:
+            assert sentence in campaign.notes
+
+    lines = ["20,water,1,,x", "30,water,1,,x", "40,ethanol,2,1.5,y"]
+    check(
+        "temp,solvent,code,y,lab", lines, ("temp", "solvent", "code", "lab"), "These columns are new as features: lab."
+    )
+    check("celsius,solvent,code,y,lab", lines, ("celsius", "solvent", "code", "lab"))
+    check(
+        "celsius,solvent,code,y,lab",
+        lines,
+        ("celsius", "lab"),
+        "These columns are no longer there as features: code, solvent.",
+    )
+    check(
+        "celsius,y,lab,temp,solvent", ["20,,x,1,a", "30,,x,2,b", "40,1.5,y,3,c"], ("celsius", "lab", "temp", "solvent")
+    )
+
+
+def test_from_features_to_ids_and_back(folder):
+    campaign = ask(folder, text(POOL), 0, schema=SCHEMA)
+    ids = Schema(("y",), SCHEMA.features, "name")
+    campaign = read(folder, text(POOL), schema=ids)
+    assert values(campaign) == {"c": [1.5]} and [row.id for row in campaign.pending] == ["a"]
+    assert "Rows were known by their features and are now known by 'name'." in campaign.notes
+    campaign = read(folder, text(POOL), schema=SCHEMA)
+    assert of(campaign, 4) == [1.5] and campaign.pool == (1, 3)
+
+
+def test_where_several_rows_may_be_meant_none_gets_the_label(folder):
+    read(folder, text("temp,y\n20,\n30,"), text("temp,y\n20,5", "new.csv"), schema=Schema(("y",), ("temp",)))
+    now = "temp,lab,y\n20,x,\n20,y,\n30,x,"
+    campaign = read(folder, text(now), schema=Schema(("y",), ("temp", "lab")))
+    assert [of(campaign, line) for line in (2, 3, 4)] == [None] * 3
+    assert "Several rows of the table may be the row that was known, by" in said(campaign)
+    campaign = read(folder, text(now.replace("20,y,", "20,y,5")), schema=Schema(("y",), ("temp", "lab")))
+    assert [of(campaign, line) for line in (2, 3, 4)] == [None, [5], None]
+
+
+def test_a_column_that_was_replaced_assigns_nothing_by_chance(folder):
+    ask(folder, text("temp,solvent,y\n20,water,\n30,ethanol,1.5"), 0, schema=Schema(("y",), ("temp", "solvent")))
+    now = text("bar,lab,solvent,y\n7,x,water,\n8,y,ethanol,2.5")
+    campaign = read(folder, now, schema=Schema(("y",), ("bar", "lab", "solvent")))
+    assert [of(campaign, line) for line in (2, 3)] == [None, [2.5]] and campaign.pool == (0,)
+    assert sum(row.gone for row in campaign.memory.rows.values()) == 2
+
+
+def test_saved_by_a_spreadsheet_with_fewer_digits(folder):
+    exact = [0.123456789012345, 1234.5678901234567, 1.23456789e-7, 0.1, 123456789.12345678]
+    pool = table({"temp": [repr(v) for v in exact], "y": ["", "3.14159265358979", "", "2", ""]})
+    schema = Schema(("y",), ("temp",))
+    first = ask(folder, pool, 0, 2, schema=schema)
+    short = table(
+        {
+            "temp": ["0.123456789", "1234.56789", "1.23457E-07", "0.1", "123456789.1"],
+            "y": ["", "3.141592654", "", "2", ""],
+        }
+    )
+    for now in (short, pool, short):
+        campaign = read(folder, now, schema=schema)
+        assert [of(campaign, line) for line in range(2, 7)] == [None, [3.14159265358979], None, [2], None]
+        assert campaign.pool == (4,) and len(campaign.memory.rows) == 4
+        assert "temp was" in said(campaign) and "Found again, though written in another way" in said(campaign)
+        assert campaign.memory.resolve(first.ids[0]) == campaign.ids[0]
+    assert not read(folder, short, schema=schema).notes
+
+
+def test_an_identifier_that_a_spreadsheet_took_for_a_number(folder):
+    ask(folder, text("name,temp,solvent,y\n007,1,w,\n008,1,w,3\n1.10,1,w,4\n1.1,1,w,5"), 0)
+    campaign = read(
+        folder, table({"name": [7, 8, 1.1], "temp": [1, 1, 1], "solvent": ["w"] * 3, "y": [None, 3.0, 5.0]}), schema=IDS
+    )
+    assert [of(campaign, line) for line in (2, 3, 4)] == [None, [3], [5]]
+    assert campaign.pool == () and "007 is now 7" in said(campaign)
+    assert campaign.memory.rows["1.10"].gone
+
+
+def test_cells_of_other_types(folder):
+    schema = Schema(("y",), ("temp", "open", "day"))
+    ask(folder, text("temp,open,day,y\n1.0,TRUE,2024-03-01,\n2,false,,3"), 0, schema=schema)
+    typed = table(
+        {"day": [None, datetime.datetime(2024, 3, 1)], "open": [False, True], "temp": [2, 1], "y": [3, float("nan")]}
+    )
+    campaign = read(folder, typed, schema=schema)
+    assert of(campaign, 2) == [3] and campaign.pool == () and len(campaign.pending) == 1
+
+
+def test_ids_by_their_first_letters(folder):
+    ask(folder, text(POOL), 0, schema=SCHEMA)
+    with Campaign(folder) as campaign:
+        campaign.read(text(POOL + "a2, 20, water, 1,"), SCHEMA)
+        name = campaign.ids[0][:64]
+        for start in (name[:5], name[:12] + "-3", "g" * 8):
+            with pytest.raises(InputError, match="there is no row"):
+                campaign.skip([start])
+        campaign.skip([name[:12] + "-2"])
+        campaign.release([name[:12]])
+        assert [row.id for row in campaign.skipped] == [name + "-2"] and not campaign.pending
+    with Campaign(folder.with_name("ids")) as campaign:
+        campaign.read(text(POOL.replace("a, ", "sample 10, ")), IDS)
+        with pytest.raises(InputError, match="there is no row 'sample 1'"):
+            campaign.skip(["sample 1"])
+
+
+def test_killed_at_every_byte_of_a_round(folder):
+    ask(folder, text(POOL), 0, 1)
+    now = text(POOL.replace("1,\nb", "1, 9\nb").replace("1.5", "2"))
+    start = (folder / NAME).read_bytes()
+    states = [known(read(folder, now, schema=IDS, dry=True))]
+    ask(folder, now, 3)
+    whole = (folder / NAME).read_bytes()
+    with Campaign(folder) as campaign:
+        states.append(known(campaign))
+    for size in range(len(start), len(whole) + 1):
+        (folder / NAME).write_bytes(whole[:size])
+        with Campaign(folder) as campaign:
+            campaign.read(now, IDS)
+            assert known(campaign) == states[len(campaign.pending) - 1]
+            campaign.suggest(campaign.pool)  # nothing, or what the process that was killed did not get to
+            assert known(campaign).keys() == states[1].keys() and values(campaign) == {"a": [9], "c": [2]}
+            assert [row.id for row in campaign.pending] == ["b", "d"]
+
+
+def test_the_status_needs_no_table(folder):
+    ask(folder, text(POOL), 0)
+    with Campaign(folder, dry=True) as campaign:
+        assert campaign.status()[0] == "1 rows are measured." and "(batch 2): a." in campaign.status()[1]
+
+
+def test_dry(tmp_path, folder):
+    assert read(folder, text(POOL), schema=IDS, dry=True).pool == (0, 1, 3)
+    assert not list(tmp_path.iterdir())
+    read(folder, text(POOL), schema=IDS)
+    before = (folder / NAME).read_bytes()
+    with Campaign(folder, dry=True) as campaign, Campaign(folder):
+        campaign.read(text(POOL.replace("1.5", "9")), IDS)
+        campaign.suggest([0])
+        campaign.undo()
+        assert values(campaign) == {"c": [9]}
+    assert (folder / NAME).read_bytes() == before
+
+
+def test_a_second_process_and_a_newer_version_are_refused(folder):
+    with Campaign(folder) as campaign:
+        with pytest.raises(InputError, match="being written by another process"):
+            Campaign(folder)
+        campaign._log.append([{"event": "dream", "id": "a"}])
+    for _ in range(2):  # the lock is given back
+        with pytest.raises(InputError, match="newer version"):
+            Campaign(folder)
+
+
+def test_an_emptied_cell_is_said_once_and_filling_it_tells_anew(folder):
+    read(folder, text(POOL), schema=IDS)
+    emptied = text(POOL.replace("1.5", ""))
+    assert "Emptied cells change nothing" in said(read(folder, emptied, schema=IDS))
+    assert not read(folder, emptied, schema=IDS).notes
+    read(folder, emptied, text("name,y\nc,1.7", "new.csv"), schema=IDS)
+    assert values(read(folder, text(POOL), schema=IDS)) == {"c": [1.5]}
+
+
+def test_a_skipped_row_that_was_measured_all_the_same(folder):
+    with Campaign(folder) as campaign:
+        campaign.read(text(POOL), IDS)
+        campaign.skip(["a"])
+        campaign.read(text(POOL.replace("1,\nb", "1, 9\nb")), IDS)
+        assert values(campaign) == {"a": [9], "c": [1.5]} and not campaign.skipped
+
+
+def test_classes_are_kept_as_text(folder):
+    schema = IDS._replace(classes=True)
+    first = read(folder, text(POOL.replace("1.5", "low")), schema=schema)
+    assert values(first) == {"c": ["low"]}
+    second = read(
+        folder, text(POOL.replace("1.5", "high").replace("50,   ethanol, 2,", "50, ethanol, 2, 7.0")), schema=schema
+    )
+    assert values(second) == {"c": ["high"], "d": ["7"]} and "y is corrected from low to high." in said(second)
+    back = text("_id,y\nc,low\nc,high\nc,low\n", "next.csv")
+    third = read(folder, text(POOL), back, schema=schema)
+    row = third.memory.find("c")
+    assert row.mean == {"y": "low"} and "Measured more than once; the most frequent class is used" in said(third)
+    with pytest.raises(InputError, match="the measurements so far are classes, not numbers; begin anew with a copy"):
+        read(folder, text(POOL), schema=IDS)
+
+
+def test_whether_anything_was_answered_and_what_was_said(folder):
+    with Campaign(folder) as campaign:
+        campaign.read(text(POOL), IDS)
+        assert campaign.answered
+        campaign.suggest([0], [{"mean": 1.5}])
+        assert not campaign.answered and campaign.pending[0].said == {"mean": 1.5}
+        campaign.skip(["b"])
+        assert not campaign.answered
+        campaign.read(text(POOL.replace("20,   water,   1,", "20, water, 1, 3")), IDS)
+        assert campaign.answered

@@ -1,0 +1,128 @@
+"""What cells say, however they are written."""
+
+import datetime
+import decimal
+import unicodedata
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from explore.campaign.cells import canonical, canonicals, fingerprint, fingerprints, measured, same
+from explore.errors import InputError
+from tests.seeds import seeds
+
+
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        ("1", [1, 1.0, "1", "1.00", " 1 ", "+1", "1e0", "01", np.float32(1), np.int64(1), decimal.Decimal("1.0")]),
+        ("0.1", [0.1, "0.10", ".1", "1E-1", np.float32(0.1), np.float64(0.1)]),
+        ("0", ["0", "-0", "-0.0", -0.0, 0, "0e5"]),
+        ("1e+22", []),
+        ("10000000000000000000000", [1e22, "1e22", "10000000000000000000000", 10**22]),
+        ("", ["", " ", "NA", "NaN", "nan", None, float("nan"), np.nan, pd.NA, pd.NaT, "#N/A", "null", "NAN"]),
+        ("true", [True, "TRUE", "True", np.True_]),
+        ("false", [False, "FALSE", "false"]),
+        ("2024-03-01", ["2024-03-01", "2024-03-01 00:00:00", "2024-03-01T00:00", datetime.date(2024, 3, 1)]),
+        ("2024-03-01", [datetime.datetime(2024, 3, 1), pd.Timestamp("2024-03-01"), np.datetime64("2024-03-01")]),
+        ("2024-03-01T06:30:00", ["2024-03-01 06:30", pd.Timestamp("2024-03-01 06:30")]),
+        ("Äthanol 96", ["Äthanol 96", unicodedata.normalize("NFD", " Äthanol  96"), "Äthanol\u00a096"]),
+    ],
+)
+def test_one_text_for_all_ways_to_write_it(text, cells):
+    assert [canonical(cell) for cell in cells] == [text] * len(cells)
+
+
+def test_different_cells_have_different_texts():
+    cells = [
+        "1",
+        "10",
+        "-1",
+        "0.1",
+        "0.10000000000000002",
+        "1.1",
+        "",
+        "none",
+        "true",
+        "1 g",
+        "1,5",
+        "١",
+        "1_0",
+        "1.2.3",
+    ]
+    cells += ["2024-03-01", "2024-03-02", "2024-13-01", "9007199254740993", "9007199254740992", "water", "Water"]
+    assert len({canonical(cell) for cell in cells}) == len(cells)
+
+
+def test_a_canonical_text_is_its_own():
+    rng = np.random.default_rng(0)
+    cells = [*(rng.standard_normal(300) * 10.0 ** rng.integers(-300, 300, 300)).tolist(), "a b", "", True, "2024-03-01"]
+    for cell in cells:
+        assert canonical(canonical(cell)) == canonical(cell) == canonical(str(cell))
+
+
+def test_a_fingerprint_is_of_names_and_cells_in_any_order():
+    assert fingerprint({"a": "1", "b": "2"}) == fingerprint({"b": "2", "a": "1"})
+    others = [
+        {"a": "1"},
+        {"a": "2", "b": "1"},
+        {"a": "12"},
+        {"a": "1", "c": "2"},
+        {"a1": "", "b": "2"},
+        {"a": '1", "b": "2'},
+    ]
+    assert len({fingerprint(cells) for cells in [*others, {"a": "1", "b": "2"}]}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("0.123456789012345", "0.123456789"),
+        ("1234.567890123", "1234.56789"),
+        ("0.0000123456789", "1.23457e-05"),
+        ("123456789012", "123457000000"),
+        ("2.500000000001", "2.5"),
+        ("-0.123456789012345", "-0.123456789"),
+        ("water", "water"),
+    ],
+)
+def test_rounded_by_a_spreadsheet(a, b):
+    assert same(canonical(a), canonical(b)) and same(canonical(b), canonical(a))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("0.1234", "0.1235"), ("1", "2"), ("1700000001", "1700000000"), ("0.123456789", "0.123456788"), ("1", "-1"),
+        ("0", "1e-9"), ("", "0"), ("water", ""), ("inf", "1"), ("12345678", "12345600"), ("5", "5.00001"),
+        ("0.123456789012", "0.12345"),
+    ],
+)  # fmt: skip
+def test_other_numbers(a, b):
+    assert not same(a, b) and not same(b, a)
+
+
+def test_measurements():
+    assert [measured(cell, "here") for cell in ("1.50", " -2e3 ", 3, np.float32(0.5))] == [1.5, -2000, 3, 0.5]
+    assert [measured(cell, "here") for cell in ("", "NA", None, float("nan"), " ")] == [None] * 5
+
+
+@pytest.mark.parametrize("cell", ["1,5", "12 %", "n.d.", "?", "inf", "<0.1", True, "yes", "2024-03-01", "1_000", "--"])
+def test_no_measurements(cell):
+    with pytest.raises(InputError, match=r"^pool.csv, line 7, column 'y': .* is not a finite number"):
+        measured(cell, "pool.csv, line 7, column 'y'")
+
+
+@pytest.mark.parametrize("seed", seeds(30, 8))
+def test_columns_are_as_their_cells(seed):
+    rng = np.random.default_rng(seed)
+    odd = ["", " 7 ", "1.0", "-0.0", "1e16", "1e400", "nan", "inf", "1e-5", "00012", "12345678901234567890", "0.1000"]
+    words = [*odd, "1_000", "water", "Äther", "True", "2024-03-01T00:00:00", "٣", None, 3, 2.5, True]
+    for choices in (odd, words, ["1.25", "2.5e-3"]):
+        columns = {n: [choices[i] for i in rng.integers(len(choices), size=20)] for n in ("b", 'a\\"é', "c")}
+        assert (made := {n: canonicals(own) for n, own in columns.items()}) == {
+            n: [canonical(cell) for cell in own] for n, own in columns.items()
+        }
+        rows = [{n: made[n][i] for n in made} for i in range(20)]
+        assert fingerprints(made) == [fingerprint(row) for row in rows]

@@ -1,0 +1,264 @@
+"""`explore report`: its pages stand alone, and their numbers are those of the runs."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from explore.campaign.log import Log
+from explore.cli.report import drawing, held_out, page, session, suggest
+from explore.cli.report.session import Opened
+from explore.errors import InputError
+from explore.testing.oracles import mean_and_se
+from tests.cli.conftest import TINY, run
+
+TARGET = 'yield <b>&"$'  # nothing of it may reach the page or matplotlib's mathematics as it is
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Runs of all kinds."""
+    here = tmp_path_factory.mktemp("runs")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(60, 3)), columns=["a", "b", "c"])
+    frame[TARGET], frame["kind"] = frame.a - frame.b, np.where(frame.a > 0, "high", "low")
+    frame.to_csv(here / "t.csv", index=False)
+    table = ["--data", here / "t.csv", "--out", here, "--quiet"]
+    for command in (
+        ["active", *TINY, *table, "--target", TARGET, "--drop-columns", "kind", "--name", "one"],
+        ["active", *TINY, *table, "--target", TARGET, "--drop-columns", "kind", "--name", "two", "--no-control"],
+        ["compare", *table, "--target", "kind", "--task", "classification", "--drop-columns", TARGET, "--splits", 2,
+         "--posterior", "map,bbb", "--epochs", 3, "--samples", 5, "--no-figures", "--name", "c"],
+        ["rl", "--env", "explore/Chain-v0", "--env-kwargs", "length:5", "--n-envs", 4, "--algo-param", "n_steps=16",
+         "--timesteps", 128, "--seeds", 2, "--posterior", "none", "--out", here, "--quiet", "--name", "r"],
+    ):  # fmt: skip
+        result = run(*command)
+        assert result.exit_code == 0, result.output
+    campaign(here / "pool.explore")
+    return here
+
+
+def campaign(folder):
+    """A campaign of two rounds: of four rows two were answered, one is pending, one was taken back."""
+    log = Log(folder)
+    schema = {"targets": [TARGET], "features": ["a"], "id": None, "classes": False, "format": 1}
+    log.append([{"event": "schema", "values": schema}])
+    log.append([{"event": "label", "id": name, "values": {TARGET: [y]}, "cells": {"a": "1"}} for name, y in START])
+    said = {"mean": 2.0, "low": 1.0, "high": 3.0}
+    log.append(
+        [{"event": "suggest", "id": n, "values": said | {"score": s, "rank": 1}} for n, s in (("p", 4), ("q", 2))]
+    )
+    log.append(
+        [
+            {"event": "label", "id": "p", "values": {TARGET: [2.5]}},
+            {"event": "label", "id": "q", "values": {TARGET: [9.0]}},
+        ]
+    )
+    log.append([{"event": "suggest", "id": "r", "values": said | {"score": 1.0}}])
+    log.append([{"event": "suggest", "id": "s", "values": said | {"score": 7.0}}])
+    log.append([{"event": "undo", "values": {"batch": 6}}])
+    log.close()
+    settings = {"command": "suggest", "goal": "maximise", "target": [TARGET]}
+    (folder / "config.json").write_text(json.dumps({"format": 1, "settings": settings}))
+
+
+START = (("x", 1.0), ("y", 3.0))
+
+
+@pytest.fixture
+def runs(made):
+    """A copy of them in the folder `runs`."""
+    shutil.copytree(made, "runs")
+    return Path("runs")
+
+
+class Page(HTMLParser):
+    """Tags, addresses and the cells of tables by section."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.tags: set[str] = set()
+        self.links: list[str] = []
+        self.text: list[str] = []
+        self.sections: dict[str, list[str]] = {}
+        self._in = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self._in = tag
+        self.links += [v for k, v in attrs if k in ("src", "href", "xlink:href") and v and not v.startswith("#")]
+
+    def handle_endtag(self, tag):
+        self._in = ""
+
+    def handle_data(self, data):
+        if self._in == "h2":
+            self.sections[data] = self.text = []
+        elif self._in in ("td", "th", "p"):
+            self.text.append(data)
+
+
+def report(*arguments):
+    result = run("report", *arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+PAGES = {
+    "active": (["active-one", "active-two"], ["learning-curves", "difference-from-labelling-at-random",
+               "what-was-chosen-when", "calibration-and-residuals", "score-of-what-was-chosen"]),
+    "compare": (["compare-c"], ["test-scores", "while-they-learnt", "calibration"]),
+    "rl": (["rl-r"], ["returns", "rewards-bonus-and-dynamics"]),
+    "suggest": (["pool.explore"], ["what-was-asked-and-answered", "predicted-then-measured", "score-over-rounds",
+                "measurements"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PAGES)
+def test_a_page_stands_alone_and_has_its_figures_beside_it(runs, kind):
+    names, figures = PAGES[kind]
+    result = report(*(runs / name for name in names), "--out", "x.html", "--json")
+    pictures = [f"x-{figure}.png" for figure in figures]
+    assert json.loads(result.stdout) == {"report": "x.html", "figures": pictures, "runs": names}
+    for picture in pictures:
+        with Image.open(picture) as image:
+            assert image.width > 400 and len(set(image.convert("L").resize((99, 99)).tobytes())) > 3
+    shown = Page(Path("x.html"))
+    assert len(re.findall("<svg", Path("x.html").read_text())) == len(figures)
+    # Pixels of clouds of points are in the page too.
+    assert not shown.tags & {"script", "link", "iframe"} and all(link.startswith("data:") for link in shown.links)
+    assert "b" not in shown.tags and list(shown.sections)[-1] == "Settings"
+    if kind == "suggest":  # one says it for all
+        before = Path("x.html").read_bytes()
+        report(*(runs / name for name in names), "--out", "x.html", "--quiet")
+        assert Path("x.html").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def alone(made):
+    """The sections of the page of one run, whose names are not before those of its arms."""
+    report(made / "active-one", "--out", made / "one.html")
+    return Page(made / "one.html").sections
+
+
+def test_learning_curves_and_differences_are_those_of_results_csv(alone, runs):
+    shown = alone
+    table = pd.read_csv(runs / "active-one" / "results.csv").pivot(
+        index=["labels", "trial"], columns="arm", values="rmse"
+    )
+    paired = (table.epig - table.random).unstack()
+    for cell in (paired.mean(axis=0), paired.loc[22]):
+        assert "{mean:.4g} ± {se:.2g}".format(**mean_and_se(cell)) in shown["Difference from labelling at random"]
+    curve = table.random.unstack()
+    for cell in (curve.mean(axis=0), curve.loc[22]):
+        assert "{mean:.4g} ± {se:.2g}".format(**mean_and_se(cell)) in shown["Learning curves"]
+
+
+def test_residuals_are_those_of_the_last_round(alone, runs):
+    cells = alone["Calibration and residuals"]
+    last = pd.read_csv(runs / "active-one" / "results.csv").query("labels == 22 and arm == 'random'")
+    row = cells[cells.index("random") :]
+    assert row[1] == "40"  # 20 points of two trials
+    # Other samples of the nets than in the run.
+    assert float(row[2]) == pytest.approx(np.sqrt((last.rmse**2).mean()), rel=0.3)
+    assert float(row[4]) == pytest.approx(last.coverage_95.mean(), abs=0.25)
+
+
+def test_coverage_counts_what_central_intervals_hold():
+    below = np.array([[0.5], [0.3], [0.97], [0.02]])  # within the central 0, 0.4, 0.94 and 0.96
+    found = held_out.HeldOut(below, below, below, below)
+    share = dict(zip(held_out.LEVELS.round(2).tolist(), held_out.coverage(found), strict=True))
+    assert (share[0.0], share[0.35], share[0.45], share[0.9], share[0.95], share[1.0]) == (
+        0.25,
+        0.25,
+        0.5,
+        0.5,
+        0.75,
+        1,
+    )
+
+
+def test_what_was_asked_and_answered(runs):
+    history = suggest.read(Opened("pool.explore", runs / "pool.explore", "suggest", {}, (), {}))
+    assert [(a.row, a.round, a.values) for a in history.asked] == [
+        ("p", 1, {TARGET: 2.5}), ("q", 1, {TARGET: 9.0}), ("r", 2, {}),
+    ]  # fmt: skip
+    result = report(runs / "pool.explore")
+    assert "No model is fitted yet" in result.stderr
+    shown = Page(Path("report.html")).sections
+    assert shown["What was asked and answered"][0] == "4 measurements; 3 rows were asked for, of which 1 are pending."
+    assert f"{TARGET}: 1 of 2 measurements lie in the 90 % interval" in "".join(shown["Predicted, then measured"])
+
+
+def test_principal_components_are_those_of_the_covariance():
+    x = np.random.default_rng(0).normal(size=(50, 4)) @ np.diag([1, 10, 3, 2]) + 7
+    x[:, 2] += x[:, 0]
+    scores, shares = drawing.components(x)
+    values, vectors = np.linalg.eigh(np.corrcoef(x.T))
+    z = (x - x.mean(0)) / x.std(0)
+    np.testing.assert_allclose(np.abs(scores), np.abs(z @ vectors[:, :-3:-1]), atol=1e-9)
+    np.testing.assert_allclose(shares, values[:-3:-1] / 4)
+    one, share = drawing.components(np.ones((5, 1)))
+    assert one.shape == (5, 2) and not one.any() and not share.any()
+
+
+def test_what_needs_data_that_have_changed_is_left_out_and_said(runs, made):
+    path = made / "t.csv"
+    text = path.read_text()
+    try:
+        path.write_text(text.replace("high", "tall"))
+        result = report(runs / "compare-c")
+    finally:
+        path.write_text(text)
+    assert "Not shown is what needs the data: the data of t have changed" in result.stderr
+    assert list(Page(Path("report.html")).sections) == [
+        "Test scores",
+        "While they learnt",
+        "Data of compare-c",
+        "Settings",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["active-one", "compare-c"], "runs of active and compare have no page in common"),
+        (["active-one", "active-one"], "several runs are called active-one"),
+        (["active-one", "--out", "x.pdf"], "--out is x.pdf; its name must end with .html"),
+        (["active-one", "--out", "mine.html"], "mine.html exists and is no report of explore"),
+        (["active-one", "--out", "no/x.html"], "cannot write no/x.html: No such file or directory"),
+        (["."], "is no run folder: it has no config.json"),
+        (["nowhere"], "does not exist"),
+        (["edited"], "results.csv is damaged"),
+    ],
+)
+def test_what_is_refused(runs, arguments, message):
+    Path("mine.html").write_text("mine")
+    shutil.copytree(runs / "active-one", runs / "edited")
+    (runs / "edited" / "results.csv").write_text("round\n1\n")
+    paths = [runs / a if not a.startswith("-") and "html" not in a and "pdf" not in a else a for a in arguments]
+    result = run("report", *paths)
+    assert result.exit_code == 2 and message in " ".join(result.stderr.split()), result.stderr
+    assert Path("mine.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["active", "compare"])
+def test_runs_on_several_data_sets_have_no_page_in_common(command):
+    """Their errors are in other units, and a split of the one is none of the other."""
+    runs = [Opened(name, Path(name), command, {"dataset": name}, (), {}) for name in ("boston", "yacht")]
+    with pytest.raises(InputError, match="boston, yacht are not runs on the same data and target"):
+        session._check_data(command, runs)
+    session._check_data(command, runs[:1] * 2)
+    session._check_data("suggest", runs)  # where each has figures of its own
+
+
+def test_settings_that_differ_come_first():
+    section = page.settings({"a": {"x": 1, "y": {"z": [1, 2]}}, "b": {"x": 1, "y": {"z": [1, 3]}, "w": None}})
+    assert section.rows == [["y.z", "1, 2", "1, 3"], ["w", "", "None"], ["x", "1", "1"]]

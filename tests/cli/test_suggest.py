@@ -1,0 +1,533 @@
+"""`explore suggest`: what it hands out, keeps, says and refuses."""
+
+import hashlib
+import json
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import explore
+from explore import files, registry
+from explore.cli.loaded import TableWarning
+from explore.cli.suggest import sheet
+from explore.errors import InputError
+from tests.cli.conftest import run
+
+LEVELS = ("mean", "low", "high")
+QUICK = ("--epochs", 5, "--samples", 10)
+
+
+def truth(frame):
+    """What an experiment would measure."""
+    return (frame.temp.fillna(50) / 10 + frame.solvent.map({"water": 0, "ethanol": 3, "Äther": -2})).round(3)
+
+
+@pytest.fixture
+def pool(tmp_path):
+    """A table of which nothing is measured."""
+    rng, n = np.random.default_rng(0), 40
+    frame = pd.DataFrame(
+        {
+            "name": [f"S-{i:03d}" for i in range(n)],
+            "solvent": rng.choice(["water", "ethanol", "Äther"], n),
+            "temp": rng.uniform(20, 80, n).round(2),
+            "day": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, n), "D"),
+            "yield": np.nan,
+        }
+    )
+    frame.loc[rng.random(n) < 0.1, "temp"] = np.nan
+    path = tmp_path / "pool.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def suggest(path, *arguments):
+    """What a start says, which leaves the table as it is."""
+    before = path.read_bytes()
+    result = run("suggest", path, "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    assert path.read_bytes() == before
+    return json.loads(result.stdout)
+
+
+def begin(path, *arguments):
+    return suggest(path, "--target", "yield", "--id", "name", *QUICK, *arguments)
+
+
+def refused(path, *arguments):
+    result = run("suggest", path, *arguments)
+    assert result.exit_code == 2, result.output
+    return " ".join(result.stderr.split()).partition("Error: ")[2]
+
+
+def ids(said, key="rows"):
+    return [row["id"] for row in said[key]]
+
+
+def measure(path, names, values=None, column="yield"):
+    """Write measurements into the table."""
+    frame = pd.read_csv(path)
+    rows = frame.name.isin(names)
+    frame.loc[rows, column] = truth(frame)[rows] if values is None else values
+    frame.to_csv(path, index=False)
+
+
+def test_rounds(pool):
+    first = begin(pool)
+    assert len(first["rows"]) == 5 and first["score"] == "distance (standard deviations)"
+    assert first["rows"][0]["reason"] == "the row nearest to the middle of all"
+    assert "0 rows are measured, too few for a model, which needs 5 of them" in first["notes"][-1]
+    measure(pool, ids(first))
+    second = suggest(pool)
+    assert len(second["rows"]) == 5 and not set(ids(second)) & set(ids(first)) and not second["pending"]
+    for row in second["rows"]:
+        assert row["low"] < row["mean"] < row["high"] and row["reason"].startswith(("far", "disa", "expected gain"))
+    assert "Only 5 rows are measured: take the intervals as rough." in second["notes"]
+    measure(pool, ids(second)[:4])
+    third = suggest(pool, "--batch", 3)
+    assert "Setting batch is now 3; it was 5." in third["notes"]
+    assert ids(third, "pending") == ids(second)[4:] and len(third["rows"]) == 3
+    assert not {*ids(third)} & {*ids(first), *ids(second)} and third["measured"] == 9
+    assert not [note for note in suggest(pool, "--status")["notes"] if note.startswith("Setting")]
+
+
+def test_next_csv_has_the_rows_as_they_are_and_comes_back_filled_in(pool):
+    begin(pool)
+    path, table = pool.parent / "next.csv", pd.read_csv(pool).set_index("name")
+    asked = pd.read_csv(path)
+    assert list(asked) == [*pd.read_csv(pool), "_id", "_rank", "_score", "_reason"]
+    assert asked["yield"].isna().all() and list(asked._rank) == [1, 2, 3, 4, 5] and list(asked._id) == list(asked.name)
+    pd.testing.assert_frame_equal(asked.set_index("name")[list(table)], table.loc[asked.name], check_dtype=False)
+    asked["yield"] = truth(asked)
+    asked.to_csv(path, index=False)
+    # Without --labels they would be lost.
+    assert refused(pool).startswith(f"{path} has measurements (line 2, line 3, line 4, line 5, line 6) that were not")
+    said = suggest(pool, "--labels", path)
+    assert said["measured"] == 5 and len(said["rows"]) == 5
+    later = pd.read_csv(path)
+    assert list(later)[-6:] == ["_rank", "_mean", "_low", "_high", "_score", "_reason"]
+    assert not set(later.name) & set(asked.name)
+
+
+def test_the_same_again_hands_out_the_same_and_a_larger_batch_more(pool):
+    first = begin(pool)
+    text = (pool.parent / "next.csv").read_bytes()
+    (pool.parent / "next.csv").unlink()
+    again = suggest(pool)
+    assert ids(again, "pending") == ids(first) and not again["rows"]
+    assert (pool.parent / "next.csv").read_bytes() == text
+    assert "Nothing was measured since rows were handed out last, of which 5 are pending" in again["notes"][-1]
+    more = suggest(pool, "--batch", 7)
+    assert ids(more, "pending") == ids(first) and len(more["rows"]) == 2 and not {*ids(more)} & {*ids(first)}
+    assert "5 rows are pending since rows were handed out last, so that 2 are added." in more["notes"]
+
+
+def test_killed_between_log_and_file(pool, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(sheet, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run("suggest", pool, "--target", "yield", "--id", "name", *QUICK).exit_code == 130
+    assert not (pool.parent / "next.csv").exists()
+    again = suggest(pool)
+    assert len(again["pending"]) == 5 and not again["rows"]
+    assert list(pd.read_csv(pool.parent / "next.csv").name) == ids(again, "pending")
+
+
+def test_operations(pool):
+    first = ids(begin(pool))
+    said = suggest(pool, "--skip", first[0])
+    assert said["skipped"] == first[:1] and ids(said, "pending") == first[1:] and not said["rows"]
+    added = suggest(pool)
+    assert len(added["rows"]) == 1 and ids(added)[0] not in first
+    said = suggest(pool, "--release", first[1])
+    assert first[1] not in ids(said, "pending")
+    assert not suggest(pool, "--release", "all")["pending"]
+    measure(pool, first[:2], 7.0)
+    assert suggest(pool, "--status")["measured"] == 2
+    said = suggest(pool, "--retract", first[0])
+    assert said["measured"] == 1 and any("still has what was withdrawn" in note for note in suggest(pool)["notes"])
+    said = suggest(pool, "--undo")
+    assert not said["rows"] and not said["pending"] and "5 x suggest." in said["notes"][0]
+    assert "there is no row 'nobody'" in refused(pool, "--skip", "nobody")
+
+
+def test_a_dry_run_writes_nothing(pool):
+    before = sorted(pool.parent.rglob("*"))
+    said = begin(pool, "--dry-run")
+    assert len(said["rows"]) == 5 and said["out"] is None and sorted(pool.parent.rglob("*")) == before
+    begin(pool)
+    kept = {p: hashlib.sha256(p.read_bytes()).digest() for p in pool.parent.rglob("*") if p.is_file()}
+    measure(pool, ids(said))
+    kept[pool] = hashlib.sha256(pool.read_bytes()).digest()
+    assert suggest(pool, "--dry-run")["measured"] == 5
+    assert {p: hashlib.sha256(p.read_bytes()).digest() for p in pool.parent.rglob("*") if p.is_file()} == kept
+    assert "Nothing was written (--dry-run)." in run("suggest", pool, "--dry-run").stdout
+
+
+def test_what_is_printed(pool):
+    first = ids(begin(pool))
+    measure(pool, first)
+    said = run("suggest", pool)
+    assert "To measure next" in said.stdout and "5 rows are measured; 30 may be handed out." in said.stdout
+    assert "Answered, of batch 2" in said.stderr and "--labels" in said.stdout
+    quiet = run("suggest", pool, "--quiet")
+    assert not quiet.stderr and "Handed out before, not measured yet" in quiet.stdout
+
+
+def test_a_second_process_is_refused(pool):
+    begin(pool)
+    lock = files.lock(pool.with_suffix(".explore"))
+    assert "is being written by another process" in refused(pool)
+    lock.release()
+
+
+def test_without_ids_rows_are_known_by_their_features(pool):
+    frame = pd.read_csv(pool).drop(columns="name")
+    frame.to_csv(pool, index=False)
+    first = suggest(pool, "--target", "yield", *QUICK)
+    assert all(len(name) == 64 for name in ids(first))
+    lines = [row["line"] - 2 for row in first["rows"]]
+    frame.loc[lines, "yield"] = truth(frame)[lines]
+    frame.sample(frac=1, random_state=0).to_csv(pool, index=False, sep=";", encoding="latin-1")
+    second = suggest(pool)
+    assert second["measured"] == 5 and not set(ids(second)) & set(ids(first))
+    assert suggest(pool, "--skip", ids(second)[0][:8])["skipped"] == ids(second)[:1]
+
+
+def test_a_column_that_names_the_rows_is_noticed(pool):
+    said = suggest(pool, "--target", "yield", *QUICK)
+    assert "If column 'name' names the rows, say so by --id" in " ".join(said["notes"])
+
+
+def test_a_decimal_comma(pool):
+    frame = pd.read_csv(pool)
+    frame.to_csv(pool, index=False, sep=";", decimal=",")
+    first = begin(pool, "--decimal", ",")
+    path = pool.parent / "next.csv"
+    asked = pd.read_csv(path, sep=";", decimal=",")
+    assert asked.temp.dtype == float
+    asked["yield"] = truth(asked)
+    asked.to_csv(path, index=False, sep=";", decimal=",")
+    said = suggest(pool, "--labels", path)
+    assert said["measured"] == 5 and not set(ids(said)) & set(ids(first))
+    text = path.read_text(encoding="utf-8-sig").splitlines()[1].split(";")
+    assert "," in text[-3] and "." not in text[-3]
+
+
+def test_several_targets(pool):
+    frame = pd.read_csv(pool)
+    frame["purity"] = np.nan
+    frame.loc[:9, "yield"], frame.loc[:8, "purity"] = truth(frame)[:10], np.arange(9.0)
+    frame.to_csv(pool, index=False)
+    said = begin(pool, "--target", "purity")
+    assert said["measured"] == 9
+    assert {"mean_yield", "low_yield", "high_purity"} <= said["rows"][0].keys()
+    assert "_mean_purity" in pd.read_csv(pool.parent / "next.csv")
+    assert "Measured in part: 'S-009' (line 11)." in run("suggest", pool, "--status").stdout
+
+
+def test_classes(pool):
+    frame = pd.read_csv(pool)
+    frame["kind"] = None
+    kinds = np.where(frame.temp > 50, "high", "low")
+    frame.loc[:11, "kind"] = kinds[:12]
+    frame = frame.drop(columns="yield")
+    frame.to_csv(pool, index=False)
+    said = suggest(pool, "--target", "kind", "--id", "name", "--task", "classification", *QUICK)
+    for row in said["rows"]:
+        assert row["p_high"] + row["p_low"] == pytest.approx(1)
+    assert "Classes so far: high, low." in said["notes"]
+    frame.loc[:11, "kind"] = kinds[:12]
+    frame.loc[frame.name.isin(ids(said)), "kind"] = "middle"
+    frame.loc[0, "kind"] = "low" if kinds[0] == "high" else "high"
+    frame.to_csv(pool, index=False)
+    said = suggest(pool)
+    assert "p_middle" in said["rows"][0] and said["measured"] == 17
+    assert any(f"kind is corrected from {kinds[0]} to" in note for note in said["notes"])
+    assert "the task of pool.csv is classification; for regression begin anew" in refused(pool, "--task", "regression")
+
+
+def test_one_class_alone_is_too_few(pool):
+    frame = pd.read_csv(pool).rename(columns={"yield": "kind"})
+    frame["kind"] = frame.kind.astype(object)
+    frame.loc[:11, "kind"] = "a"
+    frame.to_csv(pool, index=False)
+    said = suggest(pool, "--target", "kind", "--task", "classification", "--id", "name", *QUICK)
+    assert "which needs two classes and 5 of them" in said["notes"][-1] and len(said["rows"]) == 5
+
+
+def test_when_nothing_is_left(pool):
+    frame = pd.read_csv(pool)
+    frame["yield"] = truth(frame)
+    frame.loc[:2, "yield"] = np.nan
+    frame.to_csv(pool, index=False)
+    said = begin(pool)
+    assert len(said["rows"]) == 3 and "Only 3 rows are left that may be handed out." in said["notes"]
+    measure(pool, ids(said))
+    said = suggest(pool)
+    assert not said["rows"] and "No row is left that may be handed out." in said["notes"]
+
+
+def test_settings_of_the_model_are_kept(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(12)])
+    begin(pool, "--posterior", "bbb", "-p", "lr=0.01", "--hidden", "4")
+    config = json.loads((pool.with_suffix(".explore") / "config.json").read_text())["settings"]
+    assert config["posterior"] == "bbb" and config["posterior_settings"]["lr"] == 0.01 and config["hidden"] == [4]
+    said = suggest(pool, "-p", "samples=3", "--target", "yield")
+    assert [n for n in said["notes"] if n.startswith("Setting")] == [
+        "Setting posterior_settings is now samples=3; it was samples=5."
+    ]
+    said = suggest(pool, "--posterior", "mc-dropout")
+    assert any(note.startswith("Setting posterior is now mc-dropout; it was bbb.") for note in said["notes"])
+    assert suggest(pool, "--status")["notes"] == []
+
+
+@pytest.mark.parametrize("transform", ["log", "rank"])
+def test_a_transform_is_undone(pool, transform):
+    """Intervals of amounts over four decades; without it they would reach below 0."""
+    frame = pd.read_csv(pool)
+    frame.loc[:19, "yield"] = 10.0 ** np.linspace(-2, 2, 20)
+    frame.to_csv(pool, index=False)
+    said = begin(pool, "--transform", transform)
+    for row in said["rows"]:
+        assert 0 < row["low"] <= row["mean"] <= row["high"]
+        assert transform == "log" or (row["low"] >= 0.0099 and row["high"] <= 100.01)
+    assert f"With --transform {transform} the predictions are medians." in said["notes"]
+    frame.loc[3, "yield"] = 0
+    frame.to_csv(pool, index=False)
+    if transform == "log":
+        assert "pool.csv, line 5, column 'yield': 0 has no logarithm; correct it" in refused(pool)
+        assert suggest(pool, "--status")["measured"] == 20
+    assert suggest(pool, "--transform", "none")["measured"] == 20
+
+
+@pytest.mark.parametrize("goal", ["maximise", "minimise"])
+@pytest.mark.parametrize("rule", ["expected-improvement", "upper-confidence-bound"])
+def test_scores_of_a_goal_are_in_the_units_of_the_target(pool, rule, goal, tmp_path):
+    frame, said = pd.read_csv(pool), []
+    for name, scale, offset in (("small.csv", 1, 0), ("large.csv", 1000, 5000)):
+        frame.loc[:11, "yield"] = scale * truth(frame)[:12] + offset
+        frame.to_csv(tmp_path / name, index=False)
+        said.append(begin(tmp_path / name, "--goal", goal, "--acquisition", rule, "--batch", 3))
+    small, large = (np.array([row["score"] for row in s["rows"]]) for s in said)
+    assert ids(said[0]) == ids(said[1]) and said[0]["score"] == f"{rule} (units of yield)"
+    np.testing.assert_allclose(large, 1000 * small + (5000 if rule == "upper-confidence-bound" else 0), rtol=1e-3)
+    if rule == "upper-confidence-bound":
+        sign = {"maximise": 1, "minimise": -1}[goal]
+        assert all(sign * (row["score"] - row["mean"]) > 0 for row in said[0]["rows"])
+
+
+def test_limits(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(12)])
+    said = begin(pool, "--stop-when", "labels<=14", "--stop-when", "gain<0.000001")
+    assert len(said["rows"]) == 2 and "Only 2 of 5 rows stay within --stop-when." in said["notes"]
+    measure(pool, ids(said))
+    said = suggest(pool)
+    reached = "The limit is reached: the number of rows that are measured or pending is 14, and --stop-when labels<=14"
+    assert not said["rows"] and said["stopped"] == f"{reached} leaves no row to hand out."
+    said = suggest(pool, "--stop-when", "gain<1000", "--batch", 1)
+    assert not said["rows"] and said["stopped"].startswith("Enough is known: the best candidate's score is ")
+    assert said["measures"]["gain"] < 1000 and said["measures"]["labels"] == 14
+    assert said["stopped"] in run("suggest", pool).stdout
+    said = suggest(pool, "--stop-when", "width<1000000")
+    assert "mean width of the candidates' intervals is" in said["stopped"] and said["measures"]["width"] > 0
+    said = suggest(pool, "--stop-when", "none")
+    assert len(said["rows"]) == 1 and said["stopped"] is None
+
+
+def test_a_budget(pool):
+    frame = pd.read_csv(pool)
+    frame["price"] = 10.0 + np.arange(len(frame)) % 2
+    frame.to_csv(pool, index=False)
+    said = begin(pool, "--cost", "price", "--stop-when", "budget<=25")
+    assert len(said["rows"]) == 2 and "Their costs did not count yet." in said["notes"]
+    assert all(row["cost"] in (10, 11) for row in said["rows"])
+    frame.loc[5, "price"] = 0
+    frame.to_csv(pool, index=False)
+    assert "line 7, column 'price': '0.0' is no cost; every row needs a positive number" in refused(pool)
+    frame["price"] = frame.price.astype(object)
+    frame.loc[5, "price"] = ""
+    frame.to_csv(pool, index=False)
+    assert "line 7, column 'price': '' is no cost" in refused(pool)
+    said = suggest(pool, "--cost", "none")
+    assert "These columns are new as features: price." in said["notes"]
+
+
+@pytest.mark.parametrize("goal", ["maximise", "minimise"])
+def test_the_best_row_is_looked_for(pool, goal):
+    """Where rows differ by one column, the first one lies at its better end."""
+    measure(pool, [f"S-{i:03d}" for i in range(0, 24, 2)], np.linspace(0, 1, 12))
+    frame = pd.read_csv(pool)[["name", "temp", "yield"]].fillna({"temp": 50})
+    frame["yield"] = frame.temp.where(frame["yield"].notna())
+    frame.to_csv(pool, index=False)
+    said = suggest(pool, "--target", "yield", "--id", "name", "--goal", goal, "--batch", 3, "--epochs", 300)
+    assert said["score"] == "expected-improvement (units of yield)"
+    left = frame[frame["yield"].isna()].temp
+    first = frame.set_index("name").temp[ids(said)[0]]
+    assert first > left.median() if goal == "maximise" else first < left.median()
+    assert said["rows"][0]["reason"].startswith("expected improvement: ") and said["measures"]["gain"] > 0
+    best = frame["yield"].max() if goal == "maximise" else frame["yield"].min()
+    assert f"Best so far: {best:.12g}." in said["notes"]
+    measure(pool, ids(said), 50)
+    said = suggest(pool, "--acquisition", "upper-confidence-bound")
+    assert said["score"] == "upper-confidence-bound (units of yield)"
+    assert said["rows"][0]["reason"].startswith("may be as good as")
+    assert "that of upper-confidence-bound is none" in refused(pool, "--stop-when", "gain<0.1")
+    assert suggest(pool, "--goal", "learn", "--status")["notes"][0] == (
+        "Setting acquisition is now epig; it was upper-confidence-bound."
+    )
+
+
+def test_the_model_is_kept(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(12)])
+    said = begin(pool, "--transform", "log")
+    table = pd.read_csv(pool)
+    with warnings.catch_warnings(action="ignore", category=TableWarning):
+        found = explore.load_run(pool.with_suffix(".explore")).predict(table).set_index(table.name)
+    for row in said["rows"]:
+        np.testing.assert_allclose(found.loc[row["id"], ["mean", "low", "high"]], [row[k] for k in LEVELS], rtol=1e-4)
+    suggest(pool, "--hidden", "3", "--status")  # what is there would be of other settings
+    with pytest.raises(InputError, match="has no model.pt"):
+        explore.load_run(pool.with_suffix(".explore"))
+
+
+@pytest.mark.parametrize("name", registry.names("acquisitions"))
+def test_any_rule(pool, name):
+    measure(pool, [f"S-{i:03d}" for i in range(12)])
+    words = ("--target", "yield", "--id", "name", *QUICK, "--batch", 2, "--acquisition", name)
+    result = run("suggest", pool, "--json", *words)
+    if result.exit_code:
+        assert f"{name} is a rule for classes" in result.stderr
+    else:
+        said = json.loads(result.stdout)
+        assert len(said["rows"]) == 2 and said["score"].startswith(name) and said["rows"][0]["reason"]
+
+
+def test_dear_rows_are_left_for_later(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(12)])
+    frame = pd.read_csv(pool)
+    frame["price"] = 1.0
+    frame.to_csv(pool, index=False)
+    said = begin(pool, "--cost", "price", "--dry-run")
+    assert said["score"] == "epig (nats)"
+    frame.loc[frame.name.isin(ids(said)), "price"] = 1e6
+    frame.to_csv(pool, index=False)
+    assert not {*ids(begin(pool, "--cost", "price"))} & {*ids(said)}
+
+
+@pytest.mark.parametrize("text", ["gain", "gain<=1", "budget<5", "width<0", "width<nan", "size<3", "gain<1e999"])
+def test_limits_that_are_none(pool, text):
+    assert f"--stop-when is {text!r}; it must be gain<X" in refused(pool, "--target", "yield", "--stop-when", text)
+
+
+@pytest.mark.parametrize(
+    ("edit", "arguments", "sentence"),
+    [
+        (None, (), "--target is missing: the column to predict"),
+        (None, ("--target", "price"), "pool.csv has no target 'price'; its columns: name, solvent"),
+        (None, ("--target", "yield", "--out", "next.xlsx"), "its name must end with .csv"),
+        (None, ("--target", "yield", "--out", "pool.csv"), "--out is the table itself, which is never written"),
+        (None, ("--target", "yield", "--out", "notes.csv"), "notes.csv exists, and was not written by explore suggest"),
+        (None, ("--target", "yield", "--categorical", "x"), "--categorical: pool.csv has no feature 'x'"),
+        (None, ("--target", "y", "--goal", "maximise", "--task", "classification"), "takes one target of numbers"),
+        (None, ("--target", "y", "--transform", "log", "--task", "classification"), "--transform is for numbers"),
+        (None, ("--target", "y", "--stop-when", "width<2", "--task", "classification"), "classes have no intervals"),
+        (None, ("--target", "yield", "-p", "epochs=3"), "give the passes over the labels by --epochs"),
+        (("name", "S-001", "S-000"), ("--target", "yield", "--id", "name"), "lines 2 and 3, column 'name': both rows"),
+        (("yield", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number; leave it empty until"),
+        (("temp", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is more than a number; write the number alone"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_leaves_nothing_behind(pool, edit, arguments, sentence, monkeypatch):
+    monkeypatch.chdir(pool.parent)
+    (pool.parent / "notes.csv").write_text("a,b\n1,2\n")
+    if edit:
+        frame = pd.read_csv(pool, dtype=object)
+        frame.loc[1, edit[0]] = edit[2]
+        frame.to_csv(pool, index=False)
+    assert sentence in refused(pool.relative_to(pool.parent), *arguments)
+    assert not (pool.parent / "next.csv").exists() and not list(pool.parent.glob("*.explore/log.jsonl"))
+    assert (pool.parent / "notes.csv").read_text() == "a,b\n1,2\n"
+
+
+def test_modules_that_the_folder_names_are_imported_only_when_trusted(pool, monkeypatch):
+    begin(pool, "--status")
+    monkeypatch.syspath_prepend(pool.parent)
+    (pool.parent / "stranger.py").write_text("import pathlib\npathlib.Path(__file__).with_name('mark').touch()\n")
+    config = pool.with_suffix(".explore") / "config.json"
+    foreign = json.loads(config.read_text())
+    foreign["settings"]["posterior"] = "stranger:Class"
+    config.write_text(json.dumps(foreign))
+    sentence = refused(pool)
+    assert "needs the module 'stranger', which its config.json names" in sentence and "--trust stranger" in sentence
+    assert not (pool.parent / "mark").exists()
+    assert "cannot load the posterior 'stranger:Class'" in refused(pool, "--trust", "stranger")
+    assert (pool.parent / "mark").exists()
+
+
+@pytest.mark.parametrize("header", ["sample_id,temp", "id;_id2", "note\n_id"])
+def test_a_table_of_the_users_own_is_never_taken_for_next_csv(pool, header):
+    own = pool.with_name("next.csv")
+    own.write_text(f"{header}\n1,2\n")
+    assert "next.csv exists, and was not written by explore suggest" in refused(pool, "--target", "yield")
+    assert own.read_text() == f"{header}\n1,2\n"
+
+
+def test_a_refused_undo_takes_nothing_back(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(3)])
+    begin(pool)
+    out = pool.with_name("next.csv")
+    frame = pd.read_csv(out)
+    frame.loc[0, "yield"] = 1.5
+    frame.to_csv(out, index=False)
+    log = pool.with_suffix(".explore") / "log.jsonl"
+    before = log.read_bytes()
+    assert "that were not told and would be overwritten" in refused(pool, "--undo")
+    assert log.read_bytes() == before
+
+
+def test_operations_are_refused_together(pool):
+    measure(pool, ["S-001"])
+    begin(pool)
+    log = pool.with_suffix(".explore") / "log.jsonl"
+    before = log.read_bytes()
+    assert "S-002" in refused(pool, "--retract", "S-001", "--release", "S-002", "--skip", "S-001")
+    assert log.read_bytes() == before
+
+
+def test_next_csv_of_a_table_whose_names_have_several_lines(pool):
+    pool.write_text(pool.read_text().replace("temp", '"temp\nCelsius"', 1))
+    begin(pool)
+    assert len(suggest(pool)["pending"]) == 5
+
+
+def test_measurements_of_a_target_that_is_none_any_more_are_not_written_over(pool):
+    frame = pd.read_csv(pool)
+    frame["purity"] = np.nan
+    frame.to_csv(pool, index=False)
+    begin(pool, "--target", "purity")
+    out = pool.with_name("next.csv")
+    filled = pd.read_csv(out)
+    filled.loc[0, "purity"] = 0.9
+    filled.to_csv(out, index=False)
+    assert "has measurements (line 2) that were not told" in refused(
+        pool, "--target", "yield", "--drop-columns", "purity"
+    )
+    assert pd.read_csv(out).purity[0] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "task"), [("_mean", "regression"), ("_low_yield", "regression"), ("_p_good", "classification")]
+)
+def test_columns_that_next_csv_has_too_are_refused(pool, name, task):
+    frame = pd.read_csv(pool)
+    frame[name] = 1.0
+    frame.to_csv(pool, index=False)
+    assert f"has a column '{name}', as next.csv has" in refused(pool, "--target", "yield", "--task", task)
+
+
+@pytest.mark.parametrize("rule", ["random", "power"])
+def test_scores_that_are_no_gain_stop_nothing(pool, rule):
+    sentence = refused(pool, "--target", "yield", "--acquisition", rule, "--stop-when", "gain<0.5")
+    assert f"gain<X goes with rules whose best score is a gain; that of {rule} is none" in sentence

@@ -1,0 +1,406 @@
+"""The suite itself: a sound posterior of another kind passes it, and each fault is named by the check that meets it."""
+
+import contextlib
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+import torch
+
+from explore.errors import InputError
+from explore.inference.adam import loss_gradients
+from explore.inference.base import Common, Variational, end_update, settle
+from explore.inference.natural import noisy_pass
+from explore.posteriors.ensemble import Ensemble
+from explore.posteriors.noisy_adam import NoisyAdam, NoisyAdamState
+from explore.rng import Rng
+from explore.testing.subject import Subject
+from explore.testing.values import POSTERIORS
+
+settings: Any = dataclass(frozen=True, kw_only=True)
+
+
+def meet(cls, check, contract=None):
+    """Runs one check of a class, in all its cases."""
+    subject = Subject(cls.__name__, cls, contract)
+    runs: list[Any] = [
+        p.values[0] for p in POSTERIORS.parameters([("it", subject)]) if str(p.id).startswith(f"it-{check}")
+    ]
+    assert runs
+    for run in runs:
+        with contextlib.suppress(pytest.skip.Exception):  # where there is no GPU
+            run()
+
+
+# Densities that are not Gaussian ---------------------------------------------------------------------------
+
+
+@settings
+class LaplaceAdam(Variational):
+    """Noisy Adam's mean and variance of every weight, as a Laplace density."""
+
+    lr: float = 0.01
+
+    @property
+    def adam(self):
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return NoisyAdam(**own, beta=0.1, gain_samples=100)
+
+    @property
+    def coordinates(self):
+        return self.net.shapes
+
+    def init(self, n_data, replicas, rng):
+        return self.adam.init(n_data, replicas, rng)
+
+    def update(self, state, batch, rng, progress=0.0):
+        return self.adam.update(state, batch, rng, progress)
+
+    def gain(self, state, batch, rng):
+        return self.adam.gain(state, batch, rng)
+
+    def laplace(self, state):
+        mean, precision, scale = self.adam.gaussian(state)
+        pairs = [(m, (scale * v / 2).sqrt()) for m, v in zip(mean, precision.variance(), strict=True)]
+        return [torch.distributions.Laplace(*(t.unsqueeze(1) for t in pair)) for pair in pairs]
+
+    def sample(self, state, n, rng):
+        return self.layers(state, self.sample_coordinates(state, n, rng))
+
+    def sample_coordinates(self, state, n, rng):
+        u = [rng.uniform(len(q.loc), n, *q.loc.shape[2:]) - 0.5 for q in self.laplace(state)]
+        return tuple(
+            q.loc - q.scale * x.sign() * torch.log1p(-2 * x.abs()) for q, x in zip(self.laplace(state), u, strict=True)
+        )
+
+    def log_prob(self, state, coordinates):
+        pairs = zip(self.laplace(state), coordinates, strict=False)  # normalisations stand last
+        return sum(q.log_prob(w).sum((2, 3)) for q, w in pairs)
+
+    def entropy(self, state):
+        return sum(q.entropy().sum((1, 2, 3)) for q in self.laplace(state))
+
+    def kl(self, new, old):
+        pairs = zip(self.laplace(new), self.laplace(old), strict=True)
+        return sum(torch.distributions.kl_divergence(q, p).sum((1, 2, 3)) for q, p in pairs)
+
+    def kl_prior(self, state):
+        eta = self.prior_variance
+        squares = sum((q.loc.square() + 2 * q.scale.square()).sum((1, 2, 3)) for q in self.laplace(state))
+        count = self.net.weights
+        return 0.5 * (squares / eta + count * math.log(2 * math.pi * eta)) - self.entropy(state)
+
+
+def test_another_density_passes():
+    for check in ("functions", "a_saved", "single", "samples", "divergences", "elbo", "gain_is", "gain_grows"):
+        meet(LaplaceAdam, check)
+
+
+@settings
+class RoughHessian(NoisyAdam):
+    """The Hessian's diagonal from one sample of the weights, g (w - mu) / variance (Shen et al. 2024, IVON)."""
+
+    def update(self, state, batch, rng, progress=0.0):
+        (weights, seen), gamma = noisy_pass(self, state, batch, 1, True, rng), self._gamma(float(state.common.n_data))
+        gradient = loss_gradients(seen.taps, weights, 0.0)
+        values = []
+        for mu, g, m, h, w in zip(state.mean, gradient, state.momentum, state.squares, weights, strict=True):
+            error = g[:, 0] * (w[:, 0] - mu) * (h + gamma) / self.gaussian(state)[2] - h
+            h = h + self.beta * error + 0.5 * self.beta**2 * error**2 / (h + gamma)
+            m = self.momentum * m + (1 - self.momentum) * g[:, 0]
+            average = m / (1 - self.momentum ** (int(state.common.step) + 1))
+            values.append((mu - self.lr * (average + gamma * mu) / (h + gamma), m, h))
+        new = NoisyAdamState(state.common, *map(tuple, zip(*values, strict=True)))
+        return end_update(self, seen, new, state, self.kl_weight)
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.01])
+def test_a_rough_natural_gradient_passes(beta):
+    for check in ("gain_is", "gain_grows", "gain_falls"):
+        meet(RoughHessian, check, {"lively": {"beta": beta}})
+
+
+@settings
+class TooWide(LaplaceAdam):
+    def sample_coordinates(self, state, n, rng):
+        pairs = zip(self.laplace(state), super().sample_coordinates(state, n, rng), strict=True)
+        return tuple(q.loc + 1.05 * (w - q.loc) for q, w in pairs)
+
+
+@settings
+class OffCentre(LaplaceAdam):
+    def sample_coordinates(self, state, n, rng):
+        return tuple(w + 0.01 for w in super().sample_coordinates(state, n, rng))
+
+
+@settings
+class Confident(LaplaceAdam):
+    def entropy(self, state):
+        return super().entropy(state) - 0.1
+
+
+@settings
+class HalfKL(LaplaceAdam):
+    def kl(self, new, old):
+        return 0.5 * super().kl(new, old)
+
+
+@settings
+class OtherPrior(LaplaceAdam):
+    def kl_prior(self, state):
+        return super().kl_prior(state) + 1
+
+
+@settings
+class GainOfTheStart(NoisyAdam):
+    def gain(self, state, batch, rng):
+        fresh = self.init(float(state.common.n_data), len(state.common.alive), Rng(0, dtype=torch.float64))
+        return super().gain(fresh, batch, rng)
+
+
+@settings
+class Sleepy(NoisyAdam):
+    """Learns for some updates only."""
+
+    def update(self, state, batch, rng, progress=0.0):
+        new, info = super().update(state, batch, rng, progress)
+        return (new if int(state.common.step) < 30 else state._replace(common=new.common)), info
+
+
+@pytest.mark.parametrize(
+    ("cls", "check", "message"),
+    [
+        (GainOfTheStart, "gain_falls", "leave 1.00 of the information .* at most a fifth may be left.*add .lively."),
+        (Sleepy, "gain_falls", "leave 1.00 of the information"),
+        (TooWide, "samples_follow", "wider or narrower than `log_prob`"),
+        (OffCentre, "samples_follow", "samples lie beside `log_prob`"),
+        (Confident, "samples_follow", "`entropy` is not -E log q"),
+        (HalfKL, "divergences", "`kl` is not E"),
+        (OtherPrior, "divergences", "`kl_prior` is not E"),
+    ],
+)
+def test_a_wrong_density_is_named(cls, check, message):
+    with pytest.raises(AssertionError, match=f"{cls.__name__}.*{message}"):
+        meet(cls, check)
+
+
+# Faults ----------------------------------------------------------------------------------------------------
+
+
+@settings
+class WrongSign(Ensemble):
+    def update(self, state, batch, rng, progress=0.0):
+        new, info = super().update(state, batch, rng, progress)
+        weights = tuple(2 * old - w for w, old in zip(new.weights, state.weights, strict=True))
+        return new._replace(weights=weights), info
+
+
+@settings
+class Waiting(Ensemble):
+    """Collects from half of the training on."""
+
+    def update(self, state, batch, rng, progress=0.0):
+        new, info = super().update(state, batch, rng, progress)
+        return (new if progress >= 0.5 else state._replace(common=new.common)), info
+
+
+@settings
+class OneNet(Ensemble):
+    """Draws the same net again and again, without saying that it is certain."""
+
+    def sample(self, state, n, rng):
+        return self.layers(state, [w[:, :1].expand(-1, self.members, -1, -1) for w in state.weights])
+
+
+class Counted(NamedTuple):
+    common: Common
+    weights: Any
+    moving: Any
+    tally: Any
+
+
+@settings
+class IntInState(Ensemble):
+    def init(self, n_data, replicas, rng):
+        return Counted(*super().init(n_data, replicas, rng), tally=0)
+
+
+@settings
+class OneForAll(Ensemble):
+    """One number for all replicas, on an axis of its own."""
+
+    def init(self, n_data, replicas, rng):
+        return Counted(*super().init(n_data, replicas, rng), tally=torch.zeros(1))
+
+
+@settings
+class InPlace(Ensemble):
+    def update(self, state, batch, rng, progress=0.0):
+        state.weights[0].mul_(0.9)
+        return super().update(state, batch, rng, progress)
+
+
+@settings
+class GlobalNoise(Ensemble):
+    def update(self, state, batch, rng, progress=0.0):
+        torch.rand(1)
+        return super().update(state, batch, rng, progress)
+
+
+@settings
+class Immortal(Ensemble):
+    def update(self, state, batch, rng, progress=0.0):
+        new, info = super().update(state, batch, rng, progress)
+        return new._replace(common=new.common._replace(alive=torch.ones_like(new.common.alive))), info
+
+
+@settings
+class Meeting(Ensemble):
+    """Replicas that pull each other."""
+
+    def update(self, state, batch, rng, progress=0.0):
+        new, info = super().update(state, batch, rng, progress)
+        return new._replace(weights=tuple(w.lerp(w.mean(0, keepdim=True), 1e-3) for w in new.weights)), info
+
+
+@settings
+class Lasting(Ensemble):
+    """Ends a fit in place."""
+
+    def finish(self, state, batches, rng):
+        state.weights[0].mul_(0.9)
+        return state
+
+
+@settings
+class Misspelt(Ensemble):
+    momentum: float = 0.9
+    ranges: ClassVar[dict[str, str]] = {"momentun": "[0, 1)"}
+
+
+@settings
+class ZeroDefault(Ensemble):
+    decay: float = 0.0
+
+
+@settings
+class NoStep(Ensemble):
+    lr: float = 0.0
+
+
+@settings
+class Diverging(Ensemble):
+    """Its second replica grows."""
+
+    def update(self, state, batch, rng, progress=0.0):
+        new, info = super().update(state, batch, rng, progress)
+        growth = torch.tensor([1.0, 1e20, 1.0], dtype=torch.float64).view(3, 1, 1, 1)
+        return settle(new._replace(weights=tuple(growth * w for w in new.weights)), state), info
+
+
+@settings
+class Intervals(Ensemble):
+    momentum: float = 0.9
+    ranges: ClassVar[dict[str, str]] = {"momentum": "0..1"}
+
+
+@settings
+class NoDefault(Ensemble):
+    rank: int
+
+
+@settings
+class Unchecked(Ensemble):
+    def __post_init__(self):
+        pass
+
+
+@settings
+class Nameless(Ensemble):
+    """Refuses what is wrong without saying which setting."""
+
+    def __post_init__(self):
+        try:
+            super().__post_init__()
+        except InputError:
+            raise InputError("something is wrong") from None
+
+
+@settings
+class Choosy(Ensemble):
+    def __post_init__(self):
+        if self.net.norms:
+            raise InputError("no normalisations")
+        super().__post_init__()
+
+
+@pytest.mark.parametrize(
+    ("cls", "check", "message"),
+    [
+        (WrongSign, "fits_under_every_likelihood", "it follows the gradient downwards"),
+        (Waiting, "fits_under_every_likelihood", "at progress 0, where .* it hardly learns; .* add .lively."),
+        (Waiting, "a_saved_state", "updates at progress 0 leave the nets .* as they are, .* add .lively."),
+        (OneNet, "a_saved_state", "all nets that `sample` draws are the same: nothing is uncertain"),
+        (IntInState, "functions_are_pure", "IntInState: state.tally is 0, of type int; a state holds tensors only"),
+        (OneForAll, "functions_are_pure", r"OneForAll: state.tally is \[1\]; its first axis must be the 3 replicas"),
+        (InPlace, "functions_are_pure", "an update is made twice|changed its argument in place"),
+        (GlobalNoise, "functions_are_pure", "draws from torch's own generator"),
+        (Immortal, "a_failed_replica", "leaves a replica alive"),
+        (Meeting, "three_replicas", "of replica 0 is not what it is in a run of that replica alone"),
+        (Lasting, "the_end_of_a_fit", "`finish` changed its argument in place|`finish` with the same numbers"),
+        (ZeroDefault, "defaults_are_allowed", 'decay is 0.0; .* add "decay": .* to `ranges` of ZeroDefault'),
+        *(
+            (NoStep, check, r"NoStep refuses its own defaults \(lr is 0.0; .*: give lr another one")
+            for check in ("defaults_are", "every_numeric", "every_part_of_a_net", "fits_under", "functions_are")
+        ),
+        (Diverging, "fits_under_every_likelihood", r"of replicas 0 to 2 \[1\] diverged within 60 updates with"),
+        (Diverging, "the_end_of_a_fit", r"of replicas 0 to 2 \[1\] diverged within 3 updates.*add .lively.: .*smaller"),
+        (Intervals, "functions_are", '"momentum": "0..1", which is no interval such as'),
+        (Waiting, "training_lowers", "30 updates of a net with batch .* it hardly learns; where it is only slow, add"),
+        (Misspelt, "every_numeric_setting", "`ranges` of Misspelt names momentun, which is no setting of it"),
+        (NoDefault, "functions_are_pure", "add a default to rank of NoDefault"),
+        (Unchecked, "every_numeric_setting", r"takes epochs=-1; does it call super\(\).__post_init__"),
+        (Nameless, "every_numeric_setting", "does not name epochs"),
+        (
+            Choosy,
+            "every_part_of_a_net",
+            "refuses a net with norms; .* add .refuses.: .* to CONTRACT in .*test_broken.py",
+        ),
+    ],
+)
+def test_a_fault_is_named(cls, check, message):
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=f"(?s){message}"):
+        meet(cls, check)
+
+
+class Undecorated(Ensemble):
+    members: int = 3
+
+
+@pytest.mark.parametrize(
+    ("cls", "check", "contract", "message"),
+    [
+        (Undecorated, "functions_are_pure", {}, "add @dataclass.* above class Undecorated in .*test_broken.py"),
+        (Ensemble, "functions_are_pure", {"livly": {}}, "livly.*; allowed: lively, forgetful, refuses, linear"),
+        (
+            Ensemble,
+            "functions_are_pure",
+            {"lively": {"beta": 0.1}},
+            "no setting beta.*; add beta to the fields of Ensemble",
+        ),
+        (Ensemble, "every_part_of_a_net", {"refuses": ("norms",)}, "Ensemble takes norms: drop them from .refuses."),
+        (NoisyAdam, "a_linear_model", {}, "add .linear.: .* to CONTRACT in .*noisy_adam.py"),
+        (
+            NoisyAdam,
+            "a_linear_model",
+            {"linear": [("all", {})]},
+            "may name covariance, diagonal and mean; it has 'all'",
+        ),
+        (NoisyAdam, "a_linear_model", {"linear": [("mean", {"lr": 1e-3})]}, "the mean of Bayesian .* is not reached"),
+    ],
+)
+def test_a_wrong_declaration_is_named(cls, check, contract, message):
+    with pytest.raises(AssertionError, match=f"(?s){message}"):
+        meet(cls, check, contract)

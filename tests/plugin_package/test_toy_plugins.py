@@ -1,0 +1,7 @@
+from toy_plugins.farthest import farthest
+from toy_plugins.pair import ToyPair
+
+from explore.testing import check_acquisition, check_posterior
+
+test_pair = check_posterior(ToyPair)
+test_farthest = check_acquisition(farthest)

@@ -1,0 +1,1 @@
+"""Plug-ins of another package than `explore`."""

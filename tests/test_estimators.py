@@ -1,0 +1,172 @@
+"""The estimators by scikit-learn's own checks, against the model they wrap, and in scikit-learn's tools."""
+
+import io
+import pickle
+
+import joblib  # type: ignore[import-untyped]
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.datasets import load_iris, make_regression
+from sklearn.ensemble import BaggingRegressor
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import explore
+from explore.errors import InputError
+from explore.fitted import FittedModel
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
+
+QUICK = {"epochs": 20, "hidden": (10,), "samples": 10, "random_state": 0}
+X, Y = make_regression(40, 3, noise=1.0, random_state=0)
+IRIS = load_iris()
+NAMES = IRIS.target_names[IRIS.target]
+
+
+FAST = {"beta": 0.1, "lr": 0.2, "batch_size": 300, "samples": 1}
+CHECKED = QUICK | {"settings": FAST, "random_state": None}
+
+
+@parametrize_with_checks(
+    [
+        explore.BayesianRegressor("map", **CHECKED | {"epochs": 30, "settings": {"lr": 0.05, "batch_size": 300}}),
+        explore.BayesianClassifier(**CHECKED | {"epochs": 15}),
+    ]
+)
+def test_scikit_learns_checks(estimator, check):  # none is waived
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [estimator(**CHECKED | {"epochs": 40}) for estimator in (explore.BayesianRegressor, explore.BayesianClassifier)]
+)
+def test_scikit_learns_checks_of_noisy_kfac(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return explore.BayesianRegressor(**QUICK).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return explore.BayesianClassifier(settings={"lr": 0.1}, **QUICK).fit(IRIS.data, NAMES)
+
+
+def test_a_regressor_predicts_what_its_model_does(regressor):
+    mean, std = regressor.predict(X, return_std=True)
+    direct = regressor.model_.predict(X)
+    assert np.array_equal(mean, direct.mean[0, :, 0]) and np.array_equal(std, direct.total[0, :, 0])
+    assert np.array_equal(regressor.predict(X), mean) and regressor.score(X, Y) == r2_score(Y, mean)
+    low, middle, high = regressor.predict_quantiles(X).T
+    assert (low < middle).all() and (middle < high).all()
+    interval = [q[0, :, 0] for q in regressor.model_.interval(X, 0.9)]
+    np.testing.assert_allclose(np.stack([low, high]), np.stack(interval), rtol=1e-9)
+
+
+def test_a_fit_is_that_of_the_posterior_by_name():
+    ours = explore.BayesianRegressor("bbb", settings={"lr": 0.01}, **QUICK).fit(X, Y)
+    posterior = explore.posterior("bbb", Net(mlp(3, [10], 1)), Gaussian(), "small", lr=0.01, epochs=20)
+    theirs = FittedModel.fit(posterior, X, Y, 10, 0, dtype=torch.float64)
+    assert np.array_equal(ours.predict(X), theirs.predict(X).mean[0, :, 0])
+
+
+def test_samples_are_joint_and_named_by_their_seed(regressor):
+    near = np.vstack([X[:1], X[:1] + 1e-9])
+    drawn = regressor.sample_y(near, 4000, random_state=1)
+    assert drawn.shape == (2, 4000)
+    _, _, total, noise = (t[0, 0, 0].item() for t in regressor.model_.predict(X[:1]))
+    shared = 1 - noise**2 / total**2  # one network for both points, noise for each
+    assert abs(np.corrcoef(drawn)[0, 1] - shared) < 0.15
+    assert np.array_equal(drawn, regressor.sample_y(near, 4000, random_state=1))
+    assert not np.array_equal(drawn, regressor.sample_y(near, 4000, random_state=2))
+
+
+def test_several_outputs():
+    y = np.stack([Y, -Y, Y + 100], 1)
+    model = explore.BayesianRegressor(**QUICK).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == (40, 3) and mean[:, 2].mean() > 50
+    assert model.predict_quantiles(X, (0.1, 0.9)).shape == (40, 3, 2)
+    assert model.sample_y(X, 5).shape == (40, 3, 5) and np.isfinite(model.score(X, y))
+
+
+def test_classes_keep_their_names(classifier):
+    p = classifier.predict_proba(IRIS.data)
+    assert classifier.classes_.tolist() == sorted(IRIS.target_names) and p.shape == (150, 3)
+    np.testing.assert_allclose(p.sum(1), 1)
+    assert np.array_equal(classifier.predict(IRIS.data), classifier.classes_[p.argmax(1)])
+    assert classifier.score(IRIS.data, NAMES) > 0.8
+    drawn = classifier.sample_y(IRIS.data[:5], 2000)
+    frequencies = (drawn[:, :, None] == classifier.classes_).mean(1)
+    np.testing.assert_allclose(frequencies, p[:5], atol=0.2)
+    two = explore.BayesianClassifier(**QUICK).fit(IRIS.data[:100], NAMES[:100])
+    assert two.predict_proba(IRIS.data).shape == (150, 2) and set(two.predict(IRIS.data)) <= set(IRIS.target_names[:2])
+
+
+def test_in_pipelines_searches_and_other_estimators():
+    table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=np.where(X[:, 0] > 0, "up", "down"))
+    prepare = make_column_transformer((OneHotEncoder(), ["kind"]), remainder=StandardScaler())
+    pipeline = make_pipeline(prepare, explore.BayesianRegressor(**QUICK | {"epochs": 3}))
+    search = GridSearchCV(pipeline, {"bayesianregressor__hidden": [(5,), (5, 5)]}, cv=2).fit(table, Y)
+    assert search.predict(table).shape == (40,) and search.cv_results_["mean_test_score"].shape == (2,)
+    assert len(cross_val_score(pipeline, table, Y, cv=2)) == 2
+    bagged = BaggingRegressor(explore.BayesianRegressor(**QUICK | {"epochs": 3}), 2, random_state=0).fit(X, Y)
+    assert not np.array_equal(*[model.predict(X) for model in bagged.estimators_])
+
+
+def test_copies_are_the_same(regressor, classifier):
+    for model, x in ((regressor, X), (classifier, IRIS.data)):
+        file = io.BytesIO()
+        joblib.dump(model, file)
+        file.seek(0)
+        for copy in (pickle.loads(pickle.dumps(model)), joblib.load(file)):
+            assert np.array_equal(copy.predict(x), model.predict(x))
+        with pytest.raises(NotFittedError):
+            clone(model).predict(x)
+
+
+def test_random_states():
+    quick = QUICK | {"epochs": 2}
+    one, same, other = (
+        explore.BayesianRegressor(**quick | {"random_state": s}).fit(X, Y).predict(X) for s in (1, 1, 2)
+    )
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+    model = explore.BayesianRegressor(**quick | {"random_state": np.random.RandomState(0)})
+    assert not np.array_equal(model.fit(X, Y).predict(X), model.fit(X, Y).predict(X))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"posterior": "kfac"}, "unknown posterior"),
+        ({"preset": "large"}, "unknown preset"),
+        ({"settings": {"learning_rate": 1}}, "unknown setting 'learning_rate'"),
+        ({"settings": {"epochs": 3}}, "epochs is 20, and 3 in settings"),
+        ({"hidden": (5, 0)}, "hidden is"),
+        ({"hidden": "50"}, "hidden is '50'"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'; allowed: float32, float64"),
+    ],
+)
+def test_wrong_parameters_are_said_when_fitting(settings, message):
+    with pytest.raises(InputError, match=message):
+        explore.BayesianRegressor(**QUICK | settings).fit(X, Y)
+
+
+def test_what_is_not_supported_is_refused(regressor):
+    with pytest.raises(ValueError, match="NaN"):
+        regressor.predict(np.full((1, 3), np.nan))
+    with pytest.raises(TypeError, match="sample_weight"):
+        explore.BayesianRegressor(**QUICK).fit(X, Y, **{"sample_weight": np.ones(40)})
+    with pytest.raises(InputError, match="one class, 'setosa'"):
+        explore.BayesianClassifier(**QUICK).fit(IRIS.data[:10], NAMES[:10])

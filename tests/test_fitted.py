@@ -1,0 +1,188 @@
+"""A fitted model: its predictions against the plain formulas, its saved form, and the learner that makes one."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from explore import predict, registry
+from explore.active import ActiveLearner
+from explore.errors import InputError
+from explore.fitted import FittedModel
+from explore.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets import Net, mlp
+
+GENERATOR = np.random.default_rng(0)
+P = 30
+X = GENERATOR.normal(size=(P, 2)) * [1, 50] + [3, 0]
+Y = np.stack([np.sin(X[:, 0]) * 20 + 7, X[:, 1] / 1000], 1)
+CLASSES = (X[:, 0] > 3).astype(int) + (X[:, 1] > 0)
+NEW = X[:7] + 0.1
+
+
+def posterior(name="noisy-kfac", likelihood=None, outputs=2, **settings):
+    quick = {"epochs": 8, "warmup": 4, "max_tree_depth": 3} if name == "hmc" else {"epochs": 4}
+    return registry.posterior(name, Net(mlp(2, [6], outputs)), likelihood or Gaussian(), "small", **quick | settings)
+
+
+def regression(**kwargs):
+    return FittedModel.fit(posterior(), X, Y, samples=20, dtype=torch.float64, **kwargs)
+
+
+MODEL = regression()
+KINDS = {"categorical": (Categorical(), 3, CLASSES), "bernoulli": (Bernoulli(), 1, np.minimum(CLASSES, 1))}
+
+
+@pytest.fixture(params=["whole", "blocks"])
+def memory(request, monkeypatch):
+    if request.param == "blocks":
+        monkeypatch.setattr(predict, "BUDGET", 3 * 2)  # three points a block, one a pass
+
+
+def outputs(model, x):
+    """Of each net in the target's units [R, S, P, O], and the deviation of its noise [R, S, 1, O]."""
+    predictor, scales = model.predictor(), model.scales
+    inputs = (torch.as_tensor(x) - scales.x.mean) / scales.x.scale
+    out = predictor.net.output(predictor.layers, inputs.to(model.rng.dtype))
+    noise = predictor.noise[:, :, None, None].rsqrt() * scales.y.scale.unsqueeze(1)
+    return (out * scales.y.scale.unsqueeze(1) + scales.y.mean.unsqueeze(1)).numpy(), noise.numpy()
+
+
+def test_a_regression_is_predicted_in_its_own_units(memory):
+    out, noise = outputs(MODEL, NEW)
+    found = MODEL.predict(NEW)
+    np.testing.assert_allclose(found.mean, out.mean(1))
+    np.testing.assert_allclose(found.epistemic, out.std(1, ddof=1))
+    np.testing.assert_allclose(found.noise, np.broadcast_to(np.sqrt((noise**2).mean(1)), (1, 7, 2)))
+    np.testing.assert_allclose(found.total, np.sqrt(out.var(1, ddof=1) + (noise**2).mean(1)))
+
+
+def test_quantiles_are_those_of_the_mixture_and_not_of_one_gaussian(memory):
+    levels = (0.05, 0.5, 0.999)
+    (out, noise), found = outputs(MODEL, NEW), MODEL.quantiles(NEW, levels)
+    assert found.shape == (3, 1, 7, 2)
+    for level, x in zip(levels, found.numpy(), strict=True):
+        np.testing.assert_allclose(stats.norm.cdf(x[:, None], out, noise).mean(1), level, rtol=1e-8)
+    gaussian = MODEL.predict(NEW)
+    upper = gaussian.mean + stats.norm.ppf(0.999) * gaussian.total
+    assert not np.allclose(found[2], upper, rtol=0.01)
+    for level, x in zip(levels, found, strict=True):
+        torch.testing.assert_close(MODEL.below(NEW, x[0]), torch.full_like(x, level))
+    low, high = MODEL.interval(NEW, 0.8)
+    torch.testing.assert_close(torch.stack([low, high]), MODEL.quantiles(NEW, (0.1, 0.9)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_classes_have_probabilities(memory, kind):
+    likelihood, width, y = KINDS[kind]
+    model = FittedModel.fit(posterior(likelihood=likelihood, outputs=width), X, y, samples=20, dtype=torch.float64)
+    predictor = model.predictor()
+    inputs = (torch.as_tensor(NEW) - model.scales.x.mean) / model.scales.x.scale
+    out = predictor.net.output(predictor.layers, inputs)
+    each = torch.cat([torch.zeros_like(out), out], -1).softmax(-1) if width == 1 else out.softmax(-1)
+    torch.testing.assert_close(model.probabilities(NEW), each.mean(1))
+    drawn = model.sample(NEW, 5)
+    assert drawn.shape == (1, 5, 7) and drawn.dtype == torch.int64 and drawn.max() < each.shape[-1]
+    for wrong in (model.predict, model.interval, lambda x: model.quantiles(x, [0.5])):
+        with pytest.raises(InputError, match="classes have probabilities"):
+            wrong(NEW)
+    with pytest.raises(InputError, match="a regression has no class probabilities"):
+        MODEL.probabilities(NEW)
+
+
+def test_samples_are_joint_over_points():
+    """Each from one net: their covariance is that of the nets' outputs, with the noise on its diagonal."""
+    drawn = MODEL.sample(NEW, 40_000)[0, :, :, 0].numpy()
+    (out, noise), n = outputs(FittedModel(*many(MODEL)), NEW), 40_000
+    expected = np.cov(out[0, :, :, 0].T) + np.eye(7) * (noise[0, :, 0, 0] ** 2).mean()
+    scale = np.sqrt(np.diag(expected))
+    np.testing.assert_allclose(np.cov(drawn.T) / np.outer(scale, scale), expected / np.outer(scale, scale), atol=0.03)
+    np.testing.assert_allclose(drawn.mean(0), out[0, :, :, 0].mean(0), atol=4 * scale.max() / np.sqrt(n))
+
+
+def many(model):
+    return model.posterior, model.state, model.scales, model.shape, 40_000, model.seed
+
+
+def test_members_of_an_ensemble_are_sampled_in_turn(memory):
+    model = FittedModel.fit(posterior("ensemble", Gaussian(noise_std=1e-6), members=3), X, Y, dtype=torch.float64)
+    drawn, (out, _) = model.sample(NEW, 7), outputs(model, NEW)
+    np.testing.assert_allclose(drawn, out[:, np.arange(7) % 3], atol=1e-3)
+
+
+def test_a_fit_is_that_of_a_learner_that_was_told_all_at_once():
+    learner = ActiveLearner(posterior(), X, seed=3, samples=20)
+    learner.tell(range(P), Y)
+    model = FittedModel.fit(posterior(), X, Y, samples=20, seed=3)
+    for a, b in zip(learner.predict(NEW), model.predict(NEW), strict=True):
+        assert torch.equal(a, b)
+    for c, d in zip(learner.interval(NEW, 0.5), model.interval(NEW, 0.5), strict=True):
+        assert torch.equal(c, d)
+
+
+def saved(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name == "hmc" else ()) for name in registry.names("posteriors")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_saved_model_predicts_the_same_to_the_bit(name, dtype):
+    made = posterior(name)
+    model = FittedModel.fit(made, X, Y, samples=10, seed=2, dtype=dtype)
+    again = FittedModel.from_state_dict(made, saved(model.state_dict()))
+    assert again.state_dict().keys() == model.state_dict().keys()
+    for a, b in zip(again.predict(NEW), model.predict(NEW), strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(again.sample(NEW, 3), model.sample(NEW, 3))
+
+
+def test_a_model_of_a_learner_with_arms_and_trials_is_saved_too():
+    learner = ActiveLearner(posterior(), X, ["information-gain", "random"], trials=2, samples=10)
+    for _ in range(2):
+        points = learner.ask(2).indices if learner.round else np.tile([[0, 1], [2, 3]], (2, 1))
+        learner.tell(points, Y[points])
+    model = FittedModel.from_state_dict(learner.posterior, saved(learner.model.state_dict()))
+    assert model.replicas == 4 and (model.round, model.arms) == (2, 2)
+    for a, b in zip(model.predict(NEW), learner.predict(NEW), strict=True):
+        assert torch.equal(a, b)
+    alone, every = model.replica(3).predict(NEW), model.predict(NEW)
+    scale = every.total[3]
+    assert alone.mean.shape == (1, 7, 2) and ((alone.mean[0] - every.mean[3]).abs() < scale).all()
+    assert not torch.allclose(alone.mean[0], every.mean[0])
+
+
+def test_images_are_not_standardised_and_keep_their_axes():
+    net = Net(torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 2)))
+    model = FittedModel.fit(
+        registry.posterior("noisy-kfac", net, Categorical(), epochs=2), torch.rand(9, 1, 4, 4), np.arange(9) % 2
+    )
+    assert model.probabilities(torch.rand(3, 1, 4, 4)).shape == (1, 3, 2)
+    with pytest.raises(InputError, match=r"inputs come as \[n, 1, 4, 4\]"):
+        model.probabilities(torch.rand(3, 1, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: MODEL.predict(NEW[:, :1]), r"inputs come as \[n, 2\]"),
+        (lambda: MODEL.predict(NEW * np.nan), "an input is not a finite number"),
+        (lambda: MODEL.interval(NEW, 90), r"an interval's level is 90; it must be in \(0, 1\)"),
+        (lambda: MODEL.quantiles(NEW, [0.5, 1.0]), r"a quantile's level is 1.0; it must be in \(0, 1\)"),
+        (lambda: MODEL.quantiles(NEW, []), "levels is empty"),
+        (lambda: MODEL.sample(NEW, 0), "0 samples were asked for"),
+        (lambda: FittedModel.fit(posterior(), X, Y[:-1]), "30 points cannot have 58 labels; each has 2"),
+        (lambda: FittedModel.from_state_dict(posterior(), {"seed": 1}), "this is no saved model"),
+        (lambda: FittedModel.from_state_dict(posterior("bbb"), MODEL.state_dict()), "does not belong here"),
+    ],
+)
+def test_what_is_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call()

@@ -1,0 +1,56 @@
+"""Quantiles of mixtures against SciPy's root finder."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+
+from explore import mixture
+from explore.rng import Rng
+
+RNG = Rng(0, dtype=torch.float64)
+LEVELS = (1e-9, 0.05, 0.3, 0.5, 0.9, 1 - 1e-9)
+CASES = {
+    "alike": (RNG.normal(2, 9, 5, 2), 0.5 + RNG.uniform(2, 9, 1, 1)),
+    "one": (RNG.normal(1, 1, 3, 1), torch.full((1, 1, 1, 1), 0.2, dtype=torch.float64)),
+    "far apart": (1000 * RNG.normal(1, 7, 4, 1), 0.01 + RNG.uniform(1, 7, 1, 1)),
+    "narrow and wide": (RNG.normal(2, 8, 3, 2), 10.0 ** (-4 + 6 * RNG.uniform(2, 8, 1, 1))),
+    "with an outlier": (
+        torch.cat([RNG.normal(1, 20, 4, 1), torch.full((1, 1, 4, 1), 1e6)], 1),
+        torch.ones(1, 21, 1, 1),
+    ),
+}
+
+
+def expected(mean, sd, level):
+    ends = stats.norm.ppf(level, mean, sd)
+    if np.ptp(ends) == 0:
+        return ends[0]
+    below = lambda x: stats.norm.cdf(x, mean, sd).mean() - level  # noqa: E731
+    return optimize.brentq(below, ends.min() - 1e-9, ends.max() + 1e-9, xtol=1e-13, rtol=1e-14, maxiter=500)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_quantiles_are_the_roots_of_the_distribution_function(case):
+    mean, sd = CASES[case]
+    found = mixture.quantiles(mean, sd, LEVELS)
+    every = torch.broadcast_to(sd, mean.shape).numpy()
+    for k, level in enumerate(LEVELS):
+        for (r, b, o), x in np.ndenumerate(found[k].numpy()):
+            means, sds = mean[r, :, b, o].numpy(), every[r, :, b, o]
+            assert abs(stats.norm.cdf(x, means, sds).mean() - level) < 1e-8 * level + 1e-13
+            assert x == pytest.approx(expected(means, sds, level), abs=1e-6 * max(1, abs(x)))
+
+
+def test_a_level_in_a_gap_without_mass_is_in_the_gap():
+    """Half of the mass is below -1000 and half above 1000: whatever lies between is a median, and no NaN."""
+    mean = torch.tensor([-1000.0, 1000.0]).reshape(1, 2, 1, 1)
+    (found,) = mixture.quantiles(mean, torch.ones(1, 2, 1, 1), [0.5])
+    assert abs(float(found)) <= 1000
+
+
+def test_single_precision_comes_back_as_it_went():
+    mean, sd = (t.float() for t in CASES["alike"])
+    found = mixture.quantiles(mean, sd, LEVELS)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), mixture.quantiles(*CASES["alike"], LEVELS), rtol=1e-5, atol=1e-5)

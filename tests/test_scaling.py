@@ -1,0 +1,82 @@
+"""Standard scores."""
+
+import pytest
+import torch
+
+from explore.errors import InputError
+from explore.scaling import UNSCALED, Standardiser
+
+double = torch.float64
+
+
+def normal(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=double)
+
+
+@pytest.mark.parametrize("shape", [(7, 2), (3, 7, 2)])
+def test_standardiser(shape):
+    x = 5 + 3 * normal(*shape)
+    standardiser = Standardiser.fit(x)
+    z = standardiser.apply(x, double)
+    torch.testing.assert_close(z.mean(-2), torch.zeros_like(z[..., 0, :]), rtol=0, atol=1e-14)
+    torch.testing.assert_close(z.square().mean(-2), torch.ones_like(z[..., 0, :]))
+    torch.testing.assert_close(standardiser.undo(z), x)
+    assert torch.equal(UNSCALED.apply(x, double), x) and torch.equal(UNSCALED.undo(x), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, double])
+@pytest.mark.parametrize("shape", [(101, 4), (3, 101, 4)])
+def test_the_standardiser_of_chunks_is_that_of_all(shape, dtype):
+    x = (5 + 3 * normal(*shape)).to(dtype)
+    x[..., 2], x[..., :40, 3], x[..., 40:, 3] = 0.998, 1.0, 2.0  # one constant, one so in each chunk but not in all
+    whole, parts = Standardiser.fit(x), Standardiser.of(lambda: (x[..., i : i + 40, :] for i in (0, 40, 80)))
+    for one, other in zip(whole, parts, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5 if dtype == torch.float32 else 1e-13, atol=0)
+    torch.testing.assert_close(
+        whole.scale.double(),
+        x.double()
+        .std(-2, correction=0, keepdim=True)
+        .where(torch.tensor([True, True, False, True]), torch.tensor(1.0, dtype=double)),
+    )
+
+
+def test_a_constant_column_becomes_zero():
+    x = torch.full((1, 1000, 1), 0.998, dtype=double)
+    assert x.numpy().std() > 0  # the trap: rounding
+    standardiser = Standardiser.fit(x)
+    assert standardiser.scale == 1
+    assert not standardiser.apply(x, double).any() and standardiser.undo(torch.zeros(1, 1, 1, dtype=double)) == 0.998
+
+
+def test_standardiser_needs_an_example():
+    with pytest.raises(InputError, match="at least 1"):
+        Standardiser.fit(torch.empty(0, 2))
+
+
+@pytest.mark.parametrize("factor", [1e155, 1e300, 1e-155, 1e-300])
+@pytest.mark.parametrize("shape", [(7, 2), (3, 7, 2)])
+def test_columns_that_double_precision_cannot_square_are_refused(factor, shape):
+    values = normal(*shape) * torch.tensor([1, factor], dtype=double)
+    with pytest.raises(InputError, match=r"column 2 goes from .* between 1e-150 and 1e\+150: give it other units"):
+        Standardiser.fit(values)
+    mean, scale = Standardiser.fit(torch.full((1, 3, 1), factor, dtype=double))  # constant: nothing is squared
+    assert (mean == factor).all() and (scale == 1).all()
+
+
+@pytest.mark.parametrize("factor", [1e30, 1e-30, 1e-44])
+def test_columns_that_single_precision_cannot_square(factor):
+    values = torch.tensor([[[1.0, 2.0], [3.0, 3.0], [4.0, 7.0]]])
+    ordinary = Standardiser.fit(values)
+    values[..., 1] *= factor
+    mean, scale = Standardiser.fit(values)
+    assert torch.equal(mean[..., 0], ordinary.mean[..., 0]) and torch.equal(scale[..., 0], ordinary.scale[..., 0])
+    z = ((values - mean) / scale)[..., 1]
+    assert z.isfinite().all() and (factor < 1e-40 or abs(float(z.square().mean()) - 1) < 1e-5)
+
+
+def test_scores_that_a_type_cannot_hold_are_refused():
+    scale = Standardiser.fit(normal(3, 1))
+    far = torch.tensor([[1e60]], dtype=double)
+    assert scale.apply(far, double).isfinite().all()
+    with pytest.raises(InputError, match="too far from the others to be standardised in torch.float32"):
+        scale.apply(far, torch.float32)

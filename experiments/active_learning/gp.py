@@ -1,6 +1,6 @@
 """Gaussian-process anchor for `explore active`: the same splits, protocol and acquisition, by scikit-learn.
 
-    python experiments/active_learning/gp.py --dataset boston --trials 40 --seed 1
+    python -m experiments.active_learning.gp --dataset boston --trials 40 --seed 1
 
 An isotropic (or, with --ard, anisotropic) squared-exponential kernel plus white noise, hyperparameters by maximum
 marginal likelihood after every label; inputs and targets standardised on the labelled points.
@@ -15,11 +15,15 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pandas as pd
+import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from explore.data import Standardiser, load, pool_splits
+from experiments.shared import mean_se
+from explore.data import load, pool_splits
+from explore.scaling import Standardiser
 
 
 def fit(x: np.ndarray, y: np.ndarray, ard: bool) -> GaussianProcessRegressor:
@@ -39,12 +43,13 @@ def trial(
     """Test RMSE after each fit; random acquisition if a generator is given, else the largest variance."""
     have, left, errors = list(labelled), list(pool), []
     for step in range(rounds):
-        sx, sy = Standardiser.fit(x[have]), Standardiser.fit(y[have])
-        model = fit(sx.apply(x[have]), sy.apply(y[have])[:, 0], ard)
-        mean = sy.undo(model.predict(sx.apply(x[test]))[:, None])
+        inputs, targets = (Standardiser.fit(torch.from_numpy(values[have])) for values in (x, y))
+        scores = inputs.apply(torch.from_numpy(x), torch.float64).numpy()
+        model = fit(scores[have], targets.apply(torch.from_numpy(y[have]), torch.float64).numpy()[:, 0], ard)
+        mean = targets.undo(torch.from_numpy(model.predict(scores[test])[:, None])).numpy()
         errors.append(float(np.sqrt(np.mean((mean - y[test]) ** 2))))
         if step + 1 < rounds:
-            std = model.predict(sx.apply(x[left]), return_std=True)[1]
+            std = model.predict(scores[left], return_std=True)[1]
             have.append(left.pop(int(np.argmax(std)) if rng is None else int(rng.integers(len(left)))))
     return errors
 
@@ -78,7 +83,7 @@ def main(
     last = {arm: errors[:, -1] for arm, errors in rmse.items()}
     last["difference"] = last["active"] - last["random"]
     for arm, errors in last.items():
-        print(f"{arm:10s} {errors.mean():.3f} +- {errors.std(ddof=1) / np.sqrt(trials):.3f}")
+        print(f"{arm:10s} {mean_se(pd.Series(errors))}")
     print(f"{seconds:.1f} s")
     if out:
         out.write_text(json.dumps({"rmse": {arm: e.tolist() for arm, e in rmse.items()}, "seconds": seconds}))

@@ -1,6 +1,6 @@
 """What the intrinsic reward costs: scoring a rollout, and the model's updates after it.
 
-    python experiments/benchmarks/bonus.py
+    python -m experiments.benchmarks.bonus
 
 5000 transitions of a 17-dimensional observation and a 6-dimensional action, a dynamics model with 32 hidden units, 10
 weight samples and otherwise the posterior's `vime` preset; 500 updates on batches of 10. For scale, "one by one" is
@@ -22,6 +22,7 @@ import pandas as pd
 import torch
 from gymnasium.spaces import Box
 
+from experiments.shared import markdown
 from explore.shapes import Batch
 from explore.vime import IntrinsicReward, Transitions
 
@@ -81,9 +82,8 @@ def main(n: int, alone: int, repeats: int) -> None:
         click.echo(rows[-1])
     table = pd.DataFrame(rows)
     table.to_csv(HERE / "results" / "bonus.csv", index=False, float_format="%.4g")
-    lines = ["| " + " | ".join(table.columns) + " |", "|---" * len(table.columns) + "|"]
-    lines += ["| " + " | ".join(v if isinstance(v, str) else f"{v:.3g}" for v in row) + " |" for row in table.values]
-    (HERE / "results" / "bonus.md").write_text("\n".join(lines) + "\n")
+    lines = [[v if isinstance(v, str) else f"{v:.3g}" for v in row] for row in table.values]
+    (HERE / "results" / "bonus.md").write_text(markdown(list(table), lines))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What white noise finds in the sparse environments, and how many steps a second they make.
 
-    python experiments/benchmarks/environments.py
+    python -m experiments.benchmarks.environments
 
 Noise: independent N(0, 1) actions, clipped to [-1, 1], as of an untrained Gaussian policy; episodes of 500 steps; the
 share of episodes with any reward, with its standard error, the mean return and the mean length. Both rewards of the
@@ -22,6 +22,7 @@ import pandas as pd
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import explore.envs  # noqa: F401
+from experiments.shared import markdown
 
 HERE = Path(__file__).parent
 CASES: list[tuple[str, dict[str, Any], int]] = [  # environment, settings, share of the episodes in percent
@@ -60,12 +61,9 @@ def noise(name: str, settings: dict[str, Any], episodes: int, seed: int) -> dict
     share = (found[:, 0] > 0).mean()
     error = (share * (1 - share) / len(found)) ** 0.5
     return {
-        "episodes": len(found),
-        "success %": 100 * share,
-        "s.e.": 100 * error,
-        "mean return": found[:, 0].mean(),
+        "episodes": len(found), "success %": 100 * share, "s.e.": 100 * error, "mean return": found[:, 0].mean(),
         "mean length": found[:, 1].mean(),
-    }
+    }  # fmt: skip
 
 
 def speed(name: str, settings: dict[str, Any], n: int, repeats: int = 7, seconds: float = 0.1) -> float:
@@ -99,15 +97,12 @@ def main(episodes: int, seed: int) -> None:
     table = pd.DataFrame(rows)
     out = HERE / "results"
     table.to_csv(out / "environments.csv", index=False, float_format="%.6g")
-    lines = ["| " + " | ".join(table.columns) + " |", "|---" * len(table.columns) + "|"]
-    for values in table.itertuples(index=False):
-        cells = [
-            f"{v:,.0f}" if isinstance(v, float) and v >= 1000 else f"{v:.3g}" if isinstance(v, float) else str(v)
-            for v in values
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
+    lines = [
+        [f"{v:,.0f}" if isinstance(v, float) and v >= 1000 else f"{v:.3g}" if isinstance(v, float) else v for v in row]
+        for row in table.itertuples(index=False)
+    ]
     text = "Made by `environments.py`, which says what is measured. Batched: 1024 copies, or 64 Box2D worlds.\n\n"
-    (out / "environments.md").write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
+    (out / "environments.md").write_text(text + markdown(list(table), lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Time and memory of the Walsh-Hadamard transform, and of nets built on it, over the width D.
 
     pip install fht-cpu==1.0.1 hadamard-transform==0.2.0
-    python experiments/benchmarks/hadamard.py
+    python -m experiments.benchmarks.hadamard
 
 One process and one thread; medians of calls that go round all methods. On a CPU it is processor time that counts, as
 the machine may be shared. Each call gets a batch of 128 vectors of single precision.
@@ -22,7 +22,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
@@ -32,10 +32,11 @@ import click
 import pandas as pd
 import torch
 
+from experiments.shared import FOLDER, markdown, sections
 from explore.hadamard import hadamard
+from explore.inference.base import Predictive
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
-from explore.posteriors.base import Predictive
 from explore.posteriors.bbb import BBB
 from explore.posteriors.mc_dropout import MCDropout
 from explore.posteriors.whvi import WHVI
@@ -87,7 +88,7 @@ def transforms(d: int, device: str) -> Calls:
 
 
 def forward_passes(
-    posteriors: dict[str, type[Predictive]], net: Net, inputs: int, device: str, **settings: object
+    posteriors: Mapping[str, type[Predictive]], net: Net, inputs: int, device: str, **settings: object
 ) -> Calls:
     """A draw of the weights and a forward pass, for each posterior."""
 
@@ -107,7 +108,8 @@ def layers(d: int, device: str) -> Calls:
 
 
 def nets(d: int, device: str) -> Calls:
-    posteriors = {"whvi": WHVI} | ({"bbb": BBB, "mc-dropout": MCDropout} if d <= DENSE_LAYERS else {})
+    posteriors: dict[str, type[Predictive]] = {"whvi": WHVI}
+    posteriors |= {"bbb": BBB, "mc-dropout": MCDropout} if d <= DENSE_LAYERS else {}
     return forward_passes(posteriors, Net(mlp(16, [d, d], 1)), 16, device)
 
 
@@ -151,7 +153,7 @@ def peak_mib(call: Callable[[], object], device: str) -> float:
 @click.command()
 @click.option("--bits", nargs=2, type=click.IntRange(0, 16), help="The powers of two.  [6 14; on a GPU 6 15]")
 @click.option("--budget", default=1.0, show_default=True, help="Seconds for each method and D.")
-@click.option("--out", default=HERE / "results", type=click.Path(path_type=Path), show_default=True)
+@click.option("--out", default=HERE / "results", type=FOLDER, show_default=True)
 def main(bits: tuple[int, int] | None, budget: float, out: Path) -> None:
     """Measure and write both files."""
     torch.set_num_threads(1)
@@ -170,22 +172,14 @@ def main(bits: tuple[int, int] | None, budget: float, out: Path) -> None:
     out.mkdir(exist_ok=True)
     name = "hadamard" if device == "cpu" else "hadamard_gpu"
     table.to_csv(out / f"{name}.csv", index=False, float_format="%.4g")
-    text = [f"<!-- python experiments/benchmarks/hadamard.py on {device}, torch {torch.__version__} -->"]
-    for what, part in table.groupby("what", sort=False):
+    tables = {}
+    for measured, part in table.groupby("what", sort=False):
         for column, unit in (("ms", "milliseconds"), ("peak_mib", "peak MiB")):
             wide = part.pivot(index="D", columns="method", values=column)[part["method"].unique()]
-            text += [
-                "",
-                f"**{what}, {unit}**",
-                "",
-                "| D | " + " | ".join(wide) + " |",
-                "|---" * (wide.shape[1] + 1) + "|",
-            ]
-            text += [
-                f"| {d} | " + " | ".join("" if pd.isna(v) else f"{v:.3g}" for v in row) + " |"
-                for d, row in zip(wide.index, wide.to_numpy(), strict=True)
-            ]
-    (out / f"{name}.md").write_text("\n".join(text) + "\n")
+            lines = ([d, *("" if pd.isna(v) else f"{v:.3g}" for v in row)] for d, *row in wide.itertuples())
+            tables[f"{measured}, {unit}"] = markdown(["D", *wide], lines)
+    command = f"<!-- python -m experiments.benchmarks.hadamard on {device}, torch {torch.__version__} -->"
+    (out / f"{name}.md").write_text(f"{command}\n\n{sections(tables)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What it costs to run trials side by side, as replicas of one batch, against one after another.
 
-    python experiments/benchmarks/replicas.py
+    python -m experiments.benchmarks.replicas
 
 Active learning on Boston with the settings of `explore active` but fewer epochs and rounds, both arms, in processor
 seconds of one thread, as the machine may be shared. Each way is timed `--repeats` times in turn; the ratio is that of
@@ -35,7 +35,7 @@ def run(name: str, trials: list[int], rounds: int, epochs: int) -> float:
     allowed = np.ones((len(trials), len(data.x)), bool)
     np.put_along_axis(allowed, split.test[trials], False, axis=1)
     cls = registry.find("posteriors", name)
-    settings = registry.preset(cls, "small") | {"epochs": epochs}
+    settings = registry.settings_in(cls, "small") | {"epochs": epochs}
     posterior = cls(net=Net(mlp(data.x.shape[1], [10], 1)), likelihood=Gaussian(), **settings)
     rules = [registry.find("acquisitions", rule) for rule in ("max-variance", "random")]
     start = time.process_time()

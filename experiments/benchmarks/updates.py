@@ -1,6 +1,6 @@
 """Seconds per update of every posterior, for many small nets side by side and for one ResNet-18.
 
-    python experiments/benchmarks/updates.py --device cpu --device cuda
+    python -m experiments.benchmarks.updates --device cpu --device cuda
 
 small: 20 replicas of a 13-50-1 net with 10 weight samples (or members) each, batches of 10.
 resnet: one ResNet-18 for 32x32 images with batch normalisation, batch 128, one weight sample. Factors are refreshed as
@@ -37,7 +37,7 @@ def build(name: str, case: str):
     cls = registry.find("posteriors", name)
     presets = registry.presets(cls)
     preset = "image" if case == "resnet" and "image" in presets else next(iter(presets))
-    settings = registry.preset(cls, preset)
+    settings = registry.settings_in(cls, preset)
     for field in dataclasses.fields(cls):
         if field.name in COUNTS:
             settings[field.name] = 1 if case == "resnet" else 10

@@ -1,6 +1,6 @@
 """What TensorBoard shows of a run: its tabs, opened in headless Chromium, as pictures.
 
-    python experiments/compare/screenshots.py runs/compare-boston experiments/compare
+    python -m experiments.compare.screenshots runs/compare-boston experiments/compare
 
 Needs a `chromium` on the path.
 """

@@ -1,6 +1,6 @@
 """Whether every posterior's default settings train on all nine regression sets.
 
-    python experiments/compare/stability.py
+    python -m experiments.compare.stability
 
 Runs `explore compare` on each set with the default settings of every posterior but for the number of epochs: as many
 as make about `--updates` updates with batches of 10, and at least one. `full` gets 10 hidden units, the others 50. A
@@ -11,14 +11,12 @@ keep their lines.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pandas as pd
 
+from experiments import shared
 from explore import registry
 from explore.data import load, uci_splits
 
@@ -28,12 +26,10 @@ SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "
 
 def compare(dataset: str, names: list[str], hidden: int, splits: int, epochs: int, out: str) -> pd.DataFrame:
     """Results of the posteriors on a set, a line a posterior and split."""
-    command = [
-        sys.executable, "-m", "explore.cli", "compare", "--dataset", dataset, "--posterior", ",".join(names),
-        "--hidden", str(hidden), "--splits", str(splits), "--epochs", str(epochs), "--no-figures", "--out", out,
-        "--json",
-    ]  # fmt: skip
-    result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    result = shared.explore(
+        "compare", "--dataset", dataset, "--posterior", ",".join(names), "--hidden", str(hidden),
+        "--splits", str(splits), "--epochs", str(epochs), "--no-figures", "--out", out,
+    )  # fmt: skip
     return pd.read_csv(Path(result["run"]) / "results.csv")
 
 
@@ -46,9 +42,6 @@ def main(updates: int, splits: int, posteriors: str | None, out: str) -> None:
     """Run all sets, and write the table."""
     asked = posteriors.split(",") if posteriors else [name for name in registry.names("posteriors") if name != "hmc"]
     groups = [([name for name in asked if name != "full"], 50), ([name for name in asked if name == "full"], 10)]
-    file = HERE / "stability.csv"
-    kept = pd.read_csv(file) if file.exists() else pd.DataFrame({"posterior": []})
-    found = [kept[~kept["posterior"].isin(asked)]]
     for dataset in SETS:
         y = load(dataset).y
         spread = [
@@ -61,15 +54,12 @@ def main(updates: int, splits: int, posteriors: str | None, out: str) -> None:
             rows = compare(dataset, some, hidden, splits, epochs, out)
             rows.insert(0, "dataset", dataset)
             rows["relative_rmse"] = rows["rmse"] / rows["split"].map(lambda s, of=spread: of[s - 1])
-            found.append(rows[["dataset", "posterior", "split", "epochs", "rmse", "relative_rmse", "alive", "seconds"]])
-            print(found[-1].to_string(), flush=True)
-    table = pd.concat(found)
-    table = table.sort_values(["dataset", "posterior", "split"], kind="stable", ignore_index=True)
-    table.to_csv(file, index=False)
+            rows = rows[["dataset", "posterior", "split", "epochs", "rmse", "relative_rmse", "alive", "seconds"]]
+            print(rows.to_string(), flush=True)
+            table = shared.merge(HERE / "stability.csv", rows, ["dataset", "posterior"], None)
     table["shown"] = table["relative_rmse"].map("{:.2f}".format).where(table["alive"], "failed")
     worst = table.sort_values("relative_rmse").groupby(["posterior", "dataset"])["shown"].last().unstack()
-    lines = [["posterior", *worst.columns], ["---"] * (1 + len(worst.columns)), *worst.reset_index().values.tolist()]
-    text = "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+    text = shared.markdown(["posterior", *worst.columns], worst.reset_index().values.tolist())
     (HERE / "stability.md").write_text(text, encoding="utf-8")
     diverged = table[~table["alive"] | ~(table["relative_rmse"] < 1)]
     print(f"{len(table)} fits, {len(diverged)} diverged", diverged.to_string() if len(diverged) else "", sep="\n")

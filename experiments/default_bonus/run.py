@@ -1,22 +1,21 @@
 """The default bonus on two sparse tasks: `explore rl`, resumed where it was interrupted.
 
-    python experiments/default_bonus/run.py                     # seeds 0 to 4
-    python experiments/default_bonus/run.py --seeds 100,101,102 --iterations 40    # those that chose the defaults
+    python -m experiments.default_bonus.run                     # seeds 0 to 4
+    python -m experiments.default_bonus.run --seeds 100,101,102 --iterations 40    # those that chose the defaults
 
-Prints the table of the README and writes results/curves.csv, a line a task, seed and iteration. What is complete is
-left alone, so the command may be given again at any time. Processes run one after the other.
+Prints the table of the README and writes results/curves.csv, a line a task, seed and iteration; seeds that are not
+asked for keep their lines. What is complete is left alone, so the command may be given again at any time. Processes run
+one after the other.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pandas as pd
 
+from experiments import shared
 from explore.cli.script import Script
 
 HERE = Path(__file__).parent
@@ -34,15 +33,14 @@ KEPT = ["iteration", "extrinsic_total", "ep_extrinsic_mean", "bonus_median", "dy
 def train(task: str, seed: int, iterations: int, runs: Path) -> Path:
     """The run folder of a seed, complete."""
     folder = runs / f"rl-{task}-seed-{seed}"
-    command = [sys.executable, "-m", "explore.cli", "rl"]
     if folder.exists():
-        command += ["--resume", str(folder)]
+        options = ["--resume", str(folder)]
     else:
-        command += [
+        options = [
             *TASKS[task][0], *OWN, "--timesteps", str(iterations * BATCH), "--seed", str(seed), "--out", str(runs),
             "--name", folder.name.removeprefix("rl-"),
         ]  # fmt: skip
-    subprocess.run([*command, "--quiet", "--json"], check=True, stdout=subprocess.DEVNULL)
+    shared.explore("rl", *options, "--quiet")
     return folder
 
 
@@ -50,40 +48,33 @@ def curve(folder: Path, task: str, seed: int) -> pd.DataFrame:
     """A line an iteration: the return is an episode's on the chain, on the mountain car that of 500 steps."""
     rows = pd.read_csv(folder / "results.csv")[KEPT]
     rows["return"] = rows.extrinsic_total * 500 / BATCH if task == "mountain-car" else rows.ep_extrinsic_mean
-    sessions = json.loads((folder / "config.json").read_text())["sessions"]
-    commits = " ".join(dict.fromkeys(session["git"]["commit"][:7] for session in sessions))
-    return rows.assign(task=task, seed=seed, commits=commits)
+    return rows.assign(task=task, seed=seed, commits=shared.commits(folder))
 
 
 def table(every: pd.DataFrame) -> str:
     """A line a task and seed."""
-    lines = ["| task | seed | iterations | return, last iteration | return, mean of the last 10 | restarts | seconds |"]
-    lines.append("|---" * 7 + "|")
+    heads = ["task", "seed", "iterations", "return, last iteration", f"return, mean of the last {LAST}", "restarts",
+             "seconds"]  # fmt: skip
+    lines = []
     for (task, seed), rows in every.groupby(["task", "seed"]):
-        found = rows["return"]
-        lines.append(
-            f"| {task} | {seed} | {len(rows)} | {found.iloc[-1]:.2f} | {found.tail(LAST).mean():.2f} "
-            f"| {rows.restarts.max():.0f} | {rows.seconds.sum():.0f} |"
-        )
-    return "\n".join(lines) + "\n"
+        found, total = rows["return"], [f"{rows.restarts.max():.0f}", f"{rows.seconds.sum():.0f}"]
+        lines.append([task, seed, len(rows), f"{found.iloc[-1]:.2f}", f"{found.tail(LAST).mean():.2f}", *total])
+    return shared.markdown(heads, lines)
 
 
 @click.command(cls=Script)
 @click.option("--seeds", default="0,1,2,3,4", show_default=True)
 @click.option("--tasks", default=",".join(TASKS), show_default=True)
 @click.option("--iterations", type=click.IntRange(min=1), default=100, show_default=True, help="On the mountain car.")
-@click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default=HERE / "runs", show_default=True)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results", show_default=True)
+@click.option("--runs", type=shared.FOLDER, default=HERE / "runs", show_default=True)
+@click.option("--out", type=shared.FOLDER, default=HERE / "results", show_default=True)
 def main(seeds: str, tasks: str, iterations: int, runs: Path, out: Path) -> None:
     """Train what is left, and write the results of what is there."""
-    found = []
     for task in tasks.split(","):
         for seed in map(int, seeds.split(",")):
             folder = train(task, seed, TASKS[task][1] or iterations, runs)
-            found.append(curve(folder, task, seed))
-            out.mkdir(parents=True, exist_ok=True)
-            pd.concat(found).to_csv(out / "curves.csv", index=False, float_format="%.5g")
-    click.echo(table(pd.concat(found)))
+            every = shared.merge(out / "curves.csv", curve(folder, task, seed), ["task", "seed"], "%.5g")
+    click.echo(table(every))
 
 
 if __name__ == "__main__":

@@ -26,12 +26,11 @@ from torch import Tensor, nn
 from experiments.gp_random_features import kernel as kernels
 from experiments.gp_random_features import mean_field, sparse
 from experiments.gp_random_features.functions import FUNCTIONS
-from explore import compare, registry
+from experiments.shared import FOLDER, Names, fit, markdown, mean_sd, merge, sections
+from explore import compare
 from explore.cli.script import Integers, Script
-from explore.errors import InputError, one_of
-from explore.fit import batches, last_epoch
+from explore.errors import InputError
 from explore.likelihoods import Gaussian
-from explore.nets import Net
 from explore.rng import Rng
 
 HERE = Path(__file__).parent
@@ -45,7 +44,7 @@ MODELS = {"WHVI": "C0", "mean field": "C2", "mean field, Adam": "C3", "sparse GP
 COLUMNS = {"rmse": "RMSE", "log_likelihood": "log-likelihood", "coverage_95": "95 % coverage"}
 
 
-def draw(name: str, replicas: int, train: int, test: int, rng: Rng) -> compare.Splits:
+def sample_splits(name: str, replicas: int, train: int, test: int, rng: Rng) -> compare.Splits:
     """A scrambled Sobol sequence for each replica, in standard scores; the noise is in the test targets too."""
     function = FUNCTIONS[name]
     inputs = len(function.low)
@@ -69,14 +68,9 @@ def represent(splits: compare.Splits, kernel: kernels.Kernel, features: int, rng
 
 def linear(name: str, shown: compare.Splits, steps: int, samples: int, rng: Rng, **settings: Any) -> dict[str, Tensor]:
     """A posterior over the weights of features: the columns, each [R]."""
-    n, features = shown.x.shape[1:]
-    epochs = max(1, round(steps / len(batches(n, BATCH))))
-    net = Net(nn.Linear(features, 1, bias=False))
-    posterior = registry.posterior(name, net, NOISE, epochs=epochs, **COMMON, **settings)
-    last = last_epoch(posterior, shown.x, shown.y, rng.stream("fit"))
-    if not last.state.common.alive.all():
-        raise RuntimeError(f"{name} failed")
-    found = compare.measure(posterior, last.state, shown, rng.stream("test"), samples)
+    net = nn.Linear(shown.x.shape[2], 1, bias=False)
+    done = fit(name, net, NOISE, shown.x, shown.y, rng, steps=steps, **COMMON, **settings)
+    found = compare.measure(done.posterior, done.state, shown, rng.stream("test"), samples)
     return {column: found[f"test/{column}"] for column in COLUMNS}
 
 
@@ -91,15 +85,9 @@ def gaussian_scores(mean: Tensor, std: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 
 def learn(
-    model: str,
-    full: bool,
-    side: int,
-    splits: compare.Splits,
-    kernel: kernels.Kernel,
-    steps: int,
-    samples: int,
+    model: str, full: bool, side: int, splits: compare.Splits, kernel: kernels.Kernel, steps: int, samples: int,
     rng: Rng,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """A line a replica."""
     inputs, wanted = splits.x.shape[2], 3 * side + (side * (side + 1) // 2 if full else side)
     covariance, y, test_y = "full" if full else "diagonal", splits.y.squeeze(2), splits.test_y.squeeze(2)
@@ -145,16 +133,16 @@ def exact(splits: compare.Splits, kernel: kernels.Kernel) -> pd.DataFrame:
 
 def table(rows: pd.DataFrame) -> str:
     """Means with standard deviations over replicas."""
-    lines = []
+    headings = ["covariance", "model", "parameters", "features or points", *COLUMNS.values(), "CPU s"]
+    tables = {}
     for name, here in rows.groupby("function", sort=False):
-        headings = ["covariance", "model", "parameters", "features or points", *COLUMNS.values(), "CPU s"]
-        lines += ["", f"**{name}**", "", "| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+        lines = []
         for (covariance, _, model), own in here.groupby(["covariance", "side", "model"], sort=False):
             first = own.iloc[0]
-            cells = [str(covariance), str(model), f"{first['parameters'] or ''}", f"{first['size']}"]
-            cells += [f"{own[c].mean():.3f} ({own[c].std():.3f})" for c in COLUMNS]
-            lines.append("| " + " | ".join([*cells, f"{first['cpu']:.0f}"]) + " |")
-    return "\n".join(lines[1:]) + "\n"
+            scores = [mean_sd(own[c]) for c in COLUMNS]
+            lines.append([covariance, model, first["parameters"] or "", first["size"], *scores, f"{first['cpu']:.0f}"])
+        tables[str(name)] = markdown(headings, lines)
+    return sections(tables)
 
 
 def picture(rows: pd.DataFrame) -> Figure:
@@ -168,16 +156,8 @@ def picture(rows: pd.DataFrame) -> Figure:
             for model, colour in MODELS.items():
                 own = here[(here["model"] == model) & (here["covariance"] == covariance)]
                 found = own.groupby("parameters")["rmse"].agg(["mean", "std"])
-                axes.errorbar(
-                    found.index,
-                    found["mean"],
-                    found["std"],
-                    color=colour,
-                    marker="o",
-                    markersize=4,
-                    capsize=2,
-                    label=model,
-                )
+                look: dict[str, Any] = {"color": colour, "marker": "o", "markersize": 4, "capsize": 2}
+                axes.errorbar(found.index, found["mean"], found["std"], label=model, **look)
             reference = here[here["model"] == "exact GP"]["rmse"].mean()
             axes.axhline(reference, color="k", linestyle=":", linewidth=1, label="exact GP")
             axes.set(xscale="log", yscale="log", xlabel="parameters", title=f"{name}, {covariance}")
@@ -193,7 +173,7 @@ def picture(rows: pd.DataFrame) -> Figure:
 
 
 @click.command(cls=Script)
-@click.option("--functions", default=",".join(FUNCTIONS), show_default=True)
+@click.option("--functions", type=Names("function", FUNCTIONS), default=",".join(FUNCTIONS), show_default=True)
 @click.option("--sides", type=Integers(), default=(16, 32, 64), show_default=True, help="D of WHVI's square matrices.")
 @click.option("--replicas", type=click.IntRange(min=2), default=3, show_default=True)
 @click.option("--train", type=click.IntRange(min=2), default=2000, show_default=True, help="Points to learn.")
@@ -201,48 +181,34 @@ def picture(rows: pd.DataFrame) -> Figure:
 @click.option("--steps", type=click.IntRange(min=1), default=1000, show_default=True, help=f"Of {BATCH} points.")
 @click.option("--samples", type=click.IntRange(min=2), default=64, show_default=True, help="For predictions.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
+@click.option("--out", type=FOLDER, default=HERE / "results")
 def main(
-    functions: str, sides: tuple[int, ...], replicas: int, train: int, test: int, steps: int, samples: int, seed: int,
-    out: Path,
+    functions: list[str], sides: tuple[int, ...], replicas: int, train: int, test: int, steps: int, samples: int,
+    seed: int, out: Path,
 ) -> None:  # fmt: skip
     """Run everything, and write the table and the figure."""
-    names = functions.split(",")
-    for name in names:
-        if name not in FUNCTIONS:
-            raise one_of("function", name, FUNCTIONS)
     for side in sides:
         if side < 1 or side & (side - 1):
             raise InputError(f"--sides takes powers of two; got {side}")
     torch.set_num_threads(1)
-    out.mkdir(parents=True, exist_ok=True)
     rng = Rng(seed)
-    for name in names:
-        splits = draw(name, replicas, train, test, rng)
+    for name in functions:
+        splits = sample_splits(name, replicas, train, test, rng)
         kernel = kernels.learn(*(t[0, :LEARNT_FROM].double().numpy() for t in (splits.x, splits.y.squeeze(2))))
         scales = {f"scale_{i}": scale for i, scale in enumerate(kernel.scales, 1)}
-        keep(pd.DataFrame([{"variance": kernel.variance, "noise": kernel.noise} | scales]), name, out / "kernels.csv")
+        learnt = pd.DataFrame([{"function": name, "variance": kernel.variance, "noise": kernel.noise} | scales])
+        merge(out / "kernels.csv", learnt, ["function"])
         rows = [exact(splits, kernel)]
         for full in (False, True):
             for side in sides:
                 for model in MODELS:
                     rows.append(learn(model, full, side, splits, kernel, steps, samples, rng))
                     print(f"{name}, {side}, full: {full}: {model}, RMSE {rows[-1]['rmse'].mean():.4f}", flush=True)
-        found = keep(pd.concat(rows), name, out / "results.csv")
+        every = pd.concat(rows)
+        every.insert(0, "function", name)
+        found = merge(out / "results.csv", every, ["function"])
     (out / "table.md").write_text(table(found))
     picture(found).savefig(out / "rmse.png", dpi=80)
-
-
-def keep(rows: pd.DataFrame, function: str, path: Path) -> pd.DataFrame:
-    """Everything in a file, once these rows have taken the place of the function's old ones."""
-    rows.insert(0, "function", function)
-    if path.exists():
-        old = pd.read_csv(path)
-        rows = pd.concat([old[old["function"] != function], rows])
-    order = {name: i for i, name in enumerate(FUNCTIONS)}
-    rows = rows.sort_values("function", key=lambda names: names.map(order), kind="stable")
-    rows.to_csv(path, index=False, float_format="%.6g")
-    return rows
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from torch import Tensor
 from experiments.gp_random_features.kernel import Kernel
 from explore.errors import InputError
 from explore.fit import batches
-from explore.posteriors import adam
+from explore.inference import adam
 from explore.rng import Rng
 
 try:

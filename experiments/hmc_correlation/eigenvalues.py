@@ -1,6 +1,6 @@
 """How far the eigenvalues of noisy EK-FAC are from the exact ones, with and without restarts.
 
-    python experiments/hmc_correlation/eigenvalues.py
+    python -m experiments.hmc_correlation.eigenvalues
 
 The exact ones, in the posterior's own basis, are E[(Q_A^T dW Q_S)^2] over its weights (100 samples), the labelled
 points and the model's targets (in closed form). Measured just before a restart halfway, where omega decays, and at the
@@ -16,14 +16,16 @@ from typing import Any
 
 import click
 import torch
-from run import HIDDEN, LABELLED, SETTINGS, task
 
 import explore
+from experiments.hmc_correlation.run import HIDDEN, LABELLED, SETTINGS, task
+from experiments.shared import FOLDER, markdown
 from explore.fit import fit
-from explore.posteriors import natural
-from explore.posteriors.kronecker import rotate
+from explore.inference import natural
+from explore.inference.base import train_pass
+from explore.inference.kronecker import rotate
+from explore.inference.structures import mean_squares
 from explore.posteriors.noisy_ekfac import NoisyEKFAC
-from explore.posteriors.structures import mean_squares
 from explore.rng import Rng
 from explore.shapes import Batch, State
 
@@ -39,15 +41,14 @@ def errors(posterior: NoisyEKFAC, state: State, batch: Batch, rng: Rng) -> list[
     """Both measures of r as it is in the posterior, then of K-FAC's eigenvalues in the same basis."""
     _, precision, scale = posterior.gaussian(state)
     weights, gamma = posterior.sample(state, 100, rng), scale / posterior.prior_variance
-    noise = posterior.likelihood.draw(state.common.noise, 100, rng)
-    out, pullback = posterior.net.forward(weights, batch.x)
-    score = posterior.likelihood.score(noise, out, batch.y.unsqueeze(1))
-    taps = natural.fisher_taps("exact", posterior.likelihood, noise, out, pullback, pullback(score), rng)
+    noise = posterior.likelihood.sample_noise(state.common.noise, 100, rng)
+    seen = train_pass(posterior, state, weights, noise, batch, posterior.net.forward)
+    taps = natural.fisher_taps("exact", posterior.likelihood, seen, rng)
     exact, ours, kfac = [], [], []
     for block, q, t in zip(precision.blocks, state.statistics, taps, strict=True):  # type: ignore[attr-defined]
         exact.append(mean_squares(rotate(t, block.inputs, block.outputs)).flatten(1))
         ours.append(block.precision.flatten(1) - gamma)
-        kfac.append(posterior.structure.rule.restart(q).scale.flatten(1))
+        kfac.append(posterior.structure.rule.restart(q).scale.flatten(1))  # type: ignore[attr-defined]
     right = torch.cat(exact, 1)
     found = []
     for r in (torch.cat(ours, 1), torch.cat(kfac, 1)):
@@ -58,10 +59,10 @@ def errors(posterior: NoisyEKFAC, state: State, batch: Batch, rng: Rng) -> list[
 
 @click.command()
 @click.option("--seed", default=1, show_default=True)
-@click.option("--out", default=HERE / "results", type=click.Path(path_type=Path), help="Default: results/ here.")
+@click.option("--out", default=HERE / "results", type=FOLDER, help="Default: results/ here.")
 def main(seed: int, out: Path) -> None:
     """Fit every variant of both problems, and write the table."""
-    lines = ["| | halfway | at the end | K-FAC's, halfway | at the end |", "|---|---|---|---|---|"]
+    rows = []
     for labelled, hidden, trials, settings in (
         (LABELLED, HIDDEN, 10, SETTINGS["noisy-ekfac"]),
         (455, 50, 3, {"epochs": 200}),
@@ -76,9 +77,10 @@ def main(seed: int, out: Path) -> None:
                 if e.epoch in (posterior.epochs // 2, posterior.epochs)
             ]
             cells = [f"{e[i]:.3f} ({e[i + 1]:.3f})" for i in (0, 2) for e in found]
-            lines.append(f"| {labelled} points, {name} | " + " | ".join(cells) + " |")
-            print(lines[-1], flush=True)
-    (out / "eigenvalues.md").write_text("\n".join(lines) + "\n")
+            rows.append([f"{labelled} points, {name}", *cells])
+            print(*rows[-1], flush=True)
+    text = markdown(["", "halfway", "at the end", "K-FAC's, halfway", "at the end"], rows)
+    (out / "eigenvalues.md").write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How well predictive variances agree with those of the exact posterior.
 
-    python experiments/hmc_correlation/run.py --seed 1
+    python -m experiments.hmc_correlation.run --seed 1
 
 Zhang et al. 2017 (Noisy Natural Gradient as Variational Inference), Section 5.2 and Table 3: 20 labelled points, a net
 with one hidden layer of 10 ReLU units, prior N(0, 1) on the weights and Gam(6, 6) on the noise's precision; the Pearson
@@ -12,9 +12,8 @@ correlation.png; the sampler's variances are kept in OUT/hmc/ and used again. Wh
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import matplotlib.pyplot as plt
@@ -24,14 +23,13 @@ import torch
 from torch import Tensor
 
 import explore
-from explore import predict
-from explore.data.splits import Standardiser, pool_splits
-from explore.fit import last_epoch
-from explore.posteriors.base import Predictive
-from explore.posteriors.gaussian import GaussianPosterior
+from experiments.shared import FOLDER, Fit, fit, markdown, mean_se, merge
+from explore.data.splits import pool_splits
+from explore.inference.gaussian import GaussianPosterior
 from explore.posteriors.hmc import split_r_hat
+from explore.predict import Predictor, linearised
 from explore.rng import Rng
-from explore.shapes import State
+from explore.scaling import Standardiser
 
 HERE = Path(__file__).parent
 LABELLED, HIDDEN = 20, 10
@@ -85,32 +83,32 @@ class Task(NamedTuple):
 def task(dataset: str, trials: int, points: int, seed: int, labelled: int = LABELLED) -> Task:
     data = explore.load(dataset)
     split = pool_splits(len(data.x), trials, labelled, points, seed)
-    inputs, targets = Standardiser.fit(data.x[split.labelled]), Standardiser.fit(data.y[split.labelled])
-    x, y = inputs.apply(data.x[split.labelled]), targets.apply(data.y[split.labelled])
-    return Task(*(torch.tensor(v, dtype=torch.float32) for v in (x, y, inputs.apply(data.x[split.test]))))
+    x, y, others = (torch.from_numpy(v) for v in (data.x[split.labelled], data.y[split.labelled], data.x[split.test]))
+    inputs, targets = Standardiser.fit(x), Standardiser.fit(y)
+    scaled = ((inputs, x), (targets, y), (inputs, others))
+    return Task(*(scale.apply(values, torch.float32) for scale, values in scaled))
 
 
-def fitted(name: str, task: Task, seed: int, **settings: object) -> tuple[Predictive, State, float]:
-    """(posterior, its state, seconds)."""
-    net = explore.Net(explore.mlp(task.x.shape[2], [HIDDEN], 1))
-    posterior = explore.posterior(name.partition(" ")[0], net, explore.Gaussian(), **settings)
-    start = time.perf_counter()
-    last = last_epoch(posterior, task.x, task.y, Rng(seed).stream("fit"))
-    return posterior, last.state, time.perf_counter() - start
+def fitted(name: str, task: Task, seed: int, **settings: Any) -> Fit:
+    """A posterior over the weights of the experiment's net."""
+    net = explore.mlp(task.x.shape[2], [HIDDEN], 1)
+    return fit(name.partition(" ")[0], net, explore.Gaussian(), task.x, task.y, Rng(seed), **settings)
 
 
 def by_hmc(dataset: str, task: Task, seed: int, cache: Path) -> dict[str, np.ndarray]:
     """Variances [2, R, P] by two independent runs, the split R-hat of the outputs [2, R, P] and the seconds [2]."""
     if not cache.exists():
         runs = []
+        posterior: Any
         for run in (0, 1):
-            posterior, state, seconds = fitted("hmc", task, 1000 * seed + run, **HMC)
+            posterior, state, seconds, _ = fitted("hmc", task, 1000 * seed + run, **HMC)
             out = posterior.net.output(state.weights, task.others).squeeze(3)  # [R, S, P]
             draws = out.unflatten(1, (posterior.draws, posterior.chains)).permute(0, 3, 1, 2)
             r_hat = split_r_hat(draws.flatten(0, 1)).view(draws.shape[:2])
             runs.append({"variance": out.var(1), "r_hat": r_hat, "seconds": seconds})
         cache.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(cache, **{k: np.stack([np.asarray(r[k], np.float32) for r in runs]) for k in runs[0]})
+        both: dict[str, Any] = {k: np.stack([np.asarray(r[k], np.float32) for r in runs]) for k in runs[0]}
+        np.savez_compressed(cache, **both)
     return dict(np.load(cache))
 
 
@@ -123,12 +121,12 @@ def correlation(one: np.ndarray, two: np.ndarray) -> np.ndarray:
 
 def trials_of(name: str, task: Task, seed: int, reference: np.ndarray, samples: int) -> tuple[pd.DataFrame, float]:
     """(correlation with the reference by trial, seconds of the fit)."""
-    posterior, state, seconds = fitted(name, task, seed, **SETTINGS.get(name, {}))
-    layers = posterior.sample(state, samples, Rng(seed).stream("test"))
-    variance = predict.moments(posterior.net, layers, task.others).variance.squeeze(2)
+    posterior, state, seconds, _ = fitted(name, task, seed, **SETTINGS.get(name, {}))
+    predictor = Predictor.sample(posterior, state, samples, Rng(seed).stream("test"))
+    variance = predictor.moments(task.others).variance.squeeze(2)
     rows = pd.DataFrame({"trial": range(1, len(variance) + 1), "correlation": correlation(variance.numpy(), reference)})
-    if isinstance(posterior, GaussianPosterior):
-        exact = predict.linearised(posterior, state, task.others).variance.squeeze(2)
+    if isinstance(posterior, GaussianPosterior) and posterior.over_weights:
+        exact = linearised(posterior, state, task.others).variance.squeeze(2)
         rows["linearised"] = correlation(exact.numpy(), reference)
     return rows, seconds
 
@@ -140,24 +138,18 @@ def shown_names(results: pd.DataFrame) -> list[str]:
 
 def table(results: pd.DataFrame, hmc: pd.DataFrame) -> str:
     """Ours, and the paper's numbers where it has some."""
-
-    def cell(values: pd.Series) -> str:
-        return f"{values.mean():.3f} ± {values.sem():.3f}"
-
-    columns = {"HMC, twice": hmc.groupby("dataset")["correlation"].apply(cell)}
+    columns = {"HMC, twice": hmc.groupby("dataset")["correlation"].apply(mean_se)}
     means = {"HMC, twice": hmc.groupby("dataset")["correlation"].mean()}
     for name in shown_names(results):
         own = results[results["posterior"] == name].groupby("dataset")["correlation"]
-        columns[name], means[name] = own.apply(cell), own.mean()
+        columns[name], means[name] = own.apply(mean_se), own.mean()
         if name in PAPER:
             published = pd.DataFrame(PAPER[name], DATASETS, ["mean", "se"]).reindex(means[name].index)
             columns[f"{name}, paper"] = published.apply(lambda r: f"{r['mean']:.3f} ± {r['se']:.3f}", axis=1)
             means[f"{name}, paper"] = published["mean"]
     shown = [d for d in DATASETS if d in means["HMC, twice"]]
-    lines = ["| | " + " | ".join(shown) + " | mean |", "|---" * (len(shown) + 2) + "|"]
-    for name, cells in columns.items():
-        lines.append(f"| {name} | " + " | ".join(cells.get(d, "") for d in shown) + f" | {means[name].mean():.3f} |")
-    return "\n".join(lines) + "\n"
+    rows = [[name, *(cells.get(d, "") for d in shown), f"{means[name].mean():.3f}"] for name, cells in columns.items()]
+    return markdown(["", *shown, "mean"], rows)
 
 
 def picture(results: pd.DataFrame, hmc: pd.DataFrame, file: Path) -> None:
@@ -171,8 +163,8 @@ def picture(results: pd.DataFrame, hmc: pd.DataFrame, file: Path) -> None:
         mean, se = own.mean().reindex(shown), own.sem().reindex(shown)
         axis.errorbar(at, mean, se, fmt="o", color=colours[i], markersize=4, label=name)
         if name in PAPER:
-            published = np.array(PAPER[name])[[DATASETS.index(d) for d in shown]]
-            axis.errorbar(at + 0.03, *published.T, fmt="o", color=colours[i], markersize=4, mfc="white", alpha=0.5)
+            at, (mean, se) = at + 0.03, np.array(PAPER[name])[[DATASETS.index(d) for d in shown]].T
+            axis.errorbar(at, mean, se, fmt="o", color=colours[i], markersize=4, mfc="white", alpha=0.5)
     axis.plot(range(len(shown)), hmc.groupby("dataset")["correlation"].mean().reindex(shown), "k_", label="HMC, twice")
     axis.set_xticks(range(len(shown)), shown)
     axis.set_ylabel("correlation of predictive variances with HMC's")
@@ -188,30 +180,25 @@ def picture(results: pd.DataFrame, hmc: pd.DataFrame, file: Path) -> None:
 @click.option("--seed", default=1, show_default=True)
 @click.option("--points", default=100, show_default=True, help="Points at which variances are compared.")
 @click.option("--samples", default=2000, show_default=True, help="Weight samples for predictions.")
-@click.option("--out", default=HERE / "results", type=click.Path(path_type=Path), help="Default: results/ here.")
+@click.option("--out", default=HERE / "results", type=FOLDER, help="Default: results/ here.")
 def main(datasets: str, posteriors: str, trials: int, seed: int, points: int, samples: int, out: Path) -> None:
     """Run everything that is asked for and write table and picture of all that is there."""
     for dataset in datasets.split(","):
         problems = task(dataset, trials, points, seed)
         hmc = by_hmc(dataset, problems, seed, out / "hmc" / f"{dataset}-seed{seed}-{trials}x{points}.npz")
         quality = {"r_hat": hmc["r_hat"].max((0, 2)), "seconds": hmc["seconds"].sum()}
-        twice = pd.DataFrame({"trial": range(1, trials + 1), "correlation": correlation(*hmc["variance"]), **quality})
-        references = merged(out / "hmc.csv", twice.assign(dataset=dataset), ["dataset", "trial"])
+        twice = {"dataset": dataset, "trial": range(1, trials + 1), "correlation": correlation(*hmc["variance"])}
+        references = merge(out / "hmc.csv", pd.DataFrame(twice | quality), ["dataset", "trial"], "%.5g")
         for name in posteriors.split(","):
             rows, seconds = trials_of(name, problems, seed, hmc["variance"].mean(0), samples)
             print(f"{dataset:9} {name:18} {rows['correlation'].mean():.3f}  {seconds:.0f} s", flush=True)
-            rows = rows.assign(dataset=dataset, posterior=name, seconds=seconds)
-            results = merged(out / "results.csv", rows, ["posterior", "dataset", "trial"])
+            rows.insert(0, "posterior", name)
+            rows.insert(1, "dataset", dataset)
+            results = merge(
+                out / "results.csv", rows.assign(seconds=seconds), ["posterior", "dataset", "trial"], "%.5g"
+            )
     (out / "results.md").write_text(table(results, references))
     picture(results, references, out / "correlation.png")
-
-
-def merged(file: Path, new: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """The file's lines with the new ones in the place of those with the same keys; written back."""
-    old = [pd.read_csv(file)] if file.exists() else []
-    rows = pd.concat([*old, new]).drop_duplicates(keys, keep="last").reset_index(drop=True)
-    rows[keys + [c for c in rows if c not in keys]].to_csv(file, index=False, float_format="%.5g")
-    return rows
 
 
 if __name__ == "__main__":

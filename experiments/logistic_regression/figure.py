@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from exact import Normal
 from matplotlib.figure import Figure
+
+from experiments.logistic_regression.exact import Normal
 
 STYLES = {
     "exact": ("black", "o-"), "mf-exact": ("tab:red", "s--"), "mf-ef": ("tab:orange", "v-"),
@@ -15,7 +16,7 @@ STYLES = {
 }  # fmt: skip
 
 
-def draw(found: Mapping[str, Normal], weights: Sequence[str]) -> Figure:
+def plot(found: Mapping[str, Normal], weights: Sequence[str]) -> Figure:
     """Covariances above; means and variances below, the weights in the order of their exact variances."""
     exact = found["exact"].covariance[0].numpy()
     order = np.argsort(exact.diagonal())
@@ -24,7 +25,7 @@ def draw(found: Mapping[str, Normal], weights: Sequence[str]) -> Figure:
     structured = [name for name in shown if not name.startswith("mf-")]
 
     figure = Figure(figsize=(13, 7), layout="constrained")
-    top, bottom = figure.subfigures(2, 1, height_ratios=(1, 1.4))
+    (top,), (bottom,) = figure.subfigures(2, 1, squeeze=False, height_ratios=(1, 1.4))
     axes = top.subplots(1, len(structured), squeeze=False)[0]
     for axis, name in zip(axes, structured, strict=True):
         picture = (found[name].covariance[0].numpy() / scale)[np.ix_(order, order)]

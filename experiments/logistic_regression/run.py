@@ -1,7 +1,7 @@
 """Bayesian logistic regression: SLANG, mean field and full covariance against the exact variational optimum.
 
-    python experiments/logistic_regression/run.py --dataset australian
-    python experiments/logistic_regression/run.py --data wine.csv --target colour --prior-precision 1
+    python -m experiments.logistic_regression.run --dataset australian
+    python -m experiments.logistic_regression.run --data wine.csv --target colour --prior-precision 1
 
 Mishkin et al.: SLANG (2018), Table 1 and Figure 1, with the posteriors of the library. Every split halves the data at
 random; all splits of a method are replicas of one run. Writes, after each method, OUT/NAME.csv (one line a method and
@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import exact
-import figure
 import numpy as np
 import pandas as pd
 import torch
 from rich.progress import Progress
 from torch import Tensor, nn
 
+from experiments.logistic_regression import exact, figure
+from experiments.shared import FOLDER, Names, check, markdown, mean_se
 from explore import registry
 from explore.cli.script import Script
 from explore.data import Dataset, load, load_csv
-from explore.errors import InputError, one_of
+from explore.errors import InputError
 from explore.fit import fit
 from explore.likelihoods import Bernoulli
 from explore.nets import Net
@@ -99,8 +99,7 @@ def train(name: str, problem: exact.Problem, epochs: int, rng: Rng, progress: Pr
     for event in fit(model, x, (problem.y > 0).long(), rng, state=state):
         progress.update(task, completed=event.epoch)
     progress.remove_task(task)
-    if failed := int((~event.state.common.alive).sum()):
-        raise RuntimeError(f"{name} failed on {failed} of {replicas} splits")
+    check(name, event.state)
     mean, precision, scale = model.gaussian(event.state)
     covariance = scale * torch.linalg.inv(precision.dense())
     return exact.Normal(heights * flatten(mean), heights[:, None] * heights * covariance)
@@ -130,27 +129,23 @@ def table(results: pd.DataFrame, name: str) -> str:
     # The paper leaves half the logarithm of the bias prior's precision out of its bound.
     paper["elbo"] -= 0.5 * math.log(BIAS_PRECISION) / results["n_train"].iloc[0]
 
-    def cell(method: str, values: pd.Series, digits: str) -> str:
-        ours = f"{values.mean():{digits}} ± {values.sem():{digits}}"
+    def cell(method: str, rows: pd.DataFrame, column: str, form: str) -> str:
+        ours = mean_se(rows[column].round(9), form)
         if method not in paper.index:
             return ours
         theirs = paper.loc[method]
-        return f"{ours} [{theirs[values.name]:{digits}} ± {theirs[f'{values.name}_se']:{digits}}]"
+        return f"{ours} [{theirs[column]:{form}} ± {theirs[f'{column}_se']:{form}}]"
 
     exact_nll = results.query("method == 'exact'").set_index("split")["nll"]
-    lines = [
-        "| method | −ELBO/N | test NLL | NLL − exact | symmetric KL | rank correlation of variances | wall s | CPU s |",
-        "|---" * 8 + "|",
-    ]
+    heads = ["method", "−ELBO/N", "test NLL", "NLL − exact", "symmetric KL", "rank correlation of variances", "wall s",
+             "CPU s"]  # fmt: skip
+    lines = []
     for method, rows in results.groupby("method", sort=False):
-        elbo, nll, kl = (
-            cell(method, rows[c].round(9), digits) for c, digits in (("elbo", ".4f"), ("nll", ".4f"), ("kl", ".4g"))
-        )
-        paired = rows.set_index("split")["nll"] - exact_nll
-        excess = f"{paired.mean():.4f} ± {paired.sem():.4f}"
+        own = [cell(str(method), rows, *part) for part in (("elbo", ".4f"), ("nll", ".4f"), ("kl", ".4g"))]
         trend, wall, cpu = rows[["trend", "wall", "cpu"]].mean()
-        lines.append(f"| {method} | {elbo} | {nll} | {excess} | {kl} | {trend:.2f} | {wall:.0f} | {cpu:.0f} |")
-    return "\n".join(lines) + "\n"
+        own.insert(2, mean_se(rows.set_index("split")["nll"] - exact_nll, ".4f"))
+        lines.append([method, *own, f"{trend:.2f}", f"{wall:.0f}", f"{cpu:.0f}"])
+    return markdown(heads, lines)
 
 
 @click.command(cls=Script)
@@ -160,18 +155,14 @@ def table(results: pd.DataFrame, name: str) -> str:
 @click.option("--prior-precision", type=click.FloatRange(min=0, min_open=True), help="[default: the paper's, else 1]")
 @click.option("--splits", type=click.IntRange(min=2), default=20, show_default=True)
 @click.option("--epochs", type=click.IntRange(min=1), default=10000, show_default=True)
-@click.option("--methods", default=",".join(METHODS), show_default=True, help="Beside the two exact optima.")
+@click.option("--methods", type=Names("method", METHODS), default=",".join(METHODS), help="Beside the exact optima.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
+@click.option("--out", type=FOLDER, default=HERE / "results")
 def main(
     dataset: str, data: str | None, target: str | None, prior_precision: float | None, splits: int, epochs: int,
-    methods: str, seed: int, out: Path,
+    methods: list[str], seed: int, out: Path,
 ) -> None:  # fmt: skip
     """Run everything and write the table."""
-    names = methods.split(",")
-    for name in names:
-        if name not in METHODS:
-            raise one_of("method", name, METHODS)
     if (data is None) != (target is None):
         raise InputError("--data FILE and --target COLUMN go together")
     examples = load_csv(data, target, task="classification") if data and target else load(dataset)
@@ -183,7 +174,7 @@ def main(
     found: dict[str, exact.Normal] = {}
     rows: list[pd.DataFrame] = []
     with Progress() as progress:
-        for name in ("exact", "mf-exact", *names):
+        for name in ("exact", "mf-exact", *methods):
             wall, cpu = time.perf_counter(), time.process_time()
             if name.endswith("exact"):
                 progress.print(f"{name} ...")
@@ -200,7 +191,7 @@ def main(
             text = table(results, examples.name)
             (out / f"{examples.name}.md").write_text(text)
             progress.print(text.splitlines()[-1])
-    figure.draw(found, [*examples.features, "bias"]).savefig(out / f"{examples.name}.png", dpi=120)
+    figure.plot(found, [*examples.features, "bias"]).savefig(out / f"{examples.name}.png", dpi=120)
 
 
 if __name__ == "__main__":

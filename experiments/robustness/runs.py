@@ -1,7 +1,7 @@
 """What interrupted runs of all three commands make of flipped bits, and of signals at random times.
 
-    python experiments/robustness/runs.py flips
-    python experiments/robustness/runs.py kills
+    python -m experiments.robustness.runs flips
+    python -m experiments.robustness.runs kills
 
 `flips` interrupts tiny runs, flips one random bit of one of their files, spread evenly over the kinds of files
 (TensorBoard and pictures aside), and resumes them. An outcome is "refused" (a sentence, exit code 2), "identical" (the
@@ -18,7 +18,6 @@ results/kills.csv; what is there already is not done again.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -36,8 +35,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+import explore.cli.active.report  # noqa: F401  (with the other two, imported once before the forks)
+import explore.cli.compare.report  # noqa: F401
+import explore.cli.rl.watch  # noqa: F401
+from experiments.shared import FOLDER, merge
 from explore import record
-from explore.cli import compare_session, rl_session, session, watch  # noqa: F401  (imported once, before the forks)
 from explore.cli.main import main
 
 HERE = Path(__file__).parent
@@ -176,17 +178,6 @@ def judge(ended: Outcome, run: Path, expected: Any) -> str:
     return "identical" if result(ended, run) == expected else "different"
 
 
-def append(path: Path, row: dict[str, Any]) -> None:
-    """Write a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
-    with open(path, "a", newline="") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def done(path: Path, command: str | None = None) -> set[int]:
     """The numbers of the lines that are there, of a command or of all."""
     if not path.exists():
@@ -204,7 +195,7 @@ def cli() -> None:
 @cli.command()
 @click.option("--number", default=200, show_default=True, help="Bits.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=HERE / "results", show_default=True)
+@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
 def flips(number: int, seed: int, out: Path) -> None:
     """Flip bits and resume."""
     path = out / "flips.csv"
@@ -227,7 +218,7 @@ def flips(number: int, seed: int, out: Path) -> None:
             outcome = judge(ended, run, expected[name])
             said = " ".join((ended.err.strip().splitlines() or [""])[-1].split()) if outcome != "identical" else ""
             row = {"number": i, "command": name, "file": str(file), "bit": bit, "outcome": outcome, "said": said}
-            append(path, row)
+            merge(path, pd.DataFrame([row]), ["command", "number"], None)
             shutil.rmtree(here)
     found = pd.read_csv(path)
     click.echo(pd.crosstab([found.command, found.file], found.outcome, margins=True).to_string())
@@ -236,7 +227,7 @@ def flips(number: int, seed: int, out: Path) -> None:
 @cli.command()
 @click.option("--number", default="active=30,compare=30,rl (trpo)=10,rl (sac)=10", show_default=True, help="Kills.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=HERE / "results", show_default=True)
+@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
 def kills(number: str, seed: int, out: Path) -> None:
     """Kill and resume."""
     path = out / "kills.csv"
@@ -275,7 +266,8 @@ def kill(name: str, which: Sequence[int], seed: int, place: Path, path: Path) ->
             shutil.rmtree(here)
         outcome, reached = judge_kill(command, here, arguments, ended, expected)
         row = {"number": i, "command": name, "signal": how.name, "after": round(after, 2), "of": round(seconds, 2)}
-        append(path, row | {"reached": reached, "outcome": outcome})
+        row |= {"reached": reached, "outcome": outcome}
+        merge(path, pd.DataFrame([row]), ["command", "number"], None)
         shutil.rmtree(here)
 
 

@@ -1,6 +1,6 @@
 """A thousand random tables, most of them spoilt: each is trained on, or refused in one sentence.
 
-    python experiments/robustness/tables.py
+    python -m experiments.robustness.tables
 
 Each table is written in one of many ways (separators, quotes, line ends, encodings, packing), spoilt in none to three
 (ragged rows, NULs, torn ends, flipped bytes, ...), and given to `explore active --data`. The counts go to
@@ -27,6 +27,7 @@ import click
 import numpy as np
 from click.testing import CliRunner
 
+from experiments.shared import FOLDER, markdown
 from explore.cli.main import main as explore
 
 TINY = "--trials 1 --rounds 1 --epochs 1 --initial 2 --test-size 2 --samples 2 --no-control --json".split()
@@ -56,15 +57,8 @@ def _rows(rng: np.random.Generator, pick: Pick) -> list[list[str]]:
     """Cells with a header: identifiers, numbers in several spellings, a target."""
     n, d = pick(0, 3, *[20, 60] * 5), pick(1, 2, 5)
     number = pick("{:.3f}".format, "{:.0f}".format, "{:e}".format, "{!r}".format, " {:g} ".format, "{:+.2f}".format)
-    target = pick(
-        number,
-        number,
-        number,
-        number,
-        lambda v: "high" if v > 0 else "low",
-        lambda v: str(int(v > 0)),
-        lambda v: "é" * 3,
-    )
+    words = (lambda v: "high" if v > 0 else "low", lambda v: str(int(v > 0)), lambda v: "é" * 3)
+    target = pick(*[number] * 4, *words)
     header = ["id", *pick([f"x{i}" for i in range(d)], ["größe\n", *"abcdefg"][:d]), "y"]
     values = (rng.standard_normal((n, d)) * pick(1.0, 1e3, 1e-200, 1e200)).tolist()
     rows = [[f"n{i}", *map(number, row), target(row[0])] for i, row in enumerate(values)]
@@ -124,15 +118,8 @@ SPOIL: list[Callable[[bytes, np.random.Generator], bytes]] = [
 
 
 def _zip(content: bytes, rng: np.random.Generator) -> bytes:
-    names = [
-        ["t.csv"],
-        ["a/", "a/t.csv"],
-        ["../../t.csv"],
-        ["t.csv", "__MACOSX/._t.csv"],
-        ["a.csv", "b.csv"],
-        [],
-        ["a/"],
-    ]
+    whole = [["t.csv"], ["a/", "a/t.csv"], ["../../t.csv"], ["t.csv", "__MACOSX/._t.csv"]]
+    names = [*whole, ["a.csv", "b.csv"], [], ["a/"]]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", rng.choice([0, 8, 12, 14])) as archive:
         for name in names[rng.integers(len(names))]:
@@ -146,10 +133,8 @@ def _tar(content: bytes, rng: np.random.Generator) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name in names[rng.integers(len(names))]:
             entry = tarfile.TarInfo(name)
-            entry.size, entry.type = (
-                len(content),
-                rng.choice([tarfile.REGTYPE] * 12 + [tarfile.SYMTYPE, tarfile.DIRTYPE]),
-            )
+            entry.size = len(content)
+            entry.type = rng.choice([tarfile.REGTYPE] * 12 + [tarfile.SYMTYPE, tarfile.DIRTYPE])
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
 
@@ -184,7 +169,7 @@ def outcome(seed: int) -> tuple[str, str]:
 @click.command()
 @click.option("--tables", default=1000, show_default=True)
 @click.option("--seed", default=0, show_default=True, help="Of the first table; the others follow.")
-@click.option("--out", default=Path(__file__).parent / "results", type=click.Path(path_type=Path))
+@click.option("--out", default=Path(__file__).parent / "results", type=FOLDER)
 def main(tables: int, seed: int, out: Path) -> None:
     """Count what becomes of the tables, and print all but sentences."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -193,10 +178,10 @@ def main(tables: int, seed: int, out: Path) -> None:
     for number, (what, said) in found.items():
         if what not in ("trained", "refused"):
             click.echo(f"table {number}: {what}\n{said}")
-    lines = [f"| {what} | {counts[what]} |\n" for what in ("trained", "refused", "no sentence", "traceback")]
+    rows = [(what, counts[what]) for what in ("trained", "refused", "no sentence", "traceback")]
     out.mkdir(parents=True, exist_ok=True)
-    command = f"python experiments/robustness/tables.py --tables {tables} --seed {seed}"
-    text = f"What `{command}` counted.\n\n| outcome | tables |\n|---|---|\n{''.join(lines)}"
+    command = f"python -m experiments.robustness.tables --tables {tables} --seed {seed}"
+    text = f"What `{command}` counted.\n\n{markdown(('outcome', 'tables'), rows)}"
     (out / "tables.md").write_text(text, encoding="utf-8")
     click.echo(text)
 

@@ -1,6 +1,6 @@
 """What README.md says of the runs, from the tables that `collect.py` has made of them.
 
-    python experiments/sparse_control/report.py
+    python -m experiments.sparse_control.report
 
 Writes results/table.md (medians over seeds with their quartiles; random network distillation as one more condition),
 results/further.md (the further conditions, seed by seed), results/comparisons.csv (every two conditions of a task) and
@@ -19,10 +19,12 @@ import click
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from run import BATCH, HERE, POSTERIORS, RND
 from scipy import stats
 
+from experiments.shared import FOLDER, markdown, sections
+from experiments.sparse_control.run import BATCH, CONDITIONS, HERE, RND
 from explore.cli.script import Script
+from explore.errors import InputError
 
 LAST = 10  # iterations that decide whether a run has solved its task
 PAIR = ["task", "condition", "beside"]
@@ -87,6 +89,15 @@ def last(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["iteration"] > rows["iteration"].max() - LAST]
 
 
+def eta(rows: pd.DataFrame) -> str:
+    """That of a condition."""
+    found = [f"{value:g}" for value in rows["eta"].dropna().unique()]
+    if len(found) > 1:
+        task, condition = rows[PAIR[:2]].iloc[0]
+        raise InputError(f"{task}, {condition}: the seeds have {' and '.join(found)} as eta; collect all of one")
+    return "".join(found)
+
+
 def spread(values: pd.Series, digits: int = 2) -> str:
     """Median and quartiles."""
     low, middle, high = values.quantile([0.25, 0.5, 0.75])
@@ -99,58 +110,55 @@ def table(every: pd.DataFrame, compared: pd.DataFrame) -> str:
              f"return, last {LAST}", f"seeds with reward in each of the last {LAST}", "first iteration with reward",
              "95 % coverage", "bonus's share of the time"]  # fmt: skip
     beside = compared[compared["beside"] == "none"].set_index(PAIR[:2])
-    lines = []
+    tables = {}
     for task, part in every.groupby("task", sort=False):
-        lines += ["", f"**{task}**", "", "| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+        lines = []
         for name, rows in part.groupby("condition", sort=False):
             seeds, ends, first = rows.groupby("seed"), last(rows).groupby("seed"), begun(rows)
             solved = (ends["extrinsic_total"].min() > 0).sum()
-            eta = "" if rows["eta"].isna().all() else f"{rows['eta'].iloc[0]:g}"
             against = ["", ""]
             if (task, name) in beside.index:
-                row = beside.loc[(task, name)]
+                row = beside.loc[[(task, name)]].iloc[0]
                 against = [f"{row['difference']:.2f} ({row['low']:.2f} to {row['high']:.2f})", f"{row['p']:.3f}"]
             model = []
             for column, digits in (("dyn_coverage_95_before", 3), ("bonus_share", 2)):
                 value = seeds[column].median().median()
                 model.append("" if np.isnan(value) else f"{value:.{digits}f}")
             paid = f"{first.median():.0f} ({len(first)} seeds)" if len(first) else "never"
-            cells = [str(name), eta, str(len(seeds)), spread(seeds["return"].mean()), *against,
+            cells = [str(name), eta(rows), str(len(seeds)), spread(seeds["return"].mean()), *against,
                      spread(ends["return"].mean()), f"{solved} of {len(seeds)}", paid, *model]  # fmt: skip
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines[1:]) + "\n"
+            lines.append(cells)
+        tables[str(task)] = markdown(heads, lines)
+    return sections(tables)
 
 
 def further(more: pd.DataFrame, runs: pd.DataFrame) -> str:
     """Per further condition: each seed's numbers, in the order of seeds."""
     heads = ["task", "condition", "variant", "eta", "seeds", "return, mean of all iterations", f"return, last {LAST}",
              "first iteration with reward", "parameters moved"]  # fmt: skip
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for key, rows in more.groupby(["task", "condition", "variant", "eta"], sort=False, dropna=False):
+    names, lines = heads[:3], []
+    for key, rows in more.groupby(names, sort=False):
         seeds, first = rows.groupby("seed"), begun(rows)
-        own = runs[
-            (runs[["task", "condition", "variant"]] == list(key[:3])).all(axis=1) & runs["seed"].isin(seeds.groups)
-        ]
-        cells = [
-            *key[:3], "" if pd.isna(key[3]) else f"{key[3]:g}", " ".join(map(str, seeds.groups)),
+        own = runs[(runs[names] == list(key)).all(axis=1) & runs["seed"].isin(seeds.groups)]["moved"]
+        lines.append([
+            *key, eta(rows), " ".join(map(str, seeds.groups)),
             _each(seeds["return"].mean()), _each(last(rows).groupby("seed")["return"].mean()),
             " ".join(str(first.get(seed, "never")) for seed in seeds.groups),
-            "" if own["moved"].isna().all() else " ".join(f"{value:.2g}" for value in own["moved"]),
-        ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            "" if own.isna().all() else " ".join(f"{value:.2g}" for value in own),
+        ])  # fmt: skip
+    return markdown(heads, lines)
 
 
 def _each(values: pd.Series) -> str:
     return " ".join(f"{value:.2f}" for value in values)
 
 
-def draw(every: pd.DataFrame, path: Path) -> None:
+def plot(every: pd.DataFrame, path: Path) -> None:
     """Median and quartiles of the return by iteration."""
     tasks = list(every["task"].unique())
     figure, axes = plt.subplots(1, len(tasks), figsize=(5.5 * len(tasks), 4), squeeze=False, layout="constrained")
     for axis, task in zip(axes[0], tasks, strict=True):
-        for i, name in enumerate(("none", *POSTERIORS, RND)):
+        for i, name in enumerate(CONDITIONS):
             rows = every[(every["task"] == task) & (every["condition"] == name)]
             if rows.empty:
                 continue
@@ -166,9 +174,7 @@ def draw(every: pd.DataFrame, path: Path) -> None:
 
 
 @click.command(cls=Script)
-@click.option(
-    "--results", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results", show_default=True
-)
+@click.option("--results", type=FOLDER, default=HERE / "results", show_default=True)
 def main(results: Path) -> None:
     """Read the tables and write what is shown of them."""
     every, more = read(results)
@@ -181,7 +187,7 @@ def main(results: Path) -> None:
             further(more, pd.read_csv(results / "further_runs.csv").fillna({"variant": ""}))
         )
         click.echo((results / "further.md").read_text())
-    draw(every, results / "figure.png")
+    plot(every, results / "figure.png")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ A batch is scored before it is learnt from, and the first is not paid: it begins
 do in the paper. The paper divides by the deviation of i's discounted sums and has a critic of its own for them, without
 ends of episodes; here i joins the reward, as VIME's bonus does. The settings are not tuned.
 
-As a command, `python experiments/sparse_control/rnd.py --env ... --folder ...` trains TRPO with it as `explore rl` does
+As a command, `python -m experiments.sparse_control.rnd --env ... --folder ...` trains TRPO with it as `explore rl` does
 with a posterior, and leaves results.csv and config.json. An interrupted run leaves nothing.
 """
 
@@ -36,11 +36,13 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from torch import Tensor, nn
 
 from explore import provenance
-from explore.cli import rl, rl_problem
-from explore.cli.problem import Settings
-from explore.cli.rl_callbacks import Iterations, TimedVIME
+from explore.cli import parameters, rl
+from explore.cli.rl.callbacks import Iterations, TimedVIME
+from explore.cli.rl.environment import environments
+from explore.cli.rl.settings import Settings, resolve
+from explore.cli.rl.training import algorithm, derived
 from explore.cli.script import Script
-from explore.vime.reward import Reward, Transitions
+from explore.vime import Reward, Transitions
 from explore.vime.spaces import Vectors
 
 
@@ -63,18 +65,10 @@ class RandomNetworkDistillation:
     """
 
     def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        *,
-        eta: float = 0.001,
-        seed: int = 0,
-        units: int = 64,
-        features: int = 32,
-        lr: float = 0.001,
-        minibatch: int = 50,
+        self, observation_space: spaces.Space[Any], action_space: spaces.Space[Any], *, eta: float = 0.001,
+        seed: int = 0, units: int = 64, features: int = 32, lr: float = 0.001, minibatch: int = 50,
         window: int | None = None,
-    ):
+    ):  # fmt: skip
         self.observations, self.actions = Vectors(observation_space, "observations"), Vectors(action_space, "actions")
         self.eta, self._minibatch = eta, minibatch
         self._rng = torch.Generator().manual_seed(seed)
@@ -123,15 +117,13 @@ class RandomNetworkDistillation:
 
 def train(settings: Settings, **bonus: Any) -> pd.DataFrame:
     """What results.csv says of each iteration, with the settings and the policy of `explore rl` without a bonus."""
-    seed = settings["seed"]
-    env = rl_problem.environments(settings, settings["n_envs"])
-    model = rl_problem.algorithm(settings, env, seed, rl_problem.derived(seed, 0), "cpu")
+    seed, env = settings.seed, environments(settings, settings.n_envs)
+    model = algorithm(settings, env, seed, derived(seed, 0), "cpu")
     timed = TimedVIME(RandomNetworkDistillation(env.observation_space, env.action_space, seed=seed, **bonus))
     rows: list[dict[str, float]] = []
-    events = {"on_step": lambda _: None, "before_log": lambda: None, "after_log": rows.append}
-    each = Iterations(rl_problem.batch(settings), 0, None, timed, **events)
+    each = Iterations(settings.batch, 0, None, timed, lambda _: None, lambda: None, rows.append)
     model.set_logger(Logger(None, []))
-    model.learn(settings["timesteps"], [each, timed], log_interval=None)  # type: ignore[arg-type]
+    model.learn(settings.timesteps, [each, timed], log_interval=None)  # type: ignore[arg-type]
     env.close()
     return pd.DataFrame(rows)
 
@@ -146,12 +138,12 @@ def train(settings: Settings, **bonus: Any) -> pd.DataFrame:
 def main(eta: float, window: int | None, folder: Path, arguments: tuple[str, ...]) -> None:
     """Train with random network distillation; ARGUMENTS are those of `explore rl` without a bonus."""
     made = rl.command.make_context("rl", ["--posterior", "none", *arguments])
-    settings = rl_problem.resolve(made.params)
+    settings = resolve(made.params)
     command = shlex.join(["python", *sys.argv])
     session = provenance.session(command_line=command, device="cpu", threads=torch.get_num_threads())
     draft = folder.with_name(f".{folder.name}")
     draft.mkdir(parents=True, exist_ok=True)
-    config = {"settings": settings | {"eta": eta, "window": window}, "sessions": [session]}
+    config = {"settings": parameters.written(settings) | {"eta": eta, "window": window}, "sessions": [session]}
     (draft / "config.json").write_text(json.dumps(config, indent=2))
     train(settings, eta=eta, window=window).to_csv(draft / "results.csv", index=False)
     draft.rename(folder)

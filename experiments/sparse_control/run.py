@@ -1,9 +1,10 @@
 """Which posterior explores best? VIME on three sparse tasks, each run a command of its own.
 
-    python experiments/sparse_control/run.py tune --jobs 2      # eta of every posterior, on a seed that is not reported
-    python experiments/sparse_control/run.py train --jobs 2     # the runs of the figure
-    python experiments/sparse_control/run.py further --jobs 2   # random network distillation, and single questions
-    python experiments/sparse_control/report.py                 # results/*.csv, *.md and figure.png
+    python -m experiments.sparse_control.run tune --jobs 2      # eta of every posterior, on a seed that is not reported
+    python -m experiments.sparse_control.run train --jobs 2     # the runs of the figure
+    python -m experiments.sparse_control.run further --jobs 2   # random network distillation, and single questions
+    python -m experiments.sparse_control.collect                # results/*.csv
+    python -m experiments.sparse_control.report                 # results/*.md, comparisons.csv and figure.png
 
 Zhang et al.: Noisy Natural Gradient as Variational Inference (2017), Figure 3, after Houthooft et al.: VIME (2016).
 Every run is `explore rl`, or rnd.py, with a run folder under --runs; one that was interrupted is resumed (of rnd.py:
@@ -19,13 +20,14 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import pandas as pd
 
+from experiments.shared import FOLDER, Names
 from explore.cli.script import Script
-from explore.errors import InputError, one_of
+from explore.errors import InputError
 
 HERE = Path(__file__).parent
 BATCH = 5000  # steps an iteration
@@ -51,7 +53,8 @@ TASKS = {
 # Beside a prior variance of 0.25: their presets `vime` when the runs were made.
 POSTERIORS = {
     "noisy-kfac": "samples=5 beta=0.05 adaptive_damping=false statistics_interval=5 factor_interval=25",
-    "noisy-ekfac": "samples=10 beta=0.01 adaptive_damping=false factor_interval=10 basis_interval=50 reset_interval=50",
+    "noisy-ekfac": "samples=10 beta=0.01 adaptive_damping=false factor_interval=10 basis_interval=50 "
+    "reset_interval=none",
     "slang": "samples=2 initial_precision=50 lr=0.03",
     "vogn": "samples=6 kl_start=1 lr=0.001 beta2=0.01 damping=0.0001",
     "whvi": "samples=10 lr=0.003",
@@ -59,13 +62,14 @@ POSTERIORS = {
 }
 TUNING_SEED = 100
 RND = "rnd"  # random network distillation, which has no posterior
+CONDITIONS = ("none", *POSTERIORS, RND)
 RND_ETA = 0.001  # the default of every bonus: nothing was tuned
 # What makes a condition another one than that of the figure.
 VARIANTS = {
     "": [],
-    "corrected": [],  # noisy-ekfac by a later code, which scores with its own eigenvalues
     "zero-critic": ["--algo-param", "value_init=zero"],
     "recent": ["--window", "10"],  # of rnd.py
+    "restarts": ["-p", "reset_interval=50"],  # of noisy-ekfac's eigenvalues, as its preset `vime` has them
 }
 
 
@@ -102,7 +106,8 @@ class Job(NamedTuple):
         task = TASKS[self.task]
         if self.posterior == RND:
             return [
-                sys.executable, str(HERE / "rnd.py"), "--eta", f"{self.eta:g}", "--folder", str(self.folder(runs)),
+                sys.executable, "-m", "experiments.sparse_control.rnd", "--eta", f"{self.eta:g}",
+                "--folder", str(self.folder(runs)),
                 *VARIANTS[self.variant], *task.environment, "--seed", str(self.seed),
                 "--timesteps", str(self.iterations * BATCH),
             ]  # fmt: skip
@@ -158,7 +163,7 @@ def further(seeds: int, iterations: int) -> Iterator[Job]:
     conditions = [
         (car, RND, RND_ETA, ""), (pole, RND, RND_ETA, ""), (pole, RND, RND_ETA, "recent"),
         (car, "none", None, "zero-critic"), (car, "noisy-kfac", 0.0001, "zero-critic"),
-        (car, "noisy-ekfac", 0.0001, "corrected"),
+        (car, "noisy-ekfac", 0.0001, "restarts"),
     ]  # fmt: skip
     for task, name, eta, variant in conditions:
         yield from (Job(task, name, eta, seed, iterations, variant) for seed in range(seeds))
@@ -184,35 +189,26 @@ def work(jobs: list[Job], runs: Path, processes: int, dry: bool) -> None:
         list(pool.map(do, left))
 
 
-def names(text: str, allowed: Any, what: str) -> list[str]:
-    """The names of a comma-separated option."""
-    for name in text.split(","):
-        if name not in allowed:
-            raise one_of(what, name, allowed)
-    return text.split(",")
-
-
 @click.command(cls=Script)
 @click.argument("what", type=click.Choice(["tune", "train", "further"]))
-@click.option("--tasks", default=",".join(TASKS), show_default=True)
-@click.option("--posteriors", default=",".join(("none", *POSTERIORS, RND)), show_default=True)
+@click.option("--tasks", type=Names("task", TASKS), default=",".join(TASKS), show_default=True)
+@click.option("--posteriors", type=Names("posterior", CONDITIONS), default=",".join(CONDITIONS), show_default=True)
 @click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--iterations", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes side by side.")
-@click.option("--runs", type=click.Path(file_okay=False, path_type=Path), default=HERE / "runs", show_default=True)
+@click.option("--runs", type=FOLDER, default=HERE / "runs", show_default=True)
 @click.option("--dry-run", is_flag=True, help="Show the commands that are left.")
 def main(
-    what: str, tasks: str, posteriors: str, seeds: int, iterations: int, jobs: int, runs: Path, dry_run: bool
-) -> None:
+    what: str, tasks: list[str], posteriors: list[str], seeds: int, iterations: int, jobs: int, runs: Path,
+    dry_run: bool,
+) -> None:  # fmt: skip
     """Tune eta, train with the etas that were best, or train the further conditions."""
     found: list[Job] = []
-    conditions = names(posteriors, ("none", *POSTERIORS, RND), "posterior")
-    wanted = names(tasks, TASKS, "task")
     if what == "further":
-        found += (j for j in further(seeds, iterations) if j.task in wanted and j.posterior in conditions)
+        found += (j for j in further(seeds, iterations) if j.task in tasks and j.posterior in posteriors)
     else:
-        figure = [name for name in conditions if name != RND]
-        for task in wanted:
+        figure = [name for name in posteriors if name != RND]
+        for task in tasks:
             found += tuning(task, figure) if what == "tune" else training(runs, task, figure, seeds, iterations)
     work(found, runs, jobs, dry_run)
 

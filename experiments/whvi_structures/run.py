@@ -4,12 +4,11 @@
 
 Rossi et al.: Walsh-Hadamard Variational Inference (2020), Table 2 and Figures 2, 3 and 11, on UCI regression. The
 splits of a set are the replicas of one run. Writes results/structures.csv and results/sizes.csv (one line a net,
-posterior and split), results/table.md and results/sizes.png.
+posterior and split; what is not asked for keeps its lines), results/table.md and results/sizes.png.
 """
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,12 +17,12 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
+from experiments.shared import FOLDER, fit, markdown, mean_sd, mean_se, merge, sections
 from experiments.whvi_toy.run import parameters
 from experiments.whvi_uci import run as uci
-from explore import compare, registry
+from explore import compare
 from explore.cli.script import Integers, Script
-from explore.fit import batches, last_epoch
-from explore.nets import Net, mlp
+from explore.nets import mlp
 from explore.posteriors.whvi import Structure
 from explore.rng import Rng
 
@@ -47,56 +46,47 @@ def train(
     method: str, splits: compare.Splits, hidden: list[int], steps: int, samples: int, variance: float | None, rng: Rng
 ) -> pd.DataFrame:
     """A line a split; `variance` replaces the method's own prior variance."""
-    replicas, n, inputs = splits.x.shape
     name, settings = METHODS[method]
     settings = COMMON | settings | ({} if variance is None else {"prior_variance": variance})
-    epochs = max(1, round(steps / len(batches(n, COMMON["batch_size"]))))
-    net = Net(mlp(inputs, hidden, splits.y.shape[2]))
-    posterior = registry.posterior(name, net, uci.NOISE, epochs=epochs, **settings)
-    start = time.process_time()
-    last = last_epoch(posterior, splits.x, splits.y, rng.stream("fit"))
-    seconds = time.process_time() - start
-    if failed := int((~last.state.common.alive).sum()):
-        raise RuntimeError(f"{method} failed on {failed} of {replicas} splits")
-    found = uci.scores(posterior, last.state, splits, rng, samples)
-    first = {"method": method, "width": hidden[0], "depth": len(hidden), "parameters": parameters(posterior)}
-    numbers = {"split": range(1, replicas + 1)} | {k: v.numpy() for k, v in found.items()}
-    return pd.DataFrame(first | numbers | {"cpu": seconds})
+    net = mlp(splits.x.shape[2], hidden, splits.y.shape[2])
+    done = fit(name, net, uci.NOISE, splits.x, splits.y, rng, steps=steps, **settings)
+    found = uci.scores(done.posterior, done.state, splits, rng, samples)
+    first = {"method": method, "width": hidden[0], "depth": len(hidden), "parameters": parameters(done.posterior)}
+    numbers = {"split": range(1, len(splits.x) + 1)} | {k: v.numpy() for k, v in found.items()}
+    return pd.DataFrame(first | numbers | {"cpu": done.cpu})
 
 
 def structures_table(rows: pd.DataFrame) -> str:
     """Means with standard deviations over splits in brackets; paired differences with standard errors."""
-    lines = []
+    headings = ["structure", "parameters", *uci.COLUMNS.values(), f"its RMSE − that of {WHVI}", "CPU s"]
+    tables = {}
     for dataset, here in rows.groupby("dataset", sort=False):
         rmse = here.pivot(index="split", columns="method", values="rmse")
-        headings = ["structure", "parameters", *uci.COLUMNS.values(), f"its RMSE − that of {WHVI}", "CPU s"]
-        lines += ["", f"**{dataset}**", "", "| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+        lines = []
         for method, own in here.groupby("method", sort=False):
-            cells = [f"{own['parameters'].iloc[0]}"] + [
-                f"{own[c].mean():.3f} ({own[c].std():.3f})" for c in uci.COLUMNS
-            ]
-            paired = "" if method == WHVI or WHVI not in rmse else uci.estimate(rmse[method] - rmse[WHVI], 3)
-            lines.append(f"| {method} | " + " | ".join([*cells, paired, f"{own['cpu'].mean():.0f}"]) + " |")
-    return "\n".join(lines[1:]) + "\n"
+            paired = "" if method == WHVI or WHVI not in rmse else mean_se(rmse[method] - rmse[WHVI])
+            cells = [own["parameters"].iloc[0], *(mean_sd(own[c]) for c in uci.COLUMNS)]
+            lines.append([method, *cells, paired, f"{own['cpu'].mean():.0f}"])
+        tables[str(dataset)] = markdown(headings, lines)
+    return sections(tables)
 
 
 def sizes_table(rows: pd.DataFrame) -> str:
     """RMSE of the mean, its standard deviation over splits, and the number of parameters."""
     methods = list(rows["method"].unique())
-    lines = []
+    headings = ["depth", "width", *(text for m in methods for text in (m, "its parameters"))]
+    tables = {}
     for dataset, here in rows.groupby("dataset", sort=False):
-        headings = ["depth", "width", *(f"{m} | its parameters" for m in methods)]
-        lines += ["", f"**{dataset}**", "", "| " + " | ".join(headings) + " |", "|---" * (2 + 2 * len(methods)) + "|"]
+        lines = []
         for (depth, width), net in here.groupby(["depth", "width"]):
-            cells = []
-            for method in methods:
-                own = net[net["method"] == method]
-                cells.append(f"{own['rmse'].mean():.3f} ({own['rmse'].std():.3f}) | {own['parameters'].iloc[0]}")
-            lines.append(f"| {depth} | {width} | " + " | ".join(cells) + " |")
-    return "\n".join(lines[1:]) + "\n"
+            parts = [net[net["method"] == method] for method in methods]
+            cells = [cell for own in parts for cell in (mean_sd(own["rmse"]), own["parameters"].iloc[0])]
+            lines.append([depth, width, *cells])
+        tables[str(dataset)] = markdown(headings, lines)
+    return sections(tables)
 
 
-def draw(rows: pd.DataFrame) -> Figure:
+def plot(rows: pd.DataFrame) -> Figure:
     """For each set the RMSE over the number of parameters, and over the width for each depth."""
     sets, depths = rows["dataset"].unique(), sorted(rows["depth"].unique())
     figure = Figure(figsize=(3.2 * (1 + len(depths)), 3.2 * len(sets)), layout="constrained")
@@ -133,35 +123,30 @@ def draw(rows: pd.DataFrame) -> Figure:
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="For predictions.")
 @click.option("--prior-variance", type=float, help="The same for every method, instead of the chosen ones.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
+@click.option("--out", type=FOLDER, default=HERE / "results")
 def main(
     datasets: str, sizes: str, widths: tuple[int, ...], depths: tuple[int, ...], splits: int, skip: int, steps: int,
     size_steps: int, samples: int, prior_variance: float | None, seed: int, out: Path,
 ) -> None:  # fmt: skip
     """Run everything, and write the tables and the figure."""
     torch.set_num_threads(1)
-    out.mkdir(parents=True, exist_ok=True)
     nets = [[width] * depth for depth in depths for width in widths]
     plan = [("structures", d, STRUCTURES, [[128, 128]], steps) for d in datasets.split(",") if d]
     plan += [("sizes", d, SIZES, nets, size_steps) for d in sizes.split(",") if d]
-    rows: dict[str, list[pd.DataFrame]] = {"structures": [], "sizes": []}
+    found = {}
     for part, dataset, methods, shapes, count in plan:
         rng = Rng(seed)
         parts = uci.split(dataset, splits, skip, rng)
         for hidden in shapes:
             for method in methods:
-                found = train(method, parts, hidden, count, samples, prior_variance, rng)
-                found.insert(0, "dataset", dataset)
-                rows[part].append(found)
-                pd.concat(rows[part]).to_csv(out / f"{part}.csv", index=False, float_format="%.6g")
-                print(f"{dataset}, {hidden}: {method}, test RMSE {found['rmse'].mean():.3f}", flush=True)
-    text = []
-    if rows["structures"]:
-        text.append(structures_table(pd.concat(rows["structures"])))
-    if rows["sizes"]:
-        text.append(sizes_table(pd.concat(rows["sizes"])))
-        draw(pd.concat(rows["sizes"])).savefig(out / "sizes.png", dpi=100)
-    (out / "table.md").write_text("\n".join(text))
+                rows = train(method, parts, hidden, count, samples, prior_variance, rng)
+                rows.insert(0, "dataset", dataset)
+                found[part] = merge(out / f"{part}.csv", rows, ["dataset", "method", "width", "depth"])
+                print(f"{dataset}, {hidden}: {method}, test RMSE {rows['rmse'].mean():.3f}", flush=True)
+    if "sizes" in found:
+        plot(found["sizes"]).savefig(out / "sizes.png", dpi=100)
+    makers = {"structures": structures_table, "sizes": sizes_table}
+    (out / "table.md").write_text("\n".join(makers[part](rows) for part, rows in found.items()))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """WHVI, WHVI with flows, mean field and MC dropout on a regression with one input and a gap.
 
-    python experiments/whvi_toy/run.py
+    python -m experiments.whvi_toy.run
 
 Rossi et al.: Walsh-Hadamard Variational Inference (2020), Figure 4, with two hidden layers of 128 ReLU; the function is
 that of `explore.toys.bands`. Writes results/table.md and results/bands.png.
@@ -16,10 +16,11 @@ import click
 import torch
 from matplotlib.figure import Figure
 
+from experiments.shared import FOLDER, markdown
 from explore import registry, toys, tree
+from explore.inference.base import Predictive
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
-from explore.posteriors.base import Predictive
 from explore.rng import Rng
 
 HERE = Path(__file__).parent
@@ -51,7 +52,7 @@ def parameters(posterior: Predictive) -> int:
     return sum(t.numel() for _, t in tree.leaves(state.moving.first))
 
 
-def draw(found: dict[str, toys.Bands]) -> Figure:
+def plot(found: dict[str, toys.Bands]) -> Figure:
     """A panel for each method."""
     figure = Figure(figsize=(14, 3.6), layout="constrained")
     panels = figure.subplots(1, len(found), sharey=True)
@@ -67,7 +68,7 @@ def draw(found: dict[str, toys.Bands]) -> Figure:
     return figure
 
 
-def row(method: str, b: toys.Bands, seconds: float) -> str:
+def row(method: str, b: toys.Bands, seconds: float) -> list[str]:
     """Its line of the table: the deviation over the weights where there are data, in the gap and outside."""
     where = b.x.abs()
     parts = ((where >= 0.7) & (where <= 2), where < 0.7, where > 2)
@@ -75,31 +76,28 @@ def row(method: str, b: toys.Bands, seconds: float) -> str:
     error = (b.mean - (2 * b.x).sin())[parts[0]].square().mean().sqrt()
     noise = (b.total.square() - b.epistemic.square()).mean().sqrt()
     count = parameters(build(method))
-    cells = [method, str(count), str(count + 1), PAPER[method], *deviations, f"{error:.3f}", f"{noise:.3f}"]
-    return "| " + " | ".join([*cells, f"{seconds:.0f}"]) + " |"
+    counts = [str(count), str(count + 1), PAPER[method]]
+    return [method, *counts, *deviations, f"{error:.3f}", f"{noise:.3f}", f"{seconds:.0f}"]
 
 
 @click.command()
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--samples", type=click.IntRange(min=2), default=1000, show_default=True, help="For the bands.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
+@click.option("--out", type=FOLDER, default=HERE / "results")
 def main(seed: int, samples: int, out: Path) -> None:
     """Fit everything and draw it."""
     torch.set_num_threads(1)
-    out.mkdir(parents=True, exist_ok=True)
-    lines = [
-        "| posterior | parameters | with the noise | paper | epistemic, data | gap | outside | RMSE to the truth, data "
-        "| noise | CPU s |",
-        "|---" * 10 + "|",
-    ]
-    found = {}
+    heads = ["posterior", "parameters", "with the noise", "paper", "epistemic, data", "gap", "outside",
+             "RMSE to the truth, data", "noise", "CPU s"]  # fmt: skip
+    found, rows = {}, []
     for method in METHODS:
         begin = time.process_time()
         found[method] = toys.bands(build(method), NOISE, HIDDEN, Rng(seed), samples)
-        lines.append(row(method, found[method], time.process_time() - begin))
-        print(lines[-1], flush=True)
-    (out / "table.md").write_text("\n".join(lines) + "\n")
-    draw(found).savefig(out / "bands.png", dpi=100)
+        rows.append(row(method, found[method], time.process_time() - begin))
+        print(*rows[-1], flush=True)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "table.md").write_text(markdown(heads, rows))
+    plot(found).savefig(out / "bands.png", dpi=100)
 
 
 if __name__ == "__main__":

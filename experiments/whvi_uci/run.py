@@ -1,6 +1,6 @@
 """WHVI against three other posteriors on UCI regression: two hidden layers of 128 ReLU, eight 90/10 splits.
 
-    python experiments/whvi_uci/run.py --datasets boston,concrete,yacht,power
+    python -m experiments.whvi_uci.run --datasets boston,concrete,yacht,power
 
 Rossi et al.: Walsh-Hadamard Variational Inference (2020), Table 3, with the posteriors of the library. The splits of a
 set are the replicas of one run, the same for every posterior. Writes results/NAME.csv (one line a posterior and split)
@@ -9,7 +9,6 @@ and results/table.md, the table of all sets that have a CSV there. Lines of othe
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from explore import compare, predict, registry
+from experiments.shared import FOLDER, Names, fit, markdown, mean_sd, mean_se, merge, sections
+from explore import compare, tree
 from explore.cli.script import Script
 from explore.data import load
-from explore.errors import one_of
-from explore.fit import batches, last_epoch
+from explore.inference.base import Predictive
 from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.posteriors.base import Predictive
+from explore.nets import mlp
+from explore.predict import Predictor
 from explore.rng import Rng
 from explore.shapes import State
 
@@ -58,9 +57,8 @@ COLUMNS = {
 
 def split(name: str, splits: int, skip: int, rng: Rng) -> compare.Splits:
     """Standard splits, the first ones left out."""
-    every = compare.split(load(name), skip + splits, rng)
-    kept: list[Any] = [None if part is None else part[skip:] for part in every]
-    return compare.Splits(*kept)
+    kept: compare.Splits = tree.part(compare.split(load(name), skip + splits, rng), slice(skip, None))
+    return kept
 
 
 def scores(posterior: Predictive, state: State, splits: compare.Splits, rng: Rng, samples: int) -> dict[str, Tensor]:
@@ -70,10 +68,10 @@ def scores(posterior: Predictive, state: State, splits: compare.Splits, rng: Rng
     sqrt(mean_{s,i} (y_i - f_s(x_i))^2), and the loss of Gibbs' classifier, mean_{s,i} -log p(y_i | x_i, w_s).
     """
     found = compare.measure(posterior, state, splits, rng.stream("test"), samples)
-    layers, noise = posterior.joint_sample(state, samples, rng.stream("test"))
+    predictor = Predictor.sample(posterior, state, samples, rng.stream("test"))
     x, y = splits.test_x, splits.test_y
-    log_prob = compare.log_probs(posterior.net, posterior.likelihood, layers, noise, x, y)
-    outputs = torch.cat([out for _, out in predict.outputs(posterior.net, layers, x)], 2)  # [R, S, P, O]
+    log_prob = predictor.log_prob(x, y)
+    outputs = torch.cat([out for _, out in predictor.outputs(x)], 2)  # [R, S, P, O]
     assert splits.scale is not None  # of regressions alone
     errors = (outputs - y.unsqueeze(1)) * splits.scale[:, None, None]
     own = {
@@ -85,71 +83,53 @@ def scores(posterior: Predictive, state: State, splits: compare.Splits, rng: Rng
 
 def train(name: str, splits: compare.Splits, steps: int, samples: int, rng: Rng) -> pd.DataFrame:
     """A line a split."""
-    replicas, n, inputs = splits.x.shape
-    epochs = max(1, round(steps / len(batches(n, COMMON["batch_size"]))))
-    net = Net(mlp(inputs, [128, 128], splits.y.shape[2]))
-    posterior = registry.posterior(name, net, NOISE, epochs=epochs, **COMMON, **METHODS[name])
-    wall, cpu = time.perf_counter(), time.process_time()
-    last = last_epoch(posterior, splits.x, splits.y, rng.stream("fit"))
-    seconds = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
-    if failed := int((~last.state.common.alive).sum()):
-        raise RuntimeError(f"{name} failed on {failed} of {replicas} splits")
-    found = scores(posterior, last.state, splits, rng, samples)
-    first = {"posterior": name, "split": range(1, replicas + 1)}
-    return pd.DataFrame(first | {k: v.numpy() for k, v in found.items()} | {"epochs": epochs} | seconds)
-
-
-def estimate(values: Any, digits: int) -> str:
-    return f"{values.mean():.{digits}f} ± {values.sem():.{digits}f}"
+    net = mlp(splits.x.shape[2], [128, 128], splits.y.shape[2])
+    done = fit(name, net, NOISE, splits.x, splits.y, rng, steps=steps, **COMMON, **METHODS[name])
+    found = scores(done.posterior, done.state, splits, rng, samples)
+    first = {"posterior": name, "split": range(1, len(splits.x) + 1)}
+    cost = {"epochs": done.posterior.epochs, "wall": done.wall, "cpu": done.cpu}
+    return pd.DataFrame(first | {k: v.numpy() for k, v in found.items()} | cost)
 
 
 def table(results: dict[str, pd.DataFrame]) -> str:
     """Means with standard deviations in brackets, as in the paper; differences with standard errors."""
-    lines = []
+    headings = ["posterior", *COLUMNS.values(), "RMSE of whvi − its own", "epochs", "wall s", "CPU s"]
+    tables = {}
     for name, rows in results.items():
         rmse = rows.pivot(index="split", columns="posterior", values="rmse")
-        headings = ["posterior", *COLUMNS.values(), "RMSE of whvi − its own", "epochs", "wall s", "CPU s"]
-        lines += ["", f"**{name}**", "", "| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+        lines = []
         for method, own in rows.groupby("posterior", sort=False):
-            cells = [f"{own[c].mean():.3f} ({own[c].std():.3f})" for c in COLUMNS]
-            paired = "" if method == "whvi" or "whvi" not in rmse else estimate(rmse["whvi"] - rmse[method], 3)
+            paired = "" if method == "whvi" or "whvi" not in rmse else mean_se(rmse["whvi"] - rmse[method])
             cost = [f"{own[c].mean():.0f}" for c in ("epochs", "wall", "cpu")]
-            lines.append(f"| {method} | " + " | ".join([*cells, paired, *cost]) + " |")
+            lines.append([method, *(mean_sd(own[c]) for c in COLUMNS), paired, *cost])
+        tables[name] = markdown(headings, lines)
         if name in PAPER:
             a, b, c, d = PAPER[name]
-            lines.append(f"| WHVI in the paper | | {a:.2f} ({b:.2f}) | | | {c:.2f} ({d:.2f}) |" + " |" * 5)
-    return "\n".join(lines[1:]) + "\n"
+            tables[name] += f"| WHVI in the paper | | {a:.2f} ({b:.2f}) | | | {c:.2f} ({d:.2f}) |" + " |" * 5 + "\n"
+    return sections(tables)
 
 
 @click.command(cls=Script)
 @click.option("--datasets", default="boston,concrete,yacht,power", show_default=True)
-@click.option("--posteriors", default=",".join(METHODS), show_default=True)
+@click.option("--posteriors", type=Names("posterior", METHODS), default=",".join(METHODS), show_default=True)
 @click.option("--splits", type=click.IntRange(min=2), default=8, show_default=True)
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Leave out so many splits before them.")
 @click.option("--steps", type=click.IntRange(min=1), default=15_000, show_default=True, help="Of 64 examples.")
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="For predictions.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=HERE / "results")
+@click.option("--out", type=FOLDER, default=HERE / "results")
 def main(
-    datasets: str, posteriors: str, splits: int, skip: int, steps: int, samples: int, seed: int, out: Path
+    datasets: str, posteriors: list[str], splits: int, skip: int, steps: int, samples: int, seed: int, out: Path
 ) -> None:
     """Run everything and write the table."""
-    names = posteriors.split(",")
-    for name in names:
-        if name not in METHODS:
-            raise one_of("posterior", name, METHODS)
     torch.set_num_threads(1)
-    out.mkdir(parents=True, exist_ok=True)
     for dataset in datasets.split(","):
-        rng, file = Rng(seed), out / f"{dataset}.csv"
+        rng = Rng(seed)
         parts = split(dataset, splits, skip, rng)
-        for name in names:
+        for name in posteriors:
             rows = train(name, parts, steps, samples, rng)
             print(f"{dataset}: {name}, test RMSE {rows['rmse'].mean():.3f}", flush=True)
-            if file.exists():
-                rows = pd.concat([pd.read_csv(file).query("posterior != @name"), rows])
-            rows = rows.sort_values("posterior", key=lambda p: p.map([*METHODS].index), kind="stable")
-            rows.to_csv(file, index=False, float_format="%.6g")
+            merge(out / f"{dataset}.csv", rows, ["posterior"])
     (out / "table.md").write_text(table({file.stem: pd.read_csv(file) for file in sorted(out.glob("*.csv"))}))
 
 

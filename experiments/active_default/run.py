@@ -1,0 +1,117 @@
+"""What `explore active` says by default: five seeds of Boston and one of five other sets, resumed where it was stopped.
+
+    python -m experiments.active_default.run
+    python -m experiments.active_default.run --only boston --methods gp
+
+Prints the table of the README and writes results/trials.csv, a line a method, data set, seed, arm and trial: `area`,
+the mean RMSE over all rounds, and `last`, that of the last one. What is complete is left alone, so the command may be
+given again at any time. Processes run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+
+from experiments import shared
+from experiments.active_learning import gp
+from explore import provenance
+from explore.cli.script import Script
+from explore.data import load, pool_splits
+
+HERE = Path(__file__).parent
+TRIALS, ROUNDS, INITIAL, TEST = 40, 10, 20, 100  # but for the trials, the defaults of `explore active`
+SEEDS = (101, 102, 103, 104, 105)
+OTHERS = ("concrete", "energy", "yacht", "wine", "power")
+METHODS = {"noisy-kfac": [], "ensemble": ["--posterior", "ensemble"], "gp": None}
+KEY = ["method", "dataset", "seed"]
+
+
+def tasks() -> Iterator[tuple[str, str, int]]:
+    """Method, data set and seed of each run."""
+    yield from (("noisy-kfac", "boston", seed) for seed in SEEDS)
+    yield from (("noisy-kfac", dataset, SEEDS[0]) for dataset in OTHERS)
+    yield from ((method, "boston", seed) for method in ("gp", "ensemble") for seed in SEEDS)
+
+
+def command(method: str, dataset: str, seed: int, runs: Path) -> pd.DataFrame:
+    """The curves of `explore active`: arm, trial, round, rmse."""
+    folder = runs / f"active-{dataset}-{method}-{seed}"
+    if folder.exists():
+        options = ["--resume", str(folder)]
+    else:
+        options = [
+            "--dataset", dataset, *(METHODS[method] or []), "--trials", str(TRIALS), "--seed", str(seed),
+            "--device", "cpu", "--out", str(runs), "--name", folder.name.removeprefix("active-"),
+        ]  # fmt: skip
+    shared.explore("active", *options, "--quiet")
+    rows = pd.read_csv(folder / "results.csv")
+    rows["arm"] = rows.arm.where(rows.arm == "random", "active")
+    return rows.assign(commits=shared.commits(folder))
+
+
+def process(dataset: str, seed: int) -> pd.DataFrame:
+    """The same of a Gaussian process with one length scale that labels where its variance is largest."""
+    data = load(dataset)
+    split = pool_splits(len(data.x), TRIALS, INITIAL, TEST, seed)
+    found = [
+        {"arm": arm, "trial": t + 1, "round": i + 1, "rmse": rmse}
+        for t in range(TRIALS)
+        for arm in ("active", "random")
+        for i, rmse in enumerate(
+            gp.trial(
+                data.x, data.y, split.labelled[t], split.test[t], split.pool[t], ROUNDS, False,
+                np.random.default_rng([seed, t]) if arm == "random" else None,
+            )
+        )
+    ]  # fmt: skip
+    return pd.DataFrame(found).assign(commits=provenance.session()["git"]["commit"][:7])
+
+
+def trials(rows: pd.DataFrame) -> pd.DataFrame:
+    """A line an arm and trial, from curves."""
+    curves = rows.sort_values("round").groupby(["arm", "trial", "commits"])["rmse"]
+    return curves.agg(area="mean", last="last").reset_index()
+
+
+def table(every: pd.DataFrame) -> str:
+    """A line a data set and method, the seeds pooled; differences are paired, active minus random.
+
+    `lower in` is the share of the trials in which the area of the active arm is the lower one.
+    """
+    lines = []
+    for (dataset, method), rows in every.groupby(["dataset", "method"], sort=False):
+        arms = rows.pivot(index=["seed", "trial"], columns="arm")
+        area, last = (arms[value]["active"] - arms[value]["random"] for value in ("area", "last"))
+        seeds = ", ".join(map(str, sorted(rows.seed.unique())))
+        ratio, won = f"{area.mean() / area.sem():.1f}", f"{(area < 0).mean():.0%}"
+        lines.append([dataset, method, seeds, len(arms), *map(shared.mean_se, (arms.area.random, area)), ratio, won,
+                      shared.mean_se(last)])  # fmt: skip
+    heads = ["data set", "method", "seeds", "trials", "random: area", "active − random: area", "in s.e.", "lower in",
+             "active − random: last round"]  # fmt: skip
+    return shared.markdown(heads, lines)
+
+
+@click.command(cls=Script)
+@click.option("--only", type=shared.Names("data set", ["boston", *OTHERS]), default=["boston", *OTHERS])
+@click.option("--methods", type=shared.Names("method", METHODS), default=list(METHODS))
+@click.option("--runs", type=shared.FOLDER, default=HERE / "runs", show_default=True)
+@click.option("--out", type=shared.FOLDER, default=HERE / "results", show_default=True)
+def main(only: list[str], methods: list[str], runs: Path, out: Path) -> None:
+    """Run what is left, and print the table of what is there."""
+    path = out / "trials.csv"
+    done = set(map(tuple, pd.read_csv(path)[KEY].drop_duplicates().to_numpy().tolist())) if path.exists() else set()
+    for method, dataset, seed in tasks():
+        if dataset in only and method in methods and (method, dataset, seed) not in done:
+            rows = process(dataset, seed) if method == "gp" else command(method, dataset, seed, runs)
+            new = trials(rows).assign(method=method, dataset=dataset, seed=seed)
+            shared.merge(path, new[[*KEY, "arm", "trial", "area", "last", "commits"]], KEY)
+    click.echo(table(pd.read_csv(path)))
+
+
+if __name__ == "__main__":
+    main()

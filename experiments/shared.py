@@ -1,0 +1,143 @@
+"""What the experiments share. Each is run from the root of the repository, as `python -m experiments.NAME.run`."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pandas as pd
+from torch import Tensor, nn
+
+from explore import files, registry
+from explore.cli.script import WrongInput
+from explore.errors import one_of
+from explore.fit import batches, last_epoch
+from explore.inference.base import Predictive
+from explore.models import Likelihood
+from explore.nets import Net
+from explore.rng import Rng
+from explore.shapes import State
+
+FOLDER = click.Path(file_okay=False, path_type=Path)  # type of an option
+
+
+class Names(click.ParamType):
+    """Names with commas between, as a list; `what` they are is for messages."""
+
+    name = "names"
+
+    def __init__(self, what: str, allowed: Iterable[str]):
+        self._what, self._allowed = what, list(allowed)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        """The names of a text."""
+        names: list[str] = value if isinstance(value, list) else value.split(",")
+        for name in names:
+            if name not in self._allowed:
+                raise WrongInput(str(one_of(self._what, name, self._allowed)))
+        return names
+
+
+class Fit(NamedTuple):
+    """A posterior that has been fitted, and how many seconds that took."""
+
+    posterior: Predictive
+    state: State
+    wall: float
+    cpu: float
+
+
+def fit(
+    name: str, module: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, rng: Rng, *, steps: int | None = None,
+    **settings: Any,
+) -> Fit:  # fmt: skip
+    """Fit a posterior to inputs x and targets y of every replica, [R, n, ...].
+
+    `steps` says how many, to the next whole epoch, instead of `epochs` among the settings. Of rng the stream "fit" is
+    used.
+    """
+    if steps is not None:
+        settings["epochs"] = max(1, round(steps / len(batches(x.shape[1], settings["batch_size"]))))
+    posterior = registry.posterior(name, Net(module), likelihood, **settings)
+    wall, cpu = time.perf_counter(), time.process_time()
+    state = last_epoch(posterior, x, y, rng.stream("fit")).state
+    found = Fit(posterior, state, time.perf_counter() - wall, time.process_time() - cpu)
+    check(name, state)
+    return found
+
+
+def check(name: str, state: State) -> None:
+    """Raise a RuntimeError if replicas have failed."""
+    alive = state.common.alive
+    if not alive.all():
+        raise RuntimeError(f"{name} failed on {int((~alive).sum())} of {len(alive)} replicas")
+
+
+def explore(*arguments: str) -> dict[str, Any]:
+    """What a command `explore ... --json` prints."""
+    command = [sys.executable, "-m", "explore.cli", *arguments, "--json"]
+    found: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return found
+
+
+def commits(run: Path) -> str:
+    """The commits at which a run folder was begun and continued."""
+    sessions = json.loads((run / "config.json").read_text())["sessions"]
+    return " ".join(dict.fromkeys(session["git"]["commit"][:7] for session in sessions))
+
+
+def mean_se(values: pd.Series, form: str = ".3f") -> str:
+    """Mean and its standard error."""
+    mean, error = map(float, values.agg(["mean", "sem"]))
+    return f"{mean:{form}} ± {error:{form}}"
+
+
+def mean_sd(values: pd.Series, form: str = ".3f") -> str:
+    """Mean and standard deviation."""
+    return f"{values.mean():{form}} ({values.std():{form}})"
+
+
+def markdown(heads: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
+    """A table."""
+    first, *others = ("| " + " | ".join(map(str, cells)) + " |\n" for cells in (heads, *rows))
+    return f"{first}{'|---' * len(heads)}|\n{''.join(others)}"
+
+
+def sections(tables: Mapping[str, str]) -> str:
+    """Tables under their names."""
+    return "\n".join(f"**{name}**\n\n{table}" for name, table in tables.items())
+
+
+def merge(path: Path, rows: pd.DataFrame, key: list[str], float_format: str | None = "%.6g") -> pd.DataFrame:
+    """Write rows into a CSV file in the place of those with the same key, and read all of it.
+
+    The rows of one key are replaced together. All others stay as they are, to the letter and in their order; new keys
+    follow them, and a column that only some rows have is empty in the others. At any moment there is the old file or
+    the new one.
+
+    Args:
+        path: of the file; it need not exist.
+        rows: the new ones.
+        key: the columns that say which rows belong together.
+        float_format: of the new numbers.
+    """
+    new = _text(io.StringIO(rows.to_csv(index=False, float_format=float_format)))
+    old = _text(path) if path.exists() else new[:0]
+    theirs, ours = (pd.MultiIndex.from_frame(table[key]) for table in (old, new))
+    first = dict(zip(theirs[::-1], old.index[::-1], strict=True))  # row of each key
+    new.index = pd.Index([first.get(k, len(old)) for k in ours])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(path) as draft:
+        pd.concat([old[~theirs.isin(ours)], new]).sort_index(kind="stable").to_csv(draft, index=False)
+    return pd.read_csv(path)
+
+
+def _text(file: Path | io.StringIO) -> pd.DataFrame:
+    return pd.read_csv(file, dtype=str, keep_default_na=False)

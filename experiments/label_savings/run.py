@@ -131,11 +131,11 @@ def crossing(labels: np.ndarray, curve: np.ndarray, level: float) -> float:
 
 def needed(rows: pd.DataFrame, what: str, problem: str) -> Iterator[list[str]]:
     """A line a method and rule: labels, and in per cent of random choice's with a bootstrap's deviation over trials."""
-    boot = np.random.default_rng(0).integers(TRIALS, size=(500, TRIALS))
     arms = {name: part for name, part in rows.groupby(["method", "arm"], sort=False)}
     if (METHODS[0], "random") not in arms:
         return
     control = matrix(arms.pop((METHODS[0], "random")), what)
+    boot = np.random.default_rng(0).integers(len(control), size=(500, len(control)))
     count, labels = at_end if what == "rmse" else to_best(problem), np.sort(rows.labels.unique())
     for (method, arm), part in arms.items():
         curves = [matrix(part, what), control]

@@ -13,19 +13,19 @@ from explore.data.columns import Schema
 from explore.data.table import cells_of
 from explore.errors import InputError, shown
 
-__all__ = ["Mapped", "map_parquet"]
+__all__ = ["MappedTable", "map_parquet"]
 
 ROWS = 2**14  # whose cells are in memory at one time
 
 
-class Mapped(NamedTuple):
+class MappedTable(NamedTuple):
     """The features of a file."""
 
     x: np.memmap  # float64 [N, D], read-only
     notes: tuple[str, ...]  # sentences on what was imputed or not known, with the rows, which count from 1
 
 
-def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os.PathLike[str]) -> Mapped:
+def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os.PathLike[str]) -> MappedTable:
     """Write the features of a Parquet file's rows, in their order, to a file of NumPy (.npy), and map it.
 
     Args:
@@ -50,7 +50,7 @@ def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os
     written = np.lib.format.open_memmap(target, "w+", np.float64, shape)
     notes = tuple(_write(file.iter_batches(ROWS), schema, written))
     written.flush()
-    return Mapped(np.load(Path(target), mmap_mode="r"), notes)
+    return MappedTable(np.load(Path(target), mmap_mode="r"), notes)
 
 
 def _write(batches: Iterator, schema: Schema, x: np.memmap) -> Iterator[str]:

@@ -395,7 +395,7 @@ def test_overlay_of_finished_runs(explore, two_runs):
     overlay = Path("runs/compare-overlay")
     originals = {f"compare-table/{s}": RUN / "tensorboard" / s for s in ("map", "noisy-adam")} | {
         f"active-x/noisy-kfac-{arm}": Path("runs/active-x/tensorboard") / f"noisy-kfac-{arm}"
-        for arm in ("max-variance", "random")
+        for arm in ("epig", "random")
     }
     assert {str(p.parent.relative_to(overlay / "tensorboard")) for p in overlay.rglob("events*")} == set(originals)
     results = pd.read_csv(overlay / "results.csv").set_index(["run", "series", "tag"])
@@ -413,7 +413,7 @@ def test_overlay_of_finished_runs(explore, two_runs):
             if last.step == row.step:  # the last round of `active` chooses nothing and so has no score
                 assert row.value == pytest.approx(last.value, rel=1e-6, nan_ok=True)
     for i in range(len(originals)):  # three steps beside twenty
-        assert min(shares(overlay / "curves.png", f"C{i}", panels=4, upper=0.9)) > 0.02, i
+        assert min(shares(overlay / "curves.png", f"C{i}", panels=4, upper=0.9)) > 0.01, i
     assert {path: path.read_bytes() for path in before} == before
 
 

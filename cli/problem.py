@@ -12,7 +12,7 @@ from typing import Any
 
 from explore import data, registry
 from explore.cli.parameters import Values
-from explore.data.base import Dataset, Task
+from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
 from explore.errors import InputError, listed, shown
 from explore.inference.base import Predictive
@@ -58,6 +58,9 @@ class Problem:
             raise InputError(str(error)) from error
         if self.fingerprint not in (None, fingerprint(dataset)):
             raise InputError(f"the data of {dataset.name} have changed since the run began; restore them to continue")
+        check_units(dataset.features, dataset.x)
+        if dataset.task == "regression" and self.target:
+            check_units(self.target, dataset.y)
         return dataset, schema
 
 

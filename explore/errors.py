@@ -107,9 +107,10 @@ def describe(hint: Any) -> str:
     )
 
 
-def extreme(column: int, low: float, high: float) -> InputError:
-    """The error for a column, counted from 0, that cannot be standardised."""
+def extreme(column: int | str, low: float, high: float) -> InputError:
+    """The error for a column, by its name or counted from 0, that cannot be standardised."""
+    called = shown(column) if isinstance(column, str) else column + 1
     return InputError(
-        f"column {column + 1} goes from {low:.3g} to {high:.3g}; its deviation must lie between {UNITS[0]:g} and "
+        f"column {called} goes from {low:.3g} to {high:.3g}; its deviation must lie between {UNITS[0]:g} and "
         f"{UNITS[1]:g}: give it other units"
     )

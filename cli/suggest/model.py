@@ -14,7 +14,7 @@ from explore.active import ActiveLearner
 from explore.cli import problem
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
-from explore.data.base import Dataset
+from explore.data.base import Dataset, check_units
 from explore.data.texts import number
 from explore.errors import Failure, InputError
 from explore.transforms import Transform
@@ -61,7 +61,9 @@ def dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
     """The measured rows."""
     names: tuple[str, ...] = ()
     y = np.array(rows.values if settings.task == "regression" else [], float)
-    if settings.task == "classification":
+    if settings.task == "regression":
+        check_units(settings.target, y)
+    else:
         names = classes(rows)
         y = np.array([names.index(str(values[0])) for values in rows.values], np.int64)
     x = rows.x[rows.measured]

@@ -17,6 +17,7 @@ from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Table
 from explore.data.reading import Cells
+from explore.errors import InputError
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
 NAMED = ("posterior", "acquisition")  # may be "module:Class", and so trust that module
@@ -26,14 +27,15 @@ def run(options: Mapping[str, Any]) -> None:
     """Do what the options ask for."""
     path = Path(options["table"])
     beside, out = folder_of(path), Path(options["out"] or path.parent / "next.csv")
-    old = folder.read(beside, [*options["trust"], *trust.modules({name: options[name] for name in NAMED})])
+    trusted = [*options["trust"], *trust.modules({name: options[name] for name in NAMED})]
+    old = folder.read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)
     device, _ = start.compute(options["device"], options["threads"], None)
     read = table.read(path, now)
     sheet.check(out, read)
     kept = folder.Kept(now, len(read.cells.lines))
     changes, before = (_changes(old, kept), old.settings.target) if old else ([], ())
-    labels = table.pointed(table.opened(Path(options["labels"]), now.decimal)) if options["labels"] else None
+    labels = table.labels(Path(options["labels"]), read, now) if options["labels"] else None
     operates = any(options[name] for name in OPERATIONS)
     if operates:  # all of it or nothing: what is refused must not be half in the log
         with Campaign(beside, dry=True) as rehearsal:
@@ -41,6 +43,8 @@ def run(options: Mapping[str, Any]) -> None:
             sheet.check_told(out, read, rehearsal, now, before)
             _operate(rehearsal, options)
     with Campaign(beside, dry=options["dry_run"]) as known:
+        if folder.read(beside, trusted) != old:
+            raise InputError(f"{beside} was changed by another start just now; run the command again")
         _tell(known, read, labels, options)
         notes, told = [*read.notes, *changes, *known.notes], len(known.notes)
         report.note(notes, options)
@@ -54,12 +58,20 @@ def run(options: Mapping[str, Any]) -> None:
             with report.progress(options) as progress:
                 made = _suggest(read, known, now, device, progress)
         if not options["dry_run"]:
-            if made and made.model:
-                folder.keep(beside, read, now, made.model)
-            sheet.write(out, read, known, now)
+            _keep(beside, out, read, known, now, before, made)
         more = [*known.notes[told:], *(made.notes if made else [])]
         report.note(more, options)
         report.say(report.Outcome(read, known, made, now, out, [*notes, *more]), options)
+
+
+def _keep(
+    beside: Path, out: Path, read: Table, known: Campaign, now: Settings, before: Sequence[str], made: Choice | None
+) -> None:
+    """Write model and next.csv."""
+    if made and made.model:
+        folder.keep(beside, read, now, made.model)
+    sheet.check_told(out, read, known, now, before)  # again: a fit takes long enough to fill in a cell
+    sheet.write(out, read, known, now)
 
 
 def _changes(old: folder.Kept, now: folder.Kept) -> list[str]:

@@ -13,7 +13,7 @@ from explore.campaign import Campaign, Row
 from explore.campaign.matching import agrees
 from explore.campaign.sheet import told
 from explore.cli.suggest.settings import Settings
-from explore.cli.suggest.table import OWN, Table, opened, pointed
+from explore.cli.suggest.table import OWN, Table, labels
 from explore.errors import InputError, listed, shown
 
 ID = f"{OWN}id"
@@ -51,7 +51,7 @@ def check_told(path: Path, table: Table, known: Campaign, settings: Settings, be
     if not path.exists():
         return
     try:
-        there = pointed(opened(path, settings.decimal))
+        there = labels(path, table, settings)
     except InputError as error:
         if "no line of data" in str(error):
             return

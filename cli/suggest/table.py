@@ -12,11 +12,13 @@ from explore import campaign, data
 from explore.campaign import Campaign, Row
 from explore.cli.suggest.settings import Settings
 from explore.data import targets, texts
-from explore.data.kinds import LeftOut
+from explore.data.base import check_units
+from explore.data.columns import Matrix
+from explore.data.kinds import Date, LeftOut
 from explore.data.reading import Cells
 from explore.data.recognition import infer
 from explore.data.table import cells_of, roles
-from explore.errors import InputError, shown
+from explore.errors import InputError, listed, shown
 
 OWN = "_"  # begins the names of the columns that next.csv has more
 
@@ -27,7 +29,7 @@ class Table:
 
     path: Path
     written: Cells  # as the file has them
-    cells: Cells  # with points in the numbers
+    cells: Cells  # by which rows are known, see `comparable`
     roles: campaign.Schema  # which columns tell rows apart
     schema: data.Schema  # what they become
     costs: np.ndarray | None  # float64 [N], of --cost
@@ -45,16 +47,36 @@ def read(path: Path, settings: Settings) -> Table:
     names, features = roles(written, settings.target, drop, settings.task, settings.id_column)
     if own := [name for name in written.columns if name in _own(settings) or (classes and name.startswith(f"{OWN}p_"))]:
         raise InputError(f"{path} has a column {shown(own[0])}, as next.csv has; rename it, or give the table itself")
-    cells = pointed(written)
     if wrong := [name for name in settings.categorical if name not in features]:
         raise InputError(f"--categorical: {path} has no feature {shown(wrong[0])}")
-    schema, decided = infer(cells, features, settings.categorical)
+    late = _late(written, [name for name in features if name not in settings.categorical], names)
+    schema, decided = infer(written, [name for name in features if name not in late], settings.categorical)
+    cells = comparable(written, schema, () if classes else names)
     if classes:
         targets.classes(cells, names, gaps=True)
     learnt = tuple(column.name for column in schema.columns if not isinstance(column, LeftOut))
     known_by = campaign.Schema(tuple(names), learnt, settings.id_column, classes)
     costs = _costs(written, settings.cost) if settings.cost else None
+    if late:
+        decided = (
+            *decided,
+            f"Left out, as nothing stands there where {listed(names)} is not measured yet: {listed(map(shown, late))}; "
+            "what an experiment tells besides may be another --target.",
+        )
     return Table(path, written, cells, known_by, schema, costs, (*written.notes, *decided, *_hint(schema, settings)))
+
+
+def _late(cells: Cells, features: Sequence[str], measured: Sequence[str]) -> list[str]:
+    """Features whose cells are empty in all rows of the pool, and not in those that are measured.
+
+    They say which rows are measured and nothing of the others, which would be other rows once they are filled in.
+    """
+    found = [{row for row, cell in enumerate(cells.columns[n]) if not texts.absent(cell, True)} for n in measured]
+    told = set().union(*found)
+    if len(told) == len(cells.lines):
+        return []
+    filled = {n: {row for row, cell in enumerate(cells.columns[n]) if not texts.absent(cell, True)} for n in features}
+    return [name for name, rows in filled.items() if rows and rows <= told]
 
 
 def _own(settings: Settings) -> set[str]:
@@ -91,11 +113,35 @@ def opened(path: Path, decimal: str) -> Cells:
         raise InputError(str(error)) from error
 
 
-def pointed(cells: Cells) -> Cells:
-    """The same cells with a point as the decimal mark, which does not depend on the file."""
-    if cells.decimal == ".":
-        return cells
-    columns = {name: [_pointed(cell, cells.decimal) for cell in own] for name, own in cells.columns.items()}
+def labels(path: Path, table: Table, settings: Settings) -> Cells:
+    """The cells of a file that has measurements of a table's rows, in the table's own way, see `comparable`.
+
+    Raises:
+        InputError: when it is missing or cannot be read.
+    """
+    return comparable(opened(path, settings.decimal), table.schema, () if table.roles.classes else table.roles.targets)
+
+
+def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cells:
+    """The same cells as one file has them and another: points in the numbers, and dates as 2024-03-31.
+
+    Raises:
+        InputError: when there is a point in one of the columns of `numbers` whose decimal mark is another.
+    """
+    columns = {
+        name: [_pointed(cell, cells.decimal) for cell in own] if cells.decimal != "." else own
+        for name, own in cells.columns.items()
+    }
+    for name in numbers if cells.decimal != "." else ():
+        for row, cell in enumerate(cells.columns.get(name, ())):
+            if texts.number(cell, cells.decimal) is None and texts.number(cell) is not None:
+                raise InputError(
+                    f"{cells.where(row, name)}: {shown(cell)} has a point, but --decimal says that the decimal mark is "
+                    f"{cells.decimal!r}; write the digits and that mark alone"
+                )
+    for column in schema.columns:
+        if isinstance(column, Date) and column.name in columns:
+            columns[column.name] = texts.iso(columns[column.name], column.form)
     return cells._replace(columns=columns, decimal=".")
 
 
@@ -127,7 +173,8 @@ class Rows:
 
 def rows(table: Table, known: Campaign) -> Rows:
     """The rows after the campaign has read the table."""
-    matrix = table.schema.apply(table.cells)
+    matrix = table.schema.apply(table.written)
+    check_units(matrix.features, matrix.x)
     gone = [row for row in known.memory.rows.values() if row.gone and (known.memory.complete(row) or row.pending)]
     kept, x, lost = _gone(table, gone)
     at = {name: i for i, name in enumerate(known.ids)} | {row.id: len(matrix.x) + i for i, row in enumerate(kept)}
@@ -150,12 +197,20 @@ def rows(table: Table, known: Campaign) -> Rows:
 
 def _gone(table: Table, rows: Sequence[Row]) -> tuple[list[Row], np.ndarray, list[str]]:
     """Rows that are no longer in the table, as numbers; those that its columns no longer allow are said."""
-    kept, parts, lost = [], [], []
+    kept, lost = [], []
     for row in rows:
-        columns = {name: [row.cells.get(name, "")] for name in table.roles.features}
         try:
-            parts.append(table.schema.apply(Cells(table.path, columns, (0,))).x)
+            _features(table, [row])
             kept.append(row)
         except InputError as error:
             lost.append(f"Row {campaign.short(row.id)}, which is no longer in the table, is not learnt from: {error}.")
-    return kept, np.concatenate(parts) if parts else np.empty((0, len(table.schema.features))), lost
+    if not kept:
+        return kept, np.empty((0, len(table.schema.features))), lost
+    matrix = _features(table, kept)
+    return kept, matrix.x, [*lost, *(f"Of rows that are no longer in the table: {note}" for note in matrix.notes)]
+
+
+def _features(table: Table, rows: Sequence[Row]) -> Matrix:
+    """Known rows as the model sees them."""
+    columns = {name: [row.cells.get(name, "") for row in rows] for name in table.roles.features}
+    return table.schema.apply(Cells(table.path, columns, tuple(range(1, len(rows) + 1)), unit="number"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from explore.campaign.cells import Value, canonicals, fingerprint, same
+from explore.campaign.cells import Value, canonical, canonicals, fingerprint, same
 from explore.campaign.matching import agrees, same_value
 from explore.campaign.memory import Row
 from explore.campaign.reconcile import Reading
@@ -70,11 +70,18 @@ class Answers:
 
     def _named(self, line: int, at: Mapping[str, int]) -> str | None:
         """The id that a line says; None: it names none."""
-        given = next((column[line] for column in self._ids if column[line]), None)
-        if given is None:
+        said = [column[line] for column in self._ids if column[line]]
+        if not said:
             if len(self._features) < len(self._schema.features):
                 raise InputError(f"{self._where(line)} does not say which row it is of")
             return None
+        given, other = said[0], said[-1]
+        if self._spelled(given) != self._spelled(other):
+            raise InputError(
+                f"{self._where(line)} is of the row {shown(given)} by {shown('_id')}, and of {shown(other)} by "
+                f"{shown(self._schema.id_column)}; empty the cell that is wrong"
+            )
+        given = self._rewritten(line, given, at)
         row = self._reading.memory.find(given)
         name = row.id if row else given
         if row is None and name not in at:
@@ -90,6 +97,32 @@ class Answers:
                     f"has {shown(cells[column])}; if it was measured like that, it is another row: empty its identifier"
                 )
         return name
+
+    def _spelled(self, name: str) -> str:
+        """An identifier, however a spreadsheet writes it."""
+        row = self._reading.memory.find(name)
+        return canonical(row.id if row else name)
+
+    def _rewritten(self, line: int, given: str, at: Mapping[str, int]) -> str:
+        """The identifier that a line says, as the table has it: a spreadsheet makes 7 of 007.
+
+        Only a row with the same features is certain to be meant.
+        """
+        reading, theirs = self._reading, self._cells(line)
+        if not self._schema.id_column or given in at or reading.memory.find(given):
+            return given
+        gone, spelled = [row.id for row in reading.memory.rows.values() if row.gone], canonical(given)
+        meant = [name for name in (*at, *gone) if canonical(name) == spelled]
+        cells = {n: reading.sheet.cells(at[n]) if n in at else reading.memory.rows[n].cells for n in meant}
+        certain = [n for n in meant if all(same(theirs.get(c, ""), cell) for c, cell in cells[n].items())]
+        if len(certain) == 1:
+            return certain[0]
+        if meant:
+            raise InputError(
+                f"{self._where(line)}: there is no row {shown(given)}; if it is {listed(map(shown, meant), 3)}, write "
+                "the identifier like that"
+            )
+        return given
 
     def _alike(self, alike: Mapping[str, list[int]], rows: dict[str, list[int]]) -> None:
         """Give lines that name their row by its features to rows with these features."""

@@ -17,6 +17,7 @@ from datetime import datetime, time
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii as escaped
 
+from explore.data import texts
 from explore.data.texts import number
 from explore.errors import InputError, shown
 
@@ -93,8 +94,9 @@ def measured(cell: object, where: str, classes: bool = False) -> Value | None:
         InputError: when it is something else.
     """
     text = canonical(cell)
-    if classes:
-        return text or None
+    if classes:  # among them "None" may well be one
+        none = cell is None or texts.absent(stripped(cell), among_words=True)
+        return None if none else text or stripped(cell)
     value = number(text)
     if not text:
         return None

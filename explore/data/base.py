@@ -5,9 +5,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from explore.errors import InputError, one_of
+from explore.errors import UNITS, InputError, extreme, one_of
 
-__all__ = ["Dataset", "Task", "drop_columns"]
+__all__ = ["Dataset", "Task", "check_units", "drop_columns"]
 
 Task = Literal["regression", "classification"]
 
@@ -39,3 +39,19 @@ def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
     if not kept:
         raise InputError(f"dropping {', '.join(names)} leaves {dataset.name} without a feature; keep at least one")
     return dataset._replace(x=dataset.x[:, kept], features=tuple(dataset.features[i] for i in kept))
+
+
+def check_units(names: Sequence[str], values: np.ndarray) -> None:
+    """Refuse a column [N], of values [N, columns] which may be NaN, that cannot be standardised; by its name.
+
+    Raises:
+        InputError: where double precision cannot hold the squares.
+    """
+    for name, column in zip(names, values.T, strict=True):
+        there = column[~np.isnan(column)]
+        if not len(there) or (low := there.min()) == (high := there.max()):
+            continue
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            deviation = there.std()
+        if not UNITS[0] < deviation < UNITS[1]:
+            raise extreme(name, low, high)

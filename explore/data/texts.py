@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Collection, Sequence
+from datetime import time
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ __all__ = [
     "date_formats",
     "dates",
     "flags",
+    "iso",
     "numbers",
     "number",
     "objection",
@@ -123,6 +125,26 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
     known = dict(zip(distinct, np.where(none, np.nan, days).tolist(), strict=True))
     odd = {cell for cell, failed in zip(distinct, none, strict=True) if failed}
     return np.array([known.get(cell) for cell in cells], float), _rows(cells, odd)
+
+
+def iso(cells: Sequence[str], form: str) -> list[str]:
+    """The cells with their dates as 2024-03-31 or 2024-03-31T14:30:00; what is no date, or may be two, as it is.
+
+    Args:
+        cells: texts.
+        form: of the dates, see `dates`; another one counts where they are not of this one.
+    """
+    present = {cell for cell in cells if not absent(cell)}
+    if len(dates(list(present), form)[1]):
+        forms = date_formats(present)
+        form = forms[0] if len(forms) == 1 else ISO
+    if form == ISO:
+        return list(cells)
+    known = list(present)
+    moments = (dates(known, form)[0] * 86_400_000_000).round().astype("datetime64[us]").tolist()
+    days = [when.date() if when.time() == time() else when for when in moments]
+    written = {cell: day.isoformat() for cell, day in zip(known, days, strict=True)}
+    return [written.get(cell, cell) for cell in cells]
 
 
 def _moments(texts: pd.Series, form: str) -> pd.Series:

@@ -508,3 +508,35 @@ def test_whether_anything_was_answered_and_what_was_said(folder):
         assert not campaign.answered
         campaign.read(text(POOL.replace("20,   water,   1,", "20, water, 1, 3")), IDS)
         assert campaign.answered
+
+
+def test_an_identifier_in_next_csv_that_a_spreadsheet_took_for_a_number(folder):
+    pool = text("name,temp,solvent,y\n007,1,w,\n1e5,1,w,\n1.10,2,w,\n1.1,3,w,")
+    ask(folder, pool, 0, 1, 2, 3)
+    back = text("name,temp,solvent,y,_id\n7,1.0,w,3,7\n100000,1,w,4,1.00E+05\n1.1,2,w,5,1.1", "next.csv")
+    with pytest.raises(InputError, match=r"next.csv, line 4, column 'temp': '2', but the row '1.1' has '3'"):
+        read(folder, pool, back, schema=IDS)
+    back = text("name,temp,solvent,y,_id\n7,1.0,w,3,7\n100000,1,w,4,1.00E+05\n1.10,2,w,5,1.10", "next.csv")
+    campaign = read(folder, pool, back, schema=IDS)
+    assert values(campaign) == {"007": [3], "1e5": [4], "1.10": [5]} and len(campaign.memory.rows) == 4
+    assert [row.id for row in campaign.pending] == ["1.1"]
+    few = text("name,y\n1.100,6", "few.csv")
+    with pytest.raises(InputError, match=r"few.csv, line 2: there is no row '1.100'; if it is '1.10', '1.1', write"):
+        read(folder, pool, few, schema=IDS)
+
+
+def test_a_line_of_next_csv_whose_identifiers_are_of_two_rows(folder):
+    ask(folder, text(POOL), 0, 1)
+    sorted_in_part = text("name,y,_id\na,5,b", "next.csv")
+    sentence = r"next.csv, line 2 is of the row 'b' by '_id', and of 'a' by 'name'; empty the cell that is wrong"
+    with pytest.raises(InputError, match=sentence):
+        read(folder, text(POOL), sorted_in_part, schema=IDS)
+    known_by_features = ask(folder.parent / "other.explore", text(POOL), 0, schema=SCHEMA).ids[0]
+    moved = text(f"name,y,_id\na,5,{known_by_features}", "next.csv")
+    assert values(read(folder.parent / "other.explore", text(POOL), moved, schema=IDS)) == {"a": [5], "c": [1.5]}
+
+
+def test_a_class_that_is_called_none(folder):
+    schema = Schema(("kind",), ("temp",), None, True)
+    campaign = read(folder, text("temp,kind\n1,None\n2,none\n3,NA\n4,\n5,low"), schema=schema)
+    assert [row.values["kind"] for row in campaign.measured] == [["None"], ["none"], ["low"]]

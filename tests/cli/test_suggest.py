@@ -10,8 +10,9 @@ import pytest
 
 import explore
 from explore import files, registry
+from explore.campaign import Campaign
 from explore.cli.loaded import TableWarning
-from explore.cli.suggest import sheet
+from explore.cli.suggest import choice, sheet, table
 from explore.errors import InputError
 from tests.cli.conftest import run
 
@@ -531,3 +532,116 @@ def test_columns_that_next_csv_has_too_are_refused(pool, name, task):
 def test_scores_that_are_no_gain_stop_nothing(pool, rule):
     sentence = refused(pool, "--target", "yield", "--acquisition", rule, "--stop-when", "gain<0.5")
     assert f"gain<X goes with rules whose best score is a gain; that of {rule} is none" in sentence
+
+
+def test_what_is_filled_in_while_the_model_is_fitted_is_not_written_over(pool, monkeypatch):
+    first = ids(begin(pool))
+    path, choose = pool.parent / "next.csv", choice.choose
+
+    def slow(*arguments):
+        asked = pd.read_csv(path)
+        asked["yield"] = truth(asked)
+        asked.to_csv(path, index=False)
+        return choose(*arguments)
+
+    measure(pool, first[:1])
+    with monkeypatch.context() as patched:
+        patched.setattr(choice, "choose", slow)
+        assert "has measurements (line 3, line 4, line 5, line 6) that were not told" in refused(pool)
+    said = suggest(pool, "--labels", path)
+    assert said["measured"] == 5 and not {*ids(said), *ids(said, "pending")} & set(first)
+
+
+def test_settings_that_another_start_changed_meanwhile_are_not_taken_back(pool, monkeypatch):
+    begin(pool)
+    read = table.read
+
+    def slow(*arguments):
+        with monkeypatch.context() as patched:
+            patched.setattr(table, "read", read)
+            suggest(pool, "--batch", 3, "--status")
+        return read(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "read", slow)
+        assert "pool.explore was changed by another start just now; run the command again" in refused(pool)
+    assert not [note for note in suggest(pool, "--batch", 3)["notes"] if note.startswith("Setting batch")]
+
+
+@pytest.mark.parametrize("form", ["%m/%d/%Y", "%d.%m.%Y"])
+def test_dates_that_a_spreadsheet_saved_in_another_form(pool, form):
+    frame = pd.read_csv(pool).drop(columns="name")
+    frame.to_csv(pool, index=False)
+    first = suggest(pool, "--target", "yield", *QUICK)
+    path, local = pool.parent / "done.csv", frame.assign(day=pd.to_datetime(frame.day).dt.strftime(form))
+    local.sample(frac=1, random_state=0).to_csv(pool, index=False)
+    again = suggest(pool)
+    assert ids(again, "pending") == ids(first) and not again["rows"]
+    assert not any("No longer in the table" in note or "written in another way" in note for note in again["notes"])
+    asked = pd.read_csv(pool.parent / "next.csv")
+    asked["yield"] = truth(asked)
+    asked["day"] = pd.to_datetime(asked.day, format=form).dt.strftime("%Y-%m-%d")
+    asked.drop(columns="_id").to_csv(path, index=False)
+    frame.to_csv(pool, index=False)
+    second = suggest(pool, "--labels", path)
+    assert second["measured"] == 5 and not set(ids(second)) & set(ids(first)) and not second["pending"]
+    with Campaign(pool.with_suffix(".explore"), dry=True) as known:
+        assert len(known.memory.rows) == 10
+
+
+def test_a_point_where_commas_are_decimal_marks(pool):
+    frame = pd.read_csv(pool)
+    frame.to_csv(pool, index=False, sep=";", decimal=",")
+    lines = pool.read_text().splitlines()
+    for column, what in (("temp", "has marks between its digits"), ("yield", "has a point, but --decimal says")):
+        cells = lines[1].split(";")
+        cells[list(frame).index(column)] = "1.234"
+        pool.write_text("\n".join([lines[0], ";".join(cells), *lines[2:]]))
+        said = refused(pool, "--target", "yield", "--id", "name", "--decimal", ",")
+        assert f"line 2, column '{column}': '1.234' {what}" in said
+
+
+def test_rows_that_are_gone_with_their_category_are_said(pool):
+    frame = pd.read_csv(pool)
+    frame.loc[:9, "yield"] = truth(frame)[:10]
+    frame.loc[:2, "solvent"] = "acetone"
+    frame.to_csv(pool, index=False)
+    begin(pool)
+    frame[3:].to_csv(pool, index=False)
+    said = suggest(pool, "--batch", 6)
+    assert said["measured"] == 10
+    assert any(
+        note.startswith("Of rows that are no longer in the table: Column 'solvent': 3 cells are of no category")
+        for note in said["notes"]
+    )
+
+
+@pytest.mark.parametrize("column", ["temp", "yield"])
+def test_units_that_no_double_holds_are_refused_by_the_name_of_their_column(pool, column):
+    frame = pd.read_csv(pool)
+    frame.loc[:9, "yield"] = truth(frame)[:10]
+    frame[column] *= 1e200
+    frame.to_csv(pool, index=False)
+    said = refused(pool, "--target", "yield", "--id", "name", *QUICK)
+    assert said.startswith(f"column '{column}' goes from ") and said.endswith("give it other units")
+
+
+def test_what_else_an_experiment_tells_is_no_feature(pool):
+    frame = pd.read_csv(pool).drop(columns="name")
+    frame["purity"], frame["operator"] = np.nan, ""
+    frame.to_csv(pool, index=False)
+    asked: list[int] = []
+    for _ in range(3):
+        said = suggest(pool, *(() if asked else ("--target", "yield", *QUICK)))
+        lines = [row["line"] - 2 for row in said["rows"]]
+        assert len(lines) == 5 and not said["pending"] and not set(lines) & set(asked)
+        asked += lines
+        frame.loc[lines, "yield"] = truth(frame)[lines]
+        frame.loc[lines, "purity"] = np.arange(5) + len(asked)
+        frame.loc[lines, "operator"] = "Ada"
+        frame.to_csv(pool, index=False)
+    said = suggest(pool, "--status")
+    assert said["measured"] == 15 and not said["pending"]
+    assert any("Left out, as nothing stands there where yield is not measured yet: 'purity', 'operator'" in note
+               for note in said["notes"])  # fmt: skip
+    assert explore.load_run(pool.with_suffix(".explore")).features[-1].startswith("day")

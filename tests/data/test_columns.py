@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from explore.data import Schema, load_csv, load_table
+from explore.data import Schema, load_csv, load_table, texts
 from explore.errors import InputError
 from tests.seeds import seeds
 
@@ -212,3 +212,12 @@ def test_any_cells_give_a_matrix_or_a_sentence(seed, tmp_path):
     assert np.isfinite(table.dataset.x).all() and len(set(table.dataset.features)) == table.dataset.x.shape[1] > 0
     assert all(note.endswith(".") and "\n" not in note for note in table.notes)
     check_round_trip(table)
+
+
+def test_dates_of_any_form_as_iso():
+    cells = ["3/31/2024", "12/1/2023", "", "NA"]
+    assert texts.iso(cells, "%m/%d/%Y") == ["2024-03-31", "2023-12-01", "", "NA"]
+    assert texts.iso(cells, texts.ISO) == ["2024-03-31", "2023-12-01", "", "NA"]  # one form alone reads them all
+    assert texts.iso(["31.3.2024 14:30", "1.4.2024 00:00"], "%d.%m.%Y %H:%M") == ["2024-03-31T14:30:00", "2024-04-01"]
+    for left in (["03/04/2024"], ["2024-03-31", "3/31/2024"], ["water"], [""], []):
+        assert texts.iso(left, texts.ISO) == left

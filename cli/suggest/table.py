@@ -60,8 +60,8 @@ def read(path: Path, settings: Settings) -> Table:
     if late:
         decided = (
             *decided,
-            f"Left out, as nothing stands there where {listed(names)} is not measured yet: {listed(map(shown, late))}; "
-            "what an experiment tells besides may be another --target.",
+            f"Nothing stands in {listed(map(shown, late))} where {listed(names)} is not measured yet: left out; what "
+            "an experiment tells besides may be another --target.",
         )
     return Table(path, written, cells, known_by, schema, costs, (*written.notes, *decided, *_hint(schema, settings)))
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -92,8 +93,12 @@ class Sheet:
         return rows
 
     def content(self, i, names):
-        """The features of a row, whatever the spelling of numbers."""
-        return tuple(sorted((n, canonical(self.pointed(self.columns[n][i]))) for n in names))
+        """The features of a row, whatever the spelling of numbers and days."""
+        return tuple(sorted((n, canonical(self.plain(self.columns[n][i]))) for n in names))
+
+    def plain(self, text):
+        day = re.fullmatch(r"(\d+)\.(\d\d)\.(2024)", text)
+        return "{2}-{1}-{0}".format(*day.groups()) if day else self.pointed(text)
 
     def pointed(self, text):
         try:

@@ -12,8 +12,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from explore.cli import loaded, start
-from explore.cli.predict import sheet
+from explore.cli import loaded, start, tables
 from explore.data.table import cells_of
 from explore.errors import InputError, shown
 from explore.record import plain
@@ -27,7 +26,7 @@ def run(options: Mapping[str, Any]) -> None:
     path, folder = Path(options["table"]), Path(options["run"])
     out = Path(options["out"]) if options["out"] else None
     if out:
-        sheet.check(out, path)
+        tables.check(out, path)
     levels = _levels(options["quantiles"])
     device, _ = start.compute(options["device"], None, None)
     which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}
@@ -45,7 +44,7 @@ def run(options: Mapping[str, Any]) -> None:
         for note in (f"Model: {model.about}.", *notes):
             click.echo(note, err=True)
     if out:
-        sheet.write(out, cells, found)
+        tables.write(out, cells, found)
     _print(model.about, found, out, notes, options)
 
 

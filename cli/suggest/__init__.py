@@ -10,7 +10,7 @@ from explore.cli.options import NAMES, POSITIVE, SAMPLES, SEED, THREADS
 @click.argument("table", metavar="POOL", type=click.Path(exists=True, dir_okay=False))
 @click.option("--target", multiple=True, metavar="COLUMN", help="Column to predict, empty where unknown; repeatable.")
 @click.option("--batch", type=POSITIVE, help="Rows to measure next.  [default: 5]")
-@click.option("--out", metavar="FILE", help="Where to write them.  [default: next.csv beside POOL]")
+@click.option("--out", metavar="FILE", help="Where to write them.  [default: next.csv beside POOL, or next.xlsx]")
 @click.option("--labels", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="More measurements.")
 @click.option("--id", "id_column", metavar="COLUMN", help="Column that names the rows, and is no feature.")
 @click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]")

@@ -184,10 +184,7 @@ def _reasons(
         if settings.goal != "learn":
             said = f"{gain}: {score:.3g} {_unit(settings)}".rstrip()
         elif near[i] > far:
-            said = (
-                f"far from everything measured: {near[i]:.2g} deviations from the nearest, half of the rows are within "
-                f"{middle:.2g}"
-            )
+            said = f"far from everything measured: {near[i]:.2g} deviations, half of the rows {middle:.2g}"
         elif apart.size and apart.max() > 1:
             o = int(apart.argmax())
             scale = {"none": "", "log": ", in logarithms", "rank": ", in normal scores"}[settings.transform]

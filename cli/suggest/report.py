@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,9 +76,10 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
     if made and made.stopped:
         click.echo(made.stopped)
     if made and rows and not options["dry_run"]:
+        again = shlex.join(["explore", "suggest", str(outcome.table.path)])
         click.echo(f"The rows to measure are in {outcome.out}; fill in {', '.join(outcome.settings.target)} there, and")
-        click.echo(f"  explore suggest {outcome.table.path} --labels {outcome.out}")
-        click.echo(f"or in {outcome.table.path}, and explore suggest {outcome.table.path}.")
+        click.echo(f"  {again} --labels {shlex.quote(str(outcome.out))}")
+        click.echo(f"or in {outcome.table.path}, and\n  {again}")
     if options["dry_run"]:
         click.echo("Nothing was written (--dry-run).")
 

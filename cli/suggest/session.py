@@ -26,7 +26,7 @@ NAMED = ("posterior", "acquisition")  # may be "module:Class", and so trust that
 def run(options: Mapping[str, Any]) -> None:
     """Do what the options ask for."""
     path = Path(options["table"])
-    beside, out = folder_of(path), Path(options["out"] or path.parent / "next.csv")
+    beside, out = folder_of(path), Path(options["out"] or sheet.beside(path))
     trusted = [*options["trust"], *trust.modules({name: options[name] for name in NAMED})]
     old = folder.read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)

@@ -1,22 +1,32 @@
-"""next.csv: the rows that are handed out and not measured yet, to be filled in."""
+"""next.csv, or next.xlsx: the rows that are handed out and not measured yet, to be filled in."""
 
 from __future__ import annotations
 
 import csv
 import io
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from explore import files
+import pandas as pd
+
 from explore.campaign import Campaign, Row
 from explore.campaign.matching import agrees
 from explore.campaign.sheet import told
+from explore.cli import tables
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import OWN, Table, labels
+from explore.data.reading import Cells
 from explore.errors import InputError, listed, shown
 
 ID = f"{OWN}id"
+KINDS = (".csv", ".xlsx")
+
+
+def beside(table: Path) -> Path:
+    """Where the rows are written unless --out says otherwise: next.csv, next.xlsx for an Excel table."""
+    return table.with_name("next.xlsx" if table.suffix.lower() in (".xlsx", ".xlsm") else "next.csv")
 
 
 def check(path: Path, table: Table) -> None:
@@ -25,8 +35,8 @@ def check(path: Path, table: Table) -> None:
     Raises:
         InputError: otherwise.
     """
-    if path.suffix.lower() != ".csv":
-        raise InputError(f"--out is {shown(str(path))}; its name must end with .csv")
+    if path.suffix.lower() not in KINDS:
+        raise InputError(f"--out is {shown(str(path))}; its name must end with {' or '.join(KINDS)}")
     if path.exists() and path.samefile(table.path):
         raise InputError("--out is the table itself, which is never written; choose another file")
     if path.exists() and not (path.is_file() and _own(path)):
@@ -35,10 +45,12 @@ def check(path: Path, table: Table) -> None:
 
 def _own(path: Path) -> bool:
     """Whether its columns are those of next.csv, saved by whatever spreadsheet."""
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
     try:
+        if path.suffix.lower() == ".xlsx":
+            return ID in pd.read_excel(path, nrows=0)
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
         return any(ID in next(csv.reader(io.StringIO(text), delimiter=mark), []) for mark in ",;\t")
-    except csv.Error:
+    except (csv.Error, ImportError, ValueError, LookupError, zipfile.BadZipFile):  # of no text, or no workbook
         return False
 
 
@@ -61,7 +73,7 @@ def check_told(path: Path, table: Table, known: Campaign, settings: Settings, be
     for i, values in enumerate(told(there, names, table.roles.classes)):
         row = known.memory.find(there.columns[ID][i]) if ID in there.columns else None
         if values and not (row and agrees(row, values)):
-            lost.append(f"line {there.lines[i]}")
+            lost.append(f"{there.unit} {there.lines[i]}")
     if lost:
         raise InputError(
             f"{path} has measurements ({listed(lost, 5)}) that were not told and would be overwritten; tell them by "
@@ -73,22 +85,13 @@ def write(path: Path, table: Table, known: Campaign, settings: Settings) -> None
     """Write all rows that are pending, the latest first."""
     pending = sorted(known.pending, key=lambda row: (-(row.pending or 0), row.said.get("rank", 0)))
     at = {name: i for i, name in enumerate(known.ids)}
+    cells = [list(_cells(row, table, at)) for row in pending]
+    columns = {name: [row[i] for row in cells] for i, name in enumerate(table.written.columns)}
     said = list(dict.fromkeys(key for row in pending for key in row.said if key not in ("rank", "score", "reason")))
-    text = io.StringIO()
-    mark = ";" if settings.decimal == "," else ","
-    writer = csv.writer(text, delimiter=mark, lineterminator="\n")
-    own = ["rank", *said, "score", "reason"]
-    writer.writerow([*table.written.columns, ID, *(OWN + key for key in own)])
-    for row in pending:
-        more = [_text(row.said.get(key), settings.decimal) for key in own]
-        writer.writerow([*_cells(row, table, at), row.id, *more])
-    try:
-        with files.replacing(path) as draft:
-            written = text.getvalue()
-            # By the mark at its beginning Excel knows UTF-8.
-            draft.write_text(written, encoding="utf-8" if written.isascii() else "utf-8-sig")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+    own = {OWN + key: [_short(row.said.get(key)) for row in pending] for key in ("rank", *said, "score", "reason")}
+    decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
+    rows = Cells(path, columns, (), decimal)
+    tables.write(path, rows, pd.DataFrame({ID: [row.id for row in pending]} | own))
 
 
 def _cells(row: Row, table: Table, at: dict[str, int]) -> Iterator[str]:
@@ -103,7 +106,5 @@ def _cells(row: Row, table: Table, at: dict[str, int]) -> Iterator[str]:
             yield row.id if name == table.roles.id_column else row.cells.get(name, "")
 
 
-def _text(value: Any, decimal: str) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}".replace(".", decimal) if isinstance(value, float) else str(value)
+def _short(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -181,7 +181,7 @@ class Answers:
         return {name: column[line] for name, column in self._features.items()}
 
     def _where(self, line: int) -> str:
-        return f"{self._file.path}, line {self._file.lines[line]}"
+        return f"{self._file.path}, {self._file.unit} {self._file.lines[line]}"
 
 
 def _without(values: Sequence[Value], known: Sequence[Value]) -> list[Value]:

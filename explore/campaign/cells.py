@@ -101,7 +101,8 @@ def measured(cell: object, where: str, classes: bool = False) -> Value | None:
     if not text:
         return None
     if value is None or not math.isfinite(value):
-        raise InputError(f"{where}: {shown(cell)} is not a finite number; leave it empty until it is measured")
+        what = texts.POINT if number(text, ",") is not None else "leave it empty until it is measured"
+        raise InputError(f"{where}: {shown(cell)} is not a finite number; {what}")
     return value
 
 

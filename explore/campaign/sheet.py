@@ -49,7 +49,7 @@ class Sheet:
 
     def name(self, row: int) -> str:
         """A row, as messages call it."""
-        line = f"line {self._table.lines[row]}"
+        line = f"{self._table.unit} {self._table.lines[row]}"
         return f"{shown(self.keys[row])} ({line})" if self.schema.id_column else line
 
     def _identifiers(self, column: str) -> list[str]:
@@ -60,8 +60,8 @@ class Sheet:
                 raise InputError(f"{self._table.where(row, column)}: an empty cell instead of an identifier")
             if lines.setdefault(key, line) != line:
                 raise InputError(
-                    f"{self._table.path}, lines {lines[key]} and {line}, column {shown(column)}: both rows are called "
-                    f"{shown(key)}; an identifier names one row"
+                    f"{self._table.path}, {self._table.unit}s {lines[key]} and {line}, column {shown(column)}: both "
+                    f"rows are called {shown(key)}; an identifier names one row"
                 )
         return keys
 

@@ -118,7 +118,8 @@ def _refuse(name: str, cells: Cells, odd: np.ndarray) -> None:
         where = f"column {shown(name)} of {cells.path}"
         raise InputError(f"{where}: some times have a zone and others have none; give all of them one, or none")
     row = next((row for row in rows if texts.resembles_a_number(own[row])), rows[0])
-    raise InputError(f"{cells.where(row, name)}: {texts.objection(own[row], cells.decimal)}")
+    more = f"; the column has {len(rows)} such cells" if len(rows) > 1 else ""
+    raise InputError(f"{cells.where(row, name)}: {texts.objection(own[row], cells.decimal)}{more}")
 
 
 def _words(name: str, cells: Cells, asked: bool) -> tuple[Column, list[str]]:

@@ -31,6 +31,8 @@ def quantities(table: Cells, names: Sequence[str], hint: str = "", gaps: bool = 
     cell = table.columns[names[column]][row]
     what = f"{shown(cell)} is not" if cell else "an empty cell instead of"
     more = hint if cell and texts.number(cell, table.decimal) is None else ""
+    if more and texts.number(cell, ",") is not None:
+        more = f"; {texts.POINT}"
     raise InputError(f"{table.where(row, names[column])}: {what} a finite number{more}")
 
 

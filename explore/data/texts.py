@@ -49,6 +49,7 @@ _COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"((1[5-9]|2[01])\d\d([-/.])\d{1,2}\3\d{1,2}|\d{1,2}([-/.])\d{1,2}\4(\d{4}|\d\d))(\D.*)?", re.DOTALL)
 _TIME = re.compile(r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?", re.IGNORECASE)
 OTHERWISE = "or call the column categorical"
+POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"
 
 
 def absent(cell: str, among_words: bool = False) -> bool:
@@ -188,7 +189,7 @@ def objection(cell: str, decimal: str = ".") -> str:
     if _DATE.fullmatch(cell):
         return f"{what} is a date that cannot be told for certain; write dates as 2024-03-31, {OTHERWISE}"
     if decimal == "." and _COMMA.fullmatch(cell):
-        return f"{what} has a comma, which may be a decimal one; write a point, or say that the decimal mark is a comma"
+        return f"{what} has a comma, which may be a decimal one; {POINT}"
     if re.fullmatch(_GROUPED, cell):
         return f"{what} has marks between its digits; write the digits and a decimal {decimal!r} alone, {OTHERWISE}"
     if number(cell, decimal) is None and _NUMBER.fullmatch(cell):

@@ -138,8 +138,8 @@ def _text(value: Any, path: Path, row: int, column: str) -> str:
         return str(int(value))
     if isinstance(value, Real):
         return repr(float(value))
-    if isinstance(value, date):  # and a time on it
-        return value.isoformat()
+    if isinstance(value, date):  # and a time on it, which a spreadsheet gives every day
+        return value.isoformat().removesuffix("T00:00:00")
     if isinstance(value, Decimal | time | timedelta):
         return str(value)
     raise InputError(

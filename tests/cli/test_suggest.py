@@ -427,7 +427,7 @@ def test_limits_that_are_none(pool, text):
     [
         (None, (), "--target is missing: the column to predict"),
         (None, ("--target", "price"), "pool.csv has no target 'price'; its columns: name, solvent"),
-        (None, ("--target", "yield", "--out", "next.xlsx"), "its name must end with .csv"),
+        (None, ("--target", "yield", "--out", "next.txt"), "its name must end with .csv or .xlsx"),
         (None, ("--target", "yield", "--out", "pool.csv"), "--out is the table itself, which is never written"),
         (None, ("--target", "yield", "--out", "notes.csv"), "notes.csv exists, and was not written by explore suggest"),
         (None, ("--target", "yield", "--categorical", "x"), "--categorical: pool.csv has no feature 'x'"),
@@ -437,6 +437,7 @@ def test_limits_that_are_none(pool, text):
         (None, ("--target", "yield", "-p", "epochs=3"), "give the passes over the labels by --epochs"),
         (("name", "S-001", "S-000"), ("--target", "yield", "--id", "name"), "lines 2 and 3, column 'name': both rows"),
         (("yield", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number; leave it empty until"),
+        (("yield", np.nan, "71,3"), ("--target", "yield"), "'71,3' is not a finite number; write a point, or say that"),
         (("temp", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is more than a number; write the number alone"),
     ],
 )  # fmt: skip
@@ -465,6 +466,22 @@ def test_modules_that_the_folder_names_are_imported_only_when_trusted(pool, monk
     assert not (pool.parent / "mark").exists()
     assert "cannot load the posterior 'stranger:Class'" in refused(pool, "--trust", "stranger")
     assert (pool.parent / "mark").exists()
+
+
+def test_beside_an_excel_table_the_next_rows_are_excel_too(pool):
+    book, out = pool.with_suffix(".xlsx"), pool.with_name("next.xlsx")
+    pd.read_csv(pool, parse_dates=["day"]).to_excel(book, index=False)
+    begin(book)
+    asked = pd.read_excel(out)
+    assert list(asked["_id"]) == list(asked.name) and asked.temp.dtype == float and asked["yield"].isna().all()
+    assert asked.day.str.fullmatch(r"2024-\d\d-\d\d").all()
+    asked["yield"] = truth(asked)
+    asked.to_excel(out, index=False)
+    assert f"{out} has measurements (row 2, row 3, row 4, row 5, row 6) that were not told" in refused(book)
+    said = suggest(book, "--labels", out)
+    assert said["measured"] == 5 and "'S-" in said["notes"][0] and "(row " in said["notes"][0]
+    pd.DataFrame({"name": ["mine"]}).to_excel(out, index=False)
+    assert "next.xlsx exists, and was not written by explore suggest" in refused(book)
 
 
 @pytest.mark.parametrize("header", ["sample_id,temp", "id;_id2", "note\n_id"])

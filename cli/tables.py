@@ -1,4 +1,4 @@
-"""A table with what is predicted of its rows, as a file."""
+"""A table with columns of our own behind its own, such as what is predicted of its rows, as a file."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def check(out: Path, table: Path) -> None:
         raise InputError(f"--out is {out}, the table itself or no file; choose another name")
 
 
-def write(out: Path, cells: Cells, predictions: pd.DataFrame) -> None:
-    """Write the columns of the table and the predictions; in Excel and Parquet columns of numbers are numbers.
+def write(out: Path, cells: Cells, more: pd.DataFrame) -> None:
+    """Write the columns of the table, then `more`; in Excel and Parquet columns of numbers are numbers.
 
     Raises:
         InputError: when it cannot be written.
     """
     kind = out.suffix.lower()
-    own = {name: list(column) for name, column in cells.columns.items() if name not in predictions}
+    own = {name: list(column) for name, column in cells.columns.items() if name not in more}
     typed = own if kind == ".csv" else {name: _typed(column, cells.decimal) for name, column in own.items()}
-    frame = pd.concat([pd.DataFrame(typed, index=predictions.index), predictions], axis=1)
+    frame = pd.concat([pd.DataFrame(typed, index=more.index), more], axis=1)
     try:
         with files.replacing(out) as draft:
             if kind == ".csv":

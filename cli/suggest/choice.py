@@ -58,10 +58,14 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
     else:
         made = _spread(rows, settings, k)
     suggestions = [s._replace(said=s.said | _price(rows, s.row)) for s in made.suggestions]
-    n = stopping.allowed(limits, rows.spent, [{"labels": 1, **_price(rows, s.row, "budget", 1)} for s in suggestions])
-    spent = {name: value for name, value in rows.spent.items() if name != "budget" or rows.costs is not None}
+    prices = [{"labels": 1, **_price(rows, s.row, "budget", 1)} for s in suggestions]
+    n = stopping.allowed(limits, rows.spent, prices)
+    stopped = stopping.reached(limits, made.measures) or ("" if n else stopping.exhausted(limits, rows.spent))
+    handed = [] if stopped else prices[:n]
+    spent = {name: value + sum(price[name] for price in handed) for name, value in rows.spent.items()}
+    if rows.costs is None:
+        del spent["budget"]
     measures = {**made.measures, **spent}
-    stopped = stopping.reached(limits, measures) or ("" if n else stopping.exhausted(limits, rows.spent))
     notes = [*made.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
     return made._replace(
         suggestions=[] if stopped else suggestions[:n], notes=notes, measures=measures, stopped=stopped

@@ -66,7 +66,7 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
     if made and rows:
         new = max(row.pending or 0 for row in rows) if made.suggestions else 0
         console = Console()
-        console.print(*_titled("To measure next", [r for r in rows if r.pending == new], outcome), sep="\n")
+        console.print(*_titled("To measure next", [r for r in rows if r.pending == new], outcome, made.score), sep="\n")
         if older := [r for r in rows if r.pending != new]:
             console.print(*_titled("Handed out before, not measured yet", older, outcome), sep="\n")
     for line in known.status():
@@ -89,16 +89,18 @@ def _rows(known: Campaign) -> list[Row]:
     return sorted(known.pending, key=lambda row: (row.pending or 0, row.said.get("rank", 0)))
 
 
-def _titled(title: str, rows: list[Row], outcome: Outcome) -> Iterator[Any]:
+def _titled(title: str, rows: list[Row], outcome: Outcome, score: str = "") -> Iterator[Any]:
     if not rows:
         return
     yield title
-    numbers = list(dict.fromkeys(key for row in rows for key in row.said if key not in ("rank", "score", "reason")))
-    grid = Grid("row", *numbers, outcome.made.score if outcome.made and outcome.made.score else "score", "why")
+    names = {key: key for row in rows for key in row.said if key not in ("rank", "score", "reason")}
+    if score:  # of older rows it may be that of another rule
+        names["score"] = score
+    grid = Grid("row", *names.values(), "why")
     for column in grid.columns[1:-1]:
         column.justify = "right"
     for row in rows:
-        cells = [_number(row.said.get(key)) for key in (*numbers, "score")]
+        cells = [_number(row.said.get(key)) for key in names]
         grid.add_row(_name(row, outcome), *cells, str(row.said.get("reason", "")))
     yield grid
 

@@ -118,7 +118,7 @@ def _why(now: Settings, known: Campaign, waiting: Sequence[Any], k: int) -> list
     if waiting and k < 1:
         return [
             f"Nothing was measured since rows were handed out last, of which {len(waiting)} are pending; a larger "
-            "--batch gives more."
+            "--batch gives more, --release all chooses anew."
         ]
     if waiting:
         return [f"{len(waiting)} rows are pending since rows were handed out last, so that {k} are added."]

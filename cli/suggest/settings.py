@@ -138,9 +138,12 @@ def changes(old: Settings, new: Settings) -> Iterator[str]:
         raise InputError(
             f"the task of {Path(new.data or '').name} is {old.task}; for {new.task} begin anew with a copy of the table"
         )
+    silent = SILENT | {
+        f"{name}_settings" for name in ("acquisition", "posterior") if vars(old)[name] != vars(new)[name]
+    }
     for field in fields(Settings):
         was, now = getattr(old, field.name), getattr(new, field.name)
-        if was != now and field.name not in SILENT:
+        if was != now and field.name not in silent:
             yield f"Setting {field.name} is now {_text(now, was)}; it was {_text(was, now)}."
 
 

@@ -120,6 +120,7 @@ def test_the_same_again_hands_out_the_same_and_a_larger_batch_more(pool):
     assert ids(again, "pending") == ids(first) and not again["rows"]
     assert (pool.parent / "next.csv").read_bytes() == text
     assert "Nothing was measured since rows were handed out last, of which 5 are pending" in again["notes"][-1]
+    assert again["notes"][-1].endswith("--release all chooses anew.")
     more = suggest(pool, "--batch", 7)
     assert ids(more, "pending") == ids(first) and len(more["rows"]) == 2 and not {*ids(more)} & {*ids(first)}
     assert "5 rows are pending since rows were handed out last, so that 2 are added." in more["notes"]
@@ -172,8 +173,10 @@ def test_what_is_printed(pool):
     said = run("suggest", pool)
     assert "To measure next" in said.stdout and "5 rows are measured; 30 may be handed out." in said.stdout
     assert "Answered, of batch 2" in said.stderr and "--labels" in said.stdout
+    assert "epig (nats)" in said.stdout and "rows measured or pending: 10" in said.stdout
     quiet = run("suggest", pool, "--quiet")
     assert not quiet.stderr and "Handed out before, not measured yet" in quiet.stdout
+    assert "epig (nats)" not in quiet.stdout  # older rows may be of another rule
 
 
 def test_a_second_process_is_refused(pool):
@@ -323,6 +326,7 @@ def test_limits(pool):
     measure(pool, [f"S-{i:03d}" for i in range(12)])
     said = begin(pool, "--stop-when", "labels<=14", "--stop-when", "gain<0.000001")
     assert len(said["rows"]) == 2 and "Only 2 of 5 rows stay within --stop-when." in said["notes"]
+    assert said["measures"]["labels"] == 14
     measure(pool, ids(said))
     said = suggest(pool)
     reached = "The limit is reached: the number of rows that are measured or pending is 14, and --stop-when labels<=14"

@@ -102,6 +102,7 @@ def measured(cell: object, where: str, classes: bool = False) -> Value | None:
         return None
     if value is None or not math.isfinite(value):
         what = texts.POINT if number(text, ",") is not None else "leave it empty until it is measured"
+        what += "" if any(map(str.isdigit, text)) else " (classes need the task classification)"
         raise InputError(f"{where}: {shown(cell)} is not a finite number; {what}")
     return value
 

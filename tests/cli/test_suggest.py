@@ -441,6 +441,7 @@ def test_limits_that_are_none(pool, text):
         (None, ("--target", "yield", "-p", "epochs=3"), "give the passes over the labels by --epochs"),
         (("name", "S-001", "S-000"), ("--target", "yield", "--id", "name"), "lines 2 and 3, column 'name': both rows"),
         (("yield", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number; leave it empty until"),
+        (("yield", np.nan, "good"), ("--target", "yield"), "measured (classes need the task classification)"),
         (("yield", np.nan, "71,3"), ("--target", "yield"), "'71,3' is not a finite number; write a point, or say that"),
         (("temp", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is more than a number; write the number alone"),
     ],

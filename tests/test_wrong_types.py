@@ -1,6 +1,6 @@
 """What a user without a type checker gives in the wrong place is answered by a sentence.
 
-In a process of its own: in this one jaxtyping would check the types first.
+In a process of its own, whatever this one checks.
 """
 
 import subprocess

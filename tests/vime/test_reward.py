@@ -144,7 +144,7 @@ def test_scores_do_not_depend_on_the_chunks(monkeypatch):
 
 
 def test_what_is_new_pays_more():
-    reward = made(updates=300, minimum=20)
+    reward = made(updates=100, minimum=20)
     for seed in range(4):
         reward.batch(transitions(200, seed))
     seen, new = (np.median(reward.score(transitions(100, 9, shift))) for shift in (0.0, 30.0))
@@ -152,7 +152,7 @@ def test_what_is_new_pays_more():
 
 
 def test_the_model_learns():
-    reward = made(updates=500, hidden=(32,))
+    reward = made(updates=200, hidden=(32,))
     reward.batch(transitions(500))
     reward.batch(transitions(500, 1))
     metrics = reward.metrics

@@ -133,14 +133,23 @@ class Net(Network):
         wanted = [*(tap for _, tap in done.calls), *points]
         inputs: list[Tensor | Callable[[slice], Tensor]] = []
 
+        # With one output an example's gradients are multiples of those of that output: one backward pass is enough.
+        one: list[Tensor] = []
+        single = done.out.shape[-1] == 1 and not self._norms  # in which examples meet
+
+        def gradients(dout: Tensor) -> Sequence[Tensor]:
+            return torch.autograd.grad(done.out, wanted, dout, retain_graph=not single)
+
         def pullback(dout: Tensor) -> LayerTaps:
-            grads = torch.autograd.grad(done.out, wanted, dout, retain_graph=True)
             if not inputs:
                 calls = zip(self._slots, done.calls, done.leads, strict=True)
                 inputs.extend(slot.inputs_of(a.detach(), lead) for slot, (a, _), lead in calls)
-            r, s, b = dout.shape[:3]
+            if single and not one:
+                one.extend(gradients(torch.ones_like(done.out)))
+            grads = one if single else gradients(dout)
             found = zip(self._slots, inputs, grads[: len(inputs)], strict=True)
-            taps = LayerTaps(Taps(a, slot.positions(g, (r, s, b))) for slot, a, g in found)
+            positions = [(a, slot.positions(g, dout.shape[:3])) for slot, a, g in found]
+            taps = LayerTaps(Taps(a, g * dout.unsqueeze(-1) if single else g) for a, g in positions)
             seen = zip(done.statistics, grads[len(inputs) :], strict=True)
             taps.norms = tuple(NormTaps(statistics, g[:, :, :2]) for statistics, g in seen)
             return taps

@@ -271,9 +271,10 @@ def settle(new: State, old: State, ok: Tensor | None = None) -> State:
     """
     alive = old.common.alive if ok is None else old.common.alive & ok
     before = {id(leaf) for _, leaf in tree.leaves(old)}
-    changed = [t for _, t in tree.leaves(new) if t.dim() and t.is_floating_point() and id(t) not in before]
+    # What stands in several places is looked at once.
+    changed = {id(t): t for _, t in tree.leaves(new) if t.dim() and t.is_floating_point() and id(t) not in before}
     if changed:
         # A sum is finite only where all its terms are, and takes fewer small operations than a test of each.
-        alive = alive & torch.stack([t.reshape(len(t), -1).sum(1) for t in changed]).sum(0).isfinite()
+        alive = alive & torch.stack([t.reshape(len(t), -1).sum(1) for t in changed.values()]).sum(0).isfinite()
     kept = tree.where(alive, new, old)
     return kept._replace(common=kept.common._replace(alive=alive))

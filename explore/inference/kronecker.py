@@ -25,9 +25,10 @@ def two_sided(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
     r, s, i, o = x.shape
     if s == 1:
         return torch.bmm(left.mT, torch.bmm(x.squeeze(1), right)).unsqueeze(1)
-    # Each product has the samples on its wide side; batched products of narrow matrices are slow.
-    y = torch.bmm(right.mT, x.reshape(r, s * i, o).mT).reshape(r, -1, s, i).permute(0, 3, 2, 1)  # [R, J, S, O]
-    return torch.bmm(left.mT, y.reshape(r, i, -1)).reshape(r, -1, s, right.shape[-1]).transpose(1, 2)
+    # Each product has the samples on its wide side (batched products of narrow matrices are slow), and the one copy
+    # between them moves whole rows.
+    y = torch.bmm(x.reshape(r, s * i, o), right).view(r, s, i, -1).transpose(1, 2)  # [R, J, S, O]
+    return torch.bmm(left.mT, y.reshape(r, i, -1)).view(r, -1, s, right.shape[-1]).transpose(1, 2)
 
 
 class KroneckerFactor(NamedTuple):
@@ -40,7 +41,10 @@ class KroneckerFactor(NamedTuple):
     outputs: Float[Tensor, "R O O"]
 
     def solve(self, v: Tensor) -> Tensor:
-        return two_sided(_gram(self.inputs), v, _gram(self.outputs))
+        if v.shape[1] > 1:
+            return two_sided(_gram(self.inputs), v, _gram(self.outputs))
+        # One vector is multiplied by each root faster than the roots are with each other.
+        return two_sided(self.inputs, two_sided(self.inputs.mT, v, self.outputs.mT), self.outputs)
 
     def multiply(self, v: Tensor) -> Tensor:
         a, s = self._matrices()

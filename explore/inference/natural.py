@@ -246,8 +246,8 @@ class NaturalGradient(GaussianPosterior):
             new, ok = self._judged(new, state, curvature / inner(corrected, change), seen.nll.isfinite(), ok)
         return settle(new, state, ok), {"nll": seen.nll, "damping": gamma + new.damping}
 
-    def once_factored(self, statistics: Statistics, step: int, progress: float) -> Statistics:
-        """What the statistics become once this step's factors are made of them."""
+    def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
+        """What the statistics become once the factors of the step after `state` are made of them."""
         return statistics
 
     def gaussian(self, state: NaturalState) -> tuple[Means, Factor, float]:
@@ -264,7 +264,7 @@ class NaturalGradient(GaussianPosterior):
         factors = state.sampling, state.step_factor, state.common.alive
         if step % self.factor_interval == 0:
             factors = self._factor(statistics, state.damping, float(state.common.n_data))
-        return self.once_factored(statistics, step, progress), *factors
+        return self.once_factored(statistics, state, progress), *factors
 
     def _factor(self, statistics: Statistics, damping: Tensor, n_data: float) -> tuple[Factor, Factor, Tensor]:
         """F + gamma, F + gamma', and the replicas for which both succeeded."""

@@ -28,8 +28,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.inference.kronecker import EigenFactor, KroneckerMoments, KroneckerRule, eigenbasis, rotate
-from explore.inference.natural import NaturalGradient
+from explore.inference.kronecker import EigenFactor, KroneckerMoments, KroneckerRule, damped, eigenbasis, rotate
+from explore.inference.natural import NaturalGradient, NaturalState
 from explore.inference.structures import Damping, PerLayer, Statistics, mean_squares
 from explore.linalg import over
 from explore.rng import Rng
@@ -73,9 +73,13 @@ class EigenRule:
     def factor(self, q: Eigen, damping: Damping) -> tuple[EigenFactor, Bool[Tensor, " R"]]:
         return EigenFactor(q.inputs, q.outputs, q.scale + over(damping, q.scale)), q.ok
 
-    def restart(self, q: Eigen) -> Eigen:
-        """With K-FAC's r: the diagonal of A (x) S in the basis, which may be older than they are."""
-        a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(q.moments, (q.inputs, q.outputs), strict=True))
+    def restart(self, q: Eigen, damping: Damping | None = None) -> Eigen:
+        """With K-FAC's r: the diagonal of A (x) S in the basis, which may be older than they are.
+
+        With a damping that of A^gamma (x) S^gamma, which is split as in noisy K-FAC.
+        """
+        moments = q.moments if damping is None else damped(q.moments, damping)
+        a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(moments, (q.inputs, q.outputs), strict=True))
         return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
 
     def _turned(self, q: Eigen) -> Eigen:
@@ -97,6 +101,7 @@ class NoisyEKFAC(NaturalGradient):
     moments_interval: int = 1  # T_stats: steps between updates of A and S
     basis_interval: int = 5  # T_eig: steps between eigendecompositions
     reset_interval: int | None = None  # T_reset: steps between fresh starts of r; None: r never starts afresh
+    reset_damped: bool = False  # whether r then starts from A^gamma (x) S^gamma, so that the damping enters twice
     scale_interval: int = 1  # T_scale: steps between updates of r
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}
@@ -105,12 +110,16 @@ class NoisyEKFAC(NaturalGradient):
     def structure(self) -> PerLayer:
         return PerLayer(self._rule)
 
-    def once_factored(self, statistics: Statistics, step: int, progress: float) -> Statistics:
+    def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
+        step = int(state.common.step) + 1
         if self.reset_interval is None or step % self.reset_interval:
             return statistics
         # As many steps are left as `progress` promises; half a step is for its rounding.
         left = (step - 1) * (1 / progress - 1) - 1 if progress else math.inf
-        return tuple(map(self._rule.restart, statistics)) if left > self.reset_interval - 0.5 else statistics
+        if left < self.reset_interval - 0.5:
+            return statistics
+        gamma = self._gamma(float(state.common.n_data)) if self.reset_damped else None
+        return tuple(self._rule.restart(q, gamma) for q in statistics)
 
     @property
     def _rule(self) -> EigenRule:

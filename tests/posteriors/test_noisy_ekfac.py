@@ -67,6 +67,14 @@ def test_a_restart_takes_undamped_kfac_eigenvalues():
     torch.testing.assert_close(block, kfac + 0.7 * torch.eye(I * O, dtype=a.dtype), rtol=1e-10, atol=1e-12)
 
 
+def test_a_damped_restart_is_kfac_with_split_damping():
+    rule = EigenRule(KroneckerRule(0.3), omega=0.2, moments_interval=1, basis_interval=1, scale_interval=8)
+    q = rule.observe(rule.init(I, O, R, rng()), taps(1), 1.0, 1)
+    block = rule.factor(rule.restart(q, 0.7), 0.0)[0]
+    torch.testing.assert_close(block.dense(), rule.kronecker.factor(q.moments, 0.7)[0].dense(), rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(block.precision, rule.restart(q).scale)
+
+
 def test_in_a_new_basis_the_scale_is_the_diagonal_of_the_old_matrix():
     rule = EigenRule(KroneckerRule(0.3), omega=0.2, moments_interval=1, basis_interval=2, scale_interval=1)
     q = rule.observe(rule.init(I, O, R, rng()), taps(1), 1.0, 1)
@@ -84,7 +92,7 @@ X = Rng(3, dtype=torch.float64).normal(R, 20, 3)
 
 
 def still(steps, **settings):
-    """The first layer's r in the posterior after these steps: (r, the exact one, K-FAC's) after each."""
+    """The first layer's r in the posterior after these steps: (r, the exact one, K-FAC's, damped K-FAC's) each time."""
     posterior = NoisyEKFAC(net=Net(MODULE), likelihood=Gaussian(noise_std=0.5), **STILL | settings)
     state, batch = posterior.init(20, R, rng()), Batch(X, X[..., :2])
     jacobian = oracles.jacobians(MODULE, posterior.at_mean(state), X, posterior.net.shapes)[:, 0] / 0.5
@@ -96,8 +104,11 @@ def still(steps, **settings):
             assert isinstance(state.sampling, Blocks) and isinstance(block := state.sampling.blocks[0], EigenFactor)
             (a, s), qa, qs = state.statistics[0][:3]
             exact = (qa.mT.unsqueeze(1) @ g @ qs.unsqueeze(1)).square().sum(1) / 20
-            kfac = torch.einsum("rij,rik,rkj,rop,roq,rqp->rjp", qa, a, qa, qs, s, qs)
-            found.append((block.precision - 1 / 20, exact, kfac))  # lambda / (N eta) = 1 / 20
+            split = ((a.diagonal(dim1=1, dim2=2).mean(1) / s.diagonal(dim1=1, dim2=2).mean(1)) ** 0.5)[:, None, None]
+            gamma = 1 / 20  # lambda / (N eta)
+            pairs = [(a, s), (a + split * gamma**0.5 * torch.eye(4), s + gamma**0.5 / split * torch.eye(4))]
+            kfac = [torch.einsum("rij,rik,rkj,rop,roq,rqp->rjp", qa, x, qa, qs, y, qs) for x, y in pairs]
+            found.append((block.precision - gamma, exact, *kfac))
     return found
 
 
@@ -107,15 +118,20 @@ def error(r, exact):
 
 @pytest.mark.parametrize("basis_interval", [10**9, 5])
 def test_without_restarts_the_scale_becomes_the_exact_diagonal(basis_interval):
-    ((r, exact, kfac),) = still([150], basis_interval=basis_interval, reset_interval=None, omega=0.05)
+    ((r, exact, kfac, _),) = still([150], basis_interval=basis_interval, reset_interval=None, omega=0.05)
     assert error(r, exact) < 0.01 < 0.1 < error(kfac, exact)
 
 
 def test_a_restart_comes_once_the_factors_are_made():
     found = still([150, 151, 200], reset_interval=50)
-    for (r, exact, kfac), seen in zip(found, (50, 1, 50), strict=True):
+    for (r, exact, kfac, _), seen in zip(found, (50, 1, 50), strict=True):
         left = 0.99**seen
         torch.testing.assert_close(r, left * kfac + (1 - left) * exact, rtol=1e-9, atol=1e-10)
+
+
+def test_with_damped_restarts_the_damping_enters_twice():
+    ((r, exact, _, damped),) = still([150], reset_interval=1, reset_damped=True)  # gamma is taken from r once
+    torch.testing.assert_close(r, 0.99 * damped + 0.01 * exact, rtol=1e-6, atol=0)  # the library's pi has 1e-8 inside
 
 
 ENDS = [(9, []), (30, [10, 20]), (31, [10, 20]), (39, [10, 20]), (40, [10, 20, 30])]
@@ -127,10 +143,10 @@ def test_training_does_not_end_right_after_a_restart(epochs, expected, monkeypat
     posterior = NoisyEKFAC(net=Net(mlp(3, [2], 1)), likelihood=Gaussian(), reset_interval=10, epochs=epochs)
     once_factored = NoisyEKFAC.once_factored
 
-    def watched(self, statistics, step, progress):
-        new = once_factored(self, statistics, step, progress)
+    def watched(self, statistics, state, progress):
+        new = once_factored(self, statistics, state, progress)
         if new is not statistics:
-            restarts.append(step)
+            restarts.append(int(state.common.step) + 1)
         return new
 
     monkeypatch.setattr(NoisyEKFAC, "once_factored", watched)

@@ -1,0 +1,58 @@
+"""One round of `uci_speed` with the library found by Python: `python uci_speed_ours.py SECONDS [POSTERIOR ...]`.
+
+Prints a line of JSON a posterior and form. It uses nothing that older checkouts lack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+
+import torch
+
+from explore import registry
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
+from explore.rng import Rng
+from explore.shapes import Batch
+
+EXAMPLES, BATCHES, EPOCHS = 455, 46, 100
+COUNTS = {"samples", "members"}  # fields that say how many nets a posterior runs at once
+
+
+def per_update(name: str, samples: int, replicas: int, seconds: float) -> float:
+    """Processor seconds of an update, after one that warms up; at least two and at most two epochs are timed."""
+    cls = registry.find("posteriors", name)
+    settings = registry.settings_in(cls, None)
+    settings |= {field.name: samples for field in dataclasses.fields(cls) if field.name in COUNTS}
+    posterior = cls(net=Net(mlp(13, [50], 1)), likelihood=Gaussian(), **settings)
+    rng = Rng(0)
+    batch = Batch(rng.normal(replicas, 10, 13), rng.normal(replicas, 10, 1))
+    state = posterior.init(EXAMPLES, replicas, rng)
+    for _ in range(2):
+        start = time.process_time()
+        state, _ = posterior.update(state, batch, rng, 0.1)
+        once = time.process_time() - start
+    count = min(max(2, int(seconds / once)), 2 * BATCHES)
+    start = time.process_time()
+    for _ in range(count):
+        state, _ = posterior.update(state, batch, rng, 0.1)
+    return (time.process_time() - start) / count
+
+
+def main() -> None:
+    """Measure every form of every posterior."""
+    torch.set_num_threads(1)
+    seconds, names = float(sys.argv[1]), sys.argv[2:]
+    for name in names or [name for name in registry.names("posteriors") if name != "hmc"]:
+        counts = COUNTS & {field.name for field in dataclasses.fields(registry.find("posteriors", name))}
+        for samples, replicas in ((10, 20), (1, 20), (10, 1), (1, 1)):
+            if samples == 1 or counts:
+                cost = per_update(name, samples, replicas, seconds) * BATCHES * EPOCHS / replicas
+                print(json.dumps({"method": name, "samples": samples, "splits": replicas, "seconds": cost}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,15 +20,17 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
     """
     root, failed = torch.linalg.cholesky_ex(matrix)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    if bool(failed.any()):
+    ok = failed == 0
+    if not bool(ok.all()):
         scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None]
         for jitter in JITTERS[1:]:
             again, still = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
             mended = (failed != 0) & (still == 0)
             root = torch.where(mended[..., None, None], again, root)
             failed = torch.where(mended, still, failed)
-        root = torch.where((failed == 0)[..., None, None], root, eye)
-    return torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False), failed == 0
+        ok = failed == 0
+        root = torch.where(ok[..., None, None], root, eye)
+    return torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False), ok
 
 
 def eigh(

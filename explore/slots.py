@@ -98,10 +98,9 @@ class WeightSlot(Slot):
         self.width = a[0].numel() + h[0].numel()
         if not self._taps:
             return h
-        # A sum, not h itself: what follows may change its input in place (ReLU(inplace=True), x += y).
-        tap = torch.zeros_like(h, requires_grad=True)
+        tap = h if h.requires_grad else h.detach().requires_grad_()
         self._call, self._version = (a, tap), a._version
-        return h + tap
+        return tap.clone()  # what follows may change its input in place (ReLU(inplace=True), x += y)
 
     @abstractmethod
     def apply_matrix(self, a: Tensor) -> Tensor:

@@ -275,6 +275,11 @@ def settle(new: State, old: State, ok: Tensor | None = None) -> State:
     changed = {id(t): t for _, t in tree.leaves(new) if t.dim() and t.is_floating_point() and id(t) not in before}
     if changed:
         # A sum is finite only where all its terms are, and takes fewer small operations than a test of each.
-        alive = alive & torch.stack([t.reshape(len(t), -1).sum(1) for t in changed.values()]).sum(0).isfinite()
+        alive = (
+            alive
+            & torch.stack([t.sum(tuple(range(1, t.dim()))) if t.dim() > 1 else t for t in changed.values()])
+            .sum(0)
+            .isfinite()
+        )
     kept = tree.where(alive, new, old)
     return kept._replace(common=kept.common._replace(alive=alive))

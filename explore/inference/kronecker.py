@@ -228,11 +228,16 @@ def eigenbasis(moments: KroneckerMoments) -> tuple[Tensor, Tensor, Tensor, Bool[
 
 def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
     """A^gamma and S^gamma: the damping split between the two factors in proportion to their size."""
-    mean_a, mean_s = (m.diagonal(dim1=1, dim2=2).mean(1) for m in moments)
-    pi = ((mean_a + 1e-8) / (mean_s + 1e-8)).sqrt()[:, None, None]
-    eye_a, eye_s = (torch.eye(m.shape[1], dtype=m.dtype, device=m.device) for m in moments)
-    split = over(damping, moments.inputs) ** 0.5
-    return KroneckerMoments(moments.inputs + pi * split * eye_a, moments.outputs + split / pi * eye_s)
+    mean_a, mean_s = (_diagonal(m).mean(1) for m in moments)
+    pi = ((mean_a + 1e-8) / (mean_s + 1e-8)).sqrt()
+    split = over(damping, pi) ** 0.5
+    return KroneckerMoments(_raised(moments.inputs, pi * split), _raised(moments.outputs, split / pi))
+
+
+def _raised(matrix: Float[Tensor, "R n n"], by: Float[Tensor, " R"]) -> Float[Tensor, "R n n"]:
+    new = matrix.clone()
+    _diagonal(new).add_(by.unsqueeze(1))
+    return new
 
 
 def _gram(root: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ def table(runs: pd.DataFrame) -> str:
 
 
 def _cells(runs: pd.DataFrame, sets: list[str], tag: str, base: str | None) -> Iterator[tuple[str, list[str]]]:
-    """Each variant with its number for each set, less that of the variant `base` on the same splits where one is named."""
+    """Each variant's numbers for the sets, less those of the variant `base` on the same splits where one is named."""
     wide = runs.pivot(index=["dataset", "split"], columns="variant", values=tag)
     for variant in (name for name in VARIANTS if name in wide):
         values = wide[variant] if base is None else wide[variant] - wide[base]

@@ -13,9 +13,14 @@ squared.
 
 In the paper r starts again from K-FAC's eigenvalues every T_reset steps. Here it does where `reset_interval` is set,
 but not before the step's factors are made of it, so that the posterior after such a step has the corrected ones, and
-not where fewer than T_reset steps of the training are left. K-FAC's eigenvalues are undamped then: the authors' code
-starts from damped ones and damps them again when sampling. Just before a restart, (1 - omega)^T_reset of K-FAC is left
+not where fewer than T_reset steps of the training are left. Just before a restart, (1 - omega)^T_reset of K-FAC is left
 in r: 0.61 with the paper's settings for regression, and 0.95, so next to no correction, once omega is a tenth.
+
+What the paper says is not what its code does. The text restarts with K-FAC's eigenvalues every 50 steps (preset
+`paper-text`). The code takes those of the damped factors A^gamma and S^gamma (`reset_damped`) and adds gamma to them
+again when sampling; and as the counter that its intervals are checked against is never advanced, it restarts, and
+renews the basis, at every step (preset `paper`, but for the basis, which has the text's T_eig = 5). So it is noisy
+K-FAC, damped once more, with a share omega of the last batch's own diagonal.
 """
 
 from __future__ import annotations
@@ -129,12 +134,13 @@ class NoisyEKFAC(NaturalGradient):
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": {},
-    # On the sets of noisy K-FAC's presets; with batches of 10 the authors' code has A, S, basis and restart every fifth
-    # step.
-    "paper": {"adaptive_damping": False, "reset_interval": 50},
-    "paper-batch-10": {"adaptive_damping": False, "moments_interval": 5, "reset_interval": 5},
-    "paper-batch-100": {"adaptive_damping": False, "reset_interval": 50, "batch_size": 100},
-    "paper-protein": {"adaptive_damping": False, "reset_interval": 50, "batch_size": 100, "epochs": 500},
+    # On the sets of noisy K-FAC's presets: the authors' code, and the paper's text.
+    "paper": {"adaptive_damping": False, "reset_interval": 1, "reset_damped": True},
+    "paper-text": {"adaptive_damping": False, "reset_interval": 50},
+    "paper-batch-100": {"adaptive_damping": False, "reset_interval": 1, "reset_damped": True, "batch_size": 100},
+    "paper-protein": {
+        "adaptive_damping": False, "reset_interval": 1, "reset_damped": True, "batch_size": 100, "epochs": 500,
+    },
     "small": {
         "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
         "basis_interval": 10, "omega": 0.05,

@@ -30,4 +30,3 @@ def test_run(tmp_path):
     assert rows["variant"].tolist() == ["kfac"] * 2 + ["code"] * 2 + ["step"] * 2
     assert rows.groupby("variant")["rmse"].mean().nunique() == 3
     assert "| step | " in (tmp_path / "table.md").read_text()
-

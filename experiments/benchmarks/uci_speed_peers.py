@@ -5,6 +5,7 @@ Prints a line of JSON a method and number of samples. It needs nothing but torch
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -40,10 +41,8 @@ def adam(samples: int) -> Step:
 
 def ivon(samples: int) -> Step:
     """Its README's loop."""
-    from ivon import IVON
-
     model = net()
-    optimizer: Any = IVON(model.parameters(), lr=0.1, ess=EXAMPLES)
+    optimizer: Any = importlib.import_module("ivon").IVON(model.parameters(), lr=0.1, ess=EXAMPLES)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> None:
         for _ in range(samples):
@@ -57,17 +56,16 @@ def ivon(samples: int) -> Step:
 
 def bayesian_torch(samples: int) -> Step:
     """Bayes by Backprop, by its conversion of a plain net, with Adam."""
-    from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
-
+    library: Any = importlib.import_module("bayesian_torch.models.dnn_to_bnn")
     model = net()
     prior = {"prior_mu": 0.0, "prior_sigma": 1.0, "posterior_mu_init": 0.0, "posterior_rho_init": -3.0}
-    dnn_to_bnn(model, prior | {"type": "Reparameterization", "moped_enable": False, "moped_delta": 0.5})
+    library.dnn_to_bnn(model, prior | {"type": "Reparameterization", "moped_enable": False, "moped_delta": 0.5})
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> None:
         optimizer.zero_grad()
         loss = sum(mse_loss(model(x), y) for _ in range(samples)) / samples
-        (loss + get_kl_loss(model) / EXAMPLES).backward()
+        (loss + library.get_kl_loss(model) / EXAMPLES).backward()
         optimizer.step()
 
     return step
@@ -89,10 +87,10 @@ def per_update(step: Step, seconds: float) -> float:
 
 def laplace() -> float:
     """Processor seconds of a Kronecker-factored Laplace approximation of a trained net."""
-    from laplace import Laplace
-
     data = torch.utils.data.TensorDataset(torch.randn(EXAMPLES, 13), torch.randn(EXAMPLES, 1))
-    approximation: Any = Laplace(net(), "regression", subset_of_weights="all", hessian_structure="kron")
+    approximation: Any = importlib.import_module("laplace").Laplace(
+        net(), "regression", subset_of_weights="all", hessian_structure="kron"
+    )
     start = time.process_time()
     approximation.fit(torch.utils.data.DataLoader(data, batch_size=BATCH))
     return time.process_time() - start

@@ -147,8 +147,9 @@ class Net(Network):
             if single and not one:
                 one.extend(gradients(torch.ones_like(done.out)))
             grads = one if single else gradients(dout)
+            r, s, b = dout.shape[:3]
             found = zip(self._slots, inputs, grads[: len(inputs)], strict=True)
-            positions = [(a, slot.positions(g, dout.shape[:3])) for slot, a, g in found]
+            positions = [(a, slot.positions(g, (r, s, b))) for slot, a, g in found]
             taps = LayerTaps(Taps(a, g * dout.unsqueeze(-1) if single else g) for a, g in positions)
             seen = zip(done.statistics, grads[len(inputs) :], strict=True)
             taps.norms = tuple(NormTaps(statistics, g[:, :, :2]) for statistics, g in seen)

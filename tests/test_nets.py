@@ -45,6 +45,10 @@ class Positions(nn.Module):
 MODULES = {
     "mlp": (mlp(3, [5, 4], 2), (3,)),
     "one-layer": (nn.Linear(3, 2), (3,)),
+    "one-output": (mlp(3, [5, 4], 1), (3,)),
+    "one-output-conv": (
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(12, 1)), (1, 4, 5)
+    ),
     "no-bias": (nn.Sequential(nn.Linear(3, 4, bias=False), nn.Tanh(), nn.Linear(4, 2, bias=False)), (3,)),
     "positions": (Positions(), (6, 3)),
     "conv": (

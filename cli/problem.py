@@ -137,7 +137,7 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
         )
     net = Net(mlp(widths[0], widths[1:-1], outputs))
     likelihood = LIKELIHOODS[problem.likelihood](**noise)
-    made: Predictive = registry.find("posteriors", name)(net=net, likelihood=likelihood, **own)
+    made: Predictive = registry.build(registry.find("posteriors", name), net, likelihood, own)
     return made
 
 

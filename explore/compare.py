@@ -148,8 +148,8 @@ def measure(posterior: Any, state: State, splits: Splits, rng: Rng, samples: int
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
     nll = -predictor.log_prob(splits.x[:, :TRAINING], splits.y[:, :TRAINING]).mean((1, 2))
     kl = elbo = nan
-    if hasattr(posterior, "kl_prior"):
-        kl = posterior.kl_prior(state) + posterior.likelihood.kl(state.common.noise)
+    if hasattr(posterior, "divergence"):
+        kl = posterior.divergence(state)
         elbo = -(float(state.common.n_data) * nll + posterior.kl_weight * kl)
     test = predictor.evaluate(splits.test_x, splits.test_y, splits.scale)
     joint = predictor.log_prob(splits.test_x, splits.test_y).sum(2)

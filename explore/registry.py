@@ -203,10 +203,27 @@ def posterior(name: str, net: Any, likelihood: Any, preset: str | None = None, *
     """
     cls = find("posteriors", name)
     if dataclasses.is_dataclass(cls):
-        allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"}
+        allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"} | _beside(cls).keys()
         if unknown := sorted(settings.keys() - allowed):
             raise one_of("setting", unknown[0], allowed)
-    return cls(net=net, likelihood=likelihood, **(settings_in(cls, preset) | settings))
+    return build(cls, net, likelihood, settings_in(cls, preset) | settings)
+
+
+def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> Any:
+    """A posterior of a class; with `members`, where these are none of its fields, a mixture of so many fits.
+
+    Raises:
+        InputError: for a value that is not allowed.
+    """
+    beside = {key: value for key, value in settings.items() if key in _beside(cls)}
+    made = cls(net=net, likelihood=likelihood, **{k: v for k, v in settings.items() if k not in beside})
+    return made.mixture(**beside) if beside else made
+
+
+def _beside(cls: Any) -> dict[str, type]:
+    """Settings of a posterior that are no fields of its class: name -> type."""
+    fields = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {"members"}
+    return {"members": int} if hasattr(cls, "mixture") and "members" not in fields else {}
 
 
 def acquisition(name: str, **settings: Any) -> Any:
@@ -244,9 +261,10 @@ def parse(cls: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> d
 
 
 def settings_of(cls: Any) -> dict[str, Any]:
-    """The fields of a dataclass that can be written as text: name -> type."""
+    """The fields of a dataclass that can be written as text, and a posterior's `members`: name -> type."""
     hints = typing.get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init and is_setting(hints[f.name])}
+    own = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init and is_setting(hints[f.name])}
+    return own | _beside(cls)
 
 
 def is_setting(hint: Any) -> bool:

@@ -6,7 +6,6 @@ the posterior's own number where it takes all data at once.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -86,6 +85,6 @@ def _fit(
     # A sampler takes all the data in every update, and counts its own iterations.
     epochs = max(1, round(UPDATES / steps)) if steps > 1 else posterior.epochs
     net = Net(mlp(x.shape[2], list(hidden), 1))
-    posterior = dataclasses.replace(posterior, net=net, likelihood=likelihood, epochs=epochs)
+    posterior = posterior.with_settings(net=net, likelihood=likelihood, epochs=epochs)
     last = last_epoch(posterior, x, y, rng)
     return posterior, last.state

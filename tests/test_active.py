@@ -115,9 +115,12 @@ def test_other_errors():
         ActiveLearner(posterior(), np.where(X > X.max() - 1e-9, np.nan, X))
 
 
-@pytest.mark.parametrize("name", registry.names("posteriors"))
-def test_loop(name):
-    model = posterior(name)
+MIXED = [(name, {"members": 3}) for name in ("noisy-kfac", "whvi", "mc-dropout", "map")]
+
+
+@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in registry.names("posteriors")), *MIXED])
+def test_loop(name, settings):
+    model = posterior(name, **settings)
     own = learner(("random" if model.certain else "max-variance", "random"), model=model)  # one net has no spread
     events = rounds(own)
     assert [(e.round, e.labels) for e in events] == [(1, 3), (2, 5), (3, 7), (4, 9)]
@@ -139,10 +142,12 @@ def test_arms_share_the_first_round_and_part_ways_after_it():
     assert not torch.equal(second.metrics["rmse"][:TRIALS], second.metrics["rmse"][TRIALS:])
 
 
-def test_an_arm_does_not_notice_the_others():
+@pytest.mark.parametrize("members", [1, 3])
+def test_an_arm_does_not_notice_the_others(members):
     # A control must not change the trial it controls; other shapes differ in the last bits.
     both, alone = (
-        rounds(learner(arms, dtype=torch.float64)) for arms in (("max-variance", "random"), ("max-variance",))
+        rounds(learner(arms, model=posterior(members=members), dtype=torch.float64))
+        for arms in (("max-variance", "random"), ("max-variance",))
     )
     for a, b in zip(both, alone, strict=True):
         torch.testing.assert_close(a.metrics["rmse"][:TRIALS], b.metrics["rmse"], rtol=1e-7, atol=0)
@@ -150,10 +155,11 @@ def test_an_arm_does_not_notice_the_others():
             assert torch.equal(a.choice.indices[:TRIALS], b.choice.indices)
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3])
-def test_resuming_equals_an_uninterrupted_run_bit_for_bit(stop):
-    whole = rounds(learner())
-    interrupted = learner()
+@pytest.mark.parametrize(("stop", "members"), [(1, 1), (2, 1), (3, 1), (2, 3)])
+def test_resuming_equals_an_uninterrupted_run_bit_for_bit(stop, members):
+    model = posterior(members=members)
+    whole = rounds(learner(model=model))
+    interrupted = learner(model=model)
     test = np.tile(TEST, (2, 1))
     for event in active_loop(interrupted, Y, test, 4, 2):
         if isinstance(event, Round) and event.round == stop:
@@ -161,7 +167,7 @@ def test_resuming_equals_an_uninterrupted_run_bit_for_bit(stop):
     file = io.BytesIO()
     torch.save(interrupted.state_dict(), file)
     file.seek(0)
-    continued = learner()
+    continued = learner(model=model)
     continued.load_state_dict(torch.load(file, weights_only=True))
     for ours, theirs in zip(rounds(continued), whole[stop:], strict=True):
         assert ours.round == theirs.round

@@ -79,6 +79,16 @@ def test_elbo_is_the_posteriors_own():
     torch.testing.assert_close(last.scalars["train/kl"], kl)
 
 
+def test_the_bound_of_a_mixture_is_below_its_own_by_log_k_at_most():
+    p, _, last = trained("bbb", members=3)
+    kl, nll = last.scalars["train/kl"], last.scalars["train/nll"]
+    torch.testing.assert_close(kl, p.divergence(last.state))
+    torch.testing.assert_close(last.scalars["train/elbo"], -(36 * nll + kl))
+    assert all(last.scalars[f"structure/{name}"].isnan().all() for name in compare.STRUCTURE)
+    without = trained("mc-dropout", members=3)[2]
+    assert without.scalars["train/kl"].isnan().all() and without.scalars["test/rmse"].isfinite().all()
+
+
 def test_joint_log_likelihood_multiplies_the_points_first():
     p, splits, last = trained()
     rng = draw().stream("test", 3)
@@ -142,8 +152,9 @@ def test_every_posterior_has_the_same_tags(classes):
     assert ("test/error" in tags["map"]) == (classes > 0)
 
 
-def test_saved_continues_bit_for_bit():
-    splits, p = compare.split(dataset(), R, Rng(0)), posterior("noisy-ekfac", epochs=4)
+@pytest.mark.parametrize("members", [1, 3])
+def test_saved_continues_bit_for_bit(members):
+    splits, p = compare.split(dataset(), R, Rng(0)), posterior("noisy-ekfac", epochs=4, members=members)
     whole = [e for e in compare.follow(p, splits, Rng(0), S) if isinstance(e, compare.Measured)]
     rest = [e for e in compare.follow(p, splits, Rng(0), S, whole[1].saved) if isinstance(e, compare.Measured)]
     assert [e.epoch for e in rest] == [3, 4]
@@ -152,9 +163,10 @@ def test_saved_continues_bit_for_bit():
             assert torch.equal(value, b.scalars[tag]), tag
 
 
-def test_toys_are_learnt(monkeypatch):
+@pytest.mark.parametrize(("name", "members"), [("ensemble", 5), ("map", 2)])
+def test_toys_are_learnt(monkeypatch, name, members):
     monkeypatch.setattr(toys, "UPDATES", 400)
-    p = posterior("ensemble", lr=0.02)
+    p = posterior(name, lr=0.02, members=members)
     b = toys.bands(p, Gaussian(), [20], Rng(0), 10)
     seen = (b.x.abs() > 0.8) & (b.x.abs() < 1.9)
     assert ((b.mean - (2 * b.x).sin())[seen].abs() < 0.15).all()

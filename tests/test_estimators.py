@@ -63,6 +63,17 @@ def classifier():
     return explore.BayesianClassifier(settings={"lr": 0.1}, **QUICK).fit(IRIS.data, NAMES)
 
 
+@pytest.mark.parametrize("kind", [explore.BayesianRegressor, explore.BayesianClassifier])
+def test_several_fits_are_pooled(kind):
+    x, y = (X, Y) if kind is explore.BayesianRegressor else (IRIS.data, NAMES)
+    found = clone(kind(settings={"members": 3}, **QUICK)).fit(x, y)
+    assert found.model_.posterior.members == 3 and found.model_.state.mean[0].shape[:2] == (1, 3)
+    assert found.sample_y(x[:5], 7).shape == (5, 7) and found.sample_y(x[:5]).shape == (5, 1)
+    predict = "predict" if kind is explore.BayesianRegressor else "predict_proba"
+    one, several = (getattr(made, predict)(x) for made in (kind(**QUICK).fit(x, y), found))
+    assert np.isfinite(several).all() and not np.array_equal(one, several)
+
+
 def test_a_regressor_predicts_what_its_model_does(regressor):
     mean, std = regressor.predict(X, return_std=True)
     direct = regressor.model_.predict(X)

@@ -129,13 +129,14 @@ def saved(state):
     return torch.load(file, weights_only=True)
 
 
-NAMES = [pytest.param(name, marks=pytest.mark.slow if name == "hmc" else ()) for name in registry.names("posteriors")]
+SLOW = {"hmc": pytest.mark.slow}
+NAMES = [pytest.param(name, {}, marks=SLOW.get(name, ())) for name in registry.names("posteriors")]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "settings"), [*NAMES, *((name, {"members": 3}) for name in ("noisy-kfac", "whvi"))])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_saved_model_predicts_the_same_to_the_bit(name, dtype):
-    made = posterior(name)
+def test_a_saved_model_predicts_the_same_to_the_bit(name, settings, dtype):
+    made = posterior(name, **settings)
     model = FittedModel.fit(made, X, Y, samples=10, seed=2, dtype=dtype)
     again = FittedModel.from_state_dict(made, saved(model.state_dict()))
     assert again.state_dict().keys() == model.state_dict().keys()

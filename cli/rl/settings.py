@@ -10,7 +10,7 @@ import operator
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 from gymnasium import spaces
@@ -179,5 +179,8 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """The settings of a dataclass that can be written as text."""
-    return {name: getattr(record, name) for name in registry.settings_of(type(record))}
+    """The settings of a dataclass that can be written as text; of a mixture also those of its members."""
+    known = registry.settings_of(type(record))
+    own = {f.name: getattr(record, f.name) for f in fields(record) if f.name in known}
+    inner = getattr(record, "posterior", None)
+    return _fields(inner) | own if is_dataclass(inner) else own

@@ -75,7 +75,7 @@ class View:
     @property
     def noise(self) -> Noise:
         """The likelihood's expected noise parameter."""
-        return self.likelihood.expected(self.state.common.noise)
+        return self.posterior.expected_noise(self.state)
 
     @property
     def taken(self) -> Tensor:

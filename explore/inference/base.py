@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -59,6 +59,7 @@ class Predictive(ABC):
     # The interval of each numeric setting; those without one must be positive.
     ranges: ClassVar[dict[str, str]] = {"epochs": "[1, 1e6]", "samples": "[1, 1e4]", "gain_samples": "[1, 1e4]"}
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
+    no_mixture: ClassVar[str] = ""  # why there are no mixtures of it; empty: there are
 
     @property
     def certain(self) -> bool:
@@ -135,6 +136,24 @@ class Predictive(ABC):
         layers = self.sample(state, n, rng)
         return layers, self.likelihood.sample_noise(state.common.noise, count_samples(layers), rng)
 
+    def expected_noise(self, state: State) -> Noise:
+        """The likelihood's noise parameter at its posterior mean, broadcast over S."""
+        return self.likelihood.expected(state.common.noise)
+
+    def with_settings(self, **settings: Any) -> Predictive:
+        """The same with other settings."""
+        return replace(self, **settings)
+
+    def mixture(self, members: int) -> Predictive:
+        """K independent fits of this posterior side by side, whose samples are pooled; of one the posterior itself.
+
+        Raises:
+            InputError: where there is none of this posterior, or the number is out of range.
+        """
+        from explore.inference.members import mixture  # which is made of this class
+
+        return mixture(self, members)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Variational(Predictive):
@@ -180,13 +199,16 @@ class Variational(Predictive):
         KL(q' || q), where q' is q after one step of size rho on that example's log-likelihood, q being its prior.
         """
 
+    def divergence(self, state: State) -> Float[Tensor, " R"]:
+        """KL(q || prior) over all coordinates and the likelihood's noise, in nats."""
+        return self.kl_prior(state) + self.likelihood.kl(state.common.noise)
+
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
         """Evidence lower bound of all N examples, estimated from a batch and weight samples, in nats."""
         layers = self.sample(state, samples, rng)
         noise = self.likelihood.sample_noise(state.common.noise, samples, rng)
         log_prob = self.likelihood.log_prob(noise, self.net.output(layers, batch.x), batch.y.unsqueeze(1))
-        divergence = self.kl_prior(state) + self.likelihood.kl(state.common.noise)
-        return float(state.common.n_data) * log_prob.mean((1, 2)) - self.kl_weight * divergence
+        return float(state.common.n_data) * log_prob.mean((1, 2)) - self.kl_weight * self.divergence(state)
 
 
 def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, members: int = 1) -> Common:

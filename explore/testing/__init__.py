@@ -28,15 +28,20 @@ from explore.testing.subject import Subject  # noqa: E402
 __all__ = ["check_acquisition", "check_dataset", "check_posterior"]
 
 
-def check_posterior(*posteriors: Any, contract: Mapping[str, Any] | None = None) -> Callable[..., None]:
+def check_posterior(
+    *posteriors: Any, contract: Mapping[str, Any] | None = None, members: int = 1
+) -> Callable[..., None]:
     """A test of posteriors, for pytest to run once for every check and case.
 
     Args:
         posteriors: classes, or names from `explore list posteriors`.
         contract: what the checks need to know of them, see `Contract`; None: `CONTRACT` in the file of each.
+        members: 1 for themselves; more for mixtures of so many of their fits.
     """
+    behind = f"-members-{members}" if members > 1 else ""
     return values.POSTERIORS.test(
-        (name, Subject(name, cls, contract)) for name, cls in _named("posteriors", posteriors)
+        (name + behind, Subject(name + behind, cls, contract, members))
+        for name, cls in _named("posteriors", posteriors)
     )
 
 

@@ -149,14 +149,15 @@ def kronecker_directions(a: Tensor, s: Tensor) -> Tensor:
 
 
 class Lone(Rng):
-    """The numbers that replica `replica` of `of` gets, for a run of that replica alone."""
+    """The numbers that replica `replica` of `of` gets, for a run of that replica alone, or of its members."""
 
     def __init__(self, replica: int, of: int, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.replica, self.of = replica, of
 
     def _repeat(self, draw: Any, shape: Any) -> Tensor:
-        return super()._repeat(draw, (self.of, *shape[1:]))[self.replica : self.replica + 1]
+        every = super()._repeat(draw, (self.of * shape[0], *shape[1:]))
+        return every[self.replica * shape[0] : (self.replica + 1) * shape[0]]
 
 
 class Matched(Rng):

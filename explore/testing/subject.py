@@ -75,11 +75,18 @@ class Subject:
         name: what messages call it.
         cls: the class.
         contract: what its file would declare as `CONTRACT`; None: what it declares.
+        members: of mixtures, which then stand in its place; 1: there are none.
+
+    Attributes:
+        informative: whether it has a `gain`.
+        variational: whether it has a density.
+        gaussian: whether that is Gaussian.
     """
 
-    def __init__(self, name: str, cls: Any, contract: Mapping[str, Any] | None = None):
-        self.name, self.cls, self._declared = name, cls, contract
-        self.variational = isinstance(cls, type) and issubclass(cls, Variational)
+    def __init__(self, name: str, cls: Any, contract: Mapping[str, Any] | None = None, members: int = 1):
+        self.name, self.cls, self._declared, self._members = name, cls, contract, members
+        self.informative = isinstance(cls, type) and issubclass(cls, Variational)
+        self.variational = self.informative and members == 1  # a mixture knows no more than its members' densities
         self.gaussian = self.variational and issubclass(cls, GaussianPosterior)
         self._trained = functools.cache(self._train)
 
@@ -119,7 +126,8 @@ class Subject:
             f"add {unknown[0]} to the fields of {self.cls.__name__} in {self.file}, or leave it out there"
         )
         self._expect_defaults()
-        return self.cls(**arguments)
+        made = self.cls(**arguments)
+        return made.mixture(self._members) if self._members > 1 else made
 
     def _expect_defaults(self) -> None:
         """On a plain net, so that what is said of other nets and settings is not said of the defaults."""

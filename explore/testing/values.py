@@ -108,12 +108,13 @@ def functions_are_pure(subject: Subject, device: str) -> None:
     new, info = posterior.update(state, batch, seeded(1, device))
     again, _ = posterior.update(state, batch, seeded(1, device))
     samples = posterior.sample(new, 5, seeded(2, device))
+    numbers = []
+    if subject.informative:
+        gain, elbo = (of(state, batch, seeded(3, device)) for of in (posterior.gain, posterior.elbo))
+        numbers = [gain, elbo, posterior.kl(new, state), posterior.kl_prior(new), posterior.divergence(new)]
     if subject.variational:
-        posterior.gain(state, batch, seeded(3, device))
-        posterior.elbo(state, batch, seeded(3, device))
-        drawn = posterior.sample_coordinates(new, 5, seeded(2, device))
-        for numbers in (posterior.log_prob(new, drawn), posterior.kl(new, state), posterior.kl_prior(new)):
-            assert numbers.device == drawn[0].device and numbers.isfinite().all()
+        numbers.append(posterior.log_prob(new, posterior.sample_coordinates(new, 5, seeded(2, device))))
+    assert all(t.device == batch.x.device and len(t) == R and t.isfinite().all() for t in numbers)
     if getattr(posterior, "over_weights", False):
         posterior.solve(state, samples)
         predict.linearised(posterior, state, batch.x)
@@ -264,8 +265,8 @@ def fits_under_every_likelihood(subject: Subject, case: tuple[Any, int]) -> None
     state = start(posterior, 1000, R, rng)  # as many as make the prior harmless
 
     def loss(state: State) -> torch.Tensor:
-        out = net.output(posterior.sample(state, 100, seeded(9)), batch.x)
-        noise = likelihood.sample_noise(state.common.noise, out.shape[1], seeded(9))
+        layers, noise = posterior.joint_sample(state, 100, seeded(9))
+        out = net.output(layers, batch.x)
         return -likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2))
 
     trained = finish(posterior, train(posterior, state, batch, rng, 60), batch)
@@ -333,9 +334,10 @@ def single_precision_survives_data_without_rank(subject: Subject) -> None:
     wrong = [path for path, t in tree.leaves(state) if t.dim() and t.is_floating_point() and t.dtype != torch.float32]
     assert not wrong, f"{subject.name}: {wrong} of its state are not of the generator's precision"
     assert all(w.isfinite().all() for _, w in tree.leaves(posterior.sample(state, 100, rng)))
+    if subject.informative:
+        assert (posterior.kl_prior(state) > 0).all() and (posterior.gain(state, Batch(x, y), rng) > 0).all()
     if subject.variational:
         samples = posterior.sample_coordinates(state, 100, rng)
-        assert (posterior.kl_prior(state) > 0).all() and (posterior.gain(state, Batch(x, y), rng) > 0).all()
         # -E log q = H, as in double precision.
         error = posterior.log_prob(state, samples).mean(1) + posterior.entropy(state)
         assert error.abs().max() < 5 * deviation(subject, posterior, state, samples) / 10, (

@@ -247,7 +247,7 @@ class IntrinsicReward:
         predictor = Predictor.sample(posterior, state, self.settings.samples, rng)
         if self.settings.bonus == "variance":
             return predictor.moments(batch.x).variance.mean(-1).squeeze(0)
-        tau = posterior.likelihood.expected(state.common.noise).unsqueeze(-1)
+        tau = posterior.expected_noise(state).unsqueeze(-1)
         gains = [joint_gain(centred(out), None, tau) for _, out in predictor.outputs(batch.x)]
         return torch.cat(gains, 1).squeeze(0)
 

@@ -222,6 +222,17 @@ def test_settings_of_all_and_of_one(compare):
     assert config()["seed"] == 4
 
 
+def test_mixtures_of_one_posterior_and_of_all(compare):
+    compare("--posterior", "noisy-kfac,map,ensemble", "-p", "members=2", "-p", "map.members=3", "--name", "several")
+    run = Path("runs/compare-several")
+    own = {name: entry["settings"] for name, entry in config(run)["posteriors"].items()}
+    assert {name: s["members"] for name, s in own.items()} == {"noisy-kfac": 2, "map": 3, "ensemble": 2}
+    compare("--posterior", "noisy-kfac,map", "--name", "one")
+    several, one = (pd.read_csv(f"runs/compare-{name}/results.csv") for name in ("several", "one"))
+    assert (several.rmse[: len(one)] != one.rmse).all() and several.alive.all()
+    assert getattr(library.load_run(run, posterior="map").fitted.posterior, "members", 1) == 3
+
+
 @pytest.mark.parametrize(
     ("presets", "given", "chosen"),
     [
@@ -256,7 +267,9 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["--preset", "tiny"], "unknown preset of noisy-kfac 'tiny'; allowed: "),
         (["-p", "members2=1"], "unknown setting 'members2'; allowed: "),
         (["-p", "map.lr=1"], "unknown name before a setting 'map'; allowed: bbb, ensemble, likelihood, noisy-kfac"),
-        (["-p", "bbb.members=3"], "unknown setting 'members'; allowed: "),
+        (["-p", "bbb.beta=3"], "unknown setting 'beta'; allowed: "),
+        (["--posterior", "hmc", "-p", "members=3"], "hmc samples the exact posterior, of which there is one"),
+        (["-p", "bbb.members=0"], "members is 0; it must be in [1, 1e4]"),
         (["-p", "ensemble.members=many"], "members='many' is not valid; allowed: a whole number"),
         (["-p", "likelihood.scale=1"], "unknown setting 'scale'; allowed: noise_std,"),
         (["-p", "lr"], "-p takes KEY=VALUE; got 'lr'"),

@@ -57,8 +57,9 @@ def runs(lab):
     return Path("runs")
 
 
-def test_what_active_saved_is_what_it_measured(active):
-    active("--name", "b", "--trials", 2)
+@pytest.mark.parametrize("more", [(), ("-p", "members=2")])
+def test_what_active_saved_is_what_it_measured(active, more):
+    active("--name", "b", "--trials", 2, *more)
     folder, data = Path("runs/active-b"), load("boston")
     kept = saved.read(folder, loaded.settings_of(folder, ()))
     (model,), split = kept.models.values(), pool_splits(506, 2, 20, 20, 0)

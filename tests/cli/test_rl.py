@@ -346,7 +346,8 @@ def test_a_crash_at_any_write_loses_no_iteration(train, monkeypatch, where, what
     assert all((run / f"models/none-seed-{seed}/128/model.zip").exists() for seed in (0, 1))
 
 
-def test_interrupted_and_continued_twice(train, explore, monkeypatch):
+@pytest.mark.parametrize("more", [[], ["-p", "members=2"]])
+def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
     keep, left = experiment.Experiment.keep, iter(range(2))
 
     def interrupt(*arguments):
@@ -356,7 +357,7 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(experiment.Experiment, "keep", interrupt)
-        result = explore("rl", *TINY, *LEARN)
+        result = explore("rl", *TINY, *LEARN, *more)
     assert (result.exit_code, result.stdout) == (130, "")
     assert "Interrupted after 128 of 192 steps of seed 0." in result.stderr
     assert f"Continue: explore rl --resume {RUN}\n" in result.stderr
@@ -370,6 +371,9 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch):
     train("--resume", RUN)
     train("--resume", "copy")
     pd.testing.assert_frame_equal(results().iloc[:, :-2], results(Path("copy")).iloc[:, :-2])  # but for the seconds
+    recorded = json.loads((RUN / "config.json").read_text())["settings"]["vime"]["posterior_settings"]
+    assert recorded.items() >= registry.settings_in(NoisyKFAC, "vime").items() and recorded["lr"] == NoisyKFAC.lr
+    assert recorded.get("members", 1) == 1 + len(more) // 2
 
 
 def test_a_finished_run_is_reported_again(train):

@@ -282,6 +282,9 @@ def test_settings_of_the_model_are_kept(pool):
     assert [n for n in said["notes"] if n.startswith("Setting")] == [
         "Setting posterior_settings is now samples=3; it was samples=5."
     ]
+    said = suggest(pool, "-p", "members=2")
+    assert any(note.startswith("Setting posterior_settings is now members=2") for note in said["notes"])
+    assert getattr(explore.load_run(pool.with_suffix(".explore")).fitted.posterior, "members", 1) == 2
     said = suggest(pool, "--posterior", "mc-dropout")
     assert any(note.startswith("Setting posterior is now mc-dropout; it was bbb.") for note in said["notes"])
     assert suggest(pool, "--status")["notes"] == []

@@ -10,11 +10,14 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from explore import registry
+from explore import registry, tree
 from explore.errors import Failure, InputError
+from explore.inference.members import VariationalMixture
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
+from explore.shapes import Batch
+from explore.testing.oracles import Lone
 from explore.vime import IntrinsicReward, Transitions
 
 OBSERVATIONS, ACTIONS = spaces.Box(-10, 10, (2,)), spaces.Box(-1, 1, (1,))
@@ -184,14 +187,19 @@ def test_step_by_step_the_divisor_is_of_finished_batches():
         np.testing.assert_allclose(found[i].scaled, found[i].raw / np.mean(levels))
 
 
-@pytest.mark.parametrize("posterior", ["noisy-kfac", "bbb", "slang"])
-def test_restored_it_gives_the_same_bonuses(posterior):
-    reward = made(posterior, interval=25)
+MEMBERS: dict[str, Any] = {"posterior_settings": {"members": 2}}
+
+
+@pytest.mark.parametrize(
+    ("posterior", "settings"), [("noisy-kfac", {}), ("bbb", {}), ("slang", {}), ("noisy-kfac", MEMBERS)]
+)
+def test_restored_it_gives_the_same_bonuses(posterior, settings):
+    reward = made(posterior, interval=25, **settings)
     for i in range(4):
         reward.batch(transitions(30, i))
     reward.step(transitions(10, 5))
     saved = {name: value.clone() for name, value in reward.state_dict().items()}
-    again = made(posterior, seed=99, interval=25)
+    again = made(posterior, seed=99, interval=25, **settings)
     again.load_state_dict(saved)
     for i in range(6, 12):
         ours, theirs = reward.step(transitions(10, i)), again.step(transitions(10, i))
@@ -211,6 +219,30 @@ def test_a_posterior_of_the_users_own():
     assert (with_batch(made(posterior)).score(transitions(5)) > 0).all()
     with pytest.raises(InputError, match="maps 4 numbers to 2.* must map 3 to 2"):
         made(registry.posterior("bbb", Net(mlp(4, [5], 2)), Gaussian()))
+
+
+@pytest.mark.parametrize("bonus", ["kl", "expected-gain", "variance"])
+@pytest.mark.parametrize("n_eff", [50.0, "replay"])
+def test_members_learn_as_one_model(bonus, n_eff):
+    reward = with_batch(made(bonus=bonus, n_eff=n_eff, **MEMBERS))
+    assert float(reward.dynamics.state.posterior.common.n_data) == (60 if n_eff == "replay" else 50)
+    assert (reward.score(transitions(30, 1)) > 0).all()
+
+
+def test_the_bonus_of_members_is_the_mean_of_theirs():
+    reward = with_batch(made("bbb", bonus="kl", **MEMBERS))
+    dynamics, new = reward.dynamics, transitions(5, 1)
+    mixture, state = dynamics.posterior, dynamics.state.posterior
+    assert isinstance(mixture, VariationalMixture)
+    x, y = dynamics.batch(*reward.tensors(new))
+    gains = [
+        mixture.posterior.gain(
+            tree.map_tensors(lambda t, i=i: t[:, i] if t.dim() > 1 else t, state), Batch(x, y),
+            Lone(i, 2, reward.rng.seed, _key=reward.rng.stream("acquire", reward.batches, 0)._key),
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    np.testing.assert_allclose(reward.score(new), torch.cat(gains).mean(0), rtol=1e-4)
 
 
 @pytest.mark.parametrize("posterior", ["ensemble", "mc-dropout"])

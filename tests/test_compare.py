@@ -160,7 +160,7 @@ def test_saved_continues_bit_for_bit(members):
     assert [e.epoch for e in rest] == [3, 4]
     for a, b in zip(whole[2:], rest, strict=True):
         for tag, value in a.scalars.items():
-            assert torch.equal(value, b.scalars[tag]), tag
+            torch.testing.assert_close(value, b.scalars[tag], rtol=0, atol=0, equal_nan=True, msg=tag)
 
 
 @pytest.mark.parametrize(("name", "members"), [("ensemble", 5), ("map", 2)])

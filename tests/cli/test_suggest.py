@@ -275,16 +275,14 @@ def test_when_nothing_is_left(pool):
 
 def test_settings_of_the_model_are_kept(pool):
     measure(pool, [f"S-{i:03d}" for i in range(12)])
-    begin(pool, "--posterior", "bbb", "-p", "lr=0.01", "--hidden", "4")
+    begin(pool, "--posterior", "bbb", "-p", "lr=0.01", "-p", "members=2", "--hidden", "4")
+    assert getattr(explore.load_run(pool.with_suffix(".explore")).fitted.posterior, "members", 1) == 2
     config = json.loads((pool.with_suffix(".explore") / "config.json").read_text())["settings"]
     assert config["posterior"] == "bbb" and config["posterior_settings"]["lr"] == 0.01 and config["hidden"] == [4]
     said = suggest(pool, "-p", "samples=3", "--target", "yield")
     assert [n for n in said["notes"] if n.startswith("Setting")] == [
         "Setting posterior_settings is now samples=3; it was samples=5."
     ]
-    said = suggest(pool, "-p", "members=2")
-    assert any(note.startswith("Setting posterior_settings is now members=2") for note in said["notes"])
-    assert getattr(explore.load_run(pool.with_suffix(".explore")).fitted.posterior, "members", 1) == 2
     said = suggest(pool, "--posterior", "mc-dropout")
     assert any(note.startswith("Setting posterior is now mc-dropout; it was bbb.") for note in said["notes"])
     assert suggest(pool, "--status")["notes"] == []

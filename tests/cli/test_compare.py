@@ -268,7 +268,10 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["-p", "members2=1"], "unknown setting 'members2'; allowed: "),
         (["-p", "map.lr=1"], "unknown name before a setting 'map'; allowed: bbb, ensemble, likelihood, noisy-kfac"),
         (["-p", "bbb.beta=3"], "unknown setting 'beta'; allowed: "),
-        (["--posterior", "hmc", "-p", "members=3"], "hmc samples the exact posterior, of which there is one"),
+        (
+            ["--posterior", "hmc", "--epochs", "200", "-p", "members=3"],
+            "hmc samples the exact posterior, of which there is one",
+        ),
         (["-p", "bbb.members=0"], "members is 0; it must be in [1, 1e4]"),
         (["-p", "ensemble.members=many"], "members='many' is not valid; allowed: a whole number"),
         (["-p", "likelihood.scale=1"], "unknown setting 'scale'; allowed: noise_std,"),

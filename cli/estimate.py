@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor
+
+from explore.inference.prior import LEAST, MOST
 
 TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood"}
 
@@ -27,6 +30,15 @@ def estimate(values: Tensor) -> Estimate:
     values = values.double()
     se = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else math.nan
     return Estimate(float(values.mean()), se)
+
+
+def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
+    """A sentence on variances of a prior that ended at a bound, of [R] each by name; empty where none did."""
+    at = {name: int(((v <= LEAST) | (v >= MOST)).sum()) for name, v in learned.items()}
+    if not any(at.values()):
+        return ""
+    where = ", ".join(f"{name} in {n} of {len(learned[name])} {replicas}" for name, n in at.items() if n)
+    return f"learned variances ended at a bound ({LEAST:g} or {MOST:g}): {where}."
 
 
 def unit(metric: str) -> str:

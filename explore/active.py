@@ -189,7 +189,7 @@ class ActiveLearner:
     def model(self) -> FittedModel:
         """The fit on the labels told so far as a value, which predicts and can be saved."""
         state, _, scales = self.fitted
-        where = {"seed": self.rng.seed, "round": self.round, "arms": self.rng.arms}
+        where: dict[str, Any] = {"seed": self.rng.seed, "round": self.round, "arms": self.rng.arms}
         return FittedModel(self.posterior, state, scales, tuple(self.x.shape[1:]), self.samples, **where)
 
     def predict(self, x: Any) -> Prediction:

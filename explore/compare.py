@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore import tree
+from explore.calibration import held_out_factor
 from explore.data.base import Dataset
 from explore.data.splits import uci_splits
 from explore.errors import InputError
@@ -34,6 +35,7 @@ TRAINING = 1000  # training examples at most that it is measured on
 BINS = 15  # of confidence
 LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)  # nominal coverage of central intervals
 STRUCTURE = ("damping_share", "effective_rank", "condition")
+OWN = "train/prior_variance"  # what the tags begin with that only some posteriors have
 
 
 class Splits(NamedTuple):
@@ -104,7 +106,12 @@ def points(epochs: int) -> set[int]:
 
 
 def follow(
-    posterior: Predictive, splits: Splits, rng: Rng, samples: int = 100, saved: Mapping[str, Any] | None = None
+    posterior: Predictive,
+    splits: Splits,
+    rng: Rng,
+    samples: int = 100,
+    saved: Mapping[str, Any] | None = None,
+    calibrate: float = 0.0,
 ) -> Iterator[Epoch | Measured]:
     """Fit a posterior on all splits side by side, and measure it now and then.
 
@@ -114,6 +121,8 @@ def follow(
         rng: the root; streams of it fix the fit and each measurement.
         samples: weight samples for predictions.
         saved: of a `Measured`, to continue after it bit for bit.
+        calibrate: the share of the training examples that another fit, before this one, holds out to find the factor
+            on the predictive variance by which all test metrics are taken; 0: none.
 
     Yields:
         `Epoch` after each epoch, and then `Measured` at those that `points` names.
@@ -123,6 +132,11 @@ def follow(
         state = tree.restore(posterior.init(splits.x.shape[1], len(splits.x), stream), saved["state"])
         stream.generator.set_state(saved["generator"])
         done = saved["epoch"]
+    factor = None
+    if calibrate:
+        found, own = (saved or {}).get("factor"), rng.stream("calibrate")
+        factor = held_out_factor(posterior, splits.x, splits.y, own, calibrate, samples) if found is None else found
+        factor = factor.to(splits.x)
     when = points(posterior.epochs)
     for epoch in fit(posterior, splits.x, splits.y, stream, done, state):
         yield epoch
@@ -132,39 +146,51 @@ def follow(
                 "generator": stream.generator.get_state(),
                 "state": {path: leaf.cpu() for path, leaf in tree.save(epoch.state).items()},
             }
-            scalars = measure(posterior, epoch.state, splits, rng.stream("test", epoch.epoch), samples)
+            here |= {} if factor is None else {"factor": factor.cpu()}
+            scalars = measure(posterior, epoch.state, splits, rng.stream("test", epoch.epoch), samples, factor)
             yield Measured(epoch.epoch, scalars, epoch.state, here)
 
 
-def measure(posterior: Any, state: State, splits: Splits, rng: Rng, samples: int) -> dict[str, Float[Tensor, " R"]]:
+def measure(
+    posterior: Any, state: State, splits: Splits, rng: Rng, samples: int, factor: Float[Tensor, " R"] | None = None
+) -> dict[str, Float[Tensor, " R"]]:
     """Every tag and its value for each split.
 
     train/nll is E_q[-log p(y|x,w)] of an example, on at most 1000 training examples, in nats of standardised targets;
-    train/kl that of weights and noise from their priors; train/elbo = -(N nll + kl_weight kl). test/* are those of
-    `Predictor.evaluate` in original units, `joint_log_likelihood` (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s), and the
-    error of `reliability`. structure/* are the posterior's own diagnostics.
+    train/kl that of weights and noise from their priors; train/elbo = -(N nll + kl_weight kl). train/bound is the
+    evidence lower bound whatever the kl_weight, in nats a training example of targets in original units:
+    -nll - kl / N. test/* are those of `Predictor.evaluate` in original units, `joint_log_likelihood`
+    (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s), and the error of `reliability`. structure/* are the posterior's own
+    diagnostics. train/prior_variance_* are learned, and only there where they are. With a `factor` on the predictive
+    variance, which is test/variance_factor, test/* are those of the calibrated predictions.
     """
     predictor = Predictor.sample(posterior, state, samples, rng)
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
     nll = -predictor.log_prob(splits.x[:, :TRAINING], splits.y[:, :TRAINING]).mean((1, 2))
-    kl = elbo = nan
+    log_scale = 0.0 if splits.scale is None else splits.scale.log().sum(1)
+    kl = elbo = bound = nan
     if hasattr(posterior, "divergence"):
         kl = posterior.divergence(state)
         elbo = -(float(state.common.n_data) * nll + posterior.kl_weight * kl)
+        bound = -nll - kl / float(state.common.n_data) - log_scale
+    predictor = predictor if factor is None else predictor.stretched(factor)
     test = predictor.evaluate(splits.test_x, splits.test_y, splits.scale)
     joint = predictor.log_prob(splits.test_x, splits.test_y).sum(2)
     joint = (joint.logsumexp(1) - math.log(joint.shape[1])) / splits.test_x.shape[1]
-    test["joint_log_likelihood"] = joint if splits.scale is None else joint - splits.scale.log().sum(1)
+    test["joint_log_likelihood"] = joint - log_scale
     test["calibration_error"] = reliability(predictor, splits.test_x, splits.test_y).error
     epistemic = test.pop("epistemic")
+    test |= {} if factor is None else {"variance_factor": factor}
     structure = posterior.diagnostics(state) if hasattr(posterior, "diagnostics") else dict.fromkeys(STRUCTURE, nan)
     return {
+        "train/bound": bound,
         "train/elbo": elbo,
         "train/nll": nll,
         "train/kl": kl,
         **{f"test/{name}": value for name, value in sorted(test.items())},
         "uncertainty/epistemic_mean": epistemic,
         **{f"structure/{name}": structure[name] for name in STRUCTURE},
+        **{f"train/{name}": value for name, value in posterior.learned(state).items()},
     }
 
 

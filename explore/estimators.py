@@ -45,11 +45,12 @@ class _Bayesian(BaseEstimator):
         samples: Any = 100,
         standardise: Any = True,
         dtype: Any = "float64",
+        calibrate: Any = 0.0,
         random_state: Any = None,
     ):  # of any type, as scikit-learn has it: what is wrong is said by `fit`
         self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
         self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
-        self.random_state = random_state
+        self.calibrate, self.random_state = calibrate, random_state
 
     def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
         if self.dtype not in DTYPES:
@@ -62,7 +63,7 @@ class _Bayesian(BaseEstimator):
         posterior = registry.posterior(self.posterior, net, likelihood, preset, **own)
         self.model_ = FittedModel.fit(
             posterior, x, y, self.samples, _seed(self.random_state), dtype=DTYPES[self.dtype],
-            standardise="labelled" if self.standardise else "none",
+            standardise="labelled" if self.standardise else "none", calibrate=self.calibrate,
         )  # fmt: skip
 
     def _widths(self) -> list[int]:
@@ -95,6 +96,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         samples: networks drawn for predictions.
         standardise: features by mean and deviation of those fitted to; targets always are.
         dtype: to compute in: "float64", as scikit-learn does, or "float32".
+        calibrate: the share of the data that a second fit holds out, to which one factor on the predictive variance is
+            fitted; 0 for none, and so always for classes.
         random_state: seed of all random numbers, as everywhere in scikit-learn.
 
     Attributes:

@@ -21,7 +21,7 @@ class Epoch(NamedTuple):
     epoch: int  # from 1
     epochs: int
     state: State
-    info: Info  # of the last batch
+    info: Info  # of the last batch, and what is learned once an epoch
 
 
 def batches(n: int, size: int) -> list[slice]:
@@ -65,9 +65,10 @@ def fit(
         for i, part in enumerate(slices):
             batch = Batch(shuffled_x[:, part], shuffled_y[:, part])
             state, info = posterior.update(state, batch, rng, (epoch * len(slices) + i) / total)
+        state = posterior.end_epoch(state)
         if epoch + 1 == posterior.epochs:
             state = posterior.finish(state, (Batch(x[:, part], y[:, part]) for part in slices), rng)
-        yield Epoch(epoch + 1, posterior.epochs, state, info)
+        yield Epoch(epoch + 1, posterior.epochs, state, info | posterior.learned(state))
 
 
 def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng) -> Epoch:

@@ -71,6 +71,10 @@ class Gaussian:
             return shape / phi.rate.unsqueeze(1)
         return rng.gamma(shape) / phi.rate.unsqueeze(1)
 
+    def scaled_noise(self, noise: Tensor, factor: Float[Tensor, " R"]) -> Float[Tensor, "R S"]:
+        """With so many times the variance, a number for each replica."""
+        return noise / factor.unsqueeze(1)
+
     def expected(self, phi: Gamma) -> Float[Tensor, "R 1"]:
         return (phi.shape / phi.rate).unsqueeze(1)
 

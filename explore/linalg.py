@@ -67,9 +67,14 @@ def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.ones_like(eye[0]), eye, torch.zeros((), dtype=torch.bool, device=matrix.device)
 
 
-def over(values: float | Float[Tensor, " R"], like: Tensor) -> float | Tensor:
-    """A number, or one for each replica in a shape that goes with `like` [R, ...], and in its precision."""
-    return values.to(like).view(-1, *[1] * (like.dim() - 1)) if isinstance(values, Tensor) else values
+def over(values: float | Tensor, like: Tensor) -> float | Tensor:
+    """A number, or one for each replica in a shape that goes with `like` [R, ...], and in its precision.
+
+    What has as many axes as `like` has such a shape already.
+    """
+    if not isinstance(values, Tensor):
+        return values
+    return values.to(like) if values.dim() == like.dim() else values.to(like).view(-1, *[1] * (like.dim() - 1))
 
 
 def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from explore.errors import InputError
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
 from explore.models import Layer, Likelihood, Network, Noise, count_samples
@@ -52,17 +53,30 @@ class Predictor:
         likelihood: of the targets; says what a net predicts, M numbers or the probabilities of M classes.
         layers: weight samples [R, S, I, O] a layer.
         noise: one noise parameter a weight sample.
+        stretch: the factor on each net's distance from their mean; None: 1. `stretched` sets it, with the noise.
     """
 
     net: Network
     likelihood: Likelihood
     layers: tuple[Layer, ...]
     noise: Noise
+    stretch: Float[Tensor, " R"] | None = field(default=None, kw_only=True)
 
     @staticmethod
     def sample(posterior: Predictive, state: State, n: int, rng: Rng) -> Predictor:
         """The posterior's joint samples of weights and noise, n or as many as it has."""
         return Predictor(posterior.net, posterior.likelihood, *posterior.joint_sample(state, n, rng))
+
+    def stretched(self, factor: Float[Tensor, " R"]) -> Predictor:
+        """The same distribution of each point, stretched about its mean: with `factor` times the variance.
+
+        Raises:
+            InputError: for a likelihood whose noise cannot be scaled, as that of classes.
+        """
+        if not hasattr(self.likelihood, "scaled_noise"):
+            raise InputError(f"{type(self.likelihood).__name__} has no predictive variance that could be scaled")
+        noise = self.likelihood.scaled_noise(self.noise, factor)
+        return replace(self, noise=noise, stretch=factor.sqrt() * (1 if self.stretch is None else self.stretch))
 
     @property
     def samples(self) -> int:
@@ -83,6 +97,8 @@ class Predictor:
         for part in parts(x.shape[1], x.shape[0] * self.samples * self.net.width, budget):
             with torch.no_grad():  # here, not around the generator, whose body runs later
                 out = self.net.output(self.layers, x[:, part])
+            if self.stretch is not None:
+                out = torch.lerp(out.mean(1, keepdim=True), out, self.stretch[:, None, None, None])
             yield part, out
 
     def each(self, x: Inputs, of: Callable[[Float[Tensor, "R S b O"]], Shaped[Tensor, "R b ..."]]) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from explore.errors import InputError, one_of, shown
 
 # The position is the key, so names are only ever appended.
-STREAMS = ("split", "init", "fit", "acquire", "test", "env", "policy", "toy")
+STREAMS = ("split", "init", "fit", "acquire", "test", "env", "policy", "toy", "calibrate")
 
 
 class Rng:

@@ -24,7 +24,7 @@ FLOORS = {
             "inference",
             "posteriors",
             "predict fit recorded",
-            "pool",
+            "pool calibration",
             "fitted",
             "acquisitions",
             "active campaign compare estimators provenance toys vime record",

@@ -89,6 +89,14 @@ def test_the_bound_of_a_mixture_is_below_its_own_by_log_k_at_most():
     assert without.scalars["train/kl"].isnan().all() and without.scalars["test/rmse"].isfinite().all()
 
 
+def test_the_bound_has_kl_weight_1_and_is_of_one_point_in_its_own_units():
+    p, splits, last = trained(kl_weight=0.7)
+    n = splits.x.shape[1]
+    tempered = p.elbo(last.state, Batch(splits.x, splits.y), draw().stream("test", 3), S)
+    whole = tempered - 0.3 * last.scalars["train/kl"]
+    torch.testing.assert_close(last.scalars["train/bound"], whole / n - splits.scale.log().sum(1))
+
+
 def test_joint_log_likelihood_multiplies_the_points_first():
     p, splits, last = trained()
     rng = draw().stream("test", 3)

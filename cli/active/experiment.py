@@ -94,6 +94,7 @@ class Experiment:
             for event in active_loop(self.learner, self.dataset.y, self.test, s.rounds, s.acquire):
                 if isinstance(event, Round):
                     new = event.metrics | {"alive": event.state.common.alive, "labels": torch.tensor(event.labels)}
+                    new |= self.posterior.learned(event.state)
                     for name, value in new.items():
                         past = [self.history[name]] if name in self.history else []
                         self.history[name] = torch.cat([*past, value.cpu().unsqueeze(0)])

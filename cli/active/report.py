@@ -15,7 +15,7 @@ from torch import Tensor
 from explore import files
 from explore.cli import saved
 from explore.cli.active.experiment import Experiment
-from explore.cli.estimate import TITLES, Estimate, decimals, estimate, unit
+from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, unit
 from explore.cli.run import Report
 from explore.record import plain
 
@@ -90,12 +90,15 @@ def verdict(experiment: Experiment) -> str:
 
 
 def failures(experiment: Experiment) -> Iterator[str]:
-    """One sentence for every fit that failed."""
+    """One sentence for every fit that failed, and one where the prior's variance met a bound in the last round."""
     trials = experiment.settings.trials
     for i, r in (~experiment.history["alive"]).nonzero().tolist():
         labels = int(experiment.history["labels"][i])
         arm = experiment.arms[r // trials]
         yield f"Trial {r % trials + 1}, arm {arm}: the fit on {labels} labels failed and was stopped where it stood."
+    learned = {name: past[-1] for name, past in experiment.history.items() if name.startswith("prior_variance")}
+    if said := clipped(learned, "fits"):
+        yield f"Last round: {said}"
 
 
 def summary(experiment: Experiment, folder: Path) -> dict[str, Any]:

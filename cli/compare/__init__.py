@@ -25,6 +25,10 @@ OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
 )  # fmt: skip
 @click.option("--hidden", default="50", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.")
 @click.option("--epochs", type=POSITIVE, help="Passes over the training examples.  [default: each preset's]")
+@click.option(
+    "--calibrate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",
+    help="Hold out this share of the training examples, e.g. 0.1, to fit one factor on the predictive variance.",
+)  # fmt: skip
 @click.option("--figures/--no-figures", default=True, help="Also fit and draw two toy problems.")
 @options.run
 @click.pass_context

@@ -35,6 +35,7 @@ class Finished(NamedTuple):
     boundary: toys.Boundary | None
 
 
+FACTOR = "test/variance_factor"
 Event = tuple[str, Epoch | Measured | Finished | None]  # of a posterior; None: its fit begins, or goes on
 PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary": toys.Boundary}
 
@@ -87,7 +88,8 @@ class Experiment:
             emit((name, None))
             posterior, last = self.posteriors[name], None
             begin = time.perf_counter()
-            for event in compare.follow(posterior, self.splits, self.rng, self.settings.samples, self._saved):
+            own = self.settings.samples, self._saved, self.settings.calibrate
+            for event in compare.follow(posterior, self.splits, self.rng, *own):
                 if isinstance(event, Epoch):
                     self._seconds += time.perf_counter() - begin
                     self.done += 1
@@ -100,7 +102,7 @@ class Experiment:
             assert last is not None and last.epoch == posterior.epochs
             self.finished[name] = self._finish(posterior, last.scalars, last.state)
             self._saved, self._seconds = None, 0.0
-            self.saved = self._keep(name, last.state)
+            self.saved = self._keep(name, last.state, last.scalars.get(FACTOR))
             emit((name, self.finished[name]))
 
     def where(self, saved: Mapping[str, Any]) -> str:
@@ -114,6 +116,8 @@ class Experiment:
     def _finish(self, posterior: Predictive, scalars: dict[str, Tensor], state: State) -> Finished:
         s, rng = self.settings, self.rng.stream("test", posterior.epochs)  # the samples that the metrics were taken on
         predictor = Predictor.sample(posterior, state, s.samples, rng)
+        if (factor := scalars.get(FACTOR)) is not None:
+            predictor = predictor.stretched(factor)
         reliability = compare.reliability(predictor, self.splits.test_x, self.splits.test_y)
         bands = boundary = None
         if s.figures:
@@ -124,12 +128,12 @@ class Experiment:
         cpu = compare.Reliability(*(t.cpu() for t in reliability))
         return Finished(kept, state.common.alive.cpu(), self._seconds, cpu, bands, boundary)
 
-    def _keep(self, name: str, state: State) -> Saved:
+    def _keep(self, name: str, state: State, factor: Tensor | None) -> Saved:
         """What was fitted, to be kept; its samples are those that the metrics were taken on."""
         assert self.splits.scales is not None
         s, made = self.settings, self.posteriors[name]
         shape = tuple(self.splits.x.shape[2:])
-        model = FittedModel(made, state, self.splits.scales, shape, s.samples, s.seed, made.epochs)
+        model = FittedModel(made, state, self.splits.scales, shape, s.samples, s.seed, made.epochs, factor=factor)
         splits = saved.replicas(("split",), range(1, s.splits + 1))
         return Saved(saved.names(s, self.dataset), splits, {name: model}, self._schema)
 

@@ -1,9 +1,9 @@
 """What a run folder keeps of a comparison.
 
-metrics.jsonl and TensorBoard: a series a posterior, all with the same tags; a step is an epoch, a value the mean over
-splits. results.csv: one line a posterior and split, after the last epoch, with the seconds that the posterior's fit
-took on all splits together, and whether it went well on this one (`alive`). Splits count from 1. model.pt: all
-posteriors that are done, of all splits.
+metrics.jsonl and TensorBoard: a series a posterior, all with the same tags but for the variances of a prior that is
+learned; a step is an epoch, a value the mean over splits. results.csv: one line a posterior and split, after the last
+epoch, without those variances, with the seconds that the posterior's fit took on all splits together, and whether it
+went well on this one (`alive`). Splits count from 1. model.pt: all posteriors that are done, of all splits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from explore.cli import saved
 from explore.cli.compare import figures
 from explore.cli.compare.experiment import Event, Experiment, Finished
 from explore.cli.start import file_name
-from explore.compare import Measured
+from explore.compare import OWN, Measured
 from explore.record import Run
 
 
@@ -48,7 +48,8 @@ def _begin(run: Run, comparison: Experiment, name: str) -> None:
 def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> None:
     """Write the results of a posterior."""
     epochs = comparison.posteriors[name].epochs
-    values = {column(tag): value.tolist() for tag, value in fitted.scalars.items()}
+    shared = {tag: value for tag, value in fitted.scalars.items() if not tag.startswith(OWN)}
+    values = {column(tag): value.tolist() for tag, value in shared.items()}
     rows = [
         {"posterior": name, "split": r + 1, "epochs": epochs}
         | {key: value[r] for key, value in values.items()}

@@ -15,8 +15,9 @@ from explore import files
 from explore.cli import saved
 from explore.cli.compare import figures
 from explore.cli.compare.experiment import Experiment
-from explore.cli.estimate import TITLES, decimals, estimate, unit
+from explore.cli.estimate import TITLES, clipped, decimals, estimate, unit
 from explore.cli.run import Report
+from explore.compare import OWN
 from explore.record import plain
 
 SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # less is better, or more
@@ -50,33 +51,37 @@ def best(comparison: Experiment, metric: str) -> str:
 
 
 def tables(comparison: Experiment) -> Iterator[tuple[str, Table]]:
-    """A title and a table for each metric, a row a posterior."""
+    """A title and a table for each metric, a row a posterior; that of the log-likelihood has the bound too."""
     splits = comparison.settings.splits
     spread = f"mean ± s.e. over {splits} splits" if splits > 1 else "one split"
     first, second = metrics(comparison)
     for metric in (first, second):
         each, winner = values(comparison, metric), best(comparison, metric)
         beside = "calibration_error" if comparison.dataset.classes else "coverage_95"
-        table = Table("posterior", TITLES[metric], "minus the best", "seconds" if metric == first else BESIDE[beside])
+        further = ["seconds"] if metric == first else [BESIDE[beside], "bound, nats per training point"]
+        table = Table("posterior", TITLES[metric], "minus the best", *further)
         for column in table.columns[1:]:
             column.justify = "right"
         places = decimals(torch.cat(list(each.values())))
         for name, v in each.items():
             difference = "best" if name == winner else estimate(v - each[winner]).text(places)
             finished = comparison.finished[name]
-            extra = (
-                f"{finished.seconds:.1f}"
-                if metric == first
-                else f"{float(values(comparison, beside)[name].mean()):.3f}"
-            )
+            extra = [f"{finished.seconds:.1f}"]
+            if metric != first:
+                bound = float(finished.scalars["train/bound"].double().mean())
+                said = "no density" if math.isnan(bound) else f"{bound:.3f}"
+                extra = [f"{float(values(comparison, beside)[name].mean()):.3f}", said]
             style = "bold" if name == winner else None
-            table.add_row(name, estimate(v).text(places), difference, extra, style=style)
+            table.add_row(name, estimate(v).text(places), difference, *extra, style=style)
         yield f"{TITLES[metric]}{unit(metric)}, {spread}", table
 
 
 def failures(comparison: Experiment) -> Iterator[str]:
-    """One sentence for every fit that failed."""
+    """One sentence for every fit that failed, and for every posterior whose prior's variance met a bound."""
     for name, f in comparison.finished.items():
+        learned = {tag.removeprefix("train/"): v for tag, v in f.scalars.items() if tag.startswith(OWN)}
+        if said := clipped(learned, "splits"):
+            yield f"{name}: {said}"
         for (r,) in (~f.alive).nonzero().tolist():
             yield f"Split {r + 1}, {name}: the fit failed and was stopped where it stood."
 
@@ -84,13 +89,15 @@ def failures(comparison: Experiment) -> Iterator[str]:
 def summary(comparison: Experiment, folder: Path) -> dict[str, Any]:
     """The results as JSON can hold them (null: unknown).
 
-    `minus_best` is the difference to the posterior with the best mean, split by split; `failed` the splits on which the
+    `bound` is the evidence lower bound at KL weight 1 in nats per training point, of targets in original units;
+    `minus_best` the difference to the posterior with the best mean, split by split; `failed` the splits on which the
     fit failed.
     """
     posteriors: dict[str, Any] = {}
     for name, f in comparison.finished.items():
         shown = {tag.removeprefix("test/"): v for tag, v in f.scalars.items() if tag.startswith("test/")}
         posteriors[name] = {metric: estimate(v)._asdict() for metric, v in shown.items()} | {
+            "bound": estimate(f.scalars["train/bound"].double())._asdict(),
             "minus_best": {
                 m: estimate(values(comparison, m)[name] - values(comparison, m)[best(comparison, m)])._asdict()
                 for m in metrics(comparison)

@@ -30,6 +30,7 @@ class Settings(problem.Problem):
     likelihood_settings: Values
     splits: int
     figures: bool
+    calibrate: float
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
@@ -51,8 +52,18 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         posteriors[name] = Posterior(own.preset, parameters.complete(cls, own.settings))
     return Settings(
         **vars(common), posteriors=posteriors, splits=options["splits"], figures=options["figures"],
+        calibrate=_share(options["calibrate"], common),
         likelihood_settings=parameters.complete(noise, registry.parse(noise, given["likelihood"])),
     )  # fmt: skip
+
+
+def _share(share: float | None, common: problem.Problem) -> float:
+    """Of the training examples that are held out for calibration; 0: none."""
+    if share is None:
+        return 0.0
+    if common.task == "classification":
+        raise InputError("--calibrate is a factor on a predictive variance, which classes do not have; leave it out")
+    return share
 
 
 def _names(text: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,7 +17,10 @@ from torch import Tensor
 
 from explore import tree
 from explore.errors import InputError, check_fields, shown
+from explore.inference import prior
 from explore.inference.norms import NormPolicy, NormState, advance_norms, expand_norms, start_norms
+from explore.inference.prior import Prior, Rows
+from explore.inference.structures import Dampings
 from explore.models import Layer, Likelihood, Network, Noise, Phi, Pullback, count_samples
 from explore.rng import Rng
 from explore.shapes import Batch, Info, LayerTaps, NormTaps, State, Weights
@@ -34,6 +37,7 @@ class Common(NamedTuple):
     taken: Int[Tensor, " R"]  # how many of them each replica took: some posteriors reject steps
     n_data: Float[Tensor, ""]  # N: how many examples the posterior stands for; on the CPU
     norms: NormState  # batch normalisations
+    prior: Prior | None = None  # its learned variances; None: they are a setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +81,16 @@ class Predictive(ABC):
             )
         ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}
         check_fields(self, ranges)
+        if getattr(self, "prior_variance", None) == "learned" and self.own_bias_variance is None:
+            raise InputError(f"{type(self).__name__} does not learn its prior's variance; prior_variance is a number")
+
+    @property
+    def own_bias_variance(self) -> tuple[bool, ...] | None:
+        """Of each tensor of coordinates whether its last row, the bias, has a learned prior variance of its own.
+
+        None: the variance of the prior is not learned at all.
+        """
+        return None
 
     @abstractmethod
     def init(self, n_data: float, replicas: int, rng: Rng) -> State:
@@ -103,6 +117,21 @@ class Predictive(ABC):
         Returns:
             (new state, numbers to log, each [R]).
         """
+
+    def end_epoch(self, state: State) -> State:
+        """The state after a pass over the data, for what is learned once an epoch (the prior's variance).
+
+        `explore.fit` calls it after the last update of each epoch, VIME after those of each batch of experience.
+        """
+        return state
+
+    def learned(self, state: State) -> Info:
+        """What `end_epoch` has learned, to be logged: name -> [R]."""
+        return {}
+
+    def start_prior(self, replicas: int, rng: Rng) -> Prior | None:
+        """What a fresh state has of the prior; None: its variance is a setting."""
+        return None
 
     def finish(self, state: State, batches: Iterable[Batch], rng: Rng) -> State:
         """The state after the last update of a fit, for what is made of a trained net (a Laplace approximation, SWAG).
@@ -161,11 +190,53 @@ class Variational(Predictive):
 
     The density, of any form, is over the weights, or over fewer numbers that the weights are made of: its
     `coordinates`. The prior is N(0, prior_variance) on every one of them.
+
+    A variance that is learned starts from the method's default, and is that of the most likely data: the maximum of the
+    bound over it, see `explore.inference.prior`.
     """
 
-    prior_variance: float = 1.0  # eta
+    prior_variance: float | Literal["learned"] = 1.0  # eta
     kl_weight: float = 1.0  # lambda; 1 is Bayes' rule
     gain_step: float = 0.01  # rho: the size of the step that `gain` measures
+
+    @property
+    def eta(self) -> float:
+        """`prior_variance` as a number: where it is learned what it starts from, the method's default."""
+        default = type(self).prior_variance
+        start = 1.0 if isinstance(default, str) else default
+        return start if isinstance(self.prior_variance, str) else self.prior_variance
+
+    def start_prior(self, replicas: int, rng: Rng) -> Prior | None:
+        own = self.own_bias_variance if self.prior_variance == "learned" else None
+        return None if own is None else prior.start(self.eta, self.coordinates, own, replicas, rng)
+
+    def learned(self, state: State) -> Info:
+        """`prior_variance_1`, ... of each tensor of coordinates, and `..._bias` where its last row has its own."""
+        named: Info = {}
+        for i, (rows, own) in enumerate(zip(self.variances(state), self.own_bias_variance or (), strict=False), 1):
+            if isinstance(rows, Tensor):
+                named[f"prior_variance_{i}"] = rows[:, 0, 0]
+                named |= {f"prior_variance_{i}_bias": rows[:, -1, 0]} if own else {}
+        return named if state.common.prior else {}
+
+    def variances(self, state: State) -> tuple[Rows, ...]:
+        """Eta of each tensor of coordinates."""
+        learned: Prior | None = state.common.prior
+        return (self.eta,) * len(self.coordinates) if learned is None else learned.variance
+
+    def gamma(self, shared: Common, weight: float | None = None, held: bool = False) -> Dampings:
+        """Gamma = lambda / (N eta): a number, or of each tensor of coordinates where eta is learned.
+
+        Args:
+            shared: the part of a state that all posteriors share.
+            weight: lambda; by default `kl_weight`.
+            held: with eta as it was at the last update, for a density that is made with gamma. What is learned at the
+                end of an epoch moves such a density with the next update only: else the bound could fall.
+        """
+        weight, n_data = self.kl_weight if weight is None else weight, float(shared.n_data)
+        if shared.prior is None:
+            return weight / (n_data * self.eta)
+        return tuple(weight / (n_data * eta) for eta in (shared.prior.held if held else shared.prior.variance))
 
     @property
     @abstractmethod
@@ -220,6 +291,7 @@ def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, member
         taken=torch.zeros(replicas, dtype=torch.long, device=rng.device),
         n_data=torch.tensor(float(n_data), dtype=torch.float64),
         norms=start_norms(posterior.net, posterior.batch_norm, replicas, members, rng),
+        prior=posterior.start_prior(replicas, rng),
     )
 
 
@@ -278,7 +350,8 @@ def advance(
     noise = posterior.likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight)
     taken, count = shared.taken + 1, (out.shape[1], out.shape[2])
     moved = advance_norms(shared.norms, posterior.net, norms, count, posterior.batch_norm_lr, taken)
-    return shared._replace(noise=noise, step=shared.step + 1, taken=taken, norms=moved)
+    eta = shared.prior and shared.prior._replace(held=shared.prior.variance)
+    return shared._replace(noise=noise, step=shared.step + 1, taken=taken, norms=moved, prior=eta)
 
 
 def settle(new: State, old: State, ok: Tensor | None = None) -> State:

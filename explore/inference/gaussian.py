@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.errors import InputError
-from explore.inference.base import Variational
+from explore.inference import prior
+from explore.inference.base import Variational, settle
 from explore.inference.structures import Factor
 from explore.models import Layer
 from explore.rng import Rng
@@ -108,11 +109,22 @@ class GaussianPosterior(Variational):
 
     def kl_prior(self, state: State) -> Float[Tensor, " R"]:
         mean, precision, scale = self.gaussian(state)
-        eta = self.prior_variance
-        squares = torch.zeros_like(precision.logdet())
-        for v, m in zip(precision.variance(), mean, strict=True):
-            squares = squares + scale * v.sum((1, 2)) + m.square().sum((1, 2))
-        return 0.5 * (squares / eta + precision.logdet() - self.dimension * (1 + math.log(scale / eta)))
+        total = precision.logdet() - self.dimension * (1 + math.log(scale))
+        for v, m, rows in zip(precision.variance(), mean, self.variances(state), strict=True):
+            eta = torch.as_tensor(rows, dtype=m.dtype, device=m.device)
+            squares = (scale * v + m.square()).sum(2, keepdim=True)
+            total = total + (squares / eta + m.shape[2] * eta.log()).sum((1, 2))
+        return 0.5 * total
+
+    def end_epoch(self, state: State) -> State:
+        """With the prior's variance at the maximum of the bound, where it is learned."""
+        own, learned = self.own_bias_variance, state.common.prior
+        if learned is None or own is None:
+            return state
+        mean, precision, scale = self.gaussian(state)
+        second = tuple(scale * v + m.square() for v, m in zip(precision.variance(), mean, strict=True))
+        learned = learned._replace(variance=prior.maximum(second, own))
+        return settle(state._replace(common=state.common._replace(prior=learned)), state)
 
     def quad(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
         """g^T Sigma g for every example, g the gradient of its log-likelihood averaged over `gain_samples` samples."""
@@ -130,18 +142,15 @@ class GaussianPosterior(Variational):
         """
         mean, precision, scale = self.gaussian(state)
         eigenvalues = precision.eigenvalues().double()
-        prior = [p.double().expand(m.shape[1:]) for p, m in zip(self._prior_precision(mean), mean, strict=True)]
+        pairs = zip(self.variances(state), mean, strict=True)
+        prior = [torch.ones_like(m, dtype=torch.float64) / eta for eta, m in pairs]
         held = torch.stack([(p * v).sum((1, 2)) for p, v in zip(prior, precision.variance(), strict=True)]).sum(0)
         numbers = {
-            "damping_share": sum(float(p.sum()) for p in prior) * scale / eigenvalues.sum(1),
+            "damping_share": torch.stack([p.sum((1, 2)) for p in prior]).sum(0) * scale / eigenvalues.sum(1),
             "effective_rank": self.dimension - scale * held,
             "condition": eigenvalues.amax(1) / eigenvalues.amin(1),
         }
         return {name: value.to(mean[0]) for name, value in numbers.items()}
-
-    def _prior_precision(self, mean: Means) -> tuple[Float[Tensor, "_I 1"], ...]:
-        """1 / eta of every row of a layer's matrix."""
-        return tuple(torch.full_like(m[0, :, :1], 1 / self.prior_variance) for m in mean)
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
         """To second order in rho, of a natural-gradient step: dmu = rho Sigma g, dLambda = rho E[g g^T]."""

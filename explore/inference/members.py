@@ -92,6 +92,13 @@ class Mixture(Predictive):
         new, info = self.posterior.update(_replicas(state), self._each(batch), rng, progress)
         return self._settled(new, state), {name: self._mean(value) for name, value in info.items()}
 
+    def end_epoch(self, state: State) -> State:
+        return self._settled(self.posterior.end_epoch(_replicas(state)), state)
+
+    def learned(self, state: State) -> Info:
+        """The mean over the members."""
+        return {name: self._mean(value) for name, value in self.posterior.learned(_replicas(state)).items()}
+
     def finish(self, state: State, batches: Iterable[Batch], rng: Rng) -> State:
         return self._settled(self.posterior.finish(_replicas(state), map(self._each, batches), rng), state)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from explore import tree
 from explore.inference.base import Common, Pass, advance, common, settle, train_nll, train_pass
 from explore.inference.gaussian import GaussianPosterior
-from explore.inference.structures import Factor, Statistics, Structure
+from explore.inference.structures import Dampings, Factor, Statistics, Structure, each_layer
 from explore.linalg import over
 from explore.models import Likelihood, Pullback
 from explore.rng import Rng
@@ -53,9 +53,13 @@ def mean_gradient(taps: tuple[Taps, ...]) -> Means:
     return tuple(_sum_outer(t) / (t.grads.shape[1] * t.grads.shape[2]) for t in taps)
 
 
-def regularised_gradient(gradient: Means, weights: Weights, gamma: float) -> Means:
+def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> Means:
     """V = E[g] - gamma W: the mean gradient with the prior's, at the samples W and averaged over them."""
-    return tuple(torch.sub(g, w.mean(1), alpha=gamma) for g, w in zip(gradient, weights, strict=True))
+    layers = zip(gradient, weights, each_layer(gamma, len(gradient)), strict=True)
+    return tuple(
+        torch.addcmul(g, c, w.mean(1), value=-1) if isinstance(c, Tensor) else torch.sub(g, w.mean(1), alpha=c)
+        for g, w, c in layers
+    )
 
 
 def _sum_outer(t: Taps) -> Tensor:
@@ -208,6 +212,10 @@ class NaturalGradient(GaussianPosterior):
     }
 
     @property
+    def own_bias_variance(self) -> tuple[bool, ...] | None:
+        return (False,) * len(self.coordinates)
+
+    @property
     @abstractmethod
     def structure(self) -> Structure:
         """How the Fisher matrix is approximated."""
@@ -217,14 +225,14 @@ class NaturalGradient(GaussianPosterior):
         mean = self.net.glorot(replicas, rng)
         statistics = self.structure.init(self.net.shapes, replicas, rng)
         damping = torch.full((replicas,), self.extrinsic_damping, dtype=rng.dtype, device=rng.device)
-        sampling, step_factor, _ = self._factor(statistics, damping, float(shared.n_data))
+        sampling, step_factor, _ = self._factor(statistics, damping, self.gamma(shared))
         zeros = tuple(torch.zeros_like(m) for m in mean)
         return NaturalState(shared, mean, zeros, statistics, damping, sampling, step_factor)
 
     def update(self, state: NaturalState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[NaturalState, Info]:
-        n_data, step = float(state.common.n_data), int(state.common.step) + 1
+        step = int(state.common.step) + 1
         schedule = decay(progress, self.lr_decay_at, self.lr_decay) * power_decay(step, self.decay)
-        lr, gamma = self.lr * schedule, self._gamma(n_data)
+        lr, gamma = self.lr * schedule, self.gamma(state.common)
 
         weights, seen = noisy_pass(self, state, batch, self.samples, self.weight_noise, rng)
         statistics, sampling, step_factor, ok = self._curvature(state, seen, schedule, progress, rng)
@@ -242,9 +250,10 @@ class NaturalGradient(GaussianPosterior):
             change = tuple(lr * d for d in direction)
             moved = tuple(w + c.unsqueeze(1) for w, c in zip(weights, change, strict=True))
             gained = seen.nll - train_nll(self, state, moved, seen.noise, batch)
-            curvature = 2 * (inner(gradient, change) - gained) + gamma * inner(change, change)
+            pull = tuple(c * d for c, d in zip(each_layer(gamma, len(change)), change, strict=True))
+            curvature = 2 * (inner(gradient, change) - gained) + inner(pull, change)
             new, ok = self._judged(new, state, curvature / inner(corrected, change), seen.nll.isfinite(), ok)
-        return settle(new, state, ok), {"nll": seen.nll, "damping": gamma + new.damping}
+        return settle(new, state, ok), {"nll": seen.nll, "damping": self._mean_gamma(state) + new.damping}
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         """What the statistics become once the factors of the step after `state` are made of them."""
@@ -263,17 +272,18 @@ class NaturalGradient(GaussianPosterior):
             statistics = self.structure.observe(statistics, taps, schedule, step)
         factors = state.sampling, state.step_factor, state.common.alive
         if step % self.factor_interval == 0:
-            factors = self._factor(statistics, state.damping, float(state.common.n_data))
+            factors = self._factor(statistics, state.damping, self.gamma(state.common))
         return self.once_factored(statistics, state, progress), *factors
 
-    def _factor(self, statistics: Statistics, damping: Tensor, n_data: float) -> tuple[Factor, Factor, Tensor]:
+    def _factor(
+        self, statistics: Statistics, damping: Float[Tensor, " R"], gamma: Dampings
+    ) -> tuple[Factor, Factor, Tensor]:
         """F + gamma, F + gamma', and the replicas for which both succeeded."""
-        gamma = self._gamma(n_data)
         sampling, ok = self.structure.factor(statistics, gamma)
         raised = damping > 0
         if not bool(raised.any()):
             return sampling, sampling, ok
-        step_factor, ok_step = self.structure.factor(statistics, gamma + damping)
+        step_factor, ok_step = self.structure.factor(statistics, _raised(gamma, damping))
         # Each replica's bits are the same whether or not another one's damping is raised.
         return sampling, tree.where(raised, step_factor, sampling), ok & (ok_step | ~raised)
 
@@ -281,7 +291,7 @@ class NaturalGradient(GaussianPosterior):
         self, new: NaturalState, old: NaturalState, overshoot: Tensor, finite: Tensor, ok: Tensor
     ) -> tuple[NaturalState, Tensor]:
         """The step, taken back where it overshot, with the damping for the next one; and which replicas are well."""
-        gamma = self._gamma(float(new.common.n_data))
+        gamma = self._mean_gamma(old)
         damping, accepted = adapt(gamma + old.damping, overshoot)
         accepted |= ~finite  # no damping helps there, and the replica fails
         new = tree.where(accepted, new, old)._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
@@ -289,8 +299,21 @@ class NaturalGradient(GaussianPosterior):
         if bool(accepted.all()) or (int(new.common.step) + 1) % self.factor_interval == 0:
             return new, ok
         # With factors of the old damping the same step would come again, and the damping would double without end.
-        renewed, ok_renewed = self.structure.factor(new.statistics, gamma + new.damping)
+        raised = _raised(self.gamma(new.common), new.damping)
+        renewed, ok_renewed = self.structure.factor(new.statistics, raised)
         return new._replace(step_factor=tree.where(accepted, new.step_factor, renewed)), ok & (ok_renewed | accepted)
 
-    def _gamma(self, n_data: float) -> float:
-        return self.kl_weight / (n_data * self.prior_variance)
+    def _mean_gamma(self, state: NaturalState) -> float | Float[Tensor, " R"]:
+        """Gamma, or its mean over all weights where it is not the same for all."""
+        gamma = self.gamma(state.common)
+        if not isinstance(gamma, tuple):
+            return gamma
+        every = [(c * torch.ones_like(m)).sum((1, 2)) for c, m in zip(gamma, state.mean, strict=True)]
+        return torch.stack(every).sum(0) / self.dimension
+
+
+def _raised(gamma: Dampings, damping: Float[Tensor, " R"]) -> Dampings:
+    """Gamma'."""
+    if not isinstance(gamma, tuple):
+        return gamma + damping
+    return tuple(c + over(damping, c) if isinstance(c, Tensor) else c + damping for c in gamma)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from explore.inference import adam
 from explore.inference.base import Common, Predictive, common, end_update, train_pass
@@ -29,7 +29,7 @@ class PointEstimate(Predictive):
 
     epochs: int = 200
     lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
-    prior_variance: float = 1.0  # eta
+    prior_variance: float | Literal["learned"] = 1.0  # eta, which these do not learn
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
         return self.start(n_data, replicas, rng)
@@ -56,7 +56,7 @@ class PointEstimate(Predictive):
         noise, step = self.likelihood.expected(state.common.noise), int(state.common.step) + 1
         seen = train_pass(self, state, noisy or state.weights, noise, batch)
         taps = tuple(layer.taps(t) for layer, t in zip(noisy, seen.taps, strict=True)) if noisy else seen.taps
-        decay = 1 / (float(state.common.n_data) * self.prior_variance)
+        decay = 1 / (float(state.common.n_data) * float(self.prior_variance))
         gradients = adam.loss_gradients(taps, penalised or state.weights, decay)
         lr = self.lr * adam.cosine(progress)
         weights, moving = descend(state.weights, gradients, state.moving, lr, step)

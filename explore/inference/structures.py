@@ -20,8 +20,10 @@ from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights
 
 Statistics = Any
-Damping = float | Float[Tensor, " R"]
-"""What is added to a Fisher matrix: the same for all replicas, or a number for each."""
+Damping = float | Float[Tensor, " R"] | Float[Tensor, "R _I 1"]
+"""What is added to the Fisher matrix of a layer: a number, one for each replica, or one for each row of the weights."""
+Dampings = Damping | tuple[Damping, ...]
+"""The same for all layers, or each layer's own."""
 DENSE = 2048  # up to this many weights a matrix is written out for its eigenvalues
 
 
@@ -73,7 +75,7 @@ class Structure(Protocol):
         `step` counts updates from 1; what is done now and then is done when its interval divides it.
         """
 
-    def factor(self, statistics: Statistics, damping: Damping) -> tuple[Factor, Bool[Tensor, " R"]]:
+    def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Factor, Bool[Tensor, " R"]]:
         """F + damping, and which replicas it succeeded for."""
 
 
@@ -160,9 +162,15 @@ class PerLayer:
     def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: float, step: int) -> Statistics:
         return tuple(self.rule.observe(q, t, schedule, step) for q, t in zip(statistics, taps, strict=True))
 
-    def factor(self, statistics: Statistics, damping: Damping) -> tuple[Blocks, Bool[Tensor, " R"]]:
-        blocks, oks = zip(*(self.rule.factor(q, damping) for q in statistics), strict=True)
+    def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
+        pairs = zip(statistics, each_layer(damping, len(statistics)), strict=True)
+        blocks, oks = zip(*(self.rule.factor(q, own) for q, own in pairs), strict=True)
         return Blocks(blocks), torch.stack(oks).all(0)
+
+
+def each_layer(damping: Dampings, layers: int) -> tuple[Damping, ...]:
+    """The damping of each layer."""
+    return damping if isinstance(damping, tuple) else (damping,) * layers
 
 
 class Diagonal(NamedTuple):

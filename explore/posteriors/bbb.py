@@ -23,6 +23,10 @@ from explore.inference.reparam import Factorised, Form, Reparameterised
 class BBB(Reparameterised):
     """Bayes by Backprop: `init`, `update` and `sample` are those of `Reparameterised`, where z are the weights."""
 
+    @property
+    def own_bias_variance(self) -> tuple[bool, ...]:
+        return self.net.biases
+
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         return tuple(Factorised(*shape) for shape in self.net.shapes)

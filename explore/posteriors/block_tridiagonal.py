@@ -24,7 +24,7 @@ from torch import Tensor
 from explore.errors import InputError
 from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
 from explore.inference.natural import NaturalGradient
-from explore.inference.structures import Damping, dense_eigenvalues, mean_gradients, sample_gradients
+from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, mean_gradients, sample_gradients
 from explore.linalg import eigh, inverse_root
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
@@ -188,8 +188,8 @@ class BlockTridiagonalKronecker:
         )
         return Chain(within, between)
 
-    def factor(self, q: Chain, damping: Damping) -> tuple[BlockTridiagonalFactor, Bool[Tensor, " R"]]:
-        diagonal = [damped(m, damping) for m in q.within]
+    def factor(self, q: Chain, damping: Dampings) -> tuple[BlockTridiagonalFactor, Bool[Tensor, " R"]]:
+        diagonal = [damped(m, c) for m, c in zip(q.within, each_layer(damping, len(q.within)), strict=True)]
         roots = [[inverse_root(m) for m in pair] for pair in diagonal]
         oks = [ok for pair in roots for _, ok in pair]
         links, conditionals = [], []

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from explore.errors import InputError
 from explore.inference.natural import NaturalGradient
-from explore.inference.structures import Damping, dense_eigenvalues, example_gradients
+from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, example_gradients
 from explore.linalg import inverse_root, over
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
@@ -116,9 +116,10 @@ class Dense:
             fisher = torch.baddbmm(fisher, g.mT, g, alpha=rate / (s * b))
         return fisher
 
-    def factor(self, fisher: Float[Tensor, "R W W"], damping: Damping) -> tuple[DenseFactor, Bool[Tensor, " R"]]:
-        eye = torch.eye(fisher.shape[1], dtype=fisher.dtype, device=fisher.device)
-        root, ok = inverse_root(fisher + over(damping, fisher) * eye)
+    def factor(self, fisher: Float[Tensor, "R W W"], damping: Dampings) -> tuple[DenseFactor, Bool[Tensor, " R"]]:
+        zeros = unflatten(torch.zeros_like(fisher[:, 0]), self.shapes)
+        added = flatten(tuple(x + over(c, x) for x, c in zip(zeros, each_layer(damping, len(zeros)), strict=True)))
+        root, ok = inverse_root(fisher + torch.diag_embed(added))
         return DenseFactor(tuple(x.contiguous() for x in unflatten(root, self.shapes))), ok
 
 
@@ -139,6 +140,10 @@ class Full(NaturalGradient):
                 f"a dense covariance of {self.net.weights} weights has {self.net.weights**2:,} entries a replica; "
                 f"at most {MAX_WEIGHTS} weights are allowed (slang and noisy-kfac take more)"
             )
+
+    @property
+    def own_bias_variance(self) -> tuple[bool, ...]:
+        return self.net.biases
 
     @property
     def structure(self) -> Dense:

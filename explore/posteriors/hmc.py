@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ class HMC(Predictive):
     warmup: int = 100  # updates that tune step size and mass matrix
     thinning: int = 10  # transitions an update
     chains: int = 4  # C
-    prior_variance: float = 1.0  # eta
+    prior_variance: float | Literal["learned"] = 1.0  # eta, which it does not learn
     target_accept: float = 0.8  # the acceptance probability that the step size is tuned to
     max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps a transition
 
@@ -79,9 +79,11 @@ class HMC(Predictive):
         if round(n_data / self.batch_size) > 1:
             raise InputError(f"batch_size is {self.batch_size}; hmc takes all data at once, so at least {n_data:g}")
         shared = common(self, n_data, replicas, rng)
-        vector = math.sqrt(self.prior_variance) * rng.normal(replicas, self.chains * self.draws, self.net.weights)
+        vector = math.sqrt(float(self.prior_variance)) * rng.normal(
+            replicas, self.chains * self.draws, self.net.weights
+        )
         chains = _sampler(self).start(vector[:, : self.chains])
-        log_joint = -vector.square().sum(2) / (2 * self.prior_variance)
+        log_joint = -vector.square().sum(2) / (2 * float(self.prior_variance))
         scales = torch.zeros_like(log_joint) if self._unknown_noise else None
         return HMCState(shared, unflatten(vector, self.net.shapes), log_joint, scales, chains)
 
@@ -263,7 +265,7 @@ class _Sampler:
 
     def potential(self, x: Any, y: Any, copies: Any) -> Callable[[Any], Any]:
         """Z [W] -> -log p(D, w), for x [B, D], y [B, O] or [B], and so many copies of each example."""
-        likelihood, variance = self._posterior.likelihood, self._posterior.prior_variance
+        likelihood, variance = self._posterior.likelihood, float(self._posterior.prior_variance)
 
         def energy(z: Any) -> Any:
             fit = LOG_LIKELIHOODS[type(likelihood)](likelihood, self.output(z, x), y, copies)

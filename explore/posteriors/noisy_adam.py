@@ -26,7 +26,7 @@ import torch
 from explore.inference import natural
 from explore.inference.base import Common, common, end_update
 from explore.inference.gaussian import GaussianPosterior
-from explore.inference.structures import Blocks, Diagonal, mean_squares
+from explore.inference.structures import Blocks, Diagonal, each_layer, mean_squares
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
 
@@ -63,6 +63,10 @@ class NoisyAdam(GaussianPosterior):
         "extrinsic_damping": "[0, inf)",
     }
 
+    @property
+    def own_bias_variance(self) -> tuple[bool, ...]:
+        return self.net.biases
+
     def init(self, n_data: float, replicas: int, rng: Rng) -> NoisyAdamState:
         shared = common(self, n_data, replicas, rng)
         mean = self.net.glorot(replicas, rng)
@@ -74,21 +78,21 @@ class NoisyAdam(GaussianPosterior):
         self, state: NoisyAdamState, batch: Batch, rng: Rng, progress: float = 0.0
     ) -> tuple[NoisyAdamState, Info]:
         shared = state.common
-        n_data, step = float(shared.n_data), int(shared.step) + 1
+        step = int(shared.step) + 1
         schedule = natural.decay(progress, self.lr_decay_at, self.lr_decay)
 
         weights, seen = natural.noisy_pass(self, state, batch, self.samples, self.weight_noise, rng)
         fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, rng)
 
-        gamma = self._gamma(n_data)
+        gamma = self.gamma(shared)
         gradient = natural.regularised_gradient(natural.mean_gradient(seen.taps), weights, gamma)
         average, corrected = natural.momentum(state.momentum, gradient, self.momentum, step)
         squares = tuple(
             torch.lerp(f, mean_squares(t), self.beta * schedule) for f, t in zip(state.squares, fisher, strict=True)
         )
-        damping = gamma + self.extrinsic_damping
+        damping = tuple(c + self.extrinsic_damping for c in each_layer(gamma, len(squares)))
         lr = self.lr * schedule
-        direction = tuple(m / (f.sqrt() + damping) for m, f in zip(corrected, squares, strict=True))
+        direction = tuple(m / (f.sqrt() + c) for m, f, c in zip(corrected, squares, damping, strict=True))
         image = tuple(f * d for f, d in zip(squares, direction, strict=True))
         direction = natural.clipped(direction, image, lr, self.kl_clip)
         mean = tuple(torch.add(mu, d, alpha=lr) for mu, d in zip(state.mean, direction, strict=True))
@@ -96,12 +100,9 @@ class NoisyAdam(GaussianPosterior):
         return end_update(self, seen, NoisyAdamState(shared, mean, average, squares), state, self.kl_weight)
 
     def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, float]:
-        n_data = float(state.common.n_data)
-        precision = Blocks(tuple(Diagonal(f + self._gamma(n_data)) for f in state.squares))
-        return state.mean, precision, self.kl_weight / n_data
-
-    def _gamma(self, n_data: float) -> float:
-        return self.kl_weight / (n_data * self.prior_variance)
+        gamma = each_layer(self.gamma(state.common, held=True), len(state.squares))
+        precision = Blocks(tuple(Diagonal(f + c) for f, c in zip(state.squares, gamma, strict=True)))
+        return state.mean, precision, self.kl_weight / float(state.common.n_data)
 
 
 PRESETS: dict[str, dict[str, object]] = {

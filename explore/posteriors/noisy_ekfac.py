@@ -35,7 +35,7 @@ from torch import Tensor
 
 from explore.inference.kronecker import EigenFactor, KroneckerMoments, KroneckerRule, damped, eigenbasis, rotate
 from explore.inference.natural import NaturalGradient, NaturalState
-from explore.inference.structures import Damping, PerLayer, Statistics, mean_squares
+from explore.inference.structures import Damping, PerLayer, Statistics, each_layer, mean_squares
 from explore.linalg import over
 from explore.rng import Rng
 from explore.shapes import Taps
@@ -123,8 +123,9 @@ class NoisyEKFAC(NaturalGradient):
         left = (step - 1) * (1 / progress - 1) - 1 if progress else math.inf
         if left < self.reset_interval - 0.5:
             return statistics
-        gamma = self._gamma(float(state.common.n_data)) if self.reset_damped else None
-        return tuple(self._rule.restart(q, gamma) for q in statistics)
+        damping = each_layer(self.gamma(state.common), len(statistics))
+        pairs = zip(statistics, damping, strict=True)
+        return tuple(self._rule.restart(q, c if self.reset_damped else None) for q, c in pairs)
 
     @property
     def _rule(self) -> EigenRule:

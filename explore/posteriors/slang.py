@@ -41,6 +41,7 @@ from explore.inference.low_rank import (
     gradients_inner,
     inner,
 )
+from explore.inference.prior import Rows
 from explore.inference.structures import example_gradients, mean_squares
 from explore.linalg import eigh
 from explore.rng import Rng
@@ -68,10 +69,14 @@ class SLANG(GaussianPosterior):
     decay: float = 0.0  # p; 0: alpha and beta stay as they are
     momentum: float = 0.9  # of the likelihood's gradient, before preconditioning
     initial_precision: float = 1.0  # what d starts from
-    bias_prior_variance: float | None = None  # the prior's variance on biases; None: as on weights
+    bias_prior_variance: float | None = None  # the prior's on biases, which is then not learned; None: as on weights
     power_iterations: int = 4  # of the randomised eigendecomposition
 
     ranges: ClassVar[dict[str, str]] = {"beta": "(0, 1]", "decay": "[0, inf)", "momentum": "[0, 1)"}
+
+    @property
+    def own_bias_variance(self) -> tuple[bool, ...]:
+        return self.net.biases
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> SLANGState:
         shared = common(self, n_data, replicas, rng)
@@ -89,7 +94,7 @@ class SLANG(GaussianPosterior):
 
         _, seen = natural.noisy_pass(self, state, batch, self.samples, self.weight_noise, rng)
 
-        prior = self._prior_precision(state.mean)
+        prior = tuple(1 / eta for eta in self.variances(state))
         old = state.precision
         columns, ok = leading(old.columns, seen.taps, 1 - beta, beta * count, self.power_iterations, rng)
         diagonal = []
@@ -112,27 +117,15 @@ class SLANG(GaussianPosterior):
     def gaussian(self, state: SLANGState) -> tuple[Means, LowRankFactor, float]:
         return state.mean, state.precision, 1.0
 
-    def kl_prior(self, state: SLANGState) -> Float[Tensor, " R"]:
-        total, bias = super().kl_prior(state), self.bias_prior_variance
-        if bias is None:
-            return total
-        # The biases' terms under their own prior in place of the weights'.
-        for v, m, own in zip(state.precision.variance(), state.mean, self.net.biases, strict=True):
+    def variances(self, state: SLANGState) -> tuple[Rows, ...]:
+        if self.bias_prior_variance is None:
+            return super().variances(state)
+        rows = []
+        for eta, m, own in zip(super().variances(state), state.mean, self.net.biases, strict=True):
+            rows.append(eta * torch.ones_like(m[:, :, :1]))
             if own:
-                squares = (v[:, -1] + m[:, -1].square()).sum(1)
-                change = squares * (1 / bias - 1 / self.prior_variance)
-                total = total + 0.5 * (change + m.shape[2] * math.log(bias / self.prior_variance))
-        return total
-
-    def _prior_precision(self, mean: Means) -> tuple[Float[Tensor, "_I 1"], ...]:
-        """1 / eta of every row of a layer's matrix."""
-        precision = []
-        for m, own in zip(mean, self.net.biases, strict=True):
-            p = torch.full_like(m[0, :, :1], 1 / self.prior_variance)
-            if own and self.bias_prior_variance is not None:
-                p[-1] = 1 / self.bias_prior_variance
-            precision.append(p)
-        return tuple(precision)
+                rows[-1][:, -1] = self.bias_prior_variance
+        return tuple(rows)
 
 
 DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code, and so does what rounding leaves

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -33,7 +33,7 @@ from explore.errors import InputError
 from explore.inference import natural
 from explore.inference.base import Common, common, end_update
 from explore.inference.gaussian import GaussianPosterior
-from explore.inference.structures import Blocks, Diagonal, mean_squares
+from explore.inference.structures import Blocks, Diagonal, each_layer, mean_squares
 from explore.inference.sub_batches import forward_in_parts
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
@@ -61,7 +61,7 @@ class VOGN(GaussianPosterior):
     beta2: float = 0.999  # averaging rate of s
     momentum: float = 0.9  # beta1
     damping: float = 1e-3  # gamma
-    prior_variance: float = 0.01  # 1 / delta
+    prior_variance: float | Literal["learned"] = 0.01  # 1 / delta
     kl_start: float = 0.1  # tau at the start, as a part of kl_weight ...
     kl_warmup: float = 0.142  # ... which rises to 1 over this part of the training
     lr_decay: float = 1.0  # what alpha is multiplied with ...
@@ -82,6 +82,10 @@ class VOGN(GaussianPosterior):
         "lr_decay_at": "[0, 1]",
     }
 
+    @property
+    def own_bias_variance(self) -> tuple[bool, ...]:
+        return self.net.biases
+
     def init(self, n_data: float, replicas: int, rng: Rng) -> VOGNState:
         shared = common(self, n_data * self.augmentation, replicas, rng)
         mean = self.net.glorot(replicas, rng)
@@ -93,9 +97,8 @@ class VOGN(GaussianPosterior):
         used = examples - examples % self.sub_batches
         if not used:
             raise InputError(f"a batch of {examples} examples does not divide into {self.sub_batches} sub-batches")
-        n_data, step = float(shared.n_data), int(shared.step) + 1
-        tempering = self._tempering(progress)
-        decay = float(tempering) / (n_data * self.prior_variance)
+        step, tempering = int(shared.step) + 1, self._tempering(progress)
+        decay = each_layer(self.gamma(shared, float(tempering)), len(state.mean))
 
         noisy = self.weight_noise and step > 1
         part, forward = slice(used), partial(forward_in_parts, self.net, parts=self.sub_batches)
@@ -104,7 +107,7 @@ class VOGN(GaussianPosterior):
         fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, rng)
 
         gradient = tuple(
-            torch.sub(decay * mu, g) for mu, g in zip(state.mean, natural.mean_gradient(seen.taps), strict=True)
+            torch.sub(c * mu, g) for mu, g, c in zip(state.mean, natural.mean_gradient(seen.taps), decay, strict=True)
         )
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
         power = natural.power_decay(step, self.decay)
@@ -112,17 +115,18 @@ class VOGN(GaussianPosterior):
         squares = tuple(torch.lerp(s, mean_squares(t), rate) for s, t in zip(state.squares, fisher, strict=True))
         lr = self.lr * power * natural.decay(progress, self.lr_decay_at, self.lr_decay)
         mean = tuple(
-            torch.addcdiv(mu, m, s + (decay + self.damping), value=-lr)
-            for mu, m, s in zip(state.mean, average, squares, strict=True)
+            torch.addcdiv(mu, m, s + (c + self.damping), value=-lr)
+            for mu, m, s, c in zip(state.mean, average, squares, decay, strict=True)
         )
 
         new = VOGNState(shared, mean, average, squares, tempering)
         return end_update(self, seen, new, state, float(tempering))
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, float]:
-        scale = float(state.tempering) / float(state.common.n_data)
-        damping = scale / self.prior_variance + self.damping
-        return state.mean, Blocks(tuple(Diagonal(s + damping) for s in state.squares)), scale
+        tempering = float(state.tempering)
+        decay = each_layer(self.gamma(state.common, tempering, held=True), len(state.squares))
+        precision = Blocks(tuple(Diagonal(s + (c + self.damping)) for s, c in zip(state.squares, decay, strict=True)))
+        return state.mean, precision, tempering / float(state.common.n_data)
 
     def _tempering(self, progress: float) -> Tensor:
         done = min(1.0, progress / self.kl_warmup) if self.kl_warmup else 1.0

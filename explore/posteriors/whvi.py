@@ -78,6 +78,15 @@ class WHVI(Reparameterised):
 
     ranges: ClassVar[dict[str, str]] = {"flows": "[0, 1000]", "rate": "[0, 1)"}
 
+    @property
+    def own_bias_variance(self) -> tuple[bool, ...]:
+        if self.flows or any(isinstance(form, DropoutForm) for form in self.forms):
+            raise InputError(
+                "WHVI learns its prior's variance without flows and dropout only; prior_variance is a number"
+            )
+        layers = zip(self.forms, self.net.biases, strict=True)
+        return tuple(isinstance(form, Factorised) and bias for form, bias in layers for _ in form.coordinates)
+
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         net, forms = self.net, list[Form]()
@@ -85,7 +94,7 @@ class WHVI(Reparameterised):
             if len(forms) == len(net.shapes) - 1 and self.last_layer == "gaussian":
                 forms.append(Factorised(inputs, outputs))
             elif convolution and self.convolutions == "mc-dropout":
-                forms.append(DropoutForm(inputs, outputs, bias, self.rate, self.prior_variance))
+                forms.append(DropoutForm(inputs, outputs, bias, self.rate, self.eta))
             else:
                 forms.append(WalshForm(inputs - bias, outputs, bias, self))
         if not any(form.coordinates for form in forms):
@@ -139,7 +148,7 @@ class WalshForm(Form):
             start = parts["g"].flatten(-2)
             end, log_det = flow(start, *points[-3:])
             grown = end.square().sum(-1) - start.square().sum(-1)
-            excess = grown / (2 * self.settings.prior_variance) - log_det
+            excess = grown / (2 * self.settings.eta) - log_det
             parts["g"] = end.view_as(parts["g"])
         if self.reshaped:
             return self._vector(parts), excess

@@ -25,6 +25,7 @@ from explore.testing.subject import (
     R,
     Subject,
     assert_close,
+    assert_same_bits,
     seeded,
     start,
     train,
@@ -156,6 +157,49 @@ def diagnostics_equal_those_of_the_dense_covariance(subject: Subject) -> None:
     assert_close(diagnostics["condition"], spectrum[:, -1] / spectrum[:, 0], f"{subject.name}: condition", rtol=1e-6)
     assert_close(diagnostics["damping_share"], w / 0.6 / (1 / spectrum).sum(1), f"{subject.name}: damping_share")
     assert_close(diagnostics["effective_rank"], w - spectrum.sum(1) / 0.6, f"{subject.name}: effective_rank")
+
+
+# The prior's variance, where it is learned ------------------------------------------------------------------
+
+
+@POSTERIORS.check({"mlp": MLP, "no-bias": NO_BIAS, "conv-no-bias": CONV_NO_BIAS}, of=gaussian)
+def a_learned_prior_is_the_maximum_of_the_bound(subject: Subject, net: Net) -> None:
+    if net is CONV_NO_BIAS and not subject.takes("convolutions"):
+        pytest.skip("it refuses convolutions")
+    if not subject.learns_prior:
+        pytest.skip("it refuses to learn its prior's variance")
+    posterior, old, batch = subject.trained(net=net, prior_variance="learned")
+    assert old.common.prior is not None, f"{subject.name}: its state has no prior; `common` gives it one"
+    new = posterior.end_epoch(old)
+    mean, covariance = oracles.implied_gaussian(posterior, new, R)
+    for now, before in zip((mean, covariance), oracles.implied_gaussian(posterior, old, R), strict=True):
+        assert_close(now, before, f"{subject.name}: `end_epoch` changes the density, so that the bound may fall")
+
+    second = mean.square() + covariance.diagonal(dim1=1, dim2=2)
+    found, expected = [], []
+    for squares, own, learned in zip(
+        oracles.unflat(second, posterior.coordinates),
+        posterior.own_bias_variance,
+        new.common.prior.variance,
+        strict=True,
+    ):
+        groups = (squares[:, :-1], squares[:, -1:]) if own else (squares,)
+        expected += [g.mean((1, 2), keepdim=True).expand_as(g).flatten(1) for g in groups]
+        found.append((learned * torch.ones_like(squares)).flatten(1))
+    eta = torch.cat(found, 1)
+    assert_close(eta, torch.cat(expected, 1), f"{subject.name}: the learned variances")
+
+    exact = oracles.kl(mean, covariance, torch.zeros_like(mean), torch.diag_embed(eta))
+    assert_close(posterior.kl_prior(new), exact, f"{subject.name}: `kl_prior` of a learned prior")
+    fallen = posterior.kl_prior(old) - posterior.kl_prior(new)
+    assert (fallen > 1e-3).all(), f"{subject.name}: the KL from the prior does not fall where its variance is learned"
+    for factor in (0.99, 1.01):  # it is the least
+        other = oracles.kl(mean, covariance, torch.zeros_like(mean), torch.diag_embed(factor * eta))
+        assert (other > exact).all(), f"{subject.name}: another variance has a smaller KL"
+
+    moved, still = (train(posterior, s, batch, seeded(4), 1) for s in (new, old))
+    assert (posterior.kl(moved, still) > 1e-12).all(), f"{subject.name}: updates do not follow the learned prior"
+    assert_same_bits(moved.common.prior.held, new.common.prior.variance)
 
 
 # Other densities, by samples -------------------------------------------------------------------------------

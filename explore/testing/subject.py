@@ -149,6 +149,18 @@ class Subject:
         """Whether there is a setting of this name."""
         return any(f.name == setting for f in dataclasses.fields(self.cls))
 
+    @functools.cached_property
+    def learns_prior(self) -> bool:
+        """Whether `prior_variance` may be "learned"; where it may not, that is said in one sentence."""
+        if not self.has("prior_variance"):
+            return False
+        try:
+            self.build(prior_variance="learned")
+        except InputError as error:
+            assert "prior_variance" in str(error), f"{self.name}: {error} does not name prior_variance"
+            return False
+        return True
+
     def takes(self, part: str) -> bool:
         """Whether nets may have it, see `Contract`."""
         assert set(self.contract.refuses) <= set(PARTS), f'{self.name}: "refuses" in CONTRACT may name {list(PARTS)}'

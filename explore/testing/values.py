@@ -12,6 +12,7 @@ import torch
 
 from explore import predict, registry, tree
 from explore.errors import InputError, check_range
+from explore.fit import fit
 from explore.inference.base import settle
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
@@ -91,6 +92,24 @@ def every_part_of_a_net_is_taken_or_refused_as_declared(subject: Subject) -> Non
             f"{subject.name} refuses a net with {part}; where it cannot do otherwise, "
             + subject.add("refuses", f'("{part}",)')
         )
+
+
+@POSTERIORS.check()
+def a_prior_is_learned_or_that_is_refused(subject: Subject) -> None:
+    if not subject.learns_prior:
+        return
+    posterior, batch, states = subject.build(epochs=2, batch_size=4, prior_variance="learned"), data(), []
+    first = start(posterior, N, R, seeded())
+    for epoch in fit(posterior, batch.x, batch.y, seeded(), state=first):
+        states.append(epoch.state)
+    variances = [s.common.prior.variance for s in (first, *states)]
+    for one, two in zip(variances[:-1], variances[1:], strict=True):
+        assert all((a != b).all() for a, b in zip(one, two, strict=True)), (
+            f"{subject.name}: an epoch learns no variance"
+        )
+    again = fit(posterior, batch.x, batch.y, seeded(), state=first)
+    saved = tree.restore(first, tree.save(next(again).state))
+    assert_same_bits(saved.common.prior, states[0].common.prior, f"{subject.name}: learned variances are saved")
 
 
 # Values and pure functions ---------------------------------------------------------------------------------

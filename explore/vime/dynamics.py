@@ -142,12 +142,17 @@ class Dynamics:
         x, y = data.x[0, rows].unsqueeze(1), data.y[0, rows].unsqueeze(1)  # [updates, 1, B, ...]
         for step in zip(x, y, strict=True):
             state, _ = self.posterior.update(state, Batch(*step), rng)
-        self.state = self.state._replace(posterior=state)
+        self.state = self.state._replace(posterior=self.posterior.end_epoch(state))
 
     @property
     def alive(self) -> bool:
         """Whether the posterior has not failed."""
         return bool(self.state.posterior.common.alive.all())
+
+    @property
+    def learned(self) -> dict[str, float]:
+        """What the posterior learns once a training beside its density, see `Predictive.learned`."""
+        return {name: float(value) for name, value in self.posterior.learned(self.state.posterior).items()}
 
     def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
         """NLL a transition (nats) and RMSE in standardised units, and the share of targets within the central 95 %."""

@@ -269,6 +269,7 @@ class IntrinsicReward:
             self._train()
             if len(raw):
                 metrics |= self._quality(inputs, following, "after")
+            metrics |= {f"vime/{name}": value for name, value in self.dynamics.learned.items()}
         self.metrics = metrics | {"vime/restarts": float(self.restarts)}
         self.batches += 1
 

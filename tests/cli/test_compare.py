@@ -20,6 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import explore as library
 from explore import compare as comparison
 from explore import fit, predict, record, registry, toys
+from explore.cli import estimate
 from explore.cli.compare import recording
 from explore.data import load_csv, uci_splits
 from explore.testing.oracles import mean_and_se
@@ -28,7 +29,8 @@ from tests.pictures import shares
 RUN = Path("runs/compare-table")
 TINY = ["--splits", "2", "--samples", "5", "--hidden", "4", "--epochs", "3", "--no-figures"]
 TAGS = {
-    "train/elbo", "train/nll", "train/kl", "test/rmse", "test/log_likelihood", "test/joint_log_likelihood",
+    "train/bound", "train/elbo", "train/nll", "train/kl",
+    "test/rmse", "test/log_likelihood", "test/joint_log_likelihood",
     "test/coverage_95", "test/calibration_error", "uncertainty/epistemic_mean", "structure/damping_share",
     "structure/effective_rank", "structure/condition",
 }  # fmt: skip
@@ -87,7 +89,8 @@ def test_all_posteriors_share_all_tags(compare, monkeypatch):
             assert values == pytest.approx(
                 [math.nan if r[tag] is None else r[tag] for r in mine], rel=1e-6, nan_ok=True
             )
-            missing = name in ("map", "ensemble") and (tag.startswith("structure") or tag in ("train/elbo", "train/kl"))
+            missing = name in ("map", "ensemble") and tag.startswith(("structure", "train"))
+            missing &= tag != "train/nll"
             assert all(map(math.isnan, values)) if missing else all(map(math.isfinite, values))
         start = read.summary_metadata["_hparams_/session_start_info"].plugin_data.content
         assert name.encode() in start
@@ -140,6 +143,40 @@ def test_report_and_run_folder(compare):
     ]  # fmt: skip
     assert set(config()["posteriors"]) == {"map", "noisy-adam"}
     assert config()["posteriors"]["map"]["settings"]["epochs"] == 3
+
+
+def test_learned_priors_the_bound_and_calibration(compare):
+    names = ["noisy-kfac", "bbb", "ensemble"]
+    learned = [f"{name}.prior_variance=learned" for name in names[:2]]
+    wanted = ["--posterior", ",".join(names), "-p", learned[0], "-p", learned[1], "--epochs", 60, "--calibrate", 0.2]
+    result = compare(*wanted)
+    lines = result.stdout.splitlines()
+    rows = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+    own = {"noisy-kfac": {"1", "2"}, "bbb": {"1", "1_bias", "2", "2_bias"}, "ensemble": set()}
+    assert " bound, " in result.stdout  # the header may go on in the next line
+    results = pd.read_csv(RUN / "results.csv")
+    assert not any(str(column).startswith("prior_variance") for column in results)
+    assert results["variance_factor"].between(0.01, 100).all() and results["variance_factor"].nunique() > 3
+    for name in names:
+        mine = [row for row in rows if row["series"] == name]
+        tags = {tag.removeprefix("train/prior_variance_") for tag in mine[0] if tag.startswith("train/prior_variance_")}
+        assert tags == own[name]
+        for tag in own[name]:
+            values = [row[f"train/prior_variance_{tag}"] for row in mine]
+            assert len(set(values)) == len(values) and all(1e-4 <= v < 1 for v in values)
+        row = [line for line in lines if line.startswith(f"│ {name} ")][1]
+        bound = results.loc[results.posterior == name, "bound"].mean()
+        assert row.rstrip(" │").endswith("no density" if name == "ensemble" else f"{bound:.3f}")
+    # What was saved predicts as it was measured.
+    for fitted in library.load_run(RUN).kept.models.values():
+        assert fitted.factor is not None and fitted.factor.shape == (2,)
+
+
+def test_variances_at_a_bound_are_said():
+    inside = torch.tensor([1e-3, 1.0])
+    assert not estimate.clipped({"prior_variance_1": inside}, "splits")
+    said = estimate.clipped({"prior_variance_1": inside, "prior_variance_2": torch.tensor([1e-4, 100.0])}, "splits")
+    assert said == "learned variances ended at a bound (0.0001 or 100): prior_variance_2 in 2 of 2 splits."
 
 
 def test_a_result_by_hand(compare, csv):
@@ -292,6 +329,13 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["--posterior", "bbb,,map,"], "--posterior is 'bbb,,map,'; it must be names with single commas between"),
         (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
+        (["-p", "prior_variance=learned"], "Ensemble does not learn its prior's variance; prior_variance is a number"),
+        (["-p", "bbb.prior_variance=much"], "prior_variance='much' is not valid; allowed: a number or learned"),
+        (["--calibrate", "0"], "0.0 is not in the range 0<x<=0.5"),
+        (
+            ["--calibrate", "0.1", "--dataset", "australian"],
+            "a factor on a predictive variance, which classes do not have",
+        ),
         (["somewhere"], "leave out --epochs (allowed with them: --out, --name, --quiet, --json)"),
     ],
 )

@@ -87,7 +87,7 @@ class LaplaceAdam(Variational):
         return sum(torch.distributions.kl_divergence(q, p).sum((1, 2, 3)) for q, p in pairs)
 
     def kl_prior(self, state):
-        eta = self.prior_variance
+        eta = self.eta
         squares = sum((q.loc.square() + 2 * q.scale.square()).sum((1, 2, 3)) for q in self.laplace(state))
         count = self.net.weights
         return 0.5 * (squares / eta + count * math.log(2 * math.pi * eta)) - self.entropy(state)
@@ -103,7 +103,7 @@ class RoughHessian(NoisyAdam):
     """The Hessian's diagonal from one sample of the weights, g (w - mu) / variance (Shen et al. 2024, IVON)."""
 
     def update(self, state, batch, rng, progress=0.0):
-        (weights, seen), gamma = noisy_pass(self, state, batch, 1, True, rng), self._gamma(float(state.common.n_data))
+        (weights, seen), gamma = noisy_pass(self, state, batch, 1, True, rng), self.gamma(state.common)
         gradient = loss_gradients(seen.taps, weights, 0.0)
         values = []
         for mu, g, m, h, w in zip(state.mean, gradient, state.momentum, state.squares, weights, strict=True):

@@ -1,0 +1,71 @@
+"""Calibration of regressions: one factor on the predictive variance, fitted to examples held out of the training data.
+
+A factor c stretches the predictive distribution of each point about its mean m by sqrt(c): its density at y becomes
+p(m + (y - m) / sqrt(c)) / sqrt(c), its variance c times as large, and its mean stays. c is where the held-out examples
+are most likely.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.errors import InputError, check_range
+from explore.fit import last_epoch
+from explore.inference.base import Predictive
+from explore.predict import Predictor
+from explore.rng import Rng
+
+LEAST, MOST = 1e-2, 1e2  # of a factor
+GRID, ROUNDS = 21, 4  # of the search: after so many rounds the factor is known to a thousandth
+
+
+def held_out_factor(
+    posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, share: float, samples: int
+) -> Float[Tensor, " R"]:
+    """The factor for a posterior that is fitted to all of some examples.
+
+    It is fitted from scratch to a random part of them, and the factor to the rest, each replica to its own.
+
+    Args:
+        posterior: what to fit; its own settings say for how long.
+        x: inputs.
+        y: targets [R, n, O].
+        rng: the stream of this calibration.
+        share: of the examples to hold out, in (0, 0.5].
+        samples: weight samples for predictions.
+
+    Raises:
+        InputError: for classes, a share out of range, or a single example.
+    """
+    if posterior.likelihood.discrete:
+        raise InputError("calibration is a factor on a predictive variance, which classes do not have; leave it out")
+    check_range("calibrate", share, "(0, 0.5]")
+    replicas, n = x.shape[:2]
+    if n < 2:
+        raise InputError("calibration holds out some of the examples; one is not enough")
+    order, held = rng.permutation(replicas, n), max(1, round(share * n))
+    rows = torch.arange(replicas, device=x.device).unsqueeze(1)
+    out, rest = order[:, :held], order[:, held:]
+    state = last_epoch(posterior, x[rows, rest], y[rows, rest], rng).state
+    found = variance_factor(Predictor.sample(posterior, state, samples, rng), x[rows, out], y[rows, out])
+    return torch.where(state.common.alive, found, 1.0)
+
+
+def variance_factor(
+    predictor: Predictor, x: Float[Tensor, "R P ..."], y: Float[Tensor, "R P O"]
+) -> Float[Tensor, " R"]:
+    """The factor in [0.01, 100] under which the targets are most likely, by a search that narrows a grid."""
+    low = torch.full((len(y),), math.log(LEAST), dtype=y.dtype, device=y.device)
+    high = torch.full_like(low, math.log(MOST))
+    steps = torch.linspace(0, 1, GRID, dtype=y.dtype, device=y.device).unsqueeze(1)
+    for _ in range(ROUNDS):
+        grid = torch.lerp(low, high, steps)  # [grid, R]
+        found = torch.stack([predictor.stretched(c).log_prob(x, y).logsumexp(1).sum(1) for c in grid.exp()])
+        best = grid.gather(0, found.argmax(0, keepdim=True)).squeeze(0)
+        step = (high - low) / (GRID - 1)
+        low, high = torch.maximum(low, best - step), torch.minimum(high, best + step)
+    return best.exp()

@@ -32,7 +32,7 @@ def test_streams_are_uncorrelated():
 def test_names_of_streams_keep_their_keys():
     # A stream's key is its position: a name moved or inserted would change every published run.
     assert STREAMS[:8] == ("split", "init", "fit", "acquire", "test", "env", "policy", "toy")
-    with pytest.raises(InputError, match="unknown random stream 'fitt'; allowed: acquire, env, fit"):
+    with pytest.raises(InputError, match="unknown random stream 'fitt'; allowed: acquire, calibrate, env, fit"):
         Rng(0).stream("fitt")
 
 

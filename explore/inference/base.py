@@ -213,11 +213,13 @@ class Variational(Predictive):
     def learned(self, state: State) -> Info:
         """`prior_variance_1`, ... of each tensor of coordinates, and `..._bias` where its last row has its own."""
         named: Info = {}
+        if state.common.prior is None:
+            return named
         for i, (rows, own) in enumerate(zip(self.variances(state), self.own_bias_variance or (), strict=False), 1):
             if isinstance(rows, Tensor):
                 named[f"prior_variance_{i}"] = rows[:, 0, 0]
                 named |= {f"prior_variance_{i}_bias": rows[:, -1, 0]} if own else {}
-        return named if state.common.prior else {}
+        return named
 
     def variances(self, state: State) -> tuple[Rows, ...]:
         """Eta of each tensor of coordinates."""

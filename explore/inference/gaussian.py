@@ -16,6 +16,7 @@ from torch import Tensor
 from explore.errors import InputError
 from explore.inference import prior
 from explore.inference.base import Variational, settle
+from explore.inference.prior import Prior
 from explore.inference.structures import Factor
 from explore.models import Layer
 from explore.rng import Rng
@@ -118,8 +119,8 @@ class GaussianPosterior(Variational):
 
     def end_epoch(self, state: State) -> State:
         """With the prior's variance at the maximum of the bound, where it is learned."""
-        own, learned = self.own_bias_variance, state.common.prior
-        if learned is None or own is None:
+        learned: Prior | None = state.common.prior
+        if learned is None or (own := self.own_bias_variance) is None:
             return state
         mean, precision, scale = self.gaussian(state)
         second = tuple(scale * v + m.square() for v, m in zip(precision.variance(), mean, strict=True))

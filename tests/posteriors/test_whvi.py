@@ -13,6 +13,7 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 from explore import predict, tree
 from explore.active import ActiveLearner
 from explore.errors import InputError
+from explore.fit import last_epoch
 from explore.inference.gaussian import GaussianPosterior
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
@@ -480,3 +481,8 @@ def test_noise_is_learnt_from_its_first_step_on():
         state, _ = posterior.update(state, BATCH, rng(i))
         rates.append(float(state.common.noise.rate[0]))
     assert rates[0] == rates[1] == 6.0 and rates[2] != 6.0 and rates[3] != rates[2]
+
+
+def test_with_flows_the_priors_variance_is_a_setting_and_a_fit_goes_through():
+    posterior = build(flows=2, epochs=2)
+    assert posterior.learned(last_epoch(posterior, *BATCH, rng()).state) == {}

@@ -65,6 +65,15 @@ data = _together(
     click.option("--categorical", metavar="A,B", help="Columns of FILE whose numbers are names."),
     click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers of FILE.  [default: .]"),
 )
+model = _together(
+    click.option(
+        "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: small, else its first]"
+    ),
+    click.option(
+        "-p", "parameters", multiple=True, metavar="KEY=VALUE",
+        help="A setting of the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE; repeatable.",
+    ),
+)  # fmt: skip
 trust = click.option(
     "--trust",
     multiple=True,

@@ -91,7 +91,7 @@ def resolve(options: Mapping[str, Any]) -> Problem:
         samples=options["samples"],
     )
     dataset = asked.load()
-    return replace(asked, task=dataset.task, fingerprint=fingerprint(dataset), likelihood=_likelihood(dataset))
+    return replace(asked, task=dataset.task, fingerprint=fingerprint(dataset), likelihood=likelihood_of(dataset))
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -119,7 +119,8 @@ def fingerprint(dataset: Dataset) -> str:
     return hashlib.sha256(dataset.x.tobytes() + dataset.y.tobytes() + names.encode()).hexdigest()
 
 
-def _likelihood(dataset: Dataset) -> str:
+def likelihood_of(dataset: Dataset) -> str:
+    """The name of the likelihood for its targets."""
     if dataset.task == "regression":
         return "gaussian"
     return "bernoulli" if len(dataset.classes) == 2 else "categorical"

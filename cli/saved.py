@@ -136,9 +136,9 @@ def posteriors(settings: Any) -> dict[str, Any]:
 
 def posterior(settings: Any, called: Names, name: str, own: Any) -> Predictive:
     """A posterior as the run has it."""
-    kind = {0: "gaussian", 2: "bernoulli"}.get(len(called.classes), "categorical")
-    asked = replace(settings, likelihood=kind)
-    return problem.posterior(asked, called.dataset, name, own, settings.likelihood_settings)
+    dataset = called.dataset
+    asked = replace(settings, likelihood=problem.likelihood_of(dataset))
+    return problem.posterior(asked, dataset, name, own, settings.likelihood_settings)
 
 
 def said(folder: Path) -> str:

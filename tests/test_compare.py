@@ -171,13 +171,13 @@ def test_saved_continues_bit_for_bit(members):
             torch.testing.assert_close(value, b.scalars[tag], rtol=0, atol=0, equal_nan=True, msg=tag)
 
 
-@pytest.mark.parametrize(("name", "members"), [("ensemble", 5), ("map", 5)])
+@pytest.mark.parametrize(("name", "members"), [("ensemble", 5), ("map", 10)])
 def test_toys_are_learnt(monkeypatch, name, members):
     monkeypatch.setattr(toys, "UPDATES", 400)
     p = posterior(name, lr=0.02, members=members)
     b = toys.bands(p, Gaussian(), [20], Rng(0), 10)
     seen = (b.x.abs() > 0.8) & (b.x.abs() < 1.9)
-    assert ((b.mean - (2 * b.x).sin())[seen].abs() < 0.2).all()
+    assert ((b.mean - (2 * b.x).sin())[seen].abs() < 0.15).all()
     assert (b.total > b.epistemic).all() and (b.data_x.abs() >= 0.7).all()
     c = toys.boundary(p, [20], Rng(0), 10)
     cell = ((c.data_x + 3) * 10).round().long()

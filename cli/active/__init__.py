@@ -26,13 +26,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 @click.option("--test-size", type=POSITIVE, default=100, help="Points held out for testing in each trial.")
 @click.option("--control/--no-control", default=True, help="Also label at random, from the same start.")
 @click.option("--seed", type=SEED, default=0, help="Root of all random numbers.")
-@click.option(
-    "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: small, else its first]"
-)
-@click.option(
-    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
-    help="A setting of the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE; repeatable.",
-)  # fmt: skip
+@options.model
 @click.option("--hidden", default="10", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.")
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: the preset's]")
 @click.option(

@@ -87,5 +87,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         standardise=options["standardise"] or "labelled",
         targets=str(Path(options["targets"]).resolve()) if options["targets"] else None,
     )  # fmt: skip
+    if found.targets is None:
+        return found
     matrix = found.aims(found.table()[1])
     return found if matrix is None else replace(found, targets_digest=_digest(matrix))

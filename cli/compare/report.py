@@ -15,12 +15,11 @@ from explore import files
 from explore.cli import saved
 from explore.cli.compare import figures
 from explore.cli.compare.experiment import Experiment
-from explore.cli.estimate import TITLES, clipped, decimals, estimate, unit
+from explore.cli.estimate import SIGN, TITLES, clipped, decimals, estimate, unit
 from explore.cli.run import Report
 from explore.compare import OWN
 from explore.record import plain
 
-SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # less is better, or more
 BESIDE = {"coverage_95": "95 % coverage", "calibration_error": "calibration error"}
 
 

@@ -11,15 +11,13 @@ import pandas as pd
 
 from explore.cli import saved
 from explore.cli.compare import overlay
-from explore.cli.estimate import TITLES, unit
+from explore.cli.estimate import SIGN, TITLES, unit
 from explore.cli.report import held_out
 from explore.cli.report.drawing import center, panels, plain
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 from explore.data import uci_splits
 from explore.errors import InputError
-
-SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # less is better, or more
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:

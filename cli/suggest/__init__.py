@@ -40,13 +40,7 @@ from explore.cli.options import NAMES, POSITIVE, SAMPLES, SEED, THREADS
 @click.option(
     "--acquisition", type=NAMES, metavar="NAME", help="From `explore list acquisitions`.  [default: by the task]"
 )
-@click.option(
-    "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: small, else its first]"
-)
-@click.option(
-    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
-    help="A setting of the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE; repeatable.",
-)  # fmt: skip
+@options.model
 @click.option("--hidden", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.  [default: 10]")
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: by their number]")
 @click.option("--samples", type=SAMPLES, help="Weight samples for predictions.  [default: 100]")

@@ -74,10 +74,9 @@ def build(table: Table, rows: Rows, settings: Settings, device: str) -> Model:
     """With the measured rows told; fitted when it is first asked."""
     data = dataset(table, rows, settings)
     transform = _transform(table, rows, settings, data.y)
-    kind = {0: "gaussian", 2: "bernoulli"}.get(len(data.classes), "categorical")
     own = dict(settings.posterior_settings)
     own["epochs"] = settings.epochs or epochs(len(data.x), own)
-    asked = replace(settings, likelihood=kind)
+    asked = replace(settings, likelihood=problem.likelihood_of(data))
     posterior = problem.posterior(asked, data, settings.posterior, own, settings.likelihood_settings)
     problem.check_memory(posterior, 1, settings.samples)
     rule = registry.acquisition(settings.acquisition, **settings.acquisition_settings)

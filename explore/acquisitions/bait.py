@@ -24,8 +24,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.acquisitions.base import Choice, Needs, View, greedy
-from explore.acquisitions.conditioning import alike, centred, precision_given
+from explore.acquisitions.base import Choice, Needs, View
+from explore.acquisitions.conditioning import alike, centred, greedy_given, precision_given
 from explore.errors import check_fields
 from explore.linalg import inverse_root
 
@@ -59,12 +59,7 @@ class BAIT:
             return Carry(precision, known.alike | alike(view, out, self.alike))
 
         start = Carry(None, torch.zeros_like(view.mask))
-        if view.pending is not None:
-            start = given(start, view.outputs_at(view.pending))
-        return greedy(
-            view.mask, k, start, scores, lambda known, new: given(known, view.outputs(new)),
-            lambda known: known.alike, view.cost,
-        )  # fmt: skip
+        return greedy_given(view, k, start, scores, given, lambda known: known.alike, view.cost)
 
 
 def _embedded(view: View, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:

@@ -26,8 +26,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore import predict
-from explore.acquisitions.base import Choice, Needs, View, greedy
-from explore.acquisitions.conditioning import LabelSets, centred, joint_gain, precision_given
+from explore.acquisitions.base import Choice, Needs, View
+from explore.acquisitions.conditioning import LabelSets, centred, greedy_given, joint_gain, precision_given
 from explore.errors import check_fields
 from explore.linalg import inverse_root
 
@@ -59,25 +59,20 @@ class BatchBALD:
             root = None if precision is None else inverse_root(precision)[0]
             return view.each(lambda out: joint_gain(centred(out), root, tau))
 
-        def given(precision: Tensor | None, chosen: Tensor) -> Tensor:
-            return precision_given(precision, centred(view.outputs(chosen)), tau)
+        def told(precision: Tensor | None, out: Tensor) -> Tensor | None:
+            return precision_given(precision, centred(out), tau)
 
-        pending = view.pending
-        start = None if pending is None else precision_given(None, centred(view.outputs_at(pending)), tau)
-        return greedy(view.mask, k, start, scores, given, cost=view.cost)
+        return greedy_given(view, k, None, scores, told, cost=view.cost)
 
     def _classes(self, view: View, k: int) -> Choice:
-        def told(known: LabelSets | None, out: Tensor) -> LabelSets:
+        def told(known: LabelSets | None, out: Tensor) -> LabelSets | None:
             p = _probabilities(view, out)
             return (known or LabelSets.none(p)).given(p, self.label_sets, view.rng)
 
         def scores(known: LabelSets | None) -> Tensor:
             return view.each(lambda out: information_of_classes(_probabilities(view, out), known))
 
-        start = None if view.pending is None else told(None, view.outputs_at(view.pending))
-        return greedy(
-            view.mask, k, start, scores, lambda known, chosen: told(known, view.outputs(chosen)), cost=view.cost
-        )
+        return greedy_given(view, k, None, scores, told, cost=view.cost)
 
 
 def information_of_classes(p: Float[Tensor, "R S b C"], known: LabelSets | None = None) -> Float[Tensor, "R b"]:

@@ -10,16 +10,44 @@ systematic resampling (Kitagawa 1996), which leaves every average over the sets 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.acquisitions.base import View
+from explore.acquisitions.base import Choice, View, greedy
 from explore.rng import Rng
 
-__all__ = ["LabelSets", "alike", "centred", "joint_gain", "precision_given"]
+__all__ = ["LabelSets", "alike", "centred", "greedy_given", "joint_gain", "precision_given"]
+
+Known = TypeVar("Known")
+
+
+def greedy_given(
+    view: View,
+    k: int,
+    start: Known,
+    scores: Callable[[Known], Float[Tensor, "R C"]],
+    told: Callable[[Known, Float[Tensor, "R S n O"]], Known],
+    behind: Callable[[Known], Bool[Tensor, "R C"]] | None = None,
+    cost: Float[Tensor, "R C"] | None = None,
+) -> Choice:
+    """K points one after another, each the best one given the pending ones and those before it, see `greedy`.
+
+    Args:
+        view: what the rule sees.
+        k: how many.
+        start: what is known before the pending points.
+        scores: of all candidates, by what is known.
+        told: what is known once the points with these outputs are labelled too.
+        behind: which candidates rank below all others, by what is known.
+        cost: of each candidate, by which scores are divided.
+    """
+    if view.pending is not None:
+        start = told(start, view.outputs_at(view.pending))
+    return greedy(view.mask, k, start, scores, lambda known, chosen: told(known, view.outputs(chosen)), behind, cost)
 
 
 def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:

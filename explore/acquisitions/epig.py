@@ -23,8 +23,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.acquisitions.base import Choice, Needs, View, best, greedy
-from explore.acquisitions.conditioning import alike
+from explore.acquisitions.base import Choice, Needs, View, best
+from explore.acquisitions.conditioning import alike, greedy_given
 from explore.acquisitions.dependence import Classes, Numbers
 from explore.errors import check_fields
 
@@ -62,12 +62,7 @@ class EPIG:
             return Carry(labels.given(known.labels, out), known.alike | alike(view, out, self.alike))
 
         start = Carry(labels.start(at_targets), torch.zeros_like(view.mask))
-        if view.pending is not None:
-            start = given(start, view.outputs_at(view.pending))
-        return greedy(
-            view.mask, k, start, scores, lambda known, new: given(known, view.outputs(new)),
-            lambda known: known.alike, view.cost,
-        )  # fmt: skip
+        return greedy_given(view, k, start, scores, given, lambda known: known.alike, view.cost)
 
     def _targets(self, view: View) -> tuple[Tensor, Float[Tensor, "R T"]]:
         """Inputs whose labels matter [R, T, ...], and the share of each in the mean."""

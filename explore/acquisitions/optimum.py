@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.acquisitions.base import Choice, View, greedy
-from explore.acquisitions.conditioning import centred
+from explore.acquisitions.base import Choice, View
+from explore.acquisitions.conditioning import centred, greedy_given
 from explore.rng import Rng
 
 __all__ = ["SIGNS", "Forecast", "highest_mean", "in_turn", "ramp"]
@@ -98,9 +98,7 @@ def in_turn(
         nothing.new_zeros(len(best), 0, draws),
         nothing.expand(-1, draws),
     )
-    if view.pending is not None:
-        start = told(start, view.outputs_at(view.pending))
-    return greedy(view.mask, k, start, scores, lambda known, chosen: told(known, view.outputs(chosen)), cost=cost)
+    return greedy_given(view, k, start, scores, told, cost=cost)
 
 
 def highest_mean(view: View, direction: str) -> Float[Tensor, " R"]:

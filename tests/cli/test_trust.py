@@ -158,11 +158,11 @@ def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):
 
 
 def test_how_to_continue_names_the_modules(explore, monkeypatch):
-    Path("worlds.py").write_text("import explore.envs\n")
+    Path("chains.py").write_text("import explore.envs\n")  # its name is no other test's: it stays imported
     monkeypatch.setattr(recording, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    result = explore("rl", "--env", "worlds:explore/Chain-v0", "--timesteps", 64, "--posterior", "none", "--name", "x")
+    result = explore("rl", "--env", "chains:explore/Chain-v0", "--timesteps", 64, "--posterior", "none", "--name", "x")
     assert result.exit_code == 130
-    assert "Continue: explore rl --resume runs/rl-x --trust worlds\n" in result.stderr
+    assert "Continue: explore rl --resume runs/rl-x --trust chains\n" in result.stderr
 
 
 @pytest.mark.parametrize(

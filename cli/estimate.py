@@ -14,6 +14,11 @@ SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # less is better, or more
 TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood"}
 
 
+def title(metric: str, validation: bool) -> str:
+    """Of a metric on the test parts, or on the validation parts in their place."""
+    return TITLES[metric].replace("test", "validation") if validation else TITLES[metric]
+
+
 class Estimate(NamedTuple):
     """Mean and standard error over trials; the error of one trial is unknown."""
 

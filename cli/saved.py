@@ -120,18 +120,18 @@ def read(folder: Path, settings: Any, device: str = "cpu") -> Saved:
     for name, state in states.items():
         if name not in own:
             raise InputError(f"{path} does not belong to {folder / 'config.json'}: that names no posterior {name}")
-        made = posterior(settings, called, name, own[name])
+        made = posterior(settings, called, *own[name])
         models[name] = FittedModel.from_state_dict(made, state, device)
         if models[name].replicas != len(replicas):
             raise InputError(f"{path} is damaged: it names {len(replicas)} replicas of {models[name].replicas}")
     return Saved(called, replicas, models, schema, transform)
 
 
-def posteriors(settings: Any) -> dict[str, Any]:
-    """The settings of each posterior of a run by its name."""
+def posteriors(settings: Any) -> dict[str, tuple[str, Any]]:
+    """Of each posterior of a run, by what the run calls it: its name and settings."""
     if hasattr(settings, "posteriors"):
-        return {name: own.settings for name, own in settings.posteriors.items()}
-    return {settings.posterior: settings.posterior_settings}
+        return {called: (own.name, own.settings) for called, own in settings.posteriors.items()}
+    return {settings.posterior: (settings.posterior, settings.posterior_settings)}
 
 
 def posterior(settings: Any, called: Names, name: str, own: Any) -> Predictive:

@@ -75,13 +75,15 @@ class Reliability(NamedTuple):
         return ((self.expected - self.observed).abs() * self.weight).sum(1)
 
 
-def split(dataset: Dataset, k: int, rng: Rng) -> Splits:
+def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits:
     """The first k of the standard 90/10 splits; inputs and real targets in standard scores of the training part.
+
+    With `validation` such a share of each training part is tested on, and the test part is left out.
 
     Raises:
         InputError: when there are too few examples, or their units are extreme.
     """
-    train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k), strict=True))
+    train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k, validation=validation), strict=True))
     x, test_x, y, test_y = (torch.from_numpy(v[part]) for v in (dataset.x, dataset.y) for part in (train, test))
     inputs = Standardiser.fit(x)
     x, test_x = (rng.tensor(inputs.apply(part, rng.dtype)) for part in (x, test_x))

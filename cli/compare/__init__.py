@@ -29,7 +29,15 @@ OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
     "--calibrate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",
     help="Hold out this share of the training examples, e.g. 0.1, to fit one factor on the predictive variance.",
 )  # fmt: skip
-@click.option("--figures/--no-figures", default=True, help="Also fit and draw two toy problems.")
+@click.option(
+    "--grid", multiple=True, metavar="KEY=A,B",
+    help="Values to choose from, of a setting of all posteriors that have it, or of POSTERIOR.KEY; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--validate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",
+    help="Leave the test parts alone, and test on this share of each training part, e.g. 0.2.",
+)  # fmt: skip
+@click.option("--figures/--no-figures", default=True, help="Also fit and draw two toy problems, if there is no grid.")
 @options.run
 @click.pass_context
 def command(ctx: click.Context, runs: tuple[str, ...], **values: object) -> None:
@@ -41,6 +49,7 @@ def command(ctx: click.Context, runs: tuple[str, ...], **values: object) -> None
     \b
     explore compare --dataset boston --posterior noisy-kfac,bbb,ensemble
     explore compare --posterior noisy-kfac,vogn -p epochs=200 -p vogn.lr=0.01
+    explore compare --posterior noisy-kfac --grid lr=0.01,0.03 --grid beta=0.01,0.1 --validate 0.2
     explore compare --resume runs/compare-boston
     explore compare runs/active-boston-noisy-kfac-epig runs/active-boston-bbb-epig
     """  # noqa: D301

@@ -53,11 +53,11 @@ class Experiment:
         self.settings = settings
         self.dataset, self._schema = settings.table()
         self.rng = Rng(settings.seed, device)
-        self.splits = compare.split(self.dataset, settings.splits, self.rng)
+        self.splits = compare.split(self.dataset, settings.splits, self.rng, settings.validation)
         self.posteriors: dict[str, Predictive] = {}
         for name, own in settings.posteriors.items():
             noise = settings.likelihood_settings
-            self.posteriors[name] = made = problem.posterior(settings, self.dataset, name, own.settings, noise)
+            self.posteriors[name] = made = problem.posterior(settings, self.dataset, own.name, own.settings, noise)
             problem.check_memory(made, settings.splits, settings.samples)
         self.finished: dict[str, Finished] = {}
         self.saved: Saved | None = None
@@ -66,7 +66,8 @@ class Experiment:
         if old:
             self.load_state_dict(old.state)
         self.parts = (self.dataset.name,)
-        self.plan = f"{', '.join(self.posteriors)} on {settings.splits} splits, on {device}"
+        where = "validation parts of " if settings.validation else ""
+        self.plan = f"{', '.join(self.posteriors)} on {where}{settings.splits} splits, on {device}"
         self.note = self.dataset.note
         self.total = sum(p.epochs for p in self.posteriors.values())
         self.done = self._epochs(self.finished, self._saved)

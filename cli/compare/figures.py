@@ -51,7 +51,7 @@ def _reliability(axes: Axes, f: Finished) -> None:
 PICTURES: dict[str, tuple[str, Callable[[Axes, Finished], None]]] = {
     "bands": ("Predictive bands", _bands),
     "boundary": ("Probability of class 1, and the decision boundary", _boundary),
-    "reliability": ("Reliability on the test sets", _reliability),
+    "reliability": ("Reliability on held-out examples", _reliability),
 }
 
 

@@ -73,4 +73,4 @@ def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
     own = s.posteriors[name]
     noise = {f"likelihood.{key}": value for key, value in s.likelihood_settings.items()}
     net = {"dataset": comparison.dataset.name, "hidden": list(s.hidden)}
-    return {"posterior": name, "preset": own.preset} | dict(own.settings) | net | noise
+    return {"posterior": own.name, "preset": own.preset} | dict(own.settings) | net | noise

@@ -15,7 +15,7 @@ from explore import files
 from explore.cli import saved
 from explore.cli.compare import figures
 from explore.cli.compare.experiment import Experiment
-from explore.cli.estimate import SIGN, TITLES, clipped, decimals, estimate, unit
+from explore.cli.estimate import SIGN, clipped, decimals, estimate, title, unit
 from explore.cli.run import Report
 from explore.compare import OWN
 from explore.record import plain
@@ -29,8 +29,10 @@ def report(comparison: Experiment, folder: Path) -> Report:
         if (figure := figures.plot(picture, comparison.finished)) is not None:
             with files.replacing(folder / f"{picture}.png") as draft:
                 figure.savefig(draft, dpi=100)
-    facts = [("model", saved.said(folder))]
-    return Report(list(failures(comparison)), list(tables(comparison)), summary(comparison, folder), facts=facts)
+    facts, verdict = [("model", saved.said(folder))], "\n".join(verdicts(comparison))
+    return Report(
+        list(failures(comparison)), list(tables(comparison)), summary(comparison, folder), verdict, facts=facts
+    )
 
 
 def values(comparison: Experiment, metric: str) -> dict[str, Tensor]:
@@ -51,14 +53,14 @@ def best(comparison: Experiment, metric: str) -> str:
 
 def tables(comparison: Experiment) -> Iterator[tuple[str, Table]]:
     """A title and a table for each metric, a row a posterior; that of the log-likelihood has the bound too."""
-    splits = comparison.settings.splits
+    splits, validation = comparison.settings.splits, comparison.settings.validation > 0
     spread = f"mean ± s.e. over {splits} splits" if splits > 1 else "one split"
     first, second = metrics(comparison)
     for metric in (first, second):
         each, winner = values(comparison, metric), best(comparison, metric)
         beside = "calibration_error" if comparison.dataset.classes else "coverage_95"
         further = ["seconds"] if metric == first else [BESIDE[beside], "bound, nats per training point"]
-        table = Table("posterior", TITLES[metric], "minus the best", *further)
+        table = Table("posterior", title(metric, validation), "minus the best", *further)
         for column in table.columns[1:]:
             column.justify = "right"
         places = decimals(torch.cat(list(each.values())))
@@ -72,7 +74,36 @@ def tables(comparison: Experiment) -> Iterator[tuple[str, Table]]:
                 extra = [f"{float(values(comparison, beside)[name].mean()):.3f}", said]
             style = "bold" if name == winner else None
             table.add_row(name, estimate(v).text(places), difference, *extra, style=style)
-        yield f"{TITLES[metric]}{unit(metric)}, {spread}", table
+        yield f"{title(metric, validation)}{unit(metric)}, {spread}", table
+
+
+def ranked(comparison: Experiment) -> dict[str, dict[str, Tensor]]:
+    """Posterior -> its candidates of a grid, the best one first, with what they were ranked by on each split [R].
+
+    That is the log-likelihood of the validation parts or, if there are none, the bound: the test parts choose nothing.
+    A candidate whose fit failed on some split is left out.
+    """
+    tag = "test/log_likelihood" if comparison.settings.validation else "train/bound"
+    found: dict[str, dict[str, Tensor]] = {}
+    for label, own in comparison.settings.posteriors.items():
+        fitted = comparison.finished[label]
+        if own.chosen:
+            found.setdefault(own.name, {}).update({label: fitted.scalars[tag]} if fitted.alive.all() else {})
+    return {name: dict(sorted(each.items(), key=lambda e: -float(e[1].mean()))) for name, each in found.items()}
+
+
+def verdicts(comparison: Experiment) -> Iterator[str]:
+    """What a grid says of each posterior, in a sentence."""
+    by = "validation log-likelihood" if comparison.settings.validation else "bound"
+    for name, each in ranked(comparison).items():
+        if not each:
+            yield f"{name}: none is chosen, since every candidate failed on some split."
+            continue
+        (best, values), *others = each.items()
+        lead = [values - other for _, other in others[:1]]
+        ahead = "".join(f", {estimate(v).text(decimals(v))} above the next" for v in lead)
+        options = " ".join(f"-p {name}.{key}={v}" for key, v in comparison.settings.posteriors[best].chosen.items())
+        yield f"{name}: best of {len(each)} by the {by}{ahead}: {options}"
 
 
 def failures(comparison: Experiment) -> Iterator[str]:
@@ -88,9 +119,10 @@ def failures(comparison: Experiment) -> Iterator[str]:
 def summary(comparison: Experiment, folder: Path) -> dict[str, Any]:
     """The results as JSON can hold them (null: unknown).
 
-    `bound` is the evidence lower bound at KL weight 1 in nats per training point, of targets in original units;
-    `minus_best` the difference to the posterior with the best mean, split by split; `failed` the splits on which the
-    fit failed.
+    `validation` is the share of the training parts that the metrics were taken on, 0 for the test parts; `bound` the
+    evidence lower bound at KL weight 1 in nats per training point, of targets in original units; `minus_best` the
+    difference to the posterior with the best mean, split by split; `failed` the splits on which the fit failed;
+    `chosen` the best settings of a grid.
     """
     posteriors: dict[str, Any] = {}
     for name, f in comparison.finished.items():
@@ -108,8 +140,14 @@ def summary(comparison: Experiment, folder: Path) -> dict[str, Any]:
         {
             "dataset": comparison.dataset.name,
             "splits": comparison.settings.splits,
+            "validation": comparison.settings.validation,
             "best": {m: best(comparison, m) for m in metrics(comparison)},
             "posteriors": posteriors,
+            "chosen": {
+                name: comparison.settings.posteriors[next(iter(each))].chosen
+                for name, each in ranked(comparison).items()
+                if each
+            },
             "run": str(folder),
         }
     )

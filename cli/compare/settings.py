@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,10 +16,12 @@ from explore.likelihoods import LIKELIHOODS
 
 @dataclass(frozen=True)
 class Posterior:
-    """Settings of a posterior, and the preset that they began with."""
+    """A posterior, its settings, and the preset that they began with."""
 
+    name: str
     preset: str
     settings: Values
+    chosen: Values  # those of them that its rivals of the same name have otherwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,35 +29,56 @@ class Settings(problem.Problem):
     """Of a comparison, every default filled in."""
 
     command: Literal["compare"] = "compare"
-    posteriors: Mapping[str, Posterior]
+    posteriors: Mapping[str, Posterior]  # by name, and what was chosen of a grid
     likelihood_settings: Values
     splits: int
     figures: bool
     calibrate: float
+    validation: float  # share of each training part that is tested on in place of the test part; 0: none
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """The settings that command-line options ask for: of `-p`, those for one posterior before those for all."""
+    """The settings that command-line options ask for: those for one posterior before those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common = problem.resolve(options)
     noise = LIKELIHOODS[common.likelihood]
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
+    grid = parameters.split(options["grid"], ["", *classes], "--grid")
     known = {name: registry.settings_of(cls) for name, cls in classes.items()}
     every = {key for own in known.values() for key in own}
-    if unknown := given[""].keys() - every:
+    if unknown := {*given[""], *grid[""]} - every:
         raise one_of("setting", min(unknown), every)
-    posteriors = {}
+    posteriors: dict[str, Posterior] = {}
     for name, cls in classes.items():
         if options["preset"] not in (None, *registry.presets(cls)):
             raise one_of(f"preset of {name}", options["preset"], registry.presets(cls))
-        texts = {key: text for key, text in given[""].items() if key in known[name]} | given[name]
-        own = registry.configured("posteriors", name, texts, options["preset"], ("uci", "default", "paper"))
-        posteriors[name] = Posterior(own.preset, parameters.complete(cls, own.settings))
+        fixed, axes = (
+            {key: text for key, text in texts[""].items() if key in known[name]} | texts[name]
+            for texts in (given, grid)
+        )
+        if both := fixed.keys() & axes.keys():
+            raise InputError(f"{min(both)} of {name} stands in --grid and is fixed too; give it once")
+        if axes and not options["validate"] and not hasattr(cls, "divergence"):
+            raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
+        for point in _points(axes):
+            own = registry.configured("posteriors", name, fixed | point, options["preset"], ("uci", "default", "paper"))
+            chosen = {key: own.settings[key] for key in axes}
+            label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
+            if label in posteriors:
+                raise InputError(f"--grid names {label} twice; name each value once")
+            posteriors[label] = Posterior(name, own.preset, parameters.complete(cls, own.settings), chosen)
     return Settings(
-        **vars(common), posteriors=posteriors, splits=options["splits"], figures=options["figures"],
-        calibrate=_share(options["calibrate"], common),
+        **vars(common), posteriors=posteriors, splits=options["splits"],
+        figures=options["figures"] and not options["grid"],
+        calibrate=_share(options["calibrate"], common), validation=options["validate"] or 0.0,
         likelihood_settings=parameters.complete(noise, registry.parse(noise, given["likelihood"])),
     )  # fmt: skip
+
+
+def _points(axes: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Every combination of the values of a grid, as they were written."""
+    for texts in itertools.product(*(text.split(",") for text in axes.values())):
+        yield dict(zip(axes, map(str.strip, texts), strict=True))
 
 
 def _share(share: float | None, common: problem.Problem) -> float:

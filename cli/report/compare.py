@@ -11,7 +11,7 @@ import pandas as pd
 
 from explore.cli import saved
 from explore.cli.compare import overlay
-from explore.cli.estimate import SIGN, TITLES, unit
+from explore.cli.estimate import SIGN, TITLES, title, unit
 from explore.cli.report import held_out
 from explore.cli.report.drawing import center, panels, plain
 from explore.cli.report.page import Section
@@ -30,15 +30,16 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
         for posterior, rows in table.groupby("posterior", sort=False)
     }
     metrics = [name for name in TITLES if all(name in rows and rows[name].notna().any() for rows in results.values())]
-    yield _splits(results, metrics)
-    yield _curves(runs, metrics)
+    titles = {metric: title(metric, bool(runs[0].config["validation"])) for metric in metrics}
+    yield _splits(results, titles)
+    yield _curves(runs, titles)
     yield from _calibration(runs)
 
 
-def _splits(results: dict[str, pd.DataFrame], metrics: list[str]) -> Section:
-    figure, every = panels(len(metrics), height=1.2 + 0.45 * len(results))
+def _splits(results: dict[str, pd.DataFrame], titles: dict[str, str]) -> Section:
+    figure, every = panels(len(titles), height=1.2 + 0.45 * len(results))
     rows = [[name, str(len(table))] for name, table in results.items()]
-    for axes, metric in zip(every, metrics, strict=True):
+    for axes, (metric, heading) in zip(every, titles.items(), strict=True):
         means = {name: float(table[metric].mean()) for name, table in results.items()}
         best = min(means, key=lambda name: SIGN[metric] * means[name] if math.isfinite(means[name]) else math.inf)
         for i, (name, table) in enumerate(results.items()):
@@ -51,24 +52,24 @@ def _splits(results: dict[str, pd.DataFrame], metrics: list[str]) -> Section:
             rows[i] += [f"{mean[0]:.4g} ± {se[0]:.2g}", beside]
         axes.set_yticks(range(len(results)), [plain(name) for name in results])
         axes.invert_yaxis()
-        axes.set(xlabel=TITLES[metric] + unit(metric))
-    header = [part for metric in metrics for part in (TITLES[metric], "minus the best")]
+        axes.set(xlabel=heading + unit(metric))
+    header = [part for heading in titles.values() for part in (heading, "minus the best")]
     for row, table in zip(rows, results.values(), strict=True):
         row.append(f"{float(table.seconds.iloc[0]):.1f}")
     said = ["Grey: one split; dot and bar: mean with its standard error. Differences are paired by split."]
-    return Section("Test scores", figure, said, header=("posterior", "splits", *header, "seconds"), rows=rows)
+    return Section("Scores", figure, said, header=("posterior", "splits", *header, "seconds"), rows=rows)
 
 
-def _curves(runs: Sequence[Opened], metrics: list[str]) -> Section:
-    figure, every = panels(len(metrics))
+def _curves(runs: Sequence[Opened], titles: dict[str, str]) -> Section:
+    figure, every = panels(len(titles))
     for run in runs:
         for series, curves in overlay.read(run.folder).items():
-            for axes, metric in zip(every, metrics, strict=True):
+            for axes, metric in zip(every, titles, strict=True):
                 values = curves.tags.get(f"test/{metric}", [math.nan] * len(curves.steps))
                 label = f"{run.name}: {series}" if len(runs) > 1 else series
                 axes.plot(curves.steps, values, overlay.marker(values), label=plain(label))
-    for axes, metric in zip(every, metrics, strict=True):
-        axes.set(xlabel="epoch", ylabel=TITLES[metric] + unit(metric))
+    for axes, (metric, heading) in zip(every, titles.items(), strict=True):
+        axes.set(xlabel="epoch", ylabel=heading + unit(metric))
     every[0].legend(fontsize="small")
     return Section("While they learnt", figure, ["Means over splits."])
 
@@ -87,7 +88,7 @@ def _calibration(runs: Sequence[Opened]) -> Iterator[Section]:
         except InputError as error:
             yield Section(f"Data of {run.name}", warnings=[f"Not shown is what needs the data: {error}."])
             continue
-        test = [rows for _, rows in uci_splits(len(data.x), settings.splits)]
+        test = [rows for _, rows in uci_splits(len(data.x), settings.splits, validation=settings.validation)]
         for name, model in saved.read(run.folder, settings).models.items():
             label = f"{run.name}: {name}" if len(runs) > 1 else name
             every[label] = held_out.collect(model, data.x, data.y, test, range(settings.splits))

@@ -83,9 +83,11 @@ def run(options: Mapping[str, Any]) -> None:
 
 def _check_data(command: str, runs: Sequence[Opened]) -> None:
     """Refuse runs on several data sets where they share figures and are subtracted from each other."""
-    source = {one.name: [one.config.get(key) for key in ("dataset", "data", "target", "task")] for one in runs}
+    source = {
+        one.name: [one.config.get(key) for key in ("dataset", "data", "target", "task", "validation")] for one in runs
+    }
     if command in ("active", "compare") and len({str(parts) for parts in source.values()}) > 1:
-        raise InputError(f"{', '.join(source)} are not runs on the same data and target; give each a page of its own")
+        raise InputError(f"{', '.join(source)} differ in their data, target or validation; give each a page of its own")
 
 
 def _open(folder: Path, trusted: Sequence[str]) -> Opened:

@@ -49,6 +49,14 @@ class _Known(NamedTuple):
         left = torch.where(squares > ROUNDING**2 * whole, left, 0.0)
         return Forecast(mean.unsqueeze(1), self.drawn.mT @ along, left.square().sum(1, keepdim=True).sqrt()), left
 
+    def given(self, direction: Float[Tensor, "R S 1"], z: Float[Tensor, "R M"], value: Float[Tensor, "R M"]) -> _Known:
+        """With f drawn at one point more, whose value this is."""
+        return _Known(
+            torch.cat([self.directions, direction], 2),
+            torch.cat([self.drawn, z.unsqueeze(1)], 1),
+            torch.maximum(self.best, value),
+        )
+
 
 def in_turn(
     view: View,
@@ -82,11 +90,7 @@ def in_turn(
             at, left = forecast(known, each)
             z = _normal(len(out), draws, view.rng)
             there = value(at.mean.squeeze(2), at.shift.squeeze(2) + at.deviation.squeeze(2) * z)
-            known = _Known(
-                torch.cat([known.directions, left / at.deviation.clamp_min(torch.finfo(left.dtype).tiny)], 2),
-                torch.cat([known.drawn, z.unsqueeze(1)], 1),
-                torch.maximum(known.best, there),
-            )
+            known = known.given(left / at.deviation.clamp_min(torch.finfo(left.dtype).tiny), z, there)
         return known
 
     def scores(known: _Known) -> Tensor:

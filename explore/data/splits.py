@@ -10,8 +10,12 @@ from explore.errors import InputError
 __all__ = ["PoolSplit", "pool_splits", "uci_splits"]
 
 
-def uci_splits(n: int, k: int = 20, fraction: float = 0.9) -> list[tuple[np.ndarray, np.ndarray]]:
+def uci_splits(
+    n: int, k: int = 20, fraction: float = 0.9, validation: float = 0.0
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """The standard splits of the UCI regression sets: (train, test) indices, k times.
+
+    With `validation` the last such share of each training part takes the place of the test part, which is left out.
 
     Raises:
         InputError: when a split would have no training or no test example.
@@ -21,7 +25,12 @@ def uci_splits(n: int, k: int = 20, fraction: float = 0.9) -> list[tuple[np.ndar
         raise InputError(f"{k} splits of {n} examples with {size} for training; each needs training and test examples")
     rng = np.random.RandomState(1)  # published results use this legacy generator; a modern one gives other splits
     permutations = [rng.permutation(n) for _ in range(k)]
-    return [(p[:size], p[size:]) for p in permutations]
+    if not validation:
+        return [(p[:size], p[size:]) for p in permutations]
+    kept = size - round(validation * size)
+    if not 0 < kept < size:
+        raise InputError(f"a share of {validation} of {size} training examples leaves none to train on, or to validate")
+    return [(p[:kept], p[kept:size]) for p in permutations]
 
 
 class PoolSplit(NamedTuple):

@@ -60,8 +60,8 @@ def load_csv(
     table = parsed(path, content_of(path), strict=True)
     targets, features = roles(table, target, drop, task, id_column)
     x, ids = quantities(table, features), table.columns[id_column] if id_column else ()
-    y, names, note = _answers(table, targets, task)
-    said = "\n".join(filter(None, [repeated(table, id_column) if id_column else "", note]))
+    y, names, _, notes = _answers(table, targets, task)
+    said = "\n".join(filter(None, [repeated(table, id_column) if id_column else "", *notes]))
     return Dataset(_stem(path), x, y, features, task or "regression", names, said, table.lines, tuple(ids))
 
 
@@ -105,25 +105,27 @@ def load_table(
     else:
         decided = _unknown(cells, schema, targets, names)
     matrix = schema.apply(cells)
-    y, labels, note = _answers(cells, targets, task, allow_missing_target)
-    measured = y >= 0 if y.ndim == 1 else ~np.isnan(y).any(1)
-    notes = [*cells.notes, *decided, *matrix.notes, repeated(cells, id_column) if id_column else "", note]
-    if not measured.all():
-        notes.append(f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet.")
+    y, labels, measured, said = _answers(cells, targets, task, allow_missing_target)
+    notes = [*cells.notes, *decided, *matrix.notes, repeated(cells, id_column) if id_column else "", *said]
     notes = list(filter(None, notes))
     ids, name = tuple(cells.columns[id_column]) if id_column else (), _stem(cells.path)
-    said = "\n".join(notes)
-    dataset = Dataset(name, matrix.x, y, matrix.features, task or "regression", labels, said, cells.lines, ids)
+    told = "\n".join(notes)
+    dataset = Dataset(name, matrix.x, y, matrix.features, task or "regression", labels, told, cells.lines, ids)
     return Loaded(dataset, schema, measured, cells, tuple(notes))
 
 
 def _answers(
     cells: Cells, targets: Sequence[str], task: str | None, missing: bool = False
-) -> tuple[np.ndarray, tuple[str, ...], str]:
-    """The targets, the names of their classes if they are classes, and a note on these; some may be `missing`."""
+) -> tuple[np.ndarray, tuple[str, ...], np.ndarray, list[str]]:
+    """The targets, the names of their classes if they are classes, which rows have them, and notes on these."""
     if task == "classification":
-        return classes(cells, targets, missing)
-    return quantities(cells, targets, HINT, missing), (), ""
+        y, labels, note = classes(cells, targets, missing)
+        measured = y >= 0
+    else:
+        y, labels, note = quantities(cells, targets, HINT, missing), (), ""
+        measured = ~np.isnan(y).any(1)
+    without = f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet."
+    return y, labels, measured, [note] if measured.all() else [note, without]
 
 
 def cells_of(source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".") -> Cells:

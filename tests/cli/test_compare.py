@@ -108,7 +108,8 @@ def test_json_is_all_of_stdout_and_agrees_with_results_csv(compare):
     result = compare("--posterior", "noisy-adam,map,bbb", "--splits", 3, "--json")
     found = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
-    assert list(found) == ["dataset", "splits", "best", "posteriors", "run", "warnings"]
+    assert list(found) == ["dataset", "splits", "validation", "best", "posteriors", "chosen", "run", "warnings"]
+    assert (found["validation"], found["chosen"]) == (0, {})
     assert (found["dataset"], found["splits"], found["run"]) == ("table", 3, str(RUN))
     assert list(found["posteriors"]) == ["noisy-adam", "map", "bbb"]
     results = pd.read_csv(RUN / "results.csv")
@@ -287,6 +288,78 @@ def test_presets(compare, monkeypatch, presets, given, chosen):
     assert entry["settings"]["lr"] == presets[chosen].get("lr", 0.01)
 
 
+GRID = ["--posterior", "map,vogn", "--grid", "lr=0.001,0.1", "--grid", "vogn.beta2=0.1,0.5", "--json"]
+
+
+def test_a_grid_is_ranked_on_validation_parts(compare):
+    found = json.loads(compare(*GRID, "--validate", 0.25, "--splits", 3).stdout)
+    rows = pd.read_csv(RUN / "results.csv")
+    names = ["map lr=0.001", "map lr=0.1"]
+    names += [f"vogn lr={lr} beta2={beta}" for lr in (0.001, 0.1) for beta in (0.1, 0.5)]
+    assert list(rows.posterior.unique()) == list(found["posteriors"]) == names
+    score = rows.groupby("posterior").log_likelihood.mean()
+    for name, own in (("map", names[:2]), ("vogn", names[2:])):
+        assert " ".join([name, *(f"{k}={v}" for k, v in found["chosen"][name].items())]) == score[own].idxmax()
+    assert found["validation"] == 0.25
+
+
+def test_what_a_grid_chooses_is_seen_in_no_test_point(compare, csv, tmp_path):
+    """All targets of the first split's test part are others, and nothing is."""
+    frame = pd.read_csv(csv)
+    frame.loc[uci_splits(60, 1)[0][1], ["y", "a"]] = 9.0
+    frame.to_csv(tmp_path / "other.csv", index=False)
+    options = ["--target", "y", "--drop-columns", "id,kind,sign", "--splits", 1, "--validate", 0.25]
+    tables = []
+    for path in (csv, tmp_path / "other.csv"):
+        compare("--data", path, *GRID, *options, "--name", path.stem)
+        tables.append(pd.read_csv(f"runs/compare-{path.stem}/results.csv").drop(columns="seconds"))
+    pd.testing.assert_frame_equal(*tables)
+
+
+def test_candidates_are_fitted_as_they_would_be_alone(compare):
+    compare("--posterior", "vogn", "--grid", "lr=0.001,0.1", "--name", "grid")
+    compare("--posterior", "vogn", "-p", "lr=0.1", "--name", "one")
+    grid, one = (pd.read_csv(f"runs/compare-{n}/results.csv").drop(columns=["seconds"]) for n in ("grid", "one"))
+    assert set(grid.posterior) == {"vogn lr=0.001", "vogn lr=0.1"}
+    alone = grid[grid.posterior == "vogn lr=0.1"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(alone.drop(columns="posterior"), one.drop(columns="posterior"))
+    model = library.load_run("runs/compare-grid", posterior="vogn lr=0.1")
+    assert model.fitted.posterior.lr == 0.1
+
+
+def test_a_grid_without_validation_is_ranked_by_the_bound(compare):
+    result = compare("--posterior", "vogn", "--grid", "lr=0.001,0.1", "--epochs", 30)
+    bound = pd.read_csv(RUN / "results.csv").groupby("posterior").bound.mean()
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("vogn: best of 2 by the bound, "))
+    assert line.endswith(f"above the next: -p {bound.idxmax().replace(' ', '.')}")
+    assert f"{bound.max() - bound.min():.3f}" in line
+
+
+def test_a_candidate_that_failed_is_not_chosen(compare, toy):
+    found = compare("--posterior", "toy-prior", "--grid", "fails=true,false", "--validate", 0.25)
+    assert "best of 1 by the validation log-likelihood: -p toy-prior.fails=False" in found.stdout
+    found = compare("--posterior", "toy-prior", "--grid", "fails=true", "--validate", 0.25, "--name", "none")
+    assert "toy-prior: none is chosen, since every candidate failed on some split." in found.stdout
+
+
+def test_an_interrupted_grid_goes_on_where_it_was(compare, explore, monkeypatch):
+    compare(*GRID, "--validate", 0.25, "--name", "whole")
+    calls, finish = iter(range(9)), recording.finish
+
+    def stop(*arguments):
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        finish(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recording, "finish", stop)
+        with pytest.raises(AssertionError):
+            compare(*GRID, "--validate", 0.25, "--name", "cut")
+    assert explore("compare", "--resume", "runs/compare-cut").exit_code == 0
+    whole, cut = (pd.read_csv(f"runs/compare-{n}/results.csv").drop(columns="seconds") for n in ("whole", "cut"))
+    pd.testing.assert_frame_equal(whole, cut)
+
+
 def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
     result = compare("--posterior", "map,toy-prior", "-p", "fails=true", "--json")
     assert "Warning: Split 2, toy-prior: the fit failed and was stopped where it stood." in result.stderr
@@ -331,6 +404,14 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["--name", "../x"], "--name is '../x'"),
         (["-p", "prior_variance=learned"], "Ensemble does not learn its prior's variance; prior_variance is a number"),
         (["-p", "bbb.prior_variance=much"], "prior_variance='much' is not valid; allowed: a number or learned"),
+        (["--grid", "lr=1,2"], "--grid chooses by the bound, which ensemble does not have; add --validate"),
+        (["--grid", "bbb.lr=1,1.0"], "--grid names bbb lr=1.0 twice"),
+        (["--grid", "bbb.lr=1,"], "lr=''"),
+        (["--grid", "bbb.lr"], "--grid takes KEY=VALUE; got 'bbb.lr'"),
+        (["--grid", "lrr=1,2"], "unknown setting 'lrr'"),
+        (["--grid", "bbb.lr=1,2", "-p", "lr=1"], "lr of bbb stands in --grid and is fixed too; give it once"),
+        (["--grid", "bbb.epochs=1,2"], "epochs of bbb stands in --grid and is fixed too"),
+        (["--validate", "0.6"], "0.6 is not in the range 0<x<=0.5"),
         (["--calibrate", "0"], "0.0 is not in the range 0<x<=0.5"),
         (
             ["--calibrate", "0.1", "--dataset", "australian"],

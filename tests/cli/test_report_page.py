@@ -114,7 +114,7 @@ def report(*arguments):
 PAGES = {
     "active": (["active-one", "active-two"], ["learning-curves", "difference-from-labelling-at-random",
                "what-was-chosen-when", "calibration-and-residuals", "score-of-what-was-chosen"]),
-    "compare": (["compare-c"], ["test-scores", "while-they-learnt", "calibration"]),
+    "compare": (["compare-c"], ["scores", "while-they-learnt", "calibration"]),
     "rl": (["rl-r"], ["returns", "rewards-bonus-and-dynamics"]),
     "suggest": (["pool.explore"], ["what-was-asked-and-answered", "predicted-then-measured", "score-over-rounds",
                 "measurements"]),
@@ -219,7 +219,7 @@ def test_what_needs_data_that_have_changed_is_left_out_and_said(runs, made):
         path.write_text(text)
     assert "Not shown is what needs the data: the data of t have changed" in result.stderr
     assert list(Page(Path("report.html")).sections) == [
-        "Test scores",
+        "Scores",
         "While they learnt",
         "Data of compare-c",
         "Settings",
@@ -253,7 +253,7 @@ def test_what_is_refused(runs, arguments, message):
 def test_runs_on_several_data_sets_have_no_page_in_common(command):
     """Their errors are in other units, and a split of the one is none of the other."""
     runs = [Opened(name, Path(name), command, {"dataset": name}, (), {}) for name in ("boston", "yacht")]
-    with pytest.raises(InputError, match="boston, yacht are not runs on the same data and target"):
+    with pytest.raises(InputError, match="boston, yacht differ in their data, target or validation"):
         session._check_data(command, runs)
     session._check_data(command, runs[:1] * 2)
     session._check_data("suggest", runs)  # where each has figures of its own

@@ -31,6 +31,19 @@ def test_uci_splits_errors(arguments):
         uci_splits(*arguments)
 
 
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.5])
+def test_validation_parts_leave_the_test_parts_alone(share):
+    for (train, _), (kept, held_out) in zip(uci_splits(506, 3), uci_splits(506, 3, validation=share), strict=True):
+        np.testing.assert_array_equal(np.concatenate([kept, held_out]), train)
+        assert len(held_out) == round(share * 455)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.9999])
+def test_a_validation_part_of_nothing_or_of_everything_is_refused(share):
+    with pytest.raises(ValueError, match="leaves none to train on, or to validate"):
+        uci_splits(506, 3, validation=share)
+
+
 def test_pool_splits_cover_every_example_once():
     split = pool_splits(50, trials=3, initial=4, test=6, seed=0)
     assert split.labelled.shape == (3, 4) and split.test.shape == (3, 6) and split.pool.shape == (3, 40)

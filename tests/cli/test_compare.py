@@ -23,6 +23,7 @@ from explore import fit, predict, record, registry, toys
 from explore.cli import estimate
 from explore.cli.compare import recording
 from explore.data import load_csv, uci_splits
+from explore.posteriors.vogn import VOGN
 from explore.testing.oracles import mean_and_se
 from tests.pictures import shares
 
@@ -309,11 +310,10 @@ def test_what_a_grid_chooses_is_seen_in_no_test_point(compare, csv, tmp_path):
     frame.loc[uci_splits(60, 1)[0][1], ["y", "a"]] = 9.0
     frame.to_csv(tmp_path / "other.csv", index=False)
     options = ["--target", "y", "--drop-columns", "id,kind,sign", "--splits", 1, "--validate", 0.25]
-    tables = []
     for path in (csv, tmp_path / "other.csv"):
         compare("--data", path, *GRID, *options, "--name", path.stem)
-        tables.append(pd.read_csv(f"runs/compare-{path.stem}/results.csv").drop(columns="seconds"))
-    pd.testing.assert_frame_equal(*tables)
+    table, other = (pd.read_csv(f"runs/compare-{n}/results.csv").drop(columns="seconds") for n in ("table", "other"))
+    pd.testing.assert_frame_equal(table, other)
 
 
 def test_candidates_are_fitted_as_they_would_be_alone(compare):
@@ -323,15 +323,15 @@ def test_candidates_are_fitted_as_they_would_be_alone(compare):
     assert set(grid.posterior) == {"vogn lr=0.001", "vogn lr=0.1"}
     alone = grid[grid.posterior == "vogn lr=0.1"].reset_index(drop=True)
     pd.testing.assert_frame_equal(alone.drop(columns="posterior"), one.drop(columns="posterior"))
-    model = library.load_run("runs/compare-grid", posterior="vogn lr=0.1")
-    assert model.fitted.posterior.lr == 0.1
+    posterior = library.load_run("runs/compare-grid", posterior="vogn lr=0.1").fitted.posterior
+    assert isinstance(posterior, VOGN) and posterior.lr == 0.1
 
 
 def test_a_grid_without_validation_is_ranked_by_the_bound(compare):
     result = compare("--posterior", "vogn", "--grid", "lr=0.001,0.1", "--epochs", 30)
     bound = pd.read_csv(RUN / "results.csv").groupby("posterior").bound.mean()
     (line,) = (line for line in result.stdout.splitlines() if line.startswith("vogn: best of 2 by the bound, "))
-    assert line.endswith(f"above the next: -p {bound.idxmax().replace(' ', '.')}")
+    assert line.endswith(f"above the next: -p {str(bound.idxmax()).replace(' ', '.')}")
     assert f"{bound.max() - bound.min():.3f}" in line
 
 

@@ -115,7 +115,12 @@ def numbers(value):
     return {"": value}
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+SLOW = {"sac", "sac-normalised", "sac-full", "sac-entropy", "ppo-normalised"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in CONFIGURATIONS]
+)
 def test_continuing_is_to_the_bit_as_from_the_files_of_stable_baselines3(tmp_path, name):
     first: Any = Training(settings_of(name, 64), 5, "cpu")
     learn(first)

@@ -51,17 +51,21 @@ def tables(run):
     return found | {"lines": [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]}
 
 
+STOPS = [
+    ("active", os, "replace", 3), ("active", os, "fsync", 7), ("active", SummaryWriter, "__init__", 0),
+    ("active", SummaryWriter, "add_scalar", 30), ("active", Figure, "savefig", 0), ("compare", os, "replace", 4),
+    ("compare", SummaryWriter, "add_image", 1), ("rl", os, "replace", 5), ("rl", PPO, "save", 1),
+]  # fmt: skip
+MORE = [
+    ("active", os, "replace", 5), ("active", os, "fsync", 9), ("active", SummaryWriter, "flush", 1),
+    ("active", SummaryWriter, "close", 0), ("compare", os, "fsync", 6), ("compare", Figure, "savefig", 0),
+    ("rl", os, "fsync", 9),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("command", "where", "what", "calls"),
-    [
-        ("active", os, "replace", 3), ("active", os, "replace", 5), ("active", os, "fsync", 7),
-        ("active", os, "fsync", 9), ("active", SummaryWriter, "__init__", 0),
-        ("active", SummaryWriter, "add_scalar", 30), ("active", SummaryWriter, "flush", 1),
-        ("active", SummaryWriter, "close", 0), ("active", Figure, "savefig", 0),
-        ("compare", os, "replace", 4), ("compare", os, "fsync", 6), ("compare", SummaryWriter, "add_image", 1),
-        ("compare", Figure, "savefig", 0), ("rl", os, "replace", 5), ("rl", PPO, "save", 1), ("rl", os, "fsync", 9),
-    ],
-)  # fmt: skip
+    ("command", "where", "what", "calls"), [*STOPS, *(pytest.param(*stop, marks=pytest.mark.slow) for stop in MORE)]
+)
 def test_a_full_disk(explore, monkeypatch, command, where, what, calls):
     with monkeypatch.context() as patch:
         failing(patch, where, what, calls, OSError(errno.ENOSPC, "No space left on device"))

@@ -189,6 +189,7 @@ class NaturalGradient(GaussianPosterior):
 
     samples: int = 10  # S, weight samples a step
     weight_noise: bool = True  # False: one gradient, at the mean (plain K-FAC, OGN, ...); the density stays
+    warm_start: float = 0.0  # gradients are taken at the mean, too, up to this part of the training
     lr: float = 0.01  # alpha
     beta: float = 0.001  # averaging rate of the Fisher matrix
     lr_decay: float = 0.1  # what alpha and the averaging rates are multiplied with ...
@@ -209,6 +210,7 @@ class NaturalGradient(GaussianPosterior):
         "lr_decay_at": "[0, 1]",
         "momentum": "[0, 1)",
         "extrinsic_damping": "[0, inf)",
+        "warm_start": "[0, 1]",
     }
 
     @property
@@ -234,7 +236,8 @@ class NaturalGradient(GaussianPosterior):
         schedule = decay(progress, self.lr_decay_at, self.lr_decay) * power_decay(step, self.decay)
         lr, gamma = self.lr * schedule, self.gamma(state.common)
 
-        weights, seen = noisy_pass(self, state, batch, self.samples, self.weight_noise, rng)
+        noisy = self.weight_noise and progress >= self.warm_start
+        weights, seen = noisy_pass(self, state, batch, self.samples, noisy, rng)
         statistics, sampling, step_factor, ok = self._curvature(state, seen, schedule, progress, rng)
 
         gradient = mean_gradient(seen.taps)

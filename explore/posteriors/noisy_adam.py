@@ -46,6 +46,7 @@ class NoisyAdam(GaussianPosterior):
 
     samples: int = 10  # S, weight samples a step
     weight_noise: bool = True  # False: one gradient, at the mean; the density stays
+    warm_start: float = 0.0  # gradients are taken at the mean, too, up to this part of the training
     lr: float = 0.01  # alpha
     beta: float = 0.001  # averaging rate of f
     lr_decay: float = 0.1  # what alpha and beta are multiplied with ...
@@ -61,6 +62,7 @@ class NoisyAdam(GaussianPosterior):
         "lr_decay_at": "[0, 1]",
         "momentum": "[0, 1)",
         "extrinsic_damping": "[0, inf)",
+        "warm_start": "[0, 1]",
     }
 
     @property
@@ -81,7 +83,8 @@ class NoisyAdam(GaussianPosterior):
         step = int(shared.step) + 1
         schedule = natural.decay(progress, self.lr_decay_at, self.lr_decay)
 
-        weights, seen = natural.noisy_pass(self, state, batch, self.samples, self.weight_noise, rng)
+        noisy = self.weight_noise and progress >= self.warm_start
+        weights, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng)
         fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, rng)
 
         gamma = self.gamma(shared)

@@ -63,6 +63,7 @@ class SLANG(GaussianPosterior):
 
     samples: int = 4  # S, weight samples a step
     weight_noise: bool = True  # False: one gradient, at the mean; the density stays
+    warm_start: float = 0.0  # gradients are taken at the mean, too, up to this part of the training
     rank: int = 1  # L; at most the number of weights is used
     lr: float = 0.01  # alpha
     beta: float = 0.01  # averaging rate of the precision
@@ -72,7 +73,12 @@ class SLANG(GaussianPosterior):
     bias_prior_variance: float | None = None  # the prior's on biases, which is then not learned; None: as on weights
     power_iterations: int = 4  # of the randomised eigendecomposition
 
-    ranges: ClassVar[dict[str, str]] = {"beta": "(0, 1]", "decay": "[0, inf)", "momentum": "[0, 1)"}
+    ranges: ClassVar[dict[str, str]] = {
+        "beta": "(0, 1]",
+        "decay": "[0, inf)",
+        "momentum": "[0, 1)",
+        "warm_start": "[0, 1]",
+    }
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:
@@ -92,7 +98,8 @@ class SLANG(GaussianPosterior):
         schedule = natural.power_decay(step, self.decay)
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
-        _, seen = natural.noisy_pass(self, state, batch, self.samples, self.weight_noise, rng)
+        noisy = self.weight_noise and progress >= self.warm_start
+        _, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng)
 
         prior = tuple(1 / eta for eta in self.variances(state))
         old = state.precision

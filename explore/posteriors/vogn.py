@@ -57,6 +57,7 @@ class VOGN(GaussianPosterior):
     batch_size: int = 128
     samples: int = 6  # K, weight samples a step
     weight_noise: bool = True  # False: one gradient, at the mean; the density stays
+    warm_start: float = 0.0  # gradients are taken at the mean, too, up to this part of the training
     lr: float = 1e-4  # alpha
     beta2: float = 0.999  # averaging rate of s
     momentum: float = 0.9  # beta1
@@ -80,6 +81,7 @@ class VOGN(GaussianPosterior):
         "kl_warmup": "[0, 1]",
         "lr_decay": "(0, 1]",
         "lr_decay_at": "[0, 1]",
+        "warm_start": "[0, 1]",
     }
 
     @property
@@ -100,7 +102,7 @@ class VOGN(GaussianPosterior):
         step, tempering = int(shared.step) + 1, self._tempering(progress)
         decay = each_layer(self.gamma(shared, float(tempering)), len(state.mean))
 
-        noisy = self.weight_noise and step > 1
+        noisy = self.weight_noise and progress >= self.warm_start and step > 1
         part, forward = slice(used), partial(forward_in_parts, self.net, parts=self.sub_batches)
         batch = Batch(batch.x[:, part], batch.y[:, part])
         _, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng, self.sub_batches, forward)

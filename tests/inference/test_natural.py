@@ -224,6 +224,22 @@ def test_without_weight_noise_gradients_are_taken_at_the_mean(name, monkeypatch)
     assert noisy[0].shape[1] == posterior.samples and not torch.equal(noisy[0][:, :1], weights[0])
 
 
+@pytest.mark.parametrize("name", ["noisy-adam", "noisy-kfac", "noisy-ekfac", "full", "slang", "vogn"])
+def test_a_warm_start_takes_gradients_at_the_mean_and_then_at_samples(name):
+    """Bit for bit as by hand."""
+    warm, still, noisy = (
+        registry.posterior(name, NET, LIKELIHOOD, **own) for own in ({"warm_start": 0.5}, {"weight_noise": False}, {})
+    )
+    rng, other = (Rng(1, dtype=torch.float64) for _ in range(2))
+    state, by_hand = (warm.init(6, 2, each) for each in (rng, other))
+    for step in range(6):
+        progress = step / 6
+        state, _ = warm.update(state, Batch(X, Y), rng, progress)
+        by_hand, _ = (still if progress < 0.5 else noisy).update(by_hand, Batch(X, Y), other, progress)
+    for (path, a), (_, b) in zip(tree.leaves(state), tree.leaves(by_hand), strict=True):
+        assert torch.equal(a, b), path
+
+
 def test_statistics_are_updated_at_their_interval():
     posterior = registry.posterior("noisy-kfac", NET, LIKELIHOOD, statistics_interval=2)
     rng = Rng(1, dtype=torch.float64)

@@ -13,7 +13,7 @@ REGRESSION: dict[str, Any] = {
     "epochs": 1000, "batch_size": 10, "samples": 10, "lr": 0.01, "beta": 0.001, "lr_decay": 0.1, "lr_decay_at": 0.5,
     "decay": 0.0, "momentum": 0.9, "extrinsic_damping": 0.0, "adaptive_damping": False, "statistics_interval": 1,
     "factor_interval": 1, "kl_clip": None, "fisher": "true", "kl_weight": 1.0, "prior_variance": 1.0,
-    "weight_noise": True,
+    "weight_noise": True, "warm_start": 0.0,
 }  # fmt: skip
 KFAC: dict[str, Any] = REGRESSION | {"damping": "split"}
 EKFAC: dict[str, Any] = REGRESSION | {
@@ -24,7 +24,7 @@ EKFAC: dict[str, Any] = REGRESSION | {
 VOGN: dict[str, Any] = {
     "epochs": 211, "batch_size": 128, "sub_batches": 4, "samples": 6, "lr": 1e-4, "momentum": 0.9, "beta2": 0.999,
     "damping": 1e-3, "prior_variance": 0.01, "kl_start": 0.1, "kl_warmup": 0.142, "kl_weight": 1.0, "lr_decay": 1.0,
-    "augmentation": 1.0, "decay": 0.0, "fisher": "empirical", "weight_noise": True,
+    "augmentation": 1.0, "decay": 0.0, "fisher": "empirical", "weight_noise": True, "warm_start": 0.0,
 }  # fmt: skip
 PAPERS = {
     ("noisy-kfac", "paper"): KFAC,

@@ -1,0 +1,121 @@
+"""Settings for a table of one's own: noisy K-FAC with a warm start, beside a deep ensemble.
+
+    python -m experiments.table_defaults.run choose    # candidates on validation parts of the splits 21 to 25
+    python -m experiments.table_defaults.run report    # those chosen, on the test parts of the splits 1 to 20
+
+One hidden layer of 50 ReLU, 100 weight samples for predictions, prior Gam(1, .01) on the noise, of which it says next to
+nothing. The splits of a set are the replicas of one run, on one thread; `cpu` are the seconds of fit and prediction of
+all of them. Writes results/choose.csv and results/report.csv, a line a set, candidate and split, and prints tables. What
+is there is not run again.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pandas as pd
+import torch
+
+from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, sections
+from explore import compare, provenance, tree
+from explore.cli.script import Script
+from explore.data import load
+from explore.likelihoods import Gaussian
+from explore.nets import mlp
+from explore.rng import Rng
+
+HERE = Path(__file__).parent
+DATASETS = ("boston", "concrete", "energy", "wine", "yacht")
+SAMPLES, REPORTED, TUNED = 100, 20, 5
+NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
+KEY = ["dataset", "candidate"]
+TAGS = {"log_likelihood": "log-likelihood", "rmse": "RMSE", "coverage_95": "coverage of 95 %"}
+
+WARM: dict[str, Any] = {
+    "epochs": 200, "batch_size": 32, "samples": 2, "lr": 0.1, "lr_decay_at": 0.8, "beta": 0.05, "factor_interval": 5,
+    "warm_start": 0.5,
+}  # fmt: skip
+CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
+    f"ensemble, {epochs} epochs, lr {lr}": ("ensemble", {"epochs": epochs, "lr": lr, "batch_size": 32})
+    for epochs in (50, 100, 200, 400) for lr in (0.003, 0.01, 0.03)
+} | {
+    "warm": ("noisy-kfac", WARM),
+    "warm, 0.3": ("noisy-kfac", WARM | {"warm_start": 0.3}),
+    "warm, 0.3, lr 0.05": ("noisy-kfac", WARM | {"warm_start": 0.3, "lr": 0.05}),
+    "warm, one sample": ("noisy-kfac", WARM | {"samples": 1}),
+    "warm, prior variance 0.3": ("noisy-kfac", WARM | {"prior_variance": 0.3}),
+    "cold": ("noisy-kfac", WARM | {"warm_start": 0.0}),
+}  # fmt: skip
+# Each method's best in the mean over the sets of what it is below the best candidate of its kind.
+CHOSEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "ensemble": CANDIDATES["ensemble, 200 epochs, lr 0.01"],
+    "noisy-kfac": CANDIDATES["warm"],
+    "noisy-kfac, five": ("noisy-kfac", WARM | {"members": 5}),
+}
+
+
+def score(dataset: str, candidate: str, what: tuple[str, dict[str, Any]], splits: slice, share: float) -> pd.DataFrame:
+    """A line a split."""
+    name, settings = what
+    rng = Rng(0)
+    parts: compare.Splits = tree.part(compare.split(load(dataset), splits.stop, rng, share), splits)
+    begin = time.process_time()
+    done = fit(name, mlp(parts.x.shape[2], [50], 1), NOISE, parts.x, parts.y, rng, **settings)
+    found = compare.measure(done.posterior, done.state, parts, rng.stream("test"), SAMPLES)
+    cpu = time.process_time() - begin
+    own = {tag: found[f"test/{tag}"].numpy() for tag in TAGS}
+    first = {"dataset": dataset, "candidate": candidate, "split": range(splits.start + 1, splits.stop + 1)}
+    return pd.DataFrame(first | own | {"cpu": cpu, "commit": provenance.session()["git"]["commit"][:7]})
+
+
+def ranking(rows: pd.DataFrame) -> str:
+    """Mean log-likelihoods, and in their mean over the sets what is missing to the best candidate of the same posterior."""
+    means = rows.pivot_table("log_likelihood", "candidate", "dataset", sort=False)
+    kinds = means.index.map(lambda name: CANDIDATES[name][0])
+    missing = (means.groupby(kinds).transform("max") - means).mean(axis=1)
+    lines = [[name, *(f"{v:.3f}" for v in means.loc[name]), f"{missing[name]:.3f}"] for name in means.index]
+    return markdown(["candidate", *means.columns, "below the best"], lines)
+
+
+def tables(rows: pd.DataFrame) -> str:
+    """Scores, differences to the ensemble paired by split, and seconds."""
+    sets = list(dict.fromkeys(rows.dataset))
+    made = {}
+    for tag, title in TAGS.items():
+        wide = rows.pivot(index=["dataset", "split"], columns="candidate", values=tag)
+        lines = [[name, *(mean_se(wide[name][data].dropna()) for data in sets)] for name in CHOSEN if name in wide]
+        for name in (n for n in CHOSEN if n in wide and n != "ensemble" and tag != "coverage_95"):
+            apart = wide[name] - wide["ensemble"]
+            lines.append([f"{name} − ensemble", *(mean_se(apart[data].dropna()) for data in sets)])
+        made[title] = markdown(["", *sets], lines)
+    cpu = rows.pivot_table("cpu", "candidate", "dataset")
+    lines = [[name, *(f"{cpu[data][name]:.0f}" for data in sets)] for name in CHOSEN if name in cpu.index]
+    return sections(made | {"CPU seconds of all splits": markdown(["", *sets], lines)})
+
+
+@click.command(cls=Script)
+@click.argument("what", type=click.Choice(["choose", "report"]))
+@click.option("--datasets", type=Names("data set", DATASETS), default=",".join(DATASETS), show_default=True)
+@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
+def main(what: str, datasets: list[str], out: Path) -> None:
+    """Run what is missing, and print the tables."""
+    torch.set_num_threads(1)
+    path = out / f"{what}.csv"
+    candidates = CANDIDATES if what == "choose" else CHOSEN
+    where = (slice(REPORTED, REPORTED + TUNED), 0.2) if what == "choose" else (slice(0, REPORTED), 0.0)
+    for dataset in datasets:
+        for candidate, own in candidates.items():
+            if path.exists() and (dataset, candidate) in set(pd.read_csv(path)[KEY].itertuples(index=False, name=None)):
+                continue
+            rows = score(dataset, candidate, own, *where)
+            merge(path, rows, KEY)
+            click.echo(f"{dataset}, {candidate}: {mean_se(rows.log_likelihood)}, {rows.cpu[0]:.0f} s", err=True)
+    rows = pd.read_csv(path)
+    click.echo(ranking(rows) if what == "choose" else tables(rows))
+
+
+if __name__ == "__main__":
+    main()

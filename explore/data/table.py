@@ -61,7 +61,7 @@ def load_csv(
     targets, features = roles(table, target, drop, task, id_column)
     x, ids = quantities(table, features), table.columns[id_column] if id_column else ()
     y, names, _, notes = _answers(table, targets, task)
-    said = "\n".join(filter(None, [repeated(table, id_column) if id_column else "", *notes]))
+    said = "\n".join(filter(None, [repeated(table, id_column), *notes]))
     return Dataset(_stem(path), x, y, features, task or "regression", names, said, table.lines, tuple(ids))
 
 
@@ -100,18 +100,16 @@ def load_table(
     targets, names = roles(cells, target, drop, task, id_column)
     if wrong := [name for name in categorical if name not in names]:
         raise one_of("categorical column", str(wrong[0]), names)
+    decided = () if schema is None else _unknown(cells, schema, targets, names)
     if schema is None:
         schema, decided = infer(cells, names, categorical)
-    else:
-        decided = _unknown(cells, schema, targets, names)
     matrix = schema.apply(cells)
     y, labels, measured, said = _answers(cells, targets, task, allow_missing_target)
-    notes = [*cells.notes, *decided, *matrix.notes, repeated(cells, id_column) if id_column else "", *said]
-    notes = list(filter(None, notes))
+    notes = tuple(filter(None, [*cells.notes, *decided, *matrix.notes, repeated(cells, id_column), *said]))
     ids, name = tuple(cells.columns[id_column]) if id_column else (), _stem(cells.path)
-    told = "\n".join(notes)
-    dataset = Dataset(name, matrix.x, y, matrix.features, task or "regression", labels, told, cells.lines, ids)
-    return Loaded(dataset, schema, measured, cells, tuple(notes))
+    told, kind = "\n".join(notes), task or "regression"
+    dataset = Dataset(name, matrix.x, y, matrix.features, kind, labels, told, cells.lines, ids)
+    return Loaded(dataset, schema, measured, cells, notes)
 
 
 def _answers(

@@ -36,8 +36,10 @@ def quantities(table: Cells, names: Sequence[str], hint: str = "", gaps: bool = 
     raise InputError(f"{table.where(row, names[column])}: {what} a finite number{more}")
 
 
-def repeated(table: Cells, name: str) -> str:
-    """A sentence on identifiers that several examples have; one without any is refused."""
+def repeated(table: Cells, name: str | None) -> str:
+    """A sentence on identifiers in a column, if there is one, that several examples have; one without is refused."""
+    if name is None:
+        return ""
     cells = table.columns[name]
     if "" in cells:
         raise InputError(f"{table.where(cells.index(''), name)}: an empty cell instead of an identifier")

@@ -92,6 +92,7 @@ session = _together(
     click.option("--quiet", is_flag=True, help="No progress and no notes, only the result."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )
+jobs = click.option("--jobs", type=THREADS, default=1, help="Processes that share the trials or splits.")
 run = _together(click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions."), session)
 
 

@@ -142,6 +142,19 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
     return made
 
 
+def place(device: str, jobs: int) -> str:
+    """Where the fits are, in words.
+
+    Raises:
+        InputError: for processes that would share an accelerator.
+    """
+    if jobs == 1:
+        return device
+    if device != "cpu":
+        raise InputError("--jobs shares the work of the processor's cores; leave it out, or take --device cpu")
+    return f"{device} in {jobs} processes"
+
+
 def check_memory(posterior: Predictive, replicas: int, samples: int) -> None:
     """Refuse weight samples that no memory of this machine could hold: its system would end the process for them."""
     numbers = sum(rows * columns for rows, columns in getattr(posterior, "coordinates", ()))

@@ -30,13 +30,16 @@ from explore.acquisitions.base import (
     redundancy,
 )
 from explore.errors import InputError
-from explore.fit import Epoch, fit
+from explore.fit import Epoch
 from explore.fitted import FittedModel, Prediction
 from explore.inference.base import Predictive
 from explore.pool import Pool, Scales
 from explore.predict import Predictor
 from explore.rng import Rng
 from explore.shapes import Info, State
+from explore.shards import sharded_fit, stops, streams
+
+STOPS = 10  # how often a fit in several processes says how far it is
 
 
 class Fitted(NamedTuple):
@@ -64,6 +67,7 @@ class ActiveLearner:
             at all ("none", and always so for images). Targets of a regression always by those of the labelled points.
         device: where to compute.
         dtype: floating-point type to compute in.
+        jobs: processes that share the trials of each fit, see `explore.shards`.
     """
 
     def __init__(
@@ -81,13 +85,15 @@ class ActiveLearner:
         standardise: str = "labelled",
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
+        jobs: int = 1,
     ):
         if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
             raise InputError(f"the posterior is a {type(posterior).__name__}; explore.posterior(name, ...) makes one")
-        for name, value in (("trials", trials), ("samples", samples)):
+        for name, value in (("trials", trials), ("samples", samples), ("jobs", jobs)):
             if not isinstance(value, int | np.integer) or value < 1:
                 raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
         self.posterior, self.trials, self.samples, self.standardise = posterior, trials, samples, standardise
+        self.jobs = min(jobs, trials)
         self.acquisitions = tuple(_rules(acquisitions))
         for rule in self.acquisitions:
             check(rule, posterior, samples)
@@ -131,12 +137,17 @@ class ActiveLearner:
         self._fitted = None
 
     def fit(self) -> Iterator[Epoch]:
-        """Fit from scratch on the labels told so far, unless that is done; yields after every epoch."""
+        """Fit from scratch on the labels told so far, unless that is done.
+
+        Yields after every epoch, in several processes ten times.
+        """
         if self._fitted is not None:
             return
         scales = self._pool.scales()
         epoch = None
-        for epoch in fit(self.posterior, *self._pool.labelled(scales), self.rng.stream("fit", self.round)):
+        shards = streams(self.rng.stream("fit", self.round), self.jobs)
+        at = stops(self.posterior.epochs, STOPS)
+        for epoch in sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at):
             yield epoch
         assert epoch is not None
         self._fitted = Fitted(epoch.state, epoch.info, scales)

@@ -22,13 +22,14 @@ from explore.calibration import held_out_factor
 from explore.data.base import Dataset
 from explore.data.splits import uci_splits
 from explore.errors import InputError
-from explore.fit import Epoch, fit
+from explore.fit import Epoch
 from explore.inference.base import Predictive
 from explore.pool import Scales
 from explore.predict import Predictor
 from explore.rng import Rng
 from explore.scaling import UNSCALED, Standardiser
 from explore.shapes import State
+from explore.shards import sharded_fit, stops, streams
 
 POINTS = 50  # how often a posterior is measured
 TRAINING = 1000  # training examples at most that it is measured on
@@ -102,11 +103,6 @@ def _scales(x: Standardiser, y: Standardiser, rng: Rng) -> Scales:
     return moved
 
 
-def points(epochs: int) -> set[int]:
-    """About `POINTS` epochs at equal distances, the last one among them."""
-    return {math.ceil(epochs * i / POINTS) for i in range(1, POINTS + 1)}
-
-
 def follow(
     posterior: Predictive,
     splits: Splits,
@@ -114,6 +110,7 @@ def follow(
     samples: int = 100,
     saved: Mapping[str, Any] | None = None,
     calibrate: float = 0.0,
+    jobs: int = 1,
 ) -> Iterator[Epoch | Measured]:
     """Fit a posterior on all splits side by side, and measure it now and then.
 
@@ -125,27 +122,30 @@ def follow(
         saved: of a `Measured`, to continue after it bit for bit.
         calibrate: the share of the training examples that another fit, before this one, holds out to find the factor
             on the predictive variance by which all test metrics are taken; 0: none.
+        jobs: processes that share the splits, see `explore.shards`.
 
     Yields:
-        `Epoch` after each epoch, and then `Measured` at those that `points` names.
+        `Epoch` after each epoch (in several processes only before `Measured`), and `Measured` after some `POINTS` of
+        them at equal distances.
     """
-    stream, done, state = rng.stream("fit"), 0, None
+    shards, done, state = streams(rng.stream("fit"), min(jobs, len(splits.x))), 0, None
     if saved is not None:
-        state = tree.restore(posterior.init(splits.x.shape[1], len(splits.x), stream), saved["state"])
-        stream.generator.set_state(saved["generator"])
+        state = tree.restore(posterior.init(splits.x.shape[1], len(splits.x), rng.stream("fit")), saved["state"])
+        for stream, generator in zip(shards, saved["generator"].reshape(len(shards), -1), strict=True):
+            stream.generator.set_state(generator.clone())
         done = saved["epoch"]
     factor = None
     if calibrate:
         found, own = (saved or {}).get("factor"), rng.stream("calibrate")
         factor = held_out_factor(posterior, splits.x, splits.y, own, calibrate, samples) if found is None else found
         factor = factor.to(splits.x)
-    when = points(posterior.epochs)
-    for epoch in fit(posterior, splits.x, splits.y, stream, done, state):
+    when = stops(posterior.epochs, POINTS)
+    for epoch in sharded_fit(posterior, splits.x, splits.y, shards, when, done, state):
         yield epoch
         if epoch.epoch in when:
             here = {
                 "epoch": epoch.epoch,
-                "generator": stream.generator.get_state(),
+                "generator": torch.stack([stream.generator.get_state() for stream in shards]),
                 "state": {path: leaf.cpu() for path, leaf in tree.save(epoch.state).items()},
             }
             here |= {} if factor is None else {"factor": factor.cpu()}

@@ -75,7 +75,7 @@ def restore(like: Tree, saved: Mapping[str, Tensor]) -> Tree:
     return map_tensors(lambda _: next(values), like)
 
 
-def part(tree: Tree, replicas: slice) -> Tree:
+def part(tree: Tree, replicas: slice | Tensor) -> Tree:
     """Some of the replicas; leaves without a replica axis stay as they are."""
     return map_tensors(lambda t: t[replicas] if t.dim() else t, tree)
 

@@ -64,12 +64,6 @@ def test_splits_are_standardised_by_their_training_part():
     assert classes.scale is None and classes.y.dtype == torch.int64
 
 
-@pytest.mark.parametrize(("epochs", "some"), [(1, {1}), (7, set(range(1, 8))), (1000, {20, 40, 980, 1000})])
-def test_points(epochs, some):
-    found = compare.points(epochs)
-    assert some <= found and max(found) == epochs and len(found) == min(epochs, 50)
-
-
 def test_elbo_is_the_posteriors_own():
     p, splits, last = trained(kl_weight=0.7)
     # As many samples, and the same ones: the streams begin alike.

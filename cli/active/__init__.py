@@ -33,6 +33,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
     "--standardise", type=click.Choice(["labelled", "pool", "none"]),
     help="Points whose mean and deviation scale the inputs.  [default: the learner's]",
 )  # fmt: skip
+@options.jobs
 @options.run
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:

@@ -54,7 +54,7 @@ class Experiment:
         aims = s.aims(self._schema)
         self.learner = ActiveLearner(
             self.posterior, self.dataset.x, [rule, *self.arms[1:]], trials=s.trials, allowed=allowed, seed=s.seed,
-            samples=s.samples, targets=aims and aims.x, standardise=s.standardise, device=device,
+            samples=s.samples, targets=aims and aims.x, standardise=s.standardise, device=device, jobs=s.jobs,
         )  # fmt: skip
         labelled = np.tile(split.labelled, (len(self.arms), 1))
         self.learner.tell(labelled, self.dataset.y[labelled])
@@ -66,7 +66,9 @@ class Experiment:
             if self.rounds < len(old.state["history"].get("labels", ())):
                 old.rewind(self.state_dict())
         self.parts = (self.dataset.name, s.posterior, s.acquisition)
-        self.plan = f"{s.trials} trials of {' and '.join(self.arms)} with {s.posterior} on {device}"
+        self.plan = (
+            f"{s.trials} trials of {' and '.join(self.arms)} with {s.posterior} on {problem.place(device, s.jobs)}"
+        )
         self.note = "\n".join(filter(None, [self.dataset.note, *(aims.notes if aims else ())]))
         self.total, self.done = s.rounds * self.posterior.epochs, self.rounds * self.posterior.epochs
 
@@ -100,7 +102,7 @@ class Experiment:
                         self.history[name] = torch.cat([*past, value.cpu().unsqueeze(0)])
                     self.seconds = time.monotonic() - begin
                 else:
-                    self.done += 1
+                    self.done = self.rounds * self.posterior.epochs + event.epoch
                 emit(event)
 
     @property

@@ -35,6 +35,7 @@ class Settings(problem.Problem):
     test_size: int
     control: bool
     standardise: Literal["labelled", "pool", "none"]
+    jobs: int = 1  # processes, each with a part of the trials
     targets: str | None = None  # a file
     targets_digest: str | None = None  # of what it holds
 
@@ -84,7 +85,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         posterior_settings=parameters.complete(posterior.make, posterior.settings),
         acquisition_settings=parameters.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
         likelihood_settings=parameters.complete(noise, registry.parse(noise, given["likelihood"])),
-        standardise=options["standardise"] or "labelled",
+        standardise=options["standardise"] or "labelled", jobs=min(options["jobs"], options["trials"]),
         targets=str(Path(options["targets"]).resolve()) if options["targets"] else None,
     )  # fmt: skip
     if found.targets is None:

@@ -38,6 +38,7 @@ OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
     help="Leave the test parts alone, and test on this share of each training part, e.g. 0.2.",
 )  # fmt: skip
 @click.option("--figures/--no-figures", default=True, help="Also fit and draw two toy problems, if there is no grid.")
+@options.jobs
 @options.run
 @click.pass_context
 def command(ctx: click.Context, runs: tuple[str, ...], **values: object) -> None:

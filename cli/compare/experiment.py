@@ -66,8 +66,8 @@ class Experiment:
         if old:
             self.load_state_dict(old.state)
         self.parts = (self.dataset.name,)
-        where = "validation parts of " if settings.validation else ""
-        self.plan = f"{', '.join(self.posteriors)} on {where}{settings.splits} splits, on {device}"
+        parts, where = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
+        self.plan = f"{', '.join(self.posteriors)} on {parts}{settings.splits} splits, on {where}"
         self.note = self.dataset.note
         self.total = sum(p.epochs for p in self.posteriors.values())
         self.done = self._epochs(self.finished, self._saved)
@@ -88,12 +88,12 @@ class Experiment:
         while name := self.current:
             emit((name, None))
             posterior, last = self.posteriors[name], None
-            begin = time.perf_counter()
-            own = self.settings.samples, self._saved, self.settings.calibrate
+            begin, before = time.perf_counter(), self._epochs(self.finished, None)
+            own = self.settings.samples, self._saved, self.settings.calibrate, self.settings.jobs
             for event in compare.follow(posterior, self.splits, self.rng, *own):
                 if isinstance(event, Epoch):
                     self._seconds += time.perf_counter() - begin
-                    self.done += 1
+                    self.done = before + event.epoch
                 else:
                     last = event
                     # A checkpoint after the last epoch would skip what comes below.

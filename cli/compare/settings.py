@@ -32,6 +32,7 @@ class Settings(problem.Problem):
     posteriors: Mapping[str, Posterior]  # by name, and what was chosen of a grid
     likelihood_settings: Values
     splits: int
+    jobs: int = 1  # processes, each with a part of the splits
     figures: bool
     calibrate: float
     validation: float  # share of each training part that is tested on in place of the test part; 0: none
@@ -68,7 +69,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
                 raise InputError(f"--grid names {label} twice; name each value once")
             posteriors[label] = Posterior(name, own.preset, parameters.complete(cls, own.settings), chosen)
     return Settings(
-        **vars(common), posteriors=posteriors, splits=options["splits"],
+        **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
         figures=options["figures"] and not options["grid"],
         calibrate=_share(options["calibrate"], common), validation=options["validate"] or 0.0,
         likelihood_settings=parameters.complete(noise, registry.parse(noise, given["likelihood"])),

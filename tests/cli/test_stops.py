@@ -146,6 +146,20 @@ def test_interrupted_after_what_the_checkpoint_holds(explore, monkeypatch, calls
     assert f": {rounds} of 3 rounds are done." in explore("active", "--resume", "runs/active-x").stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "calls", "done"), [("active", 2, "1 of 3 rounds"), ("compare", 3, "2 of 6 epochs")]
+)
+def test_several_processes_continue_as_they_were(explore, monkeypatch, command, calls, done):
+    with monkeypatch.context() as patch:
+        failing(patch, Run, "checkpoint", calls, KeyboardInterrupt())
+        result = start(explore, command, "--jobs", 2)
+    assert "on cpu in 2 processes\n" in result.stderr
+    again = explore(command, "--resume", f"runs/{command}-x")
+    assert again.exit_code == 0 and f"{done} are done." in again.stderr
+    explore(command, *COMMANDS[command].split(), "--threads", 1, "--name", "whole", "--jobs", 7)  # of 2 replicas
+    assert tables(Path(f"runs/{command}-x")) == tables(Path(f"runs/{command}-whole"))
+
+
 def test_other_code_is_told_once_and_stands_in_json(explore, monkeypatch):
     with monkeypatch.context() as patch:
         failing(patch, Run, "checkpoint", 2, KeyboardInterrupt())

@@ -3,7 +3,7 @@
 import io
 import pickle
 
-import joblib  # type: ignore[import-untyped]
+import joblib
 import numpy as np
 import pandas as pd
 import pytest

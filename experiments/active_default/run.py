@@ -1,4 +1,4 @@
-"""What `explore active` says by default: five seeds of Boston and one of five other sets, resumed where it was stopped.
+"""What `explore active` says by default: five seeds of Boston and one of seven other sets, resumed where it was stopped.
 
     python -m experiments.active_default.run
     python -m experiments.active_default.run --only boston --methods gp
@@ -26,7 +26,7 @@ from explore.data import load, pool_splits
 HERE = Path(__file__).parent
 TRIALS, ROUNDS, INITIAL, TEST = 40, 10, 20, 100  # but for the trials, the defaults of `explore active`
 SEEDS = (101, 102, 103, 104, 105)
-OTHERS = ("concrete", "energy", "yacht", "wine", "power")
+OTHERS = ("concrete", "energy", "yacht", "wine", "power", "kin8nm", "naval")
 METHODS = {"noisy-kfac": [], "ensemble": ["--posterior", "ensemble"], "gp": None}
 KEY = ["method", "dataset", "seed"]
 

@@ -20,7 +20,7 @@ from explore.shapes import Weights
 def test_an_interrupted_fit_continues_bit_for_bit():
     rng = Rng(0)
     x = rng.normal(2, 10, 1)
-    posterior = registry.posterior("noisy-kfac", Net(mlp(1, [3], 1)), Gaussian(), epochs=5, batch_size=4)
+    posterior = registry.posterior("noisy-kfac", Net(mlp(1, [3], 1)), Gaussian(), "paper", epochs=5, batch_size=4)
     ours, theirs = Rng(1), Rng(2)
     epochs = fit(posterior, x, x, ours)
     for _ in range(2):

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from explore import tree
 from explore.errors import InputError, check_range, describe, fits, shown
-from explore.inference.base import Predictive, Variational, settle
+from explore.inference.base import Predictive, Variational
 from explore.inference.norms import NormPolicy
 from explore.models import Layer, Likelihood, Network, Noise, count_samples
 from explore.rng import Rng
@@ -148,9 +148,11 @@ class Mixture(Predictive):
         return new._replace(common=new.common._replace(alive=new.common.alive.all(1)))
 
     def _settled(self, new: State, old: State) -> State:
-        """The same after a step, with the replicas frozen that have failed."""
+        """The same after a step, with the replicas frozen of which a member has failed, as the posterior judged it."""
         grouped = self._grouped(new)
-        return settle(grouped, old, grouped.common.alive)
+        alive = old.common.alive & grouped.common.alive
+        kept = tree.where(alive, grouped, old)
+        return kept._replace(common=kept.common._replace(alive=alive))
 
 
 @dataclass(frozen=True, kw_only=True)

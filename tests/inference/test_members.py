@@ -37,7 +37,7 @@ def data(seed=5, n=N):
 
 
 def build(name, **settings):
-    return registry.posterior(name, NET, Gaussian(), **{"members": K} | settings)
+    return registry.build(registry.find("posteriors", name), NET, Gaussian(), {"members": K} | settings)
 
 
 def trained(posterior, batch, steps=4, numbers=rng, replicas=R):

@@ -22,6 +22,11 @@ X, Y = RNG.normal(2, 6, 2), RNG.normal(2, 6, 2)
 WEIGHTS = NET.glorot(2, RNG, 4)
 
 
+def method(name, net, likelihood, **settings):
+    """By the defaults of its class, which are its paper's."""
+    return registry.build(registry.find("posteriors", name), net, likelihood, settings)
+
+
 def gradient(x, y, weights):
     noise = LIKELIHOOD.sample_noise(LIKELIHOOD.init(2, RNG), weights[0].shape[1], RNG)
     out, pullback = NET.forward(weights, x)
@@ -57,7 +62,7 @@ def test_mean_gradient_sums_over_positions():
 
 
 def outer_products(kind, seed=0):
-    posterior = registry.posterior("noisy-adam", NET, LIKELIHOOD)
+    posterior = method("noisy-adam", NET, LIKELIHOOD)
     noise = LIKELIHOOD.sample_noise(LIKELIHOOD.init(2, RNG), 4, RNG)
     seen = train_pass(posterior, posterior.init(6, 2, RNG), WEIGHTS, noise, Batch(X, Y))
     found = natural.fisher_taps(kind, LIKELIHOOD, seen, Rng(seed, dtype=torch.float64))
@@ -116,7 +121,7 @@ def test_overshoot_of_a_linear_net_is_the_step_size(lr, factor):
     """With known noise and the dense Fisher matrix the quadratic model is the objective itself."""
     x, rng = RNG.normal(1, 8, 2), Rng(0, dtype=torch.float64)
     settings: dict = {"beta": 1.0, "fisher": "exact", "momentum": 0.0, "extrinsic_damping": 0.01, "lr": lr}
-    posterior = registry.posterior("full", Net(nn.Linear(2, 1).double()), Gaussian(noise_std=0.5), **settings)
+    posterior = method("full", Net(nn.Linear(2, 1).double()), Gaussian(noise_std=0.5), **settings)
     state = posterior.init(8, 1, rng)._replace(damping=torch.full((1,), 0.1, dtype=torch.float64))
     gamma = 1 / 8
     after, _ = posterior.update(state, Batch(x, x[..., :1]), rng)
@@ -130,7 +135,7 @@ def test_adaptive_damping_saves_a_fit_that_diverges_without():
     y, error = x[..., :1].sin(), {}
     settings: dict = {"lr": 0.5, "beta": 0.5, "batch_size": 10, "epochs": 5}
     for adaptive in (False, True):
-        posterior = registry.posterior(
+        posterior = method(
             "noisy-kfac", Net(mlp(3, [20], 1).double()), Gaussian(), adaptive_damping=adaptive, **settings
         )
         *_, last = fit(posterior, x, y, Rng(0, dtype=torch.float64))
@@ -142,7 +147,7 @@ def test_adaptive_damping_saves_a_fit_that_diverges_without():
 def overshooting(net, x, y, **settings):
     """A posterior of which the first step is far too long in replica 0 and short in the others, before that step."""
     own: dict = {"lr": 0.05, "fisher": "exact", "statistics_interval": 10**9, "extrinsic_damping": 0.01}
-    posterior = registry.posterior("noisy-kfac", net, LIKELIHOOD, **own | settings)
+    posterior = method("noisy-kfac", net, LIKELIHOOD, **own | settings)
     return posterior, posterior.init(6, len(x), Rng(1, dtype=torch.float64)), Batch(x, y)
 
 
@@ -193,7 +198,7 @@ def test_a_step_taken_back_leaves_no_trace_in_the_next_one(policy):
 @pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac", "full", "block-tridiagonal"])
 def test_damping_of_one_replica_leaves_the_others_as_they_are_bit_for_bit(name):
     x, y, rng = X.float(), Y.float(), Rng(1)
-    posterior = registry.posterior(name, Net(mlp(2, [3], 2)), LIKELIHOOD, beta=0.1)
+    posterior = method(name, Net(mlp(2, [3], 2)), LIKELIHOOD, beta=0.1)
     state = posterior.init(6, 2, rng)
     state, _ = posterior.update(state, Batch(x, y), rng)
     raised = state._replace(damping=state.damping + torch.tensor([0.3, 0.0]))
@@ -213,11 +218,11 @@ def test_without_weight_noise_gradients_are_taken_at_the_mean(name, monkeypatch)
         return forward(weights, x)
 
     monkeypatch.setattr(net, "train_forward", noted)
-    posterior = registry.posterior(name, net, LIKELIHOOD, weight_noise=False)
+    posterior = method(name, net, LIKELIHOOD, weight_noise=False)
     state = posterior.init(6, 2, Rng(1, dtype=torch.float64))
     state, _ = posterior.update(state, Batch(X, Y), Rng(2, dtype=torch.float64))
     posterior.update(state, Batch(X, Y), RNG)
-    registry.posterior(name, net, LIKELIHOOD).update(state, Batch(X, Y), RNG)
+    method(name, net, LIKELIHOOD).update(state, Batch(X, Y), RNG)
     mean, _, _ = posterior.gaussian(state)
     _, weights, noisy = seen
     assert all(torch.equal(w, m.unsqueeze(1)) for w, m in zip(weights, mean, strict=True))
@@ -228,7 +233,7 @@ def test_without_weight_noise_gradients_are_taken_at_the_mean(name, monkeypatch)
 def test_a_warm_start_takes_gradients_at_the_mean_and_then_at_samples(name):
     """Bit for bit as by hand."""
     warm, still, noisy = (
-        registry.posterior(name, NET, LIKELIHOOD, **own) for own in ({"warm_start": 0.5}, {"weight_noise": False}, {})
+        method(name, NET, LIKELIHOOD, **own) for own in ({"warm_start": 0.5}, {"weight_noise": False}, {})
     )
     rng, other = (Rng(1, dtype=torch.float64) for _ in range(2))
     state, by_hand = (warm.init(6, 2, each) for each in (rng, other))
@@ -241,7 +246,7 @@ def test_a_warm_start_takes_gradients_at_the_mean_and_then_at_samples(name):
 
 
 def test_statistics_are_updated_at_their_interval():
-    posterior = registry.posterior("noisy-kfac", NET, LIKELIHOOD, statistics_interval=2)
+    posterior = method("noisy-kfac", NET, LIKELIHOOD, statistics_interval=2)
     rng = Rng(1, dtype=torch.float64)
     states = [posterior.init(6, 2, rng)]
     for _ in range(2):

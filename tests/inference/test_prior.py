@@ -20,7 +20,8 @@ LEARNING = ("noisy-kfac", "noisy-ekfac", "block-tridiagonal", "noisy-adam", "vog
 
 
 def build(name, net=NET, **settings):
-    return registry.posterior(name, net, Gaussian(noise_std=0.5), **{"prior_variance": "learned"} | settings)
+    own = {"prior_variance": "learned"} | settings
+    return registry.build(registry.find("posteriors", name), net, Gaussian(noise_std=0.5), own)
 
 
 def batch(seed=0, n=12):
@@ -146,8 +147,8 @@ def test_training_finds_the_variance_that_data_were_drawn_with():
     y = x @ w + 0.1 * rng.normal(1, 400, 1)
     net = Net(torch.nn.Linear(30, 1, bias=False))
     posterior = registry.posterior(
-        "noisy-kfac", net, Gaussian(noise_std=0.1), prior_variance="learned", epochs=200, batch_size=400, lr=0.2,
-        beta=0.1, damping="exact",
+        "noisy-kfac", net, Gaussian(noise_std=0.1), "paper", prior_variance="learned", epochs=200, batch_size=400,
+        lr=0.2, beta=0.1, damping="exact", adaptive_damping=True,
     )  # fmt: skip
     state = last_epoch(posterior, x, y, Rng(4, dtype=torch.float64)).state
     assert abs(float(state.common.prior.variance[0]) / float(w.square().mean()) - 1) < 0.01

@@ -1,4 +1,4 @@
-"""What `explore active` says by default: five seeds of Boston and one of seven other sets, resumed where it was stopped.
+"""What `explore active` says by default: five seeds of Boston and one of seven other sets, resumable.
 
     python -m experiments.active_default.run
     python -m experiments.active_default.run --only boston --methods gp
@@ -88,9 +88,10 @@ def table(every: pd.DataFrame) -> str:
         arms = rows.pivot(index=["seed", "trial"], columns="arm")
         area, last = (arms[value]["active"] - arms[value]["random"] for value in ("area", "last"))
         seeds = ", ".join(map(str, sorted(rows.seed.unique())))
+        form = ".3f" if rows.area.mean() > 0.3 else ".5f"
         ratio, won = f"{area.mean() / area.sem():.1f}", f"{(area < 0).mean():.0%}"
-        lines.append([dataset, method, seeds, len(arms), *map(shared.mean_se, (arms.area.random, area)), ratio, won,
-                      shared.mean_se(last)])  # fmt: skip
+        first, gained, end = (shared.mean_se(values, form) for values in (arms.area.random, area, last))
+        lines.append([dataset, method, seeds, len(arms), first, gained, ratio, won, end])
     heads = ["data set", "method", "seeds", "trials", "random: area", "active − random: area", "in s.e.", "lower in",
              "active − random: last round"]  # fmt: skip
     return shared.markdown(heads, lines)

@@ -5,7 +5,7 @@
 
 One hidden layer of 50 ReLU, 100 weight samples for predictions, prior Gam(1, .01) on the noise, of which it says next
 to nothing. The splits of a set are the replicas of one run, on one thread; `cpu` are the seconds of fit and prediction
-of all of them. `choose` is for the five small sets; `report` takes 20 splits of those, and 5 of three larger ones, which
+of all of them. `choose` is for the five small sets; `report` takes 20 splits of those, and 5 of three larger ones that
 chose nothing. Writes results/choose.csv and results/report.csv, a line a set, candidate and split, and prints tables.
 What is there is not run again.
 """
@@ -112,9 +112,8 @@ def tables(rows: pd.DataFrame) -> str:
                 lines.append([f"{name} − {other}", *(_cell(apart[data], form) for data in sets)])
         made[title] = markdown(["", *sets], lines)
     cpu = rows.pivot_table("cpu", "candidate", "dataset")
-    lines = [
-        [name, *("" if math.isnan(v := cpu[data][name]) else f"{v:.0f}" for data in sets)] for name in (EACH, *CHOSEN)
-    ]
+    spent = {name: [cpu[data][name] for data in sets] for name in (EACH, *CHOSEN)}
+    lines = [[name, *("" if math.isnan(v) else f"{v:.0f}" for v in values)] for name, values in spent.items()]
     return sections(made | {"CPU seconds of all splits": markdown(["", *sets], lines)})
 
 

@@ -97,6 +97,11 @@ class IntrinsicReward:
             raise InputError(
                 f"{name} takes all data at once, and a dynamics model learns from parts; choose another one"
             )
+        if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # a mixture's is its members'
+            raise InputError(
+                f"{name} begins its training without weight noise, and a dynamics model's never leaves its beginning; "
+                "give warm_start=0, or take the preset vime"
+            )
         if self.settings.bonus == "kl" and not hasattr(posterior, "gain"):
             raise InputError(
                 f"bonus='kl' needs a posterior with a density, and {name} has none; "

@@ -316,6 +316,13 @@ def test_wrong_words_too():
     ]
 
 
+@pytest.mark.parametrize("more", [{}, {"members": 2}])
+def test_a_warm_start_that_would_never_end_is_refused(more):
+    with pytest.raises(InputError, match="noisy-kfac begins its training without weight noise.*give warm_start=0"):
+        made(posterior="noisy-kfac", preset="default", posterior_settings=more)
+    made(posterior="noisy-kfac", preset="default", posterior_settings=more | {"warm_start": 0.0})
+
+
 def test_a_foreign_state_is_refused_and_changes_nothing():
     reward = with_batch(made())
     before = reward.score(transitions(9, 1))

@@ -54,7 +54,10 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "five, warm start 0.6": ("noisy-kfac", FIVE | {"warm_start": 0.6}),
     "five, warm start 0.5, lr 0.1": ("noisy-kfac", FIVE | {"lr": 0.1, "warm_start": 0.5}),
     "five, 100 epochs": ("noisy-kfac", FIVE | {"epochs": 100}),
+    "five, decay at 0.9": ("noisy-kfac", FIVE | {"lr_decay_at": 0.9}),
+    "five, decay at 0.9, four samples": ("noisy-kfac", FIVE | {"lr_decay_at": 0.9, "samples": 4}),
     "one": ("noisy-kfac", FIVE | {"members": 1}),
+    "one, decay at 0.9": ("noisy-kfac", FIVE | {"lr_decay_at": 0.9, "members": 1}),
 }  # fmt: skip
 # The ensemble and the five fits of noisy K-FAC that are least below the best of their kind in the mean over the sets;
 # its preset `default`.

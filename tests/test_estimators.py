@@ -25,7 +25,7 @@ from explore.fitted import FittedModel
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 
-QUICK = {"epochs": 20, "hidden": (10,), "samples": 10, "random_state": 0}
+QUICK = {"preset": "small", "epochs": 20, "hidden": (10,), "samples": 10, "random_state": 0}
 X, Y = make_regression(40, 3, noise=1.0, random_state=0)
 IRIS = load_iris()
 NAMES = IRIS.target_names[IRIS.target]
@@ -83,6 +83,15 @@ def test_a_regressor_predicts_what_its_model_does(regressor):
     assert (low < middle).all() and (middle < high).all()
     interval = [q[0, :, 0] for q in regressor.model_.interval(X, 0.9)]
     np.testing.assert_allclose(np.stack([low, high]), np.stack(interval), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "clip", "classes_clip"), [(99, None, None), (100, 1e-3, 1e-4)])
+def test_the_preset_is_chosen_by_the_number_of_examples(n, clip, classes_clip):
+    x, y = np.random.default_rng(0).normal(size=(n, 2)), np.arange(n) % 3
+    for kind, expected in ((explore.BayesianRegressor, clip), (explore.BayesianClassifier, classes_clip)):
+        assert kind(epochs=1, hidden=(3,), samples=2).fit(x, y).model_.posterior.kl_clip == expected
+    ensemble = explore.BayesianRegressor("ensemble", epochs=1, hidden=(3,)).fit(x, y)  # has none for its task
+    assert ensemble.model_.posterior.epochs == 1
 
 
 def test_a_fit_is_that_of_the_posterior_by_name():

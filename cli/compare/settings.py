@@ -43,6 +43,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common = problem.resolve(options)
     noise = LIKELIHOODS[common.likelihood]
+    prefer = (*(["classes"] if common.task == "classification" else []), "uci", "default", "paper")
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", *classes], "--grid")
     known = {name: registry.settings_of(cls) for name, cls in classes.items()}
@@ -62,7 +63,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         if axes and not options["validate"] and not hasattr(cls, "divergence"):
             raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
         for point in _points(axes):
-            own = registry.configured("posteriors", name, fixed | point, options["preset"], ("uci", "default", "paper"))
+            own = registry.configured("posteriors", name, fixed | point, options["preset"], prefer)
             chosen = {key: own.settings[key] for key in axes}
             label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
             if label in posteriors:

@@ -24,7 +24,7 @@ FLOORS = {
             "inference",
             "posteriors",
             "predict fit recorded",
-            "pool calibration",
+            "pool calibration shards",
             "fitted",
             "acquisitions",
             "active campaign compare estimators provenance toys vime record",
@@ -96,7 +96,7 @@ def test_reinforcement_learning_libraries_stay_in_their_adapters(module):
     assert adapter or not any(name.startswith(("stable_baselines3", "sb3_contrib")) for name in found)
 
 
-LOOPS = [m for m in FILES if m.partition(".")[0] in ("acquisitions", "active", "compare", "toys", "vime", "fit")]
+LOOPS = [m for m in FILES if m.partition(".")[0] in ("acquisitions", "active", "compare", "toys", "vime", "fit", "shards")]
 
 
 @pytest.mark.parametrize("module", LOOPS)

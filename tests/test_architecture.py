@@ -96,7 +96,9 @@ def test_reinforcement_learning_libraries_stay_in_their_adapters(module):
     assert adapter or not any(name.startswith(("stable_baselines3", "sb3_contrib")) for name in found)
 
 
-LOOPS = [m for m in FILES if m.partition(".")[0] in ("acquisitions", "active", "compare", "toys", "vime", "fit", "shards")]
+LOOPS = [
+    m for m in FILES if m.partition(".")[0] in ("acquisitions", "active", "compare", "toys", "vime", "fit", "shards")
+]
 
 
 @pytest.mark.parametrize("module", LOOPS)

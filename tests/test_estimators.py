@@ -85,7 +85,7 @@ def test_a_regressor_predicts_what_its_model_does(regressor):
     np.testing.assert_allclose(np.stack([low, high]), np.stack(interval), rtol=1e-9)
 
 
-@pytest.mark.parametrize(("n", "clip", "classes_clip"), [(99, None, None), (100, 1e-3, 1e-4)])
+@pytest.mark.parametrize(("n", "clip", "classes_clip"), [(99, None, None), (100, 0.03, 1e-4)])
 def test_the_preset_is_chosen_by_the_number_of_examples(n, clip, classes_clip):
     x, y = np.random.default_rng(0).normal(size=(n, 2)), np.arange(n) % 3
     for kind, expected in ((explore.BayesianRegressor, clip), (explore.BayesianClassifier, classes_clip)):

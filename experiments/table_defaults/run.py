@@ -43,7 +43,8 @@ FIVE: dict[str, Any] = {
     "statistics_interval": 5, "factor_interval": 5, "adaptive_damping": False, "kl_clip": 1e-3, "warm_start": 0.7,
     "members": 5,
 }  # fmt: skip
-DEFAULT = FIVE | {"lr_decay_at": 0.9, "samples": 4}
+LATE = FIVE | {"lr_decay_at": 0.9, "samples": 4}
+DEFAULT = LATE | {"lr": 1.5, "decay": 0.25, "beta": 0.5, "kl_clip": 0.03}
 CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     f"ensemble, {epochs} epochs, lr {lr}": ("ensemble", {"epochs": epochs, "lr": lr, "batch_size": 32})
     for epochs in (50, 100, 200, 400) for lr in (0.003, 0.01, 0.03) if epochs * lr < 5
@@ -56,7 +57,8 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
     "five, warm start 0.5, lr 0.1": ("noisy-kfac", FIVE | {"lr": 0.1, "warm_start": 0.5}),
     "five, 100 epochs": ("noisy-kfac", FIVE | {"epochs": 100}),
     "five, decay at 0.9": ("noisy-kfac", FIVE | {"lr_decay_at": 0.9}),
-    "five, decay at 0.9, four samples": ("noisy-kfac", DEFAULT),
+    "five, decay at 0.9, four samples": ("noisy-kfac", LATE),
+    "five, shrinking": ("noisy-kfac", DEFAULT),
     "one": ("noisy-kfac", FIVE | {"members": 1}),
     "one, decay at 0.9": ("noisy-kfac", FIVE | {"lr_decay_at": 0.9, "members": 1}),
 }  # fmt: skip

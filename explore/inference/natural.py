@@ -200,7 +200,9 @@ class NaturalGradient(GaussianPosterior):
     adaptive_damping: bool = True  # whether gamma' rises above that where steps overshoot; not in the papers
     statistics_interval: int = 1  # steps between updates of the Fisher matrix, in all its parts
     factor_interval: int = 1  # T_inv: steps between factorisations
-    kl_clip: float | None = None  # upper bound of what a step does to the predictions, see `clipped`
+    kl_clip: float | None = (
+        None  # upper bound of what a step does to the predictions before alpha decays, see `clipped`
+    )
     fisher: Fisher = "true"
 
     ranges: ClassVar[dict[str, str]] = {
@@ -244,7 +246,7 @@ class NaturalGradient(GaussianPosterior):
         regularised = regularised_gradient(gradient, weights, gamma)
         average, corrected = momentum(state.momentum, regularised, self.momentum, state.common.taken + 1)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
-        direction = clipped(direction, corrected, lr, self.kl_clip)
+        direction = clipped(direction, corrected, self.lr, self.kl_clip)
         mean = tuple(torch.add(m, d, alpha=lr) for m, d in zip(state.mean, direction, strict=True))
 
         common = advance(state.common, self, seen.out, seen.y, seen.taps.norms, self.kl_weight)

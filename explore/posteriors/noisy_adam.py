@@ -97,7 +97,7 @@ class NoisyAdam(GaussianPosterior):
         lr = self.lr * schedule
         direction = tuple(m / (f.sqrt() + c) for m, f, c in zip(corrected, squares, damping, strict=True))
         image = tuple(f * d for f, d in zip(squares, direction, strict=True))
-        direction = natural.clipped(direction, image, lr, self.kl_clip)
+        direction = natural.clipped(direction, image, self.lr, self.kl_clip)
         mean = tuple(torch.add(mu, d, alpha=lr) for mu, d in zip(state.mean, direction, strict=True))
 
         return end_update(self, seen, NoisyAdamState(shared, mean, average, squares), state, self.kl_weight)

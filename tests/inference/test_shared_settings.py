@@ -91,6 +91,14 @@ def test_steps_are_bounded_by_what_they_do_to_the_predictions(name):
     assert all(map(torch.equal, step(10 * float(free.max())).mean, step(None).mean))
 
 
+@having("kl_clip")
+def test_the_bound_shrinks_with_the_steps(name):
+    state = after(build(name), 3)
+    free = float(change(name, state, build(name).update(state, data(), draw(2))[0]).min())
+    new = build(name, kl_clip=0.01 * free, lr_decay_at=0.0, lr_decay=0.5).update(state, data(), draw(2))[0]
+    close(change(name, state, new), each(torch.tensor(0.01 * free / 4)))
+
+
 @having("decay")
 def test_a_power_of_the_steps_divides_the_step_and_the_rates(name):
     own = build(name)

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+from typing import Any
 
 import joblib
 import numpy as np
@@ -89,7 +90,8 @@ def test_a_regressor_predicts_what_its_model_does(regressor):
 def test_the_preset_is_chosen_by_the_number_of_examples(n, clip, classes_clip):
     x, y = np.random.default_rng(0).normal(size=(n, 2)), np.arange(n) % 3
     for kind, expected in ((explore.BayesianRegressor, clip), (explore.BayesianClassifier, classes_clip)):
-        assert kind(epochs=1, hidden=(3,), samples=2).fit(x, y).model_.posterior.kl_clip == expected
+        made: Any = kind(epochs=1, hidden=(3,), samples=2).fit(x, y).model_.posterior
+        assert made.kl_clip == expected
     ensemble = explore.BayesianRegressor("ensemble", epochs=1, hidden=(3,)).fit(x, y)  # has none for its task
     assert ensemble.model_.posterior.epochs == 1
 

@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.members
 
-A 13-50-1 net on Boston housing, with the preset `small` (batches of 30) and with the defaults (batches of 10):
+A 13-50-1 net on Boston housing, with the preset `small` (batches of 30) and with the preset `default`:
 
 * 100 labels: one replica, as in active learning with a pool of one's own.
 * 20 splits: the training parts of the standard splits, 455 rows each, side by side.

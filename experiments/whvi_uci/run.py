@@ -40,7 +40,7 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "bbb": {"samples": 1, "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01},
     "noisy-kfac": {
-        "samples": 1, "prior_variance": 0.03, "lr": 0.03, "beta": 0.01, "factor_interval": 5, "adaptive_damping": False,
+        "preset": "paper", "samples": 1, "prior_variance": 0.03, "lr": 0.03, "beta": 0.01, "factor_interval": 5,
     },
     "mc-dropout": {},
 }  # fmt: skip

@@ -67,7 +67,7 @@ class ActiveLearner:
             at all ("none", and always so for images). Targets of a regression always by those of the labelled points.
         device: where to compute.
         dtype: floating-point type to compute in.
-        jobs: processes that share the trials of each fit, see `explore.shards`.
+        jobs: processes that share the trials of each fit, at most one a trial, see `explore.shards`.
     """
 
     def __init__(

@@ -108,7 +108,8 @@ def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> M
 
     The trust region of K-FAC: lr^2 d^T F d, which is twice the KL divergence between the predictions before and after
     the step in nats an example, to second order, stays within the limit (Ba, Grosse, Martens: Distributed second-order
-    optimization using Kronecker-factored approximations, 2017, Section 5).
+    optimization using Kronecker-factored approximations, 2017, Section 5). With `trust_region` that limit follows from
+    the posterior's own deviation.
 
     Args:
         direction: d.
@@ -120,6 +121,16 @@ def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> M
         return direction
     scale = (limit / (lr**2 * inner(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
     return tuple(scale * d for d in direction)
+
+
+def step_limit(kl_clip: float | None, trust_region: float | None, scale: float) -> float | None:
+    """The limit of `clipped`, by what a step may do to the predictions and by how far it may move q.
+
+    A step of q = N(M, scale (F + gamma)^-1) from M to M + lr d has the KL divergence lr^2 d^T (F + gamma) d / (2 scale):
+    with scale = lambda / N, the more examples there are, the shorter are the steps that stay within q's deviation.
+    """
+    limits = (kl_clip, None if trust_region is None else 2 * scale * trust_region)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def adapt(
@@ -200,9 +211,8 @@ class NaturalGradient(GaussianPosterior):
     adaptive_damping: bool = True  # whether gamma' rises above that where steps overshoot; not in the papers
     statistics_interval: int = 1  # steps between updates of the Fisher matrix, in all its parts
     factor_interval: int = 1  # T_inv: steps between factorisations
-    kl_clip: float | None = (
-        None  # upper bound of what a step does to the predictions before alpha decays, see `clipped`
-    )
+    kl_clip: float | None = None  # how far a step may change the predictions before alpha decays, see `clipped`
+    trust_region: float | None = None  # how far it may move q: a KL divergence in nats, see `step_limit`
     fisher: Fisher = "true"
 
     ranges: ClassVar[dict[str, str]] = {
@@ -246,7 +256,8 @@ class NaturalGradient(GaussianPosterior):
         regularised = regularised_gradient(gradient, weights, gamma)
         average, corrected = momentum(state.momentum, regularised, self.momentum, state.common.taken + 1)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
-        direction = clipped(direction, corrected, self.lr, self.kl_clip)
+        limit = step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(state.common.n_data))
+        direction = clipped(direction, corrected, self.lr, limit)
         mean = tuple(torch.add(m, d, alpha=lr) for m, d in zip(state.mean, direction, strict=True))
 
         common = advance(state.common, self, seen.out, seen.y, seen.taps.norms, self.kl_weight)

@@ -54,6 +54,7 @@ class NoisyAdam(GaussianPosterior):
     momentum: float = 0.9  # beta1
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
     kl_clip: float | None = None  # upper bound of what a step does to the predictions, see `natural.clipped`
+    trust_region: float | None = None  # how far it may move q, in nats, see `natural.step_limit`
     fisher: natural.Fisher = "true"
 
     ranges: ClassVar[dict[str, str]] = {
@@ -96,8 +97,9 @@ class NoisyAdam(GaussianPosterior):
         damping = tuple(c + self.extrinsic_damping for c in each_layer(gamma, len(squares)))
         lr = self.lr * schedule
         direction = tuple(m / (f.sqrt() + c) for m, f, c in zip(corrected, squares, damping, strict=True))
-        image = tuple(f * d for f, d in zip(squares, direction, strict=True))
-        direction = natural.clipped(direction, image, self.lr, self.kl_clip)
+        image = tuple((f + c) * d for f, c, d in zip(squares, damping, direction, strict=True))
+        limit = natural.step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(shared.n_data))
+        direction = natural.clipped(direction, image, self.lr, limit)
         mean = tuple(torch.add(mu, d, alpha=lr) for mu, d in zip(state.mean, direction, strict=True))
 
         return end_update(self, seen, NoisyAdamState(shared, mean, average, squares), state, self.kl_weight)

@@ -72,11 +72,10 @@ def test_the_noise_weighs_the_data_as_the_weights_do(name):
     close(state.common.noise.rate, 6 + count * squares / (2 * weight), rtol=0.02)
 
 
-def change(name, before, new):
-    """What a step does to the predictions, d^T F d with the damping of the step; noisy Adam's F is f."""
+def change(posterior, before, new):
+    """What a step does to the predictions, d^T P d, where P is the Fisher matrix with its damping."""
     d = oracles.flat([(b - a).unsqueeze(1) for a, b in zip(before.mean, new.mean, strict=True)]).squeeze(1)
-    f = torch.diag_embed(oracles.flat(new.squares)) if name == "noisy-adam" else new.step_factor.dense()
-    return torch.einsum("ri,rij,rj->r", d, f, d)
+    return torch.einsum("ri,rij,rj->r", d, posterior.gaussian(new)[1].dense(), d)
 
 
 @having("kl_clip")
@@ -86,17 +85,32 @@ def test_steps_are_bounded_by_what_they_do_to_the_predictions(name):
     def step(limit):
         return build(name, kl_clip=limit).update(state, data(), draw(2))[0]
 
-    free = change(name, state, step(None))
-    close(change(name, state, step(0.1 * float(free.min()))), each(0.1 * free.min()))
+    free = change(build(name), state, step(None))
+    close(change(build(name), state, step(0.1 * float(free.min()))), each(0.1 * free.min()))
     assert all(map(torch.equal, step(10 * float(free.max())).mean, step(None).mean))
+
+
+@having("trust_region")
+def test_steps_are_bounded_by_how_far_they_move_the_posterior(name):
+    """The divergence N / (2 lambda) d^T P d is at most that many nats; the tighter of two bounds holds."""
+    own, state = build(name, kl_weight=0.5), after(build(name), 2)
+
+    def moved(**limits):
+        new, _ = dataclasses.replace(own, **limits).update(state, data(), draw(2))
+        return N / (2 * 0.5) * change(own, state, new)
+
+    limit = 0.1 * float(moved().min())
+    close(moved(trust_region=limit), each(limit))
+    assert torch.equal(moved(trust_region=10 * float(moved().max())), moved())
+    close(moved(trust_region=limit, kl_clip=0.1 * limit / N), each(0.1 * limit))
 
 
 @having("kl_clip")
 def test_the_bound_shrinks_with_the_steps(name):
     state = after(build(name), 3)
-    free = float(change(name, state, build(name).update(state, data(), draw(2))[0]).min())
+    free = float(change(build(name), state, build(name).update(state, data(), draw(2))[0]).min())
     new = build(name, kl_clip=0.01 * free, lr_decay_at=0.0, lr_decay=0.5).update(state, data(), draw(2))[0]
-    close(change(name, state, new), each(torch.tensor(0.01 * free / 4)))
+    close(change(build(name), state, new), each(torch.tensor(0.01 * free / 4)))
 
 
 @having("decay")

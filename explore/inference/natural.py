@@ -126,7 +126,7 @@ def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> M
 def step_limit(kl_clip: float | None, trust_region: float | None, scale: float) -> float | None:
     """The limit of `clipped`, by what a step may do to the predictions and by how far it may move q.
 
-    A step of q = N(M, scale (F + gamma)^-1) from M to M + lr d has the KL divergence lr^2 d^T (F + gamma) d / (2 scale):
+    A step from M to M + lr d moves q = N(M, scale (F + gamma)^-1) by lr^2 d^T (F + gamma) d / (2 scale) nats:
     with scale = lambda / N, the more examples there are, the shorter are the steps that stay within q's deviation.
     """
     limits = (kl_clip, None if trust_region is None else 2 * scale * trust_region)

@@ -1,0 +1,245 @@
+"""Regression on the UCI sets by the protocols of the noisy K-FAC, noisy EK-FAC and SLANG papers.
+
+    python -m experiments.uci_regression.run                                # what the README's tables have
+    python -m experiments.uci_regression.run --hidden 50-50 --arms noisy-kfac,noisy-ekfac
+    python -m experiments.uci_regression.run --datasets kin8nm --full       # 20 splits and all epochs of a larger set
+
+Zhang et al.: Noisy Natural Gradient as Variational Inference (2017), Bae et al.: Eigenvalue Corrected Noisy Natural
+Gradient (2018), Table 1, Mishkin et al.: SLANG (2018), Table 2. Hidden layers of 50 ReLU (100 for Protein). On the five
+small sets 20 splits and the papers' epochs for the arms of the papers; 5 splits and 100 epochs of all else, unless
+`--full` is given. The splits of a set are the replicas of one run, the same with the same random numbers for every arm.
+
+Writes results/runs.csv (a line a run and split), results/curves.csv (a line a run and epoch that was measured, means
+over its splits), results/curves.png and results/table.md. What is there is not run again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+
+from experiments.shared import FOLDER, Names, check, markdown, mean_se, merge, sections
+from experiments.table_defaults.run import CHOSEN
+from explore import compare, provenance, registry
+from explore.cli.script import Script
+from explore.data import load
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
+from explore.predict import Predictor
+from explore.rng import Rng
+
+HERE = Path(__file__).parent
+SMALL = ("boston", "concrete", "energy", "wine", "yacht")
+DATASETS = (*SMALL, "kin8nm", "naval", "power", "protein")
+PRIORS = {
+    "paper": Gaussian(),
+    "free": Gaussian(prior_shape=1.0, prior_rate=0.01),
+}  # on the noise: Gam(6, 6), Gam(1, .01)
+KEY = ["dataset", "arm", "hidden", "prior", "epochs", "splits"]
+SHORT = 5, 100  # splits, epochs
+METRICS = {
+    "rmse": "RMSE", "log_likelihood": "log-likelihood", "joint_log_likelihood": "joint log-likelihood",
+    "moment_log_likelihood": "moment-matched log-likelihood", "gibbs_log_likelihood": "Gibbs log-likelihood",
+    "coverage_95": "coverage of 95 %", "bound": "evidence lower bound, nats an example",
+}  # fmt: skip
+
+CURVES = {"bound": "train/bound", "log_likelihood": "test/log_likelihood", "rmse": "test/rmse"}  # means over splits
+
+
+class Arm(NamedTuple):
+    """A posterior and its settings."""
+
+    posterior: str
+    settings: dict[str, Any] = {}
+    samples: int = 10  # for predictions
+    full: bool = True  # whether it is run at full length on the small sets
+    noisy: bool = False  # whether it has noisy K-FAC's presets for the larger sets
+
+
+ARMS = {
+    "noisy-kfac": Arm("noisy-kfac", noisy=True),
+    "noisy-ekfac": Arm("noisy-ekfac", noisy=True),
+    "noisy-adam": Arm("noisy-adam"),
+    "bbb": Arm("bbb"),
+    "slang": Arm("slang", {"preset": "uci"}, 20),
+    "slang, L = 8": Arm("slang", {"preset": "uci", "rank": 8}, 20, full=False),
+    "slang, L = 32": Arm("slang", {"preset": "uci", "rank": 32}, 20, full=False),
+    "ensemble": Arm(*CHOSEN["ensemble"]),
+    "noisy-kfac, five": Arm("noisy-kfac", {"members": 5}, 50, noisy=True),
+    "block-tridiagonal": Arm("block-tridiagonal", {"adaptive_damping": False}, full=False),
+    "vogn": Arm("vogn", {"preset": "uci"}, 100, full=False),
+    "whvi": Arm("whvi", {"preset": "uci"}, 100, full=False),
+    "tensor-factorised": Arm("tensor-factorised", full=False),
+    "mc-dropout": Arm("mc-dropout", {}, 100, full=False),
+    "map": Arm("map", {}, 1, full=False),
+}
+SLANG_RATES = {"concrete": (0.005, 0.005), "power": (0.005, 0.005), "wine": (0.005, 0.01), "yacht": (0.08, 0.08)}
+
+
+def settings(arm: str, dataset: str) -> dict[str, Any]:
+    """Those of the papers for a set, less the number of epochs where it is shortened."""
+    own, large = ARMS[arm], dataset not in SMALL
+    if own.noisy:
+        suffix = "-protein" if dataset == "protein" else "-batch-100" if large else ""
+        return {"preset": f"paper{suffix}"} | own.settings
+    if own.posterior == "slang" and dataset in SLANG_RATES:
+        lr, beta = SLANG_RATES[dataset]
+        return own.settings | {"lr": lr, "beta": beta}
+    return ({"batch_size": 100} if large and arm in ("noisy-adam", "bbb", "block-tridiagonal") else {}) | own.settings
+
+
+class Run(NamedTuple):
+    """What tells one run from the others."""
+
+    dataset: str
+    arm: str
+    hidden: str
+    prior: str
+    epochs: int
+    splits: int
+
+
+def planned(dataset: str, arm: str, hidden: str, prior: str, full: bool) -> Run:
+    """At full length, or shortened."""
+    net = Net(mlp(1, [1], 1))
+    epochs = registry.posterior(ARMS[arm].posterior, net, Gaussian(), **settings(arm, dataset)).epochs
+    splits = 5 if dataset == "protein" else 20
+    if not full and not (ARMS[arm].full and dataset in SMALL):
+        splits, epochs = SHORT[0], min(epochs, SHORT[1])
+    return Run(dataset, arm, hidden, prior, epochs, splits)
+
+
+def train(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A line a split, and a line an epoch that was measured."""
+    rng, arm = Rng(0), ARMS[run.arm]
+    parts = compare.split(load(run.dataset), run.splits, rng)
+    widths = [100 if run.dataset == "protein" else int(width) for width in run.hidden.split("-")]
+    own = settings(run.arm, run.dataset) | {"epochs": run.epochs}
+    posterior = registry.posterior(arm.posterior, Net(mlp(parts.x.shape[2], widths, 1)), PRIORS[run.prior], **own)
+    begin, lines = time.process_time(), []
+    for found in compare.follow(posterior, parts, rng, arm.samples):
+        if isinstance(found, compare.Measured):
+            at = {column: found.scalars[tag].mean().item() for column, tag in CURVES.items()}
+            lines.append(run._asdict() | {"epoch": found.epoch} | at)
+            last = found
+    cpu = time.process_time() - begin
+    check(run.arm, last.state)
+    predictor = Predictor.sample(posterior, last.state, arm.samples, rng.stream("test", last.epoch))
+    values = likelihoods(predictor, parts) | {"bound": last.scalars["train/bound"]}
+    values |= {tag: last.scalars[f"test/{tag}"] for tag in METRICS if tag not in values}
+    rows = run._asdict() | {"split": range(1, run.splits + 1)} | {k: v.numpy() for k, v in values.items()}
+    return pd.DataFrame(rows | {"cpu": cpu, "commit": provenance.session()["git"]["commit"][:7]}), pd.DataFrame(lines)
+
+
+def likelihoods(predictor: Predictor, parts: compare.Splits) -> dict[str, torch.Tensor]:
+    """Two log-likelihoods beside those of `compare.measure`, in original units, each [R].
+
+    That of the Gaussian with the predictive mean and total variance, and the mean over nets, E_q[log p(y | x, W)].
+    """
+    assert parts.scale is not None  # of regressions alone
+    log_scale = parts.scale.log().sum(1)
+    mean, variance = predictor.moments(parts.test_x)
+    total = variance + predictor.noise_variance
+    density = -0.5 * ((parts.test_y - mean).square() / total + total.log() + math.log(2 * math.pi))
+    return {
+        "moment_log_likelihood": density.mean((1, 2)) - log_scale,
+        "gibbs_log_likelihood": predictor.log_prob(parts.test_x, parts.test_y).mean((1, 2)) - log_scale,
+    }
+
+
+def tables(runs: pd.DataFrame, paper: pd.DataFrame) -> str:
+    """Means and standard errors over splits by metric; the papers' cells below ours."""
+    made = {}
+    for (hidden, prior), own in runs.groupby(["hidden", "prior"], sort=False):
+        cited = paper[(paper.hidden == hidden) & (prior == "paper")]
+        sets = [name for name in DATASETS if name in set(own.dataset)]
+        for tag, title in METRICS.items():
+            lines = _lines(own, cited[cited.metric == tag], tag, sets)
+            made[f"{title}; hidden layers {hidden}, prior of the noise: {prior}"] = markdown(["", *sets], lines)
+        lengths = {
+            (run.arm, run.dataset): f"{run.splits} x {run.epochs}, {run.cpu:.0f}"
+            for run in own.drop_duplicates(["dataset", "arm"]).itertuples()
+        }
+        cells = [[arm, *(lengths.get((arm, name), "") for name in sets)] for arm in dict.fromkeys(own.arm)]
+        made[f"Splits x epochs, CPU seconds; {hidden}, {prior}"] = markdown(["", *sets], cells)
+    return sections(made)
+
+
+def _lines(own: pd.DataFrame, cited: pd.DataFrame, tag: str, sets: list[str]) -> Iterator[list[str]]:
+    digits = {name: ".4f" if name in ("kin8nm", "naval") and tag == "rmse" else ".3f" for name in sets}
+    theirs = dict(zip(zip(cited.arm, cited.dataset, strict=True), zip(cited.value, cited.se, strict=True), strict=True))
+    for arm in (arm for arm in ARMS if arm in set(own.arm)):
+        values = {name: own[(own.arm == arm) & (own.dataset == name)][tag] for name in sets}
+        yield [arm, *(mean_se(v, digits[name]) if v.notna().any() else "" for name, v in values.items())]
+        if any((arm, name) in theirs for name in sets):
+            yield [f"{arm}: paper", *(_cited(theirs.get((arm, name)), values[name], digits[name]) for name in sets)]
+
+
+def _cited(theirs: tuple[float, float] | None, ours: pd.Series, form: str) -> str:
+    """A paper's cell, and by how many combined standard errors ours is above it."""
+    if theirs is None:
+        return ""
+    value, se = theirs
+    cell = f"{value:{form}} ± {se:{form}}"
+    if not len(ours):
+        return cell
+    mean, error = map(float, ours.agg(["mean", "sem"]))
+    return f"{cell} ({(mean - value) / math.hypot(error, se):+.1f})"
+
+
+def picture(curves: pd.DataFrame, path: Path) -> None:
+    """The bound of every arm on each set as it trains."""
+    own = curves[(curves.hidden == "50") & (curves.prior == "paper")]
+    sets = [name for name in DATASETS if name in set(own.dataset)]
+    figure, axes = plt.subplots(1, len(sets), figsize=(4 * len(sets), 4), squeeze=False, layout="constrained")
+    for ax, name in zip(axes[0], sets, strict=True):
+        for arm, line in own[own.dataset == name].groupby("arm", sort=False):
+            if line.bound.notna().all():
+                ax.plot(line.epoch, line.bound, label=arm)
+        last = own[(own.dataset == name) & (own.epoch > own.epochs / 10)].bound
+        ax.set(title=name, xlabel="epoch", xscale="log", ylim=(last.quantile(0.05), None))
+    axes[0][0].set_ylabel("evidence lower bound, nats an example")
+    axes[0][0].legend(fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
+@click.command(cls=Script)
+@click.option("--datasets", type=Names("data set", DATASETS), default=",".join(DATASETS), show_default=True)
+@click.option("--arms", type=Names("arm", ARMS), help="[default: all of them]")
+@click.option("--hidden", type=click.Choice(["50", "50-50"]), default="50", show_default=True)
+@click.option("--prior", type=click.Choice(list(PRIORS)), default="paper", show_default=True, help="Of the noise.")
+@click.option("--full", is_flag=True, help="20 splits and all epochs of everything.")
+@click.option("--out", type=FOLDER, default=HERE / "results")
+def main(datasets: list[str], arms: list[str] | None, hidden: str, prior: str, full: bool, out: Path) -> None:
+    """Run what is missing, and write the tables."""
+    torch.set_num_threads(1)
+    path = out / "runs.csv"
+    for arm in arms or ARMS:
+        for dataset in datasets:
+            run = planned(dataset, arm, hidden, prior, full)
+            if path.exists() and run in set(
+                pd.read_csv(path, dtype={"hidden": str})[KEY].itertuples(index=False, name=None)
+            ):
+                continue
+            rows, lines = train(run)
+            merge(path, rows, KEY)
+            merge(out / "curves.csv", lines, KEY)
+            print(
+                *run, *(f"{tag} {mean_se(rows[tag])}" for tag in list(METRICS)[:2]), f"{rows.cpu[0]:.0f} s", flush=True
+            )
+    runs, curves = (pd.read_csv(out / name, dtype={"hidden": str}) for name in ("runs.csv", "curves.csv"))
+    paper = pd.read_csv(HERE / "papers.csv", dtype={"hidden": str})
+    (out / "table.md").write_text(tables(runs, paper), encoding="utf-8")
+    picture(curves, out / "curves.png")
+
+
+if __name__ == "__main__":
+    main()

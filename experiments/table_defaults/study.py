@@ -1,0 +1,108 @@
+"""Candidates on validation parts of some splits, and those that were chosen on the test parts of others."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pandas as pd
+import torch
+
+from experiments.shared import fit, markdown, mean_se, merge, sections
+from explore import compare, provenance, tree
+from explore.data.base import Dataset
+from explore.models import Likelihood
+from explore.nets import mlp
+from explore.rng import Rng
+
+SAMPLES = 100
+KEY = ["dataset", "candidate"]
+EACH = "ensemble, chosen for each set"
+Candidate = tuple[str, dict[str, Any]]  # a posterior and its settings
+
+
+class Study(NamedTuple):
+    """What is fitted to which sets."""
+
+    load: Callable[[str], Dataset]
+    likelihood: Likelihood
+    units: int  # of the one hidden layer
+    tags: Mapping[str, str]  # metric -> its name in tables
+    tuned: Mapping[str, slice]  # set -> splits, from 0, on whose validation parts candidates are compared
+    reported: Mapping[str, slice]  # set -> splits on whose test parts the chosen ones are
+    candidates: Mapping[str, Candidate]
+    chosen: Mapping[str, Candidate]  # one of them the "ensemble"
+
+    def arms(self, out: Path, dataset: str) -> dict[str, Candidate]:
+        """What is reported on a set: where `choose` has been, also the ensemble that it found best there."""
+        if dataset not in self.tuned:
+            return dict(self.chosen)
+        rows = pd.read_csv(out / "choose.csv")
+        own = rows[(rows.dataset == dataset) & rows.candidate.str.startswith("ensemble")]
+        return {EACH: self.candidates[str(own.groupby("candidate").log_likelihood.mean().idxmax())]} | dict(self.chosen)
+
+    def score(self, dataset: str, candidate: str, what: Candidate, splits: slice, share: float) -> pd.DataFrame:
+        """A line a split."""
+        name, settings = what
+        rng, data = Rng(0), self.load(dataset)
+        parts: compare.Splits = tree.part(compare.split(data, splits.stop, rng, share), splits)
+        net = mlp(parts.x.shape[2], [self.units], len(data.classes) or 1)
+        begin = time.process_time()
+        done = fit(name, net, self.likelihood, parts.x, parts.y, rng, **settings)
+        found = compare.measure(done.posterior, done.state, parts, rng.stream("test"), SAMPLES)
+        cpu = time.process_time() - begin
+        own = {tag: found[f"test/{tag}"].numpy() for tag in self.tags}
+        first = {"dataset": dataset, "candidate": candidate, "split": range(splits.start + 1, splits.stop + 1)}
+        return pd.DataFrame(first | own | {"cpu": cpu, "commit": provenance.session()["git"]["commit"][:7]})
+
+    def ranking(self, rows: pd.DataFrame) -> str:
+        """Mean log-likelihoods, and how far, over all sets, they are below the best candidate of the same posterior."""
+        means = rows.pivot_table("log_likelihood", "candidate", "dataset", sort=False)
+        kinds = means.index.map(lambda name: self.candidates[name][0])
+        missing = (means.groupby(kinds).transform("max") - means).mean(axis=1)
+        lines = [[name, *(f"{v:.3f}" for v in means.loc[name]), f"{missing[name]:.3f}"] for name in means.index]
+        return markdown(["candidate", *means.columns, "below the best"], lines)
+
+    def tables(self, rows: pd.DataFrame) -> str:
+        """Scores, differences to the ensembles paired by split, and seconds."""
+        sets = list(dict.fromkeys(rows.dataset))
+        arms = [name for name in (EACH, *self.chosen) if name in set(rows.candidate)]
+        ensembles = [name for name in arms if name.startswith("ensemble")]
+        made = {}
+        for tag, title in self.tags.items():
+            wide = rows.pivot(index=["dataset", "split"], columns="candidate", values=tag)
+            lines = [[name, *(_cell(wide[name][data]) for data in sets)] for name in arms]
+            for name in (name for name in arms if name not in ensembles):
+                for other in ensembles:
+                    apart = wide[name] - wide[other]
+                    lines.append([f"{name} − {other}", *(_cell(apart[data]) for data in sets)])
+            made[title] = markdown(["", *sets], lines)
+        cpu = rows.pivot_table("cpu", "candidate", "dataset")
+        spent = {name: [cpu[data][name] for data in sets] for name in arms}
+        lines = [[name, *("" if math.isnan(v) else f"{v:.0f}" for v in values)] for name, values in spent.items()]
+        return sections(made | {"CPU seconds of all splits": markdown(["", *sets], lines)})
+
+    def run(self, what: str, datasets: list[str] | None, out: Path) -> None:
+        """Run what is missing of `choose` or `report`, on one thread, and print the tables."""
+        torch.set_num_threads(1)
+        path = out / f"{what}.csv"
+        for dataset in datasets or (self.tuned if what == "choose" else self.reported):
+            where = (self.tuned[dataset], 0.2) if what == "choose" else (self.reported[dataset], 0.0)
+            for candidate, own in (self.candidates if what == "choose" else self.arms(out, dataset)).items():
+                if path.exists() and (dataset, candidate) in set(
+                    pd.read_csv(path)[KEY].itertuples(index=False, name=None)
+                ):
+                    continue
+                rows = self.score(dataset, candidate, own, *where)
+                merge(path, rows, KEY)
+                click.echo(f"{dataset}, {candidate}: {rows.log_likelihood.mean():.4f}, {rows.cpu[0]:.0f} s", err=True)
+        rows = pd.read_csv(path)
+        click.echo(self.ranking(rows) if what == "choose" else self.tables(rows))
+
+
+def _cell(values: pd.Series) -> str:
+    return mean_se(values, ".4f") if values.notna().all() else ""

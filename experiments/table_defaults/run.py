@@ -34,7 +34,7 @@ TAGS = {"log_likelihood": "log-likelihood", "rmse": "RMSE", "coverage_95": "cove
 DEFAULT: dict[str, Any] = {
     "epochs": 120, "batch_size": 32, "samples": 2, "lr": 0.3, "lr_decay_at": 0.9, "beta": 0.1,
     "statistics_interval": 5, "factor_interval": 5, "adaptive_damping": False, "trust_region": 0.5,
-    "warm_start": 0.7,
+    "warm_start": 0.7, "prior_variance": 2.0,
 }  # fmt: skip
 FIVE = DEFAULT | {"members": 5}
 CANDIDATES: dict[str, Candidate] = {
@@ -44,6 +44,7 @@ CANDIDATES: dict[str, Candidate] = {
     f"five, trust region {nats}": ("noisy-kfac", FIVE | {"trust_region": nats}) for nats in (0.15, 0.25, 0.5, 1.0)
 } | {
     "five, trust region 0.5, lr 1": ("noisy-kfac", FIVE | {"lr": 1.0}),
+    "five, trust region 0.5, prior variance 1": ("noisy-kfac", FIVE | {"prior_variance": 1.0}),
     "five, trust region 0.5, four samples": ("noisy-kfac", FIVE | {"samples": 4}),
     "five, trust region 0.5, 100 epochs": ("noisy-kfac", FIVE | {"epochs": 100}),
     "one, trust region 0.5": ("noisy-kfac", DEFAULT),

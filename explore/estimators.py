@@ -59,8 +59,8 @@ class _Bayesian(BaseEstimator):
         own = dict(self.settings or {})
         if self.epochs is not None and own.setdefault("epochs", self.epochs) != self.epochs:
             raise InputError(f"epochs is {self.epochs}, and {own['epochs']} in settings; give one of them")
-        prefer = ("small",) if len(x) < FEW else ("classes", "default") if likelihood.discrete else ("default",)
-        preset = registry.configured("posteriors", self.posterior, preset=self.preset, prefer=prefer).preset
+        prefer = "small" if len(x) < FEW else "default"
+        preset = registry.configured("posteriors", self.posterior, preset=self.preset, prefer=[prefer]).preset
         net = Net(mlp(x.shape[1], self._widths(), outputs))
         posterior = registry.posterior(self.posterior, net, likelihood, preset, **own)
         self.model_ = FittedModel.fit(
@@ -91,8 +91,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 
     Args:
         posterior: a name of `explore list posteriors`.
-        preset: of the posterior's settings; None: `small` for fewer than 100 examples, for more `classes` or, for
-            numbers, `default`, where there is one, else the first.
+        preset: of the posterior's settings; None: `small` for fewer than 100 examples, for more `default`, where there
+            is one, else the first.
         settings: of the posterior, in place of the preset's.
         hidden: units of each hidden layer.
         epochs: passes over the data; None: as many as the preset says.

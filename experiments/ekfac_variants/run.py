@@ -66,13 +66,8 @@ def train(dataset: str, variant: str, epochs: int, splits: int) -> pd.DataFrame:
     rng = Rng(0)
     parts = compare.split(load(dataset), splits, rng)
     name = "noisy-kfac" if variant.startswith("kfac") else "noisy-ekfac"
-    preset = "paper" if name == "noisy-kfac" else "default"  # those of its class
-    settings: dict[str, Any] = {
-        "preset": preset,
-        "adaptive_damping": False,
-        "samples": SAMPLES,
-        "epochs": epochs,
-    } | VARIANTS[variant]
+    preset = "paper" if name == "noisy-kfac" else "paper-text"
+    settings: dict[str, Any] = {"preset": preset, "samples": SAMPLES, "epochs": epochs} | VARIANTS[variant]
     done = fit(name, mlp(parts.x.shape[2], [50], 1), Gaussian(), parts.x, parts.y, rng, **settings)
     found = compare.measure(done.posterior, done.state, parts, rng.stream("test", epochs), SAMPLES)
     first = dict(zip(KEY, (dataset, variant, epochs, splits), strict=True)) | {"split": range(1, splits + 1)}

@@ -74,7 +74,7 @@ ARMS = {
     "slang, L = 32": Arm("slang", {"preset": "uci", "rank": 32}, 20, full=False),
     "ensemble": Arm(*CHOSEN["ensemble"]),
     "noisy-kfac, five": Arm("noisy-kfac", {"members": 5}, 50, noisy=True),
-    "block-tridiagonal": Arm("block-tridiagonal", {"adaptive_damping": False}, full=False),
+    "block-tridiagonal": Arm("block-tridiagonal", {"preset": "paper"}, full=False),
     "vogn": Arm("vogn", {"preset": "uci"}, 100, full=False),
     "whvi": Arm("whvi", {"preset": "uci"}, 100, full=False),
     "tensor-factorised": Arm("tensor-factorised", full=False),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from explore.inference.kronecker import KroneckerRule
-from explore.inference.natural import NaturalGradient
+from explore.inference.natural import TABLE, NaturalGradient
 from explore.inference.structures import PerLayer
 
 
@@ -38,15 +38,7 @@ class NoisyKFAC(NaturalGradient):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    # A table of one's own, from some hundred rows on: first at the mean, then at samples, in steps that stay within a
-    # fraction of the posterior's own deviation. Chosen on validation parts of splits that no table reports:
-    # experiments/table_defaults. A prior twice as wide as the papers' predicts as well, and is less sure where there
-    # are no data.
-    "default": {
-        "epochs": 120, "batch_size": 32, "samples": 2, "lr": 0.3, "lr_decay_at": 0.9, "beta": 0.1,
-        "statistics_interval": 5, "factor_interval": 5, "adaptive_damping": False, "trust_region": 0.5,
-        "warm_start": 0.7, "prior_variance": 2.0,
-    },
+    "default": TABLE,
     # Appendix C.1 and the authors' code: Boston, Concrete, Energy, Wine and Yacht; Kin8nm, Naval and Power; Protein.
     # There are 50 hidden units, 100 for Protein. They fit the noise's precision by Adam, not in closed form.
     "paper": {"adaptive_damping": False},

@@ -196,15 +196,13 @@ def _cited(theirs: tuple[float, float] | None, ours: pd.Series, form: str) -> st
 
 
 def picture(curves: pd.DataFrame, path: Path) -> None:
-    """The bound of every arm on each set as it trains."""
-    own = curves[(curves.hidden == "50") & (curves.prior == "paper")]
-    sets = [name for name in DATASETS if name in set(own.dataset)]
+    """The bound of every arm that has one, on each set as it trains."""
+    sets = [name for name in DATASETS if name in set(curves.dataset)]
     figure, axes = plt.subplots(1, len(sets), figsize=(4 * len(sets), 4), squeeze=False, layout="constrained")
     for ax, name in zip(axes[0], sets, strict=True):
-        for arm, line in own[own.dataset == name].groupby("arm", sort=False):
-            if line.bound.notna().all():
-                ax.plot(line.epoch, line.bound, label=arm)
-        last = own[(own.dataset == name) & (own.epoch > own.epochs / 10)].bound
+        for arm, line in curves[curves.dataset == name].groupby("arm", sort=False):
+            ax.plot(line.epoch, line.bound, label=arm)
+        last = curves[(curves.dataset == name) & (curves.epoch > curves.epochs / 10)].bound
         ax.set(title=name, xlabel="epoch", xscale="log", ylim=(last.quantile(0.05), None))
     axes[0][0].set_ylabel("evidence lower bound, nats an example")
     axes[0][0].legend(fontsize="small")
@@ -238,7 +236,9 @@ def main(datasets: list[str], arms: list[str] | None, hidden: str, prior: str, f
     runs, curves = (pd.read_csv(out / name, dtype={"hidden": str}) for name in ("runs.csv", "curves.csv"))
     paper = pd.read_csv(HERE / "papers.csv", dtype={"hidden": str})
     (out / "table.md").write_text(tables(runs, paper), encoding="utf-8")
-    picture(curves, out / "curves.png")
+    shown = curves[(curves.hidden == "50") & (curves.prior == "paper") & curves.bound.notna()]
+    if len(shown):
+        picture(shown, out / "curves.png")
 
 
 if __name__ == "__main__":

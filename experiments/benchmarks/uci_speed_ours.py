@@ -20,17 +20,13 @@ from explore.shapes import Batch
 
 EXAMPLES, BATCHES, EPOCHS = 455, 46, 100
 COUNTS = {"samples", "members"}  # fields that say how many nets a posterior runs at once
-KRONECKER = {
-    "noisy-kfac",
-    "noisy-ekfac",
-    "block-tridiagonal",
-}  # with the papers' batches of ten: those of their classes
+KRONECKER = {"noisy-kfac", "noisy-ekfac", "block-tridiagonal"}  # whose first preset is for larger batches
 
 
 def per_update(name: str, samples: int, replicas: int, seconds: float) -> float:
     """Processor seconds of an update, after one that warms up; at least two and at most two epochs are timed."""
     cls = registry.find("posteriors", name)
-    settings = {} if name in KRONECKER else registry.settings_in(cls, None)
+    settings = {"adaptive_damping": False} if name in KRONECKER else registry.settings_in(cls, None)
     settings |= {field.name: samples for field in dataclasses.fields(cls) if field.name in COUNTS}
     posterior = cls(net=Net(mlp(13, [50], 1)), likelihood=Gaussian(), **settings)
     rng = Rng(0)

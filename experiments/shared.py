@@ -139,5 +139,10 @@ def merge(path: Path, rows: pd.DataFrame, key: list[str], float_format: str | No
     return pd.read_csv(path)
 
 
+def recorded(path: Path, columns: list[str], key: Iterable[object]) -> bool:
+    """Whether a CSV file has rows with this key."""
+    return path.exists() and tuple(map(str, key)) in set(_text(path)[columns].itertuples(index=False, name=None))
+
+
 def _text(file: Path | io.StringIO) -> pd.DataFrame:
     return pd.read_csv(file, dtype=str, keep_default_na=False)

@@ -19,7 +19,7 @@ import click
 import pandas as pd
 import torch
 
-from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, sections
+from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, recorded, sections
 from explore import compare, provenance
 from explore.cli.script import Script
 from explore.data import load
@@ -115,7 +115,7 @@ def main(datasets: list[str], variants: list[str], epochs: int, splits: int, out
     for dataset in datasets:
         for variant in variants:
             key = (dataset, variant, epochs, splits)
-            if path.exists() and key in set(pd.read_csv(path)[KEY].itertuples(index=False, name=None)):
+            if recorded(path, KEY, key):
                 continue
             rows = train(*key)
             print(*key, *(f"{tag} {mean_se(rows[tag])}" for tag in TAGS), f"{rows.cpu[0]:.0f} s", flush=True)

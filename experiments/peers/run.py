@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, sections
+from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, recorded, sections
 from experiments.table_defaults.run import NOISE
 from explore import compare, tree
 from explore.cli.script import Script
@@ -98,10 +98,8 @@ def _key(dataset: str, method: str, settings: dict[str, Any], count: int) -> pd.
 
 def run(path: Path, key: tuple[str, str, dict[str, Any]], make: Any) -> None:
     """Add the rows of a key to a CSV file, unless they are there."""
-    if path.exists():
-        there = pd.read_csv(path)
-        if (*key[:2], json.dumps(key[2])) in set(there[KEY].itertuples(index=False, name=None)):
-            return
+    if recorded(path, KEY, (*key[:2], json.dumps(key[2]))):
+        return
     rows = make()
     merge(path, rows, KEY)
     click.echo(f"{path.stem}: {key}: {rows.log_likelihood.mean():.3f}, {rows.cpu.mean():.1f} s a split", err=True)

@@ -12,7 +12,7 @@ import click
 import pandas as pd
 import torch
 
-from experiments.shared import fit, markdown, mean_se, merge, sections
+from experiments.shared import fit, markdown, mean_se, merge, recorded, sections
 from explore import compare, provenance, tree
 from explore.data.base import Dataset
 from explore.models import Likelihood
@@ -93,9 +93,7 @@ class Study(NamedTuple):
         for dataset in datasets or (self.tuned if what == "choose" else self.reported):
             where = (self.tuned[dataset], 0.2) if what == "choose" else (self.reported[dataset], 0.0)
             for candidate, own in (self.candidates if what == "choose" else self.arms(out, dataset)).items():
-                if path.exists() and (dataset, candidate) in set(
-                    pd.read_csv(path)[KEY].itertuples(index=False, name=None)
-                ):
+                if recorded(path, KEY, (dataset, candidate)):
                     continue
                 rows = self.score(dataset, candidate, own, *where)
                 merge(path, rows, KEY)

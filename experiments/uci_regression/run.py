@@ -26,8 +26,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
-from experiments.shared import FOLDER, Names, check, markdown, mean_se, merge, sections
-from experiments.table_defaults.run import CHOSEN
+from experiments.shared import FOLDER, Names, check, markdown, mean_se, merge, recorded, sections
+from experiments.table_defaults.run import CHOSEN, NOISE, SMALL
 from explore import compare, provenance, registry
 from explore.cli.script import Script
 from explore.data import load
@@ -37,12 +37,8 @@ from explore.predict import Predictor
 from explore.rng import Rng
 
 HERE = Path(__file__).parent
-SMALL = ("boston", "concrete", "energy", "wine", "yacht")
 DATASETS = (*SMALL, "kin8nm", "naval", "power", "protein")
-PRIORS = {
-    "paper": Gaussian(),
-    "free": Gaussian(prior_shape=1.0, prior_rate=0.01),
-}  # on the noise: Gam(6, 6), Gam(1, .01)
+PRIORS = {"paper": Gaussian(), "free": NOISE}  # on the noise: Gam(6, 6), Gam(1, .01)
 KEY = ["dataset", "arm", "hidden", "prior", "epochs", "splits"]
 SHORT = 5, 100  # splits, epochs
 METRICS = {
@@ -223,9 +219,7 @@ def main(datasets: list[str], arms: list[str] | None, hidden: str, prior: str, f
     for arm in arms or ARMS:
         for dataset in datasets:
             run = planned(dataset, arm, hidden, prior, full)
-            if path.exists() and run in set(
-                pd.read_csv(path, dtype={"hidden": str})[KEY].itertuples(index=False, name=None)
-            ):
+            if recorded(path, KEY, run):
                 continue
             rows, lines = train(run)
             merge(path, rows, KEY)

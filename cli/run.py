@@ -2,7 +2,8 @@
 
 A command is a package of four files. Data flow one way: `settings.resolve(options)` gives a frozen dataclass `Settings`
 and `experiment.Experiment` works by it; `recording.write(run, experiment, event)` writes an event into the run folder,
-and says at which step a checkpoint is due, if one is; `report.report(experiment, folder)` draws and tells.
+and says at which step, or steps by series, a checkpoint is due, if one is; `report.report(experiment, folder)` draws
+and tells.
 """
 
 from __future__ import annotations

@@ -58,11 +58,11 @@ class Run:
         folder: Path,
         config: dict[str, Any],
         state: Mapping[str, Any],
-        purge_step: int | None,
+        kept: int | Mapping[str, int] | None,
         lock: BaseFileLock | None = None,
     ):
         self.folder, self.config, self.state, self._lock = folder, config, state, lock
-        self._purge_step = purge_step
+        self._kept = kept  # the steps that TensorBoard is to show of what was written before
         self._writers: dict[str, SummaryWriter] = {}
         self._tables: dict[str, Prefix] = {}  # up to the last checkpoint
         self._last: dict[str, Any] = {"step": 0, "tables": {}}  # of that checkpoint
@@ -122,7 +122,7 @@ class Run:
         except BaseException:
             lock.release()
             raise
-        run = cls(folder, config, saved["state"], saved["step"] + 1, lock)
+        run = cls(folder, config, saved["state"], saved["step"], lock)
         run._tables = tables
         run._last, run._before = {"step": saved["step"], "tables": saved["tables"]}, saved.get("before")
         return run
@@ -150,7 +150,7 @@ class Run:
         self._tables = {name: Prefix() for name in self._last["tables"]}
         for name, prefix in self._tables.items():
             prefix.extend(self.folder / name, self._last["tables"][name]["size"])
-        self._purge_step = self._last["step"] + 1
+        self._kept = self._last["step"]
         self._save(state)  # before the tables are cut: what is too long is cut again when the run is opened
         cut(self.folder, self._tables)
 
@@ -200,8 +200,8 @@ class Run:
         writer.writerows(rows)
         self._append(table, text.getvalue())
 
-    def checkpoint(self, state: Mapping[str, Any], step: int) -> None:
-        """Everything up to and with this step is done; `state` is where to continue."""
+    def checkpoint(self, state: Mapping[str, Any], step: int | Mapping[str, int]) -> None:
+        """Everything up to and with this step, or that of each series, is done; `state` is where to continue."""
         for writer in self._writers.values():
             writer.flush()
         for name in TABLES:
@@ -249,7 +249,8 @@ class Run:
             # of files read before are purged. So a run that is resumed at once waits for the next second.
             made = [int(file.name.split(".")[3]) for file in path.glob("events.out.tfevents.*")]
             time.sleep(min(1.0, max(0.0, max(made, default=0) + 1 - time.time())))
-            self._writers[series] = SummaryWriter(str(path), purge_step=self._purge_step)
+            kept = self._kept.get(series, 0) if isinstance(self._kept, Mapping) else self._kept
+            self._writers[series] = SummaryWriter(str(path), purge_step=None if kept is None else kept + 1)
         return self._writers[series]
 
 

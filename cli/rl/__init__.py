@@ -3,7 +3,7 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, TRIALS
+from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
 from explore.errors import InputError
 
 # What --watch takes.
@@ -39,10 +39,11 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 @click.option("--timesteps", type=POSITIVE, default=500_000, help="Steps of the environment, all copies together.")
 @click.option("--n-envs", type=COPIES, help="Copies of the environment.  [default: 10 for trpo, else 1]")
 @click.option("--seed", type=SEED, default=0, help="The first seed, root of all random numbers.")
-@click.option("--seeds", type=TRIALS, default=1, help="Seeds that are trained, one after the other.")
+@click.option("--seeds", type=TRIALS, default=1, help="Seeds that are trained, one after the other but for --jobs.")
 @click.option("--vec-normalize", is_flag=True, help="Standardise what the policy observes (SB3's VecNormalize).")
 @click.option("--eval-freq", type=POSITIVE, metavar="STEPS", help="Evaluate the policy without noise and bonus.")
 @click.option("--checkpoint-freq", type=POSITIVE, default=1, help="Iterations between checkpoints.")
+@click.option("--jobs", type=THREADS, default=1, help="Seeds that are trained at the same time, in processes.")
 @click.option("--watch", metavar="RUN", help="Write a GIF of a trained policy into its run folder; --seed chooses.")
 @options.session
 @click.pass_context

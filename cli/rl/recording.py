@@ -10,23 +10,25 @@ best in an evaluation.
 from __future__ import annotations
 
 from explore.cli.parameters import written
-from explore.cli.rl.experiment import Event, Experiment, Saved, series
+from explore.cli.rl.experiment import Experiment
+from explore.cli.rl.seeds import Piece, series
 from explore.cli.rl.settings import Settings
 from explore.record import Run
 
 
-def write(run: Run, experiment: Experiment, event: Event) -> int | None:
-    """Write an event; the step of the checkpoint that is due, if one is."""
-    match event:
-        case None:
-            _begin(run, experiment.settings, experiment.seed)
-        case dict(row):
+def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int] | None:
+    """Write an event; the steps of the checkpoint that is due, if one is, by series."""
+    if isinstance(event, int):
+        return None
+    own = series(experiment.settings, event.seed)
+    if event.begins:
+        _begin(run, experiment.settings, event.seed)
+    for row in event.events:
+        if isinstance(row, dict):
             run.rows("results.csv", [row])
-        case Saved(step):
-            return step
-        case (step, values):
-            run.scalars(series(experiment.settings, experiment.seed), step, values)
-    return None
+        else:
+            run.scalars(own, *row)
+    return {series(experiment.settings, seed): position.timesteps for seed, position in experiment.positions.items()}
 
 
 def _begin(run: Run, settings: Settings, seed: int) -> None:

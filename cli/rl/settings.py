@@ -62,6 +62,7 @@ class Settings:
     vec_normalize: bool
     eval_freq: int | None
     checkpoint_freq: int
+    jobs: int = 1  # processes, each with a seed; all of one device, the processor
 
     @property
     def batch(self) -> int:
@@ -95,6 +96,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     arguments = parameters.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
     return Settings(
         **{name: options[name] for name in PLAIN}, n_envs=copies,
+        jobs=min(options["jobs"], options["seeds"]),
         env_kwargs={key: _json(text) for key, text in arguments.items()},
         algo_settings=_algorithm(options, copies), vime=_vime(options),
     )  # fmt: skip

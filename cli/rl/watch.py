@@ -18,8 +18,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 from explore import files
 from explore.cli import start
 from explore.cli.rl.environment import check_finite, environment, normalised
-from explore.cli.rl.experiment import models, series
 from explore.cli.rl.model import load_policy
+from explore.cli.rl.seeds import models, series
 from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import algorithm, derived, reading
 from explore.errors import InputError

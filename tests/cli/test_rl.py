@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from joblib.externals.loky import get_reusable_executor
 from PIL import Image
 from sb3_contrib import TRPO
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -24,8 +25,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from explore import record, registry
 from explore.cli import parameters, rl
 from explore.cli.compare import overlay
-from explore.cli.rl import experiment
 from explore.cli.rl import report as rl_report
+from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import Settings, resolve
 from explore.cli.rl.training import Training
 from explore.posteriors.noisy_kfac import NoisyKFAC
@@ -348,7 +349,7 @@ def test_a_crash_at_any_write_loses_no_iteration(train, monkeypatch, where, what
 
 @pytest.mark.parametrize("more", [[], ["-p", "members=2"]])
 def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
-    keep, left = experiment.Experiment.keep, iter(range(2))
+    keep, left = Seed._keep, iter(range(2))
 
     def interrupt(*arguments):
         if next(left, None) is None:
@@ -356,7 +357,7 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
         keep(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiment.Experiment, "keep", interrupt)
+        patch.setattr(Seed, "_keep", interrupt)
         result = explore("rl", *TINY, *LEARN, *more)
     assert (result.exit_code, result.stdout) == (130, "")
     assert "Interrupted after 128 of 192 steps of seed 0." in result.stderr
@@ -374,6 +375,33 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
     recorded = json.loads((RUN / "config.json").read_text())["settings"]["vime"]["posterior_settings"]
     assert recorded.items() >= registry.settings_in(NoisyKFAC, "vime").items() and recorded["lr"] == NoisyKFAC.lr
     assert recorded.get("members", 1) == 1 + len(more) // 2
+
+
+def test_several_processes_train_the_same_seeds_and_continue_them(train, explore, monkeypatch):
+    three = [*TINY, *LEARN, "--seeds", 3]
+    train(*three, "--name", "alone")
+    checkpoint, left = record.Run.checkpoint, iter(range(5))
+
+    def interrupt(*arguments, **keywords):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        checkpoint(*arguments, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record.Run, "checkpoint", interrupt)
+        result = explore("rl", *three, "--name", "two", "--jobs", 2)
+    assert result.exit_code == 130 and " on cpu in 2 processes\n" in result.stderr
+    assert re.search(r"Interrupted after \d+ of 192 steps of seed \d, \d+ of 192 steps of seed \d\.", result.stderr)
+    run, order = Path("runs/rl-two"), ["seed", "iteration"]
+    whole = results(Path("runs/rl-alone")).iloc[:, :-2]  # but for the seconds
+    early = whole.merge(results(run)[:4][order]).sort_values(order, ignore_index=True)
+    pd.testing.assert_frame_equal(results(run)[:4].iloc[:, :-2].sort_values(order, ignore_index=True), early)
+    train("--resume", run)
+    assert results(run).sort_values(order)[order].values.tolist() == whole[order].values.tolist()
+    for seed in range(3):
+        events = EventAccumulator(str(run / f"tensorboard/noisy-kfac-seed-{seed}")).Reload()
+        assert [e.step for e in events.Scalars("rollout/ep_rew_mean")] == [64, 128, 192]
+    assert "all seeds are done" in train("--resume", run).stderr
 
 
 def test_a_finished_run_is_reported_again(train):
@@ -556,6 +584,16 @@ def test_a_policy_meets_no_number_that_is_not_finite(explore, broken, where, val
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines()[-1] == (
         f"Error: broken:broken/Broken-v0 gave {what} that is not finite, which no policy can learn from or act on"
+    )
+
+
+def test_what_goes_wrong_in_a_process_is_a_sentence(explore, broken, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    get_reusable_executor(reuse=True).shutdown()  # processes of other tests have another path
+    result = explore("rl", *broken("reward", "NaN"), "--posterior", "none", "--seeds", 2, "--jobs", 2)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1] == (
+        "Error: broken:broken/Broken-v0 gave a reward that is not finite, which no policy can learn from or act on"
     )
 
 

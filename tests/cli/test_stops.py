@@ -54,7 +54,7 @@ def tables(run):
 STOPS = [
     ("active", os, "replace", 3), ("active", os, "fsync", 7), ("active", SummaryWriter, "__init__", 0),
     ("active", SummaryWriter, "add_scalar", 30), ("active", Figure, "savefig", 0), ("compare", os, "replace", 4),
-    ("compare", SummaryWriter, "add_image", 1), ("rl", os, "replace", 5), ("rl", PPO, "save", 1),
+    ("compare", SummaryWriter, "add_image", 1), ("rl", os, "replace", 12), ("rl", PPO, "save", 1),
 ]  # fmt: skip
 MORE = [
     ("active", os, "replace", 5), ("active", os, "fsync", 9), ("active", SummaryWriter, "flush", 1),

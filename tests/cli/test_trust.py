@@ -24,7 +24,8 @@ from explore.cli import rl as rl_command
 from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.compare.settings import resolve as resolve_compare
 from explore.cli.main import main
-from explore.cli.rl import experiment, recording
+from explore.cli.rl import recording
+from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import resolve as resolve_rl
 
 MARKER = Path("executed")
@@ -108,7 +109,7 @@ def test_modules_of_a_run_folder_are_imported_only_when_trusted(explore, command
 @pytest.mark.parametrize("trusted", ["evil2", "evil2.inner"])
 def test_a_trusted_module_is_imported(explore, trusted):
     foreign = settings("rl") | {"env": "evil2.inner:explore/Rope-v0"}
-    record.Run.create(RUN, foreign, {}, {"device": "cpu", "threads": 1}).close()
+    record.Run.create(RUN, foreign, {"positions": {0: {}}}, {"device": "cpu", "threads": 1}).close()
     result = explore("rl", "--resume", RUN, "--trust", "collections", "--trust", trusted)
     assert result.exit_code == 2 and "unknown environment 'evil2.inner:explore/Rope-v0'" in result.stderr
     assert MARKER.exists()
@@ -239,7 +240,7 @@ def test_the_payload_works():
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """A run with every file that there can be, stopped half way."""
-    keep, left = experiment.Experiment.keep, iter(range(1))
+    keep, left = Seed._keep, iter(range(1))
 
     def interrupt(*arguments):
         if next(left, None) is None:
@@ -248,7 +249,7 @@ def interrupted(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("interrupted"))
-        patch.setattr(experiment.Experiment, "keep", interrupt)
+        patch.setattr(Seed, "_keep", interrupt)
         result = CliRunner().invoke(main, [*SAC, "--name", "x"])
         assert result.exit_code == 130, result.output
         return Path("runs/rl-x").resolve()

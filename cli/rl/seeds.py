@@ -1,0 +1,187 @@
+"""A seed of `explore rl`, from checkpoint to checkpoint, in this process or several in their own.
+
+Stable-baselines3 runs the loop, so that events come out of its callbacks. A folder of a model appears complete, and
+older ones go when the run's checkpoint refers to the new one, by the hashes of its files.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import joblib
+import torch
+from joblib.externals.loky import get_reusable_executor
+
+from explore import files
+from explore.cli.rl.callbacks import Row
+from explore.cli.rl.settings import Settings
+from explore.cli.rl.training import Training
+from explore.cli.start import file_name
+from explore.errors import InputError
+
+Log = tuple[int, dict[str, float]]  # a step and values by tag
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a seed has come: what the run's checkpoint holds of it."""
+
+    iteration: int = 0
+    timesteps: int = 0
+    best: int | None = None  # steps at which the policy was best in an evaluation
+    best_return: float | None = None
+    digests: dict[str, str] = field(default_factory=dict)  # of the files of the last checkpoint's model
+
+    def __post_init__(self) -> None:
+        if not all(type(n) is int and n >= 0 for n in (self.iteration, self.timesteps)):
+            raise TypeError("a position in a seed is counted in whole numbers")
+
+
+class Piece(NamedTuple):
+    """What a seed did since its last checkpoint; its model is in the run folder, and a checkpoint is due."""
+
+    seed: int
+    begins: bool  # or goes on, after a stop
+    events: list[Row | Log]
+    position: Position
+
+
+Emit = Callable[[Piece | int], None]  # an int: so many steps were taken since the last one
+
+
+class Seed:
+    """A seed of a run.
+
+    Args:
+        settings: of the run.
+        seed: root of all its random numbers.
+        device: of policy and bonus.
+        position: where it stands.
+    """
+
+    def __init__(self, settings: Settings, seed: int, device: str, position: Position):
+        self.seed, self.position = seed, position
+        self._settings, self._device, self._begins = settings, device, True
+        self._saved, self._events = position, list[Row | Log]()
+
+    def begin(self, folder: Path | None) -> Training:
+        """From its checkpoint in the run folder if it has one, which is checked."""
+        position, saved = self.position, None
+        if folder and position.timesteps:
+            saved = models(folder, self._settings, self.seed) / str(position.timesteps)
+            if not saved.is_dir():
+                raise InputError(f"{folder} is damaged: it has no folder {saved.relative_to(folder)}")
+            for name, digest in position.digests.items():
+                files.check(saved / name, digest)
+        training = Training(self._settings, self.seed, self._device, saved)
+        if training.model.num_timesteps != position.timesteps:
+            raise InputError(f"{saved} is damaged: its policy has taken {training.model.num_timesteps} steps")
+        return training
+
+    def train(self, training: Training, folder: Path, emit: Emit) -> None:
+        """Until its end."""
+        training.learn(
+            self.position.iteration, on_step=emit, on_log=lambda *log: self._events.append(log),
+            before_log=lambda: self._evaluate(folder, training),
+            after_log=lambda row: self._keep(folder, training, emit, row),
+        )  # fmt: skip
+        training.close()
+
+    def _evaluate(self, folder: Path, training: Training) -> None:
+        """Evaluate the policy when it is time, log what it earns, and keep it if it is the best yet."""
+        steps, every = training.model.num_timesteps, self._settings.eval_freq
+        if not every or steps // every == self.position.timesteps // every:
+            return
+        mean, length = training.evaluate()
+        training.model.logger.record("eval/mean_reward", mean)
+        training.model.logger.record("eval/mean_ep_length", length)
+        if self.position.best_return is None or mean > self.position.best_return:
+            _write(models(folder, self._settings, self.seed) / f"best-{steps}", training.save_policy)
+            self.position = replace(self.position, best=steps, best_return=mean)
+
+    def _keep(self, folder: Path, training: Training, emit: Emit, row: Row) -> None:
+        """Take down the results of an iteration, and save it when it is time for a checkpoint."""
+        s, steps = self._settings, int(row["timesteps"])
+        self._events.append({"seed": self.seed} | row)
+        self.position = replace(self.position, iteration=int(row["iteration"]), timesteps=steps)
+        if steps < s.timesteps and self.position.iteration - self._saved.iteration < s.checkpoint_freq:
+            return
+        own, kept = models(folder, s, self.seed), {str(steps), f"best-{self.position.best}"}
+        _write(own / str(steps), training.save)
+        digests = {path.name: files.digest(path) for path in (own / str(steps)).glob("*.pt")}
+        self.position = self._saved = replace(self.position, digests=digests)
+        emit(Piece(self.seed, self._begins, self._events, self.position))
+        self._begins, self._events = False, []
+        for path in own.iterdir():
+            if path.name not in kept:
+                shutil.rmtree(path)
+
+
+def in_processes(seeds: Sequence[Seed], folder: Path, jobs: int, emit: Emit) -> None:
+    """Train seeds at the same time, each in a process of joblib's; pieces are emitted here.
+
+    A seed waits until its piece is written, so that a checkpoint is never behind what is in the folder of models.
+    """
+    with multiprocessing.Manager() as manager, ThreadPoolExecutor(1) as thread:
+        pieces, written = manager.Queue(), {seed.seed: manager.Queue() for seed in seeds}
+        tasks = [
+            joblib.delayed(_train)(seed, folder, torch.get_num_threads(), pieces, written[seed.seed]) for seed in seeds
+        ]
+        work = thread.submit(joblib.Parallel(n_jobs=jobs), tasks)
+        try:
+            for piece in _until(work.done, pieces):
+                emit(piece)
+                written[piece.seed].put(None)
+            work.result()
+        except BaseException:
+            get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
+            raise
+
+
+def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
+    """What comes, until all is done and nothing is left."""
+    while True:
+        last = done()
+        try:
+            yield pieces.get(timeout=0.5)
+        except queue.Empty:
+            if last:
+                return
+
+
+def _train(seed: Seed, folder: Path, threads: int, pieces: Any, written: Any) -> None:
+    """What a process does."""
+    torch.set_num_threads(threads)
+
+    def emit(event: Piece | int) -> None:
+        if isinstance(event, Piece):
+            pieces.put(event)
+            written.get()
+
+    seed.train(seed.begin(folder), folder, emit)
+
+
+def series(settings: Settings, seed: int) -> str:
+    """The series of a seed."""
+    return file_name(settings.posterior, "seed", str(seed))
+
+
+def models(folder: Path, settings: Settings, seed: int) -> Path:
+    """Where the models of a seed are."""
+    return folder / "models" / series(settings, seed)
+
+
+def _write(folder: Path, save: Callable[[Path], None]) -> None:
+    """A folder that is there as a whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(folder) as draft:
+        draft.mkdir()
+        save(draft)
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed

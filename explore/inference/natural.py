@@ -179,9 +179,14 @@ def momentum(m: Means, gradient: Means, beta: float, step: int | Int[Tensor, " R
     return new, tuple(x / over(correction, x) for x in new)
 
 
-def decay(progress: float, at: float, factor: float) -> float:
-    """A step schedule: 1 before `at`, `factor` from there on."""
-    return 1.0 if progress < at else factor
+Schedule = Literal["step", "linear"]
+
+
+def decay(progress: float, at: float, factor: float, schedule: Schedule = "step") -> float:
+    """1 before `at`, from there on `factor`; or, linearly, 1 at `at`, `factor` at the end, and between them between."""
+    if progress < at or at == 1:
+        return 1.0
+    return factor if schedule == "step" else 1 - (1 - factor) * (progress - at) / (1 - at)
 
 
 def power_decay(step: int, power: float) -> float:
@@ -217,6 +222,7 @@ class NaturalGradient(GaussianPosterior):
     beta: float = 0.001  # averaging rate of the Fisher matrix
     lr_decay: float = 0.1  # what alpha and the averaging rates are multiplied with ...
     lr_decay_at: float = 0.5  # ... after this part of the training
+    lr_schedule: Schedule = "step"  # or "linear": in a straight line from there to the end
     decay: float = 0.0  # p: at step t alpha and the averaging rates are also divided by 1 + t^p; 0: they are not
     momentum: float = 0.9  # of the gradient, before preconditioning
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
@@ -230,7 +236,7 @@ class NaturalGradient(GaussianPosterior):
     ranges: ClassVar[dict[str, str]] = {
         "beta": "(0, 1]",
         "decay": "[0, inf)",
-        "lr_decay": "(0, 1]",
+        "lr_decay": "[0, 1]",
         "lr_decay_at": "[0, 1]",
         "momentum": "[0, 1)",
         "extrinsic_damping": "[0, inf)",
@@ -257,7 +263,7 @@ class NaturalGradient(GaussianPosterior):
 
     def update(self, state: NaturalState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[NaturalState, Info]:
         step = int(state.common.step) + 1
-        schedule = decay(progress, self.lr_decay_at, self.lr_decay) * power_decay(step, self.decay)
+        schedule = decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule) * power_decay(step, self.decay)
         lr, gamma = self.lr * schedule, self.gamma(state.common)
 
         noisy = self.weight_noise and progress >= self.warm_start

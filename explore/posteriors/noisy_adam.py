@@ -51,6 +51,7 @@ class NoisyAdam(GaussianPosterior):
     beta: float = 0.001  # averaging rate of f
     lr_decay: float = 0.1  # what alpha and beta are multiplied with ...
     lr_decay_at: float = 0.5  # ... after this part of the training
+    lr_schedule: natural.Schedule = "step"  # or "linear": in a straight line from there to the end
     momentum: float = 0.9  # beta1
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
     kl_clip: float | None = None  # upper bound of what a step does to the predictions, see `natural.clipped`
@@ -59,7 +60,7 @@ class NoisyAdam(GaussianPosterior):
 
     ranges: ClassVar[dict[str, str]] = {
         "beta": "(0, 1]",
-        "lr_decay": "(0, 1]",
+        "lr_decay": "[0, 1]",
         "lr_decay_at": "[0, 1]",
         "momentum": "[0, 1)",
         "extrinsic_damping": "[0, inf)",
@@ -82,7 +83,7 @@ class NoisyAdam(GaussianPosterior):
     ) -> tuple[NoisyAdamState, Info]:
         shared = state.common
         step = int(shared.step) + 1
-        schedule = natural.decay(progress, self.lr_decay_at, self.lr_decay)
+        schedule = natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
 
         noisy = self.weight_noise and progress >= self.warm_start
         weights, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng)

@@ -67,6 +67,7 @@ class VOGN(GaussianPosterior):
     kl_warmup: float = 0.142  # ... which rises to 1 over this part of the training
     lr_decay: float = 1.0  # what alpha is multiplied with ...
     lr_decay_at: float = 0.5  # ... after this part of the training
+    lr_schedule: natural.Schedule = "step"  # or "linear": in a straight line from there to the end
     augmentation: float = 1.0  # rho: how many examples one is worth when it is augmented
     decay: float = 0.0  # p: at step t alpha and beta2 are also divided by 1 + t^p; 0: they are not
     fisher: natural.Fisher = "empirical"
@@ -79,7 +80,7 @@ class VOGN(GaussianPosterior):
         "decay": "[0, inf)",
         "kl_start": "(0, 1]",
         "kl_warmup": "[0, 1]",
-        "lr_decay": "(0, 1]",
+        "lr_decay": "[0, 1]",
         "lr_decay_at": "[0, 1]",
         "warm_start": "[0, 1]",
     }
@@ -115,7 +116,7 @@ class VOGN(GaussianPosterior):
         power = natural.power_decay(step, self.decay)
         rate = self.beta2 * power if step > 1 else 1.0
         squares = tuple(torch.lerp(s, mean_squares(t), rate) for s, t in zip(state.squares, fisher, strict=True))
-        lr = self.lr * power * natural.decay(progress, self.lr_decay_at, self.lr_decay)
+        lr = self.lr * power * natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
         mean = tuple(
             torch.addcdiv(mu, m, s + (c + self.damping), value=-lr)
             for mu, m, s, c in zip(state.mean, average, squares, decay, strict=True)

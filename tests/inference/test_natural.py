@@ -277,3 +277,7 @@ def test_momentum_is_corrected_by_the_steps_of_each_replica():
 
 def test_decay_is_one_until_its_point():
     assert [natural.decay(p, 0.5, 0.1) for p in (0.0, 0.499, 0.5, 1.0)] == [1.0, 1.0, 0.1, 0.1]
+    linear = [natural.decay(p, 0.2, 0.0, "linear") for p in (0.0, 0.2, 0.6, 0.9, 1.0)]
+    assert linear == pytest.approx([1, 1, 0.5, 0.125, 0], abs=1e-12)
+    assert natural.decay(0.6, 0.2, 0.5, "linear") == pytest.approx(0.75)
+    assert natural.decay(1.0, 1.0, 0.1, "linear") == natural.decay(1.0, 1.0, 0.1) == 1.0

@@ -113,6 +113,16 @@ def test_the_bound_shrinks_with_the_steps(name):
     close(change(build(name), state, new), each(torch.tensor(0.01 * free / 4)))
 
 
+@having("lr_decay_at")
+def test_a_linear_decay_is_that_of_its_steps(name):
+    state = after(build(name), 3)
+    linear = build(name, lr_schedule="linear", lr_decay=0.0, lr_decay_at=0.5)
+    for progress, factor in ((0.4, 1.0), (0.5, 1.0), (0.75, 0.5), (0.95, 0.1)):
+        ours, _ = linear.update(state, data(), draw(2), progress)
+        step, _ = build(name, lr_decay=factor, lr_decay_at=0.0).update(state, data(), draw(2), progress)
+        close(ours.mean, step.mean)
+
+
 @having("decay")
 def test_a_power_of_the_steps_divides_the_step_and_the_rates(name):
     own = build(name)

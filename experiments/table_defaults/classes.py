@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.shared import FOLDER, Names
-from experiments.table_defaults.run import DEFAULT, FIVE
+from experiments.table_defaults.run import DEFAULT, FIVE, STEP
 from experiments.table_defaults.study import Candidate, Study
 from explore.cli.script import Script
 from explore.data.base import Dataset
@@ -37,8 +37,11 @@ CANDIDATES: dict[str, Candidate] = {
     f"ensemble, {epochs} epochs, lr {lr}": ("ensemble", {"epochs": epochs, "lr": lr, "batch_size": 32})
     for epochs in (30, 100) for lr in (0.003, 0.01)
 } | {
-    f"five, trust region {nats}": ("noisy-kfac", FIVE | {"trust_region": nats}) for nats in (0.5, 1.0)
-} | {"one, trust region 0.5": ("noisy-kfac", DEFAULT)}  # fmt: skip
+    "five": ("noisy-kfac", FIVE),
+    "five, steps fall by ten at 0.8": ("noisy-kfac", FIVE | STEP),
+    "five, factors every ten steps": ("noisy-kfac", FIVE | {"statistics_interval": 10, "factor_interval": 10}),
+    "one": ("noisy-kfac", DEFAULT),
+}  # fmt: skip
 # The ensemble that is least below the best one in the mean over the sets, and noisy K-FAC's preset `default`.
 CHOSEN: dict[str, Candidate] = {
     "ensemble": CANDIDATES["ensemble, 100 epochs, lr 0.003"],

@@ -23,7 +23,7 @@ from explore.rng import Rng
         ("kin8nm", "noisy-kfac", False, 100, 5, {"preset": "paper-batch-100"}),
         ("kin8nm", "noisy-ekfac", True, 1000, 20, {"preset": "paper-batch-100"}),
         ("protein", "noisy-kfac", True, 500, 5, {"preset": "paper-protein"}),
-        ("yacht", "slang", False, 120, 20, {"preset": "uci", "lr": 0.08, "beta": 0.08}),
+        ("yacht", "slang", False, 120, 20, {"preset": "uci", "lr": 0.08, "beta": 0.08, "prior_variance": 1.0}),
         ("yacht", "vogn", False, 100, 5, {"preset": "uci"}),
         ("power", "bbb", False, 100, 5, {"batch_size": 100}),
     ],

@@ -78,9 +78,10 @@ ARMS = {
     "map": Arm("map", {}, 1, full=False),
 }
 # Of SLANG by set: lr and beta, and the logarithms of the precisions of noise (in units of the target) and prior, which
-# its authors search anew on every split. These are the middles of the intervals that their search is confined to.
+# its authors search anew on every split. These are the middles of the intervals that their search is confined to, but
+# for the noise of Energy, which is better at its end on validation parts of the splits 21 to 23.
 SLANG = {
-    "boston": (0.01, 0.01, -2.4, 0.0), "concrete": (0.005, 0.005, -3.2, 0.0), "energy": (0.01, 0.01, -0.1, -2.0),
+    "boston": (0.01, 0.01, -2.4, 0.0), "concrete": (0.005, 0.005, -3.2, 0.0), "energy": (0.01, 0.01, 0.1, -2.0),
     "kin8nm": (0.01, 0.01, 5.05, 0.0), "naval": (0.01, 0.01, 11.15, -2.0), "power": (0.005, 0.005, -2.8, 0.0),
     "wine": (0.005, 0.01, 0.95, 2.0), "yacht": (0.08, 0.08, -1.1, 0.0),
 }  # fmt: skip

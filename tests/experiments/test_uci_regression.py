@@ -25,7 +25,7 @@ from explore.rng import Rng
         ("protein", "noisy-kfac", True, 500, 5, {"preset": "paper-protein"}),
         ("yacht", "slang", False, 120, 20, {"preset": "uci", "lr": 0.08, "beta": 0.08, "prior_variance": 1.0}),
         ("yacht", "vogn", False, 100, 5, {"preset": "uci"}),
-        ("power", "bbb", False, 100, 5, {"batch_size": 100}),
+        ("power", "bbb", False, 100, 5, {"batch_size": 100} | run.BBB),
     ],
 )
 def test_protocol(dataset, arm, full, epochs, splits, settings):

@@ -86,7 +86,7 @@ def test_a_regressor_predicts_what_its_model_does(regressor):
     np.testing.assert_allclose(np.stack([low, high]), np.stack(interval), rtol=1e-9)
 
 
-@pytest.mark.parametrize(("n", "region"), [(99, None), (100, 0.5)])
+@pytest.mark.parametrize(("n", "region"), [(99, None), (100, 0.25)])
 def test_the_preset_is_chosen_by_the_number_of_examples(n, region):
     x, y = np.random.default_rng(0).normal(size=(n, 2)), np.arange(n) % 3
     for kind in (explore.BayesianRegressor, explore.BayesianClassifier):

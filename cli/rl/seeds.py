@@ -129,7 +129,7 @@ def in_processes(seeds: Sequence[Seed], folder: Path, jobs: int, emit: Emit) -> 
 
     A seed waits until its piece is written, so that a checkpoint is never behind what is in the folder of models.
     """
-    with multiprocessing.Manager() as manager, ThreadPoolExecutor(1) as thread:
+    with multiprocessing.get_context("spawn").Manager() as manager, ThreadPoolExecutor(1) as thread:
         pieces, written = manager.Queue(), {seed.seed: manager.Queue() for seed in seeds}
         tasks = [
             joblib.delayed(_train)(seed, folder, torch.get_num_threads(), pieces, written[seed.seed]) for seed in seeds

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
+NARROW = 16  # columns; a batched product of fewer leaves most of the processor idle
 
 
 def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
@@ -30,7 +31,14 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
             failed = torch.where(mended, still, failed)
         ok = failed == 0
         root = torch.where(ok[..., None, None], root, eye)
-    return torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False), ok
+    return inverse_triangle(root), ok
+
+
+def inverse_triangle(root: Float[Tensor, "*N n n"]) -> Float[Tensor, "*N n n"]:
+    """L^-1 of lower triangular matrices L."""
+    eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device).expand_as(root)
+    # As the solution of X L = 1: LAPACK would turn over both sides of L X = 1 first, which takes as long again.
+    return torch.linalg.solve_triangular(root, eye, upper=False, left=False)
 
 
 def eigh(
@@ -77,6 +85,15 @@ def over(values: float | Tensor, like: Tensor) -> float | Tensor:
     return values.to(like) if values.dim() == like.dim() else values.to(like).view(-1, *[1] * (like.dim() - 1))
 
 
+def product(
+    a: Float[Tensor, "N I J"], b: Float[Tensor, "N J O"], plus: Float[Tensor, "N 1 O"] | None = None
+) -> Float[Tensor, "N I O"]:
+    """The batched product a b, and `plus`, as (b^T a^T)^T where that is several times as fast: where b is narrow."""
+    if b.shape[2] < NARROW <= a.shape[1]:
+        return product(b.mT, a.mT).mT if plus is None else torch.baddbmm(plus.mT, b.mT, a.mT).mT
+    return torch.bmm(a, b) if plus is None else torch.baddbmm(plus, a, b)
+
+
 def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:
     """Each row times its replica's matrix; what an einsum does, in a third of its small operations."""
-    return torch.bmm(rows.flatten(1, 3), matrix).unflatten(1, rows.shape[1:4])
+    return product(rows.flatten(1, 3), matrix).unflatten(1, rows.shape[1:4])

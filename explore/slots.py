@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explore.errors import InputError
+from explore.linalg import product
 from explore.models import Layer, Norm
 
 Lead = tuple[int, int, int]
 """R, S and B."""
-LONG = 64  # examples, from which on one output is predicted thrice as fast as a row than as a column
 
 
 class Slot(nn.Module, ABC):
@@ -154,13 +154,10 @@ class LinearSlot(WeightSlot):
 
     def _predicted(self, a: Tensor, w: Tensor) -> Tensor:
         """The same by S matrices [S, I, O]: they read shared inputs where they are, and no output has to be moved."""
-        a = a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(len(w), -1, -1)
-        if self.bias and self.outputs == 1 and a.shape[1] >= LONG:
-            return torch.baddbmm(w[:, -1:], w[:, :-1].mT, a.mT)
-        return self._affine(a, w)
+        return self._affine(a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(len(w), -1, -1), w)
 
     def _affine(self, a: Tensor, w: Tensor) -> Tensor:
-        return torch.baddbmm(w[:, -1:], a, w[:, :-1]) if self.bias else torch.bmm(a, w)
+        return product(a, w[:, :-1], w[:, -1:]) if self.bias else product(a, w)
 
     def examples(self, a: Tensor, lead: Lead) -> Tensor:
         """[(R S B), ..., C] -> [R, S, B, T, I]."""

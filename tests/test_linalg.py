@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from explore.linalg import eigh, inverse_root
+from explore.linalg import eigh, inverse_root, inverse_triangle, product
 
 
 def positive(r, n, dtype=torch.float64):
@@ -94,3 +94,21 @@ def test_a_matrix_that_does_not_converge_changes_no_bit_of_the_others(monkeypatc
     for r in (0, 2):
         assert torch.equal(values[r], expected[0][r]) and torch.equal(vectors[r], expected[1][r])
     close(vectors[1] @ vectors[1].mT, torch.eye(4).expand_as(vectors[1]))
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 7, 1), (3, 40, 7, 15), (3, 15, 7, 1), (3, 4, 40, 30), (1, 16, 1, 2)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_product_of_narrow_matrices(shape, turned):
+    n, i, j, o = shape
+    a, b, plus = (positive(n, 40)[:, :rows, :columns] for rows, columns in ((i, j), (j, o), (1, o)))
+    if turned:  # strides do not matter
+        a, b = a.mT.contiguous().mT, b.mT.contiguous().mT
+    expected = torch.einsum("nij,njo->nio", a, b)
+    close(product(a, b), expected)
+    close(product(a, b, plus), expected + plus)
+
+
+@pytest.mark.parametrize("size", [1, 2, 30])
+def test_the_inverse_of_a_triangle(size):
+    root = torch.linalg.cholesky(positive(4, size))
+    close(inverse_triangle(root), root.inverse())

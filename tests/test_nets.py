@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from explore import slots
+from explore import linalg
 from explore.errors import InputError
 from explore.images import lenet5, resnet18, vgg16
 from explore.nets import Net, mlp
@@ -92,18 +92,18 @@ def test_output_equals_functional_call(case):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("long", [1, 64], ids=["long", "short"])
-def test_one_replica_predicts_what_it_does_beside_others(case, long, monkeypatch):
-    monkeypatch.setattr(slots, "LONG", long)
+@pytest.mark.parametrize("narrow", [2, 100], ids=["turned", "as it is"])
+def test_one_replica_predicts_what_it_does_beside_others(case, narrow, monkeypatch):
+    monkeypatch.setattr(linalg, "NARROW", narrow)
     _, net, weights, x = case
     close(net.output(tuple(w[:1] for w in weights), x[:1]), net.output(weights, x)[:1])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("widths", [[3, 5, 1], [3, 1], [3, 1, 2]], ids=str)
-@pytest.mark.parametrize("long", [1, 64], ids=["long", "short"])
-def test_one_output_is_predicted_as_a_row_or_a_column(widths, long, monkeypatch):
-    monkeypatch.setattr(slots, "LONG", long)
+@pytest.mark.parametrize("narrow", [2, 100], ids=["turned", "as it is"])
+def test_one_output_is_predicted_as_a_row_or_a_column(widths, narrow, monkeypatch):
+    monkeypatch.setattr(linalg, "NARROW", narrow)
     rng, module = Rng(0, dtype=torch.float64), mlp(widths[0], widths[1:-1], widths[-1])
     net = Net(module)
     weights, x = net.glorot(1, rng, S), rng.normal(1, B, 3)

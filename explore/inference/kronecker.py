@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.inference.structures import Damping, Diagonal
-from explore.linalg import eigh, inverse_root, over, rows_times
+from explore.linalg import eigh, inverse_root, inverse_triangle, over, product, rows_times
 from explore.rng import Rng
 from explore.shapes import Taps
 
@@ -24,11 +24,10 @@ def two_sided(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
     """left^T x right: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]."""
     r, s, i, o = x.shape
     if s == 1:
-        return torch.bmm(left.mT, torch.bmm(x.squeeze(1), right)).unsqueeze(1)
-    # Each product has the samples on its wide side (batched products of narrow matrices are slow), and the one copy
-    # between them moves whole rows.
-    y = torch.bmm(x.reshape(r, s * i, o), right).view(r, s, i, -1).transpose(1, 2)  # [R, J, S, O]
-    return torch.bmm(left.mT, y.reshape(r, i, -1)).view(r, -1, s, right.shape[-1]).transpose(1, 2)
+        return product(left.mT, product(x.squeeze(1), right)).unsqueeze(1)
+    # Each product has the samples on its wide side, and the one copy between them moves whole rows.
+    y = product(x.reshape(r, s * i, o), right).unflatten(1, (s, i)).transpose(1, 2)  # [R, J, S, O]
+    return product(left.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
 
 
 class KroneckerFactor(NamedTuple):
@@ -245,8 +244,7 @@ def _gram(root: Tensor) -> Tensor:
 
 
 def _from_inverse_root(root: Tensor) -> Tensor:
-    eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device).expand_as(root)
-    lower = torch.linalg.solve_triangular(root, eye, upper=False)
+    lower = inverse_triangle(root)
     return lower @ lower.mT
 
 

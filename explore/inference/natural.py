@@ -20,7 +20,7 @@ from explore import tree
 from explore.inference.base import Common, Pass, advance, common, settle, train_nll, train_pass
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures import Dampings, Factor, Statistics, Structure, each_layer
-from explore.linalg import over
+from explore.linalg import over, product
 from explore.models import Likelihood, Pullback
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, State, Taps, Weights
@@ -66,9 +66,7 @@ def _sum_outer(t: Taps) -> Tensor:
     a, g = t.inputs, t.grads
     if a.shape[1] == 1:
         g = g.sum(1, keepdim=True)
-    a, g = a.flatten(1, 3), g.flatten(1, 3)
-    # A batched product is fast when it is wide.
-    return torch.bmm(a.mT, g) if a.shape[2] < g.shape[2] else torch.bmm(g.mT, a).mT
+    return product(a.flatten(1, 3).mT, g.flatten(1, 3))
 
 
 TABLE: dict[str, object] = {

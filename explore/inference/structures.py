@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore import tree
+from explore.linalg import product
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights
 
@@ -253,7 +254,7 @@ def mean_squares(taps: Taps, budget: int = 2**24) -> Float[Tensor, "R I O"]:
         else:
             g = g.square()
         a, g = a.square().flatten(1, 3), g.flatten(1, 3)
-        return torch.bmm(a.mT, g) / g.shape[1]
+        return product(a.mT, g) / g.shape[1]
     size = max(1, budget // (g.shape[0] * g.shape[1] * math.prod(taps.shape)))
     parts = (taps.part(slice(i, i + size)) for i in range(0, g.shape[2], size))
     sums = [mean_square_gradients(part).sum(1) for part in parts]

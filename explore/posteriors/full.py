@@ -26,7 +26,7 @@ from torch import Tensor
 from explore.errors import InputError
 from explore.inference.natural import NaturalGradient
 from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, example_gradients
-from explore.linalg import inverse_root, over
+from explore.linalg import inverse_root, inverse_triangle, over
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -78,9 +78,7 @@ class DenseFactor(NamedTuple):
         return dense_eigenvalues(self, self._matrix().shape[1])
 
     def dense(self) -> Float[Tensor, "R W W"]:
-        root = self._matrix()
-        eye = torch.eye(root.shape[1], dtype=root.dtype, device=root.device).expand_as(root)
-        lower = torch.linalg.solve_triangular(root, eye, upper=False)
+        lower = inverse_triangle(self._matrix())
         return lower @ lower.mT
 
     def _matrix(self) -> Float[Tensor, "R W W"]:

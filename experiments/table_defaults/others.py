@@ -1,0 +1,74 @@
+"""Settings for a table of one's own with the other posteriors, whose preset `default` they are.
+
+    python -m experiments.table_defaults.others choose    # candidates on validation parts of the splits 21 to 25
+    python -m experiments.table_defaults.others report    # those chosen, on the test parts of the first 20 splits
+
+On the five small sets, otherwise as experiments/table_defaults/run.py. Writes results/others/choose.csv and
+results/others/report.csv, a line a set, candidate and split, and prints tables. What is there is not run again.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+
+from experiments.shared import FOLDER, Names
+from experiments.table_defaults.run import CHOSEN as FIRST
+from experiments.table_defaults.run import DEFAULT, NOISE, REPORTED, SMALL, TAGS, TUNED
+from experiments.table_defaults.study import Candidate, Study
+from explore.cli.script import Script
+from explore.data import load
+
+HERE = Path(__file__).parent
+BATCHES: dict[str, Any] = {"epochs": 200, "batch_size": 32}
+ADAM = BATCHES | {"samples": 2}
+NATURAL: dict[str, Any] = {
+    "epochs": 120, "batch_size": 32, "samples": 2, "warm_start": 0.7, "lr_schedule": "linear", "lr_decay": 0.0,
+    "lr_decay_at": 0.8,
+}  # fmt: skip
+# Of SLANG and of a full covariance, whose structure costs more.
+LOW_RANK: dict[str, Any] = {"epochs": 120, "batch_size": 32, "samples": 2, "warm_start": 0.7, "initial_precision": 50.0}
+FULL = DEFAULT | {"statistics_interval": 5, "factor_interval": 20}
+
+
+def grid(posterior: str, base: dict[str, Any], **settings: list[Any]) -> dict[str, Candidate]:
+    """Every combination, named by what varies."""
+    combined = [dict(zip(settings, values, strict=True)) for values in product(*settings.values())]
+    return {", ".join([posterior, *(f"{k} {v}" for k, v in own.items())]): (posterior, base | own) for own in combined}
+
+
+CANDIDATES: dict[str, Candidate] = (
+    grid("bbb", ADAM, lr=[0.003, 0.01], initial_std=[0.001, 0.01], kl_weight=[1.0, 0.2])
+    | grid("tensor-factorised", ADAM, lr=[0.003, 0.01], initial_std=[0.001, 0.01], kl_weight=[1.0, 0.2])
+    | grid("whvi", ADAM, lr=[0.003, 0.01], initial_std=[0.001, 0.01], kl_weight=[1.0, 0.2])
+    | grid("noisy-adam", NATURAL | {"beta": 0.01}, lr=[0.1, 0.01], trust_region=[None, 2.0], kl_weight=[1.0, 0.2])
+    | grid(
+        "vogn", NATURAL | {"prior_variance": 1.0, "kl_start": 1.0, "damping": 1e-4}, lr=[0.01, 0.001],
+        beta2=[0.1, 0.01], kl_weight=[1.0, 0.2],
+    )
+    | grid("slang", LOW_RANK, rank=[1, 8], lr=[0.03, 0.01], kl_weight=[1.0, 0.2])
+    | grid("full", FULL, lr=[1.0, 0.3])
+    | grid("mc-dropout", BATCHES, lr=[0.003, 0.01], rate=[0.01, 0.05, 0.1])
+    | grid("map", BATCHES, lr=[0.003, 0.01], prior_variance=[0.1, 1.0])
+)  # fmt: skip
+CHOSEN: dict[str, Candidate] = {"ensemble": FIRST["ensemble"]}
+STUDY = Study(
+    load, NOISE, 50, TAGS, {name: TUNED[name] for name in SMALL}, {name: REPORTED[name] for name in SMALL}, CANDIDATES,
+    CHOSEN,
+)  # fmt: skip
+
+
+@click.command(cls=Script)
+@click.argument("what", type=click.Choice(["choose", "report"]))
+@click.option("--datasets", type=Names("data set", SMALL), help="[default: all of them]")
+@click.option("--out", type=FOLDER, default=HERE / "results" / "others", show_default=True)
+def main(what: str, datasets: list[str] | None, out: Path) -> None:
+    """Run what is missing, and print the tables."""
+    STUDY.run(what, datasets, out)
+
+
+if __name__ == "__main__":
+    main()

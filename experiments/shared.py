@@ -35,6 +35,8 @@ class Names(click.ParamType):
 
     def __init__(self, what: str, allowed: Iterable[str]):
         self._what, self._allowed = what, list(allowed)
+        if any("," in name for name in self._allowed):
+            raise ValueError(f"a comma in a name of {self._allowed}, between which they stand")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
         """The names of a text."""

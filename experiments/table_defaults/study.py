@@ -39,10 +39,10 @@ class Study(NamedTuple):
 
     def arms(self, out: Path, dataset: str) -> dict[str, Candidate]:
         """What is reported on a set: where `choose` has been, also the ensemble that it found best there."""
-        if dataset not in self.tuned:
-            return dict(self.chosen)
         rows = pd.read_csv(out / "choose.csv")
         own = rows[(rows.dataset == dataset) & rows.candidate.str.startswith("ensemble")]
+        if own.empty:
+            return dict(self.chosen)
         return {EACH: self.candidates[str(own.groupby("candidate").log_likelihood.mean().idxmax())]} | dict(self.chosen)
 
     def score(self, dataset: str, candidate: str, what: Candidate, splits: slice, share: float) -> pd.DataFrame:

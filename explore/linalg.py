@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore.tree import surely
+
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
 NARROW = 16  # columns; a batched product of fewer leaves most of the processor idle
 
@@ -22,7 +24,7 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
     root, failed = torch.linalg.cholesky_ex(matrix)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     ok = failed == 0
-    if not bool(ok.all()):
+    if not surely(ok):
         scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None]
         for jitter in JITTERS[1:]:
             again, still = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)

@@ -51,7 +51,8 @@ class Rng:
             _key,
         )
         state = np.random.SeedSequence(self.seed, spawn_key=_key).generate_state(1, np.uint64)[0]
-        self.generator = torch.Generator(self.device).manual_seed(int(state) >> 1)
+        drawn_on = "cpu" if self.device.type == "meta" else self.device  # shapes alone take no numbers
+        self.generator = torch.Generator(drawn_on).manual_seed(int(state) >> 1)
 
     def stream(self, name: str, *index: int) -> Rng:
         """A fresh stream that depends on the root seed, the name and the indices alone."""

@@ -92,4 +92,9 @@ def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
     def pick(n: Tensor, o: Tensor) -> Tensor:
         return torch.where(alive.view(-1, *[1] * (n.dim() - 1)), n, o) if n.dim() else n
 
-    return new if bool(alive.all()) else map_tensors(pick, new, old)
+    return new if surely(alive) else map_tensors(pick, new, old)
+
+
+def surely(flags: Tensor) -> bool:
+    """Whether all are true, where that is known for free: a device would have to be waited for, and is not asked."""
+    return flags.device.type == "cpu" and bool(flags.all())

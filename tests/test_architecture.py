@@ -17,7 +17,8 @@ FLOORS = {
     for floor, names in enumerate(
         (
             "errors hadamard_triton",
-            "files shapes modules rng tree registry linalg scaling fingerprints hadamard spread mixture transforms",
+            "tree",
+            "files shapes modules rng registry linalg scaling fingerprints hadamard spread mixture transforms",
             "models inputs",
             "slots likelihoods",
             "nets images data",

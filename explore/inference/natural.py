@@ -313,7 +313,7 @@ class NaturalGradient(GaussianPosterior):
         """F + gamma, F + gamma', and the replicas for which both succeeded."""
         sampling, ok = self.structure.factor(statistics, gamma)
         raised = damping > 0
-        if not bool(raised.any()):
+        if not (self.adaptive_damping or self.extrinsic_damping) or tree.surely(~raised):
             return sampling, sampling, ok
         step_factor, ok_step = self.structure.factor(statistics, _raised(gamma, damping))
         # Each replica's bits are the same whether or not another one's damping is raised.
@@ -328,7 +328,7 @@ class NaturalGradient(GaussianPosterior):
         accepted |= ~finite  # no damping helps there, and the replica fails
         new = tree.where(accepted, new, old)._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
         ok = ok | ~accepted
-        if bool(accepted.all()) or (int(new.common.step) + 1) % self.factor_interval == 0:
+        if tree.surely(accepted) or (int(new.common.step) + 1) % self.factor_interval == 0:
             return new, ok
         # With factors of the old damping the same step would come again, and the damping would double without end.
         raised = _raised(self.gamma(new.common), new.damping)

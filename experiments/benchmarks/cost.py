@@ -1,0 +1,143 @@
+"""What an update of each posterior asks of a GPU, counted without one.
+
+    python -m experiments.benchmarks.cost
+    python -m experiments.benchmarks.cost --launch 4e-6 --flops 60e12    # another GPU
+
+Operations that are not views, floating-point operations and copies to the device, on torch's `meta` device, where any
+read of a value by the host would raise. An update is counted in a step that neither averages statistics nor
+factorises, then in one that averages, and in one that does both, where a posterior has such intervals. Writes
+results/cost.csv, which a test compares with what it counts itself, and results/cost.md.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import torch
+from torch import nn
+
+from experiments.shared import markdown, sections
+from explore import registry
+from explore.cli.script import Script
+from explore.images import lenet5, resnet18
+from explore.likelihoods import Categorical, Gaussian
+from explore.models import Likelihood
+from explore.nets import Net, mlp
+from explore.predict import Predictor
+from explore.rng import Rng
+from explore.shapes import Batch, State
+from explore.testing.cost import Cost, measure
+
+RESULTS = Path(__file__).parent / "results"
+COLUMNS = ("net", "posterior", "what", *Cost._fields)
+
+
+class Problem(NamedTuple):
+    """A net and what is fed to it."""
+
+    module: Callable[[], nn.Module]
+    input: tuple[int, ...]
+    likelihood: Likelihood
+    replicas: int
+    batch: int
+    samples: int  # for predictions
+
+
+PROBLEMS = {
+    "13-50-1": Problem(lambda: mlp(13, [50], 1), (13,), Gaussian(), 20, 10, 10),
+    "LeNet-5": Problem(lenet5, (3, 32, 32), Categorical(), 1, 128, 10),
+    "ResNet-18": Problem(resnet18, (3, 32, 32), Categorical(), 1, 128, 2),
+}
+"""20 replicas of a net for a table, and images in batches of 128."""
+
+ONE = {"samples": 1}
+IMAGES: dict[str, dict[str, Any]] = {
+    "noisy-kfac": {"preset": "image"}, "noisy-ekfac": {"preset": "image"}, "vogn": {"preset": "image", **ONE},
+    "bbb": ONE, "slang": {}, "noisy-adam": ONE, "map": {}, "ensemble": {"members": 1}, "mc-dropout": {}, "whvi": ONE,
+}  # fmt: skip
+TABLE: dict[str, dict[str, Any]] = {
+    name: {"preset": "paper"} if name in ("noisy-kfac", "noisy-ekfac", "block-tridiagonal") else {}
+    for name in ("noisy-kfac", "noisy-ekfac", "block-tridiagonal", "slang", "vogn", "whvi", "noisy-adam", "full", "bbb",
+                 "tensor-factorised", "mc-dropout", "ensemble", "map")
+}  # fmt: skip
+POSTERIORS = {"13-50-1": TABLE, "LeNet-5": IMAGES, "ResNet-18": IMAGES}
+
+
+def counts(name: str, posterior: str) -> Iterator[tuple[str, Cost]]:
+    """What an update, samples, the gain and predictions cost."""
+    problem = PROBLEMS[name]
+    net = Net(problem.module())
+    host = Rng(0)
+    norms = net.unit_norms(1, host)
+    net.output((*net.glorot(1, host, 1), *norms), host.normal(1, 2, *problem.input))  # what is looked at once for all
+    made = registry.posterior(posterior, net, problem.likelihood, **POSTERIORS[name][posterior])
+    rng = Rng(0, "meta")
+    state = made.init(500, problem.replicas, rng)
+    shape = (problem.replicas, problem.batch)
+    x = rng.normal(*shape, *problem.input)
+    y = torch.empty(shape, dtype=torch.long, device="meta") if problem.likelihood.discrete else rng.normal(*shape, 1)
+    batch = Batch(x, y)
+    made.update(state, batch, rng)  # what is kept from then on
+    for what, step in steps(made).items():
+        yield what, measure(partial(made.update, at(state, step), batch, rng))
+    yield "sample", measure(lambda: made.joint_sample(state, problem.samples, rng))
+    yield "predict", measure(lambda: Predictor.sample(made, state, problem.samples, rng).moments(x))
+    if hasattr(made, "gain") and not net.norms:
+        yield "gain", measure(lambda: made.gain(state, batch, rng))
+
+
+def steps(posterior: Any) -> dict[str, int]:
+    """At which step what is done."""
+    averaged, factored = getattr(posterior, "statistics_interval", 1), getattr(posterior, "factor_interval", 1)
+    factored = getattr(posterior, "basis_interval", factored)  # of eigenvectors
+    if averaged == factored == 1:
+        return {"update": 1}
+    return {"update": 1, "update, statistics": averaged, "update, statistics and factors": averaged * factored}
+
+
+def at(state: State, step: int) -> State:
+    """The state before this step."""
+    return state._replace(common=state.common._replace(step=torch.tensor(step - 1)))
+
+
+def rows(nets: list[str]) -> Iterator[tuple[Any, ...]]:
+    for name in nets:
+        for posterior in POSTERIORS[name]:
+            yield from ((name, posterior, what, *cost) for what, cost in counts(name, posterior))
+
+
+@click.command(cls=Script)
+@click.option("--launch", default=4e-6, show_default=True, help="Seconds for which an operation keeps the device.")
+@click.option("--flops", default=60e12, show_default=True, help="Floating-point operations a second.")
+def main(launch: float, flops: float) -> None:
+    """Count everything, and write the tables."""
+    found = list(rows(list(PROBLEMS)))
+    with (RESULTS / "cost.csv").open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *found])
+    made = {}
+    for net in PROBLEMS:
+        lines = [
+            [
+                posterior,
+                what,
+                operations,
+                f"{count / 1e9:.3f}",
+                uploads,
+                f"{max(operations * launch, count / flops) * 1e3:.2f}",
+            ]
+            for own, posterior, what, operations, count, uploads in found
+            if own == net
+        ]
+        heads = ["posterior", "", "operations", "GFLOP", "uploads", "ms at least"]
+        made[f"{net}, {PROBLEMS[net].replicas} replicas, batches of {PROBLEMS[net].batch}"] = markdown(heads, lines)
+    (RESULTS / "cost.md").write_text(sections(made), encoding="utf-8")
+    click.echo(sections(made))
+
+
+if __name__ == "__main__":
+    main()

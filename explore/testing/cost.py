@@ -1,0 +1,86 @@
+"""What a computation asks of a device, counted without one: on torch's `meta` device, where tensors have no values.
+
+What runs there never waits for a device: a read of a value by the host raises, and so does a tensor that was left on
+another device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+aten = torch.ops.aten
+
+
+class Cost(NamedTuple):
+    """Of one computation."""
+
+    operations: int  # on the device, but for views: a kernel is launched for each, or for a part of it
+    flops: int  # of products, convolutions and factorisations; a multiplication and an addition are two
+    uploads: int  # copies of tensors from the host to the device
+
+
+def measure(run: Callable[[], object]) -> Cost:
+    """What it costs.
+
+    Raises:
+        RuntimeError: where the host reads a value, or tensors are on several devices.
+    """
+    flops = FlopCounterMode(display=False, custom_mapping=FACTORISATIONS)
+    with flops, _Operations() as seen:
+        run()
+    return Cost(seen.operations, flops.get_total_flops(), seen.uploads)
+
+
+class _Operations(TorchDispatchMode):
+    """Counts what is done to tensors on the device; those of the host, such as a count of steps, are free."""
+
+    operations = uploads = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given, made = ([t for t in tree_leaves(leaves) if isinstance(t, Tensor)] for leaves in ((args, kwargs), out))
+        if any(t.is_meta for t in made) and not func.is_view and func is not aten._unsafe_view.default:
+            self.operations += 1
+            # A number of the host goes along with an operation between tensors; it is no copy.
+            self.uploads += func in COPIES and any(not t.is_meta for t in given)
+        return out
+
+
+COPIES = {aten._to_copy.default, aten.copy_.default}
+
+
+def _matrices(shape: Sequence[int]) -> tuple[int, int]:
+    """How many, and of how many rows."""
+    return int(torch.Size(shape[:-2]).numel()), shape[-1]
+
+
+def _cholesky(shape: Sequence[int], *_: Any, **__: Any) -> int:
+    count, n = _matrices(shape)
+    return count * n**3 // 3
+
+
+def _triangular(shape: Sequence[int], other: Sequence[int], *_: Any, **__: Any) -> int:
+    count, n = _matrices(shape)
+    return count * n**2 * other[-1]
+
+
+def _eigh(shape: Sequence[int], *_: Any, **__: Any) -> int:
+    """With vectors, by QR iterations (Golub and Van Loan, Section 8.3)."""
+    count, n = _matrices(shape)
+    return 9 * count * n**3
+
+
+FACTORISATIONS = {
+    aten.linalg_cholesky_ex: _cholesky,
+    aten.linalg_solve_triangular: _triangular,
+    aten._linalg_eigh: _eigh,
+}

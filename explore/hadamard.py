@@ -20,7 +20,7 @@ from explore.errors import InputError
 
 DENSE = 128  # up to this D one dense product is fastest, measured on a CPU
 FACTOR_BITS = 5  # the blocks of longer transforms are at most 2^5 wide
-CHUNK = 2**17  # numbers that are transformed together, so that what lies between two blocks stays in the cache
+CHUNK = 2**17  # numbers that a CPU transforms together, so that what lies between two blocks stays in its cache
 
 
 def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:
@@ -85,7 +85,8 @@ def _blocked(x: Tensor, orthonormal: bool) -> Tensor:
     ]  # their widths multiply to D
     rows = x.reshape(-1, d)
     out = torch.empty_like(rows, memory_format=torch.contiguous_format)
-    for part, target in zip(rows.split(max(1, CHUNK // d)), out.split(max(1, CHUNK // d)), strict=True):
+    size = max(1, CHUNK // d) if x.is_cpu else len(rows)
+    for part, target in zip(rows.split(size), out.split(size), strict=True):
         y, inner = part.reshape(-1, len(factors[-1])) @ factors[-1], len(factors[-1])
         for h in factors[-2:0:-1]:
             y, inner = h @ y.reshape(-1, len(h), inner), inner * len(h)

@@ -25,6 +25,7 @@ from explore.shapes import State
 
 BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S
 CACHE = 2**20  # the same where the order of sums does not depend on it: a few MiB stay in the processor's cache
+DEVICE = 2**27  # the same on a GPU, which small chunks leave idle
 KEPT = 2**25 - 2**12  # bytes, see `_keep_freed`
 
 
@@ -93,7 +94,8 @@ class Predictor:
         """(which of the points x [R, P, ...], their outputs) chunk by chunk."""
         _keep_freed()
         with torch.no_grad():
-            self.net.output(self.layers, x[:, :1])  # one point, to learn how wide the layers are
+            one = self.net.output(self.layers, x[:, :1])  # a point, to learn how wide the layers are
+        budget = budget if one.is_cpu else DEVICE
         for part in parts(x.shape[1], x.shape[0] * self.samples * self.net.width, budget):
             with torch.no_grad():  # here, not around the generator, whose body runs later
                 out = self.net.output(self.layers, x[:, part])

@@ -25,13 +25,10 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     ok = failed == 0
     if not surely(ok):
-        scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None]
+        shift = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None] * eye
         for jitter in JITTERS[1:]:
-            again, still = torch.linalg.cholesky_ex(matrix + jitter * scale * eye)
-            mended = (failed != 0) & (still == 0)
-            root = torch.where(mended[..., None, None], again, root)
-            failed = torch.where(mended, still, failed)
-        ok = failed == 0
+            again, failed = torch.linalg.cholesky_ex(torch.add(matrix, shift, alpha=jitter))
+            root, ok = torch.where(ok[..., None, None], root, again), ok | (failed == 0)
         root = torch.where(ok[..., None, None], root, eye)
     return inverse_triangle(root), ok
 

@@ -48,6 +48,7 @@ CANDIDATES: dict[str, Candidate] = {
     "five, decay from 0.7 on": ("noisy-kfac", FIVE | {"lr_decay_at": 0.7}),
     "five, warm start 0.5": ("noisy-kfac", FIVE | {"warm_start": 0.5}),
     "five, factors every ten steps": ("noisy-kfac", FIVE | {"statistics_interval": 10, "factor_interval": 10}),
+    "five, batches of 64": ("noisy-kfac", FIVE | {"batch_size": 64}),
     "five, steps of 0.3": ("noisy-kfac", FIVE | {"lr": 0.3}),
     "one": ("noisy-kfac", DEFAULT),
     "one, steps of 0.3": ("noisy-kfac", DEFAULT | {"lr": 0.3}),

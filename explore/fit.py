@@ -24,9 +24,9 @@ class Epoch(NamedTuple):
     info: Info  # of the last batch, and what is learned once an epoch
 
 
-def batches(n: int, size: int) -> list[slice]:
-    """N examples in round(n / size) batches of near-equal size, at least one."""
-    count = max(1, round(n / size))
+def batches(n: int, size: int, least: int = 1) -> list[slice]:
+    """N examples in round(n / size) batches of near-equal size, at least so many, but none that is empty."""
+    count = max(min(least, n), round(n / size))
     bounds = [round(i * n / count) for i in range(count + 1)]
     return [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
 
@@ -55,7 +55,7 @@ def fit(
     """
     replicas, n = x.shape[:2]
     state = posterior.init(n, replicas, rng) if state is None else state
-    slices = batches(n, posterior.batch_size)
+    slices = batches(n, posterior.batch_size, posterior.min_batches)
     rows = torch.arange(replicas, device=x.device).unsqueeze(1)
     total = posterior.epochs * len(slices)
     info: Info = {}

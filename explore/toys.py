@@ -81,7 +81,7 @@ def boundary(posterior: Predictive, hidden: Sequence[int], rng: Rng, samples: in
 def _fit(
     posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], x: Tensor, y: Tensor, rng: Rng
 ) -> tuple[Predictive, State]:
-    steps = len(batches(x.shape[1], posterior.batch_size))
+    steps = len(batches(x.shape[1], posterior.batch_size, posterior.min_batches))
     # A sampler takes all the data in every update, and counts its own iterations.
     epochs = max(1, round(UPDATES / steps)) if steps > 1 else posterior.epochs
     net = Net(mlp(x.shape[2], list(hidden), 1))

@@ -43,13 +43,19 @@ def test_batches_are_near_equal_and_cover_everything(n, size, count):
     assert len(parts) == count and max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
 
 
+@pytest.mark.parametrize(("n", "least", "count"), [(100, 16, 16), (100, 3, 10), (5, 16, 5), (1, 16, 1)])
+def test_there_are_at_least_so_many_batches_but_none_is_empty(n, least, count):
+    sizes = [part.stop - part.start for part in fitting.batches(n, 10, least)]
+    assert len(sizes) == count and sum(sizes) == n and max(sizes) - min(sizes) <= 1 and min(sizes) >= 1
+
+
 class Recorder(Predictive):
     """A posterior that only notes what it is shown."""
 
     seen: list
 
     def __init__(self):
-        self.__dict__.update(epochs=3, batch_size=4, seen=[])
+        self.__dict__.update(epochs=3, batch_size=4, min_batches=1, seen=[])
 
     def init(self, n_data, replicas, rng):
         self.seen.append((n_data, replicas))

@@ -48,7 +48,8 @@ class Predictive(ABC):
         net: the network.
         likelihood: how targets scatter around its output.
         epochs: passes over the data when it is fitted from scratch.
-        batch_size: examples a step; n examples are split into round(n / batch_size) near-equal batches.
+        batch_size: examples a step; n examples are split into round(n / batch_size) near-equal batches,
+        min_batches: but into at least so many, lest a few examples get a few steps.
         batch_norm: how scales and shifts of batch normalisations are learnt: not at all, or as point estimates.
         batch_norm_lr: the step of Adam for them.
     """
@@ -57,11 +58,14 @@ class Predictive(ABC):
     likelihood: Likelihood
     epochs: int = 1000
     batch_size: int = 10
+    min_batches: int = 1
     batch_norm: NormPolicy = "frozen"
     batch_norm_lr: float = 0.001
 
     # The interval of each numeric setting; those without one must be positive.
-    ranges: ClassVar[dict[str, str]] = {"epochs": "[1, 1e6]", "samples": "[1, 1e4]", "gain_samples": "[1, 1e4]"}
+    ranges: ClassVar[dict[str, str]] = {
+        "epochs": "[1, 1e6]", "min_batches": "[1, 1e6]", "samples": "[1, 1e4]", "gain_samples": "[1, 1e4]"
+    }  # fmt: skip
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
     no_mixture: ClassVar[str] = ""  # why there are no mixtures of it; empty: there are
 

@@ -59,6 +59,7 @@ class Mixture(Predictive):
     likelihood: Likelihood = field(init=False, repr=False)
     epochs: int = field(init=False, repr=False)
     batch_size: int = field(init=False, repr=False)
+    min_batches: int = field(init=False, repr=False)
     batch_norm: NormPolicy = field(init=False, repr=False)
     batch_norm_lr: float = field(init=False, repr=False)
 

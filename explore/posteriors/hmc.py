@@ -76,6 +76,8 @@ class HMC(Predictive):
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:
         """Draws from the prior; each chain starts at one of its own."""
+        if self.min_batches > 1:
+            raise InputError(f"min_batches is {self.min_batches}; hmc takes all data at once, so 1")
         if round(n_data / self.batch_size) > 1:
             raise InputError(f"batch_size is {self.batch_size}; hmc takes all data at once, so at least {n_data:g}")
         shared = common(self, n_data, replicas, rng)

@@ -31,7 +31,7 @@ NATURAL: dict[str, Any] = {
 }  # fmt: skip
 # Of SLANG and of a full covariance, whose structure costs more.
 LOW_RANK: dict[str, Any] = {"epochs": 120, "batch_size": 32, "samples": 2, "warm_start": 0.7, "initial_precision": 50.0}
-FULL = DEFAULT | {"statistics_interval": 5, "factor_interval": 20}
+FULL = DEFAULT | {"factor_interval": 20}
 
 
 def grid(posterior: str, base: dict[str, Any], **settings: list[Any]) -> dict[str, Candidate]:

@@ -32,27 +32,31 @@ NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
 TAGS = {"log_likelihood": "log-likelihood", "rmse": "RMSE", "coverage_95": "coverage of 95 %"}
 
 DEFAULT: dict[str, Any] = {
-    "epochs": 120, "batch_size": 32, "min_batches": 16, "samples": 2, "lr": 1.0, "lr_schedule": "linear",
+    "epochs": 120, "batch_size": 64, "min_batches": 16, "samples": 2, "lr": 1.0, "lr_schedule": "linear",
     "lr_decay": 0.0, "lr_decay_at": 0.8, "beta": 0.1, "statistics_interval": 5, "factor_interval": 5,
     "adaptive_damping": False, "trust_region": 0.25, "warm_start": 0.7, "prior_variance": 2.0,
 }  # fmt: skip
 FIVE = DEFAULT | {"members": 5}
+SMALLER = {"batch_size": 32}
+FEW = SMALLER | {"min_batches": 1}  # of the first looks, before the smallest sets were given more steps
 STEP = {"lr_schedule": "step", "lr_decay": 0.1, "lr": 0.3, "trust_region": 0.5}
 CANDIDATES: dict[str, Candidate] = {
     f"ensemble, {epochs} epochs, lr {lr}": ("ensemble", {"epochs": epochs, "lr": lr, "batch_size": 32})
     for epochs in (50, 100, 200, 400) for lr in (0.003, 0.01, 0.03) if epochs * lr < 5
 } | {
     "five": ("noisy-kfac", FIVE),
-    "five, steps fall by ten at 0.8": ("noisy-kfac", FIVE | STEP),
-    "five, trust region 0.5": ("noisy-kfac", FIVE | {"trust_region": 0.5}),
-    "five, decay from 0.7 on": ("noisy-kfac", FIVE | {"lr_decay_at": 0.7}),
-    "five, warm start 0.5": ("noisy-kfac", FIVE | {"warm_start": 0.5}),
-    "five, factors every ten steps": ("noisy-kfac", FIVE | {"statistics_interval": 10, "factor_interval": 10}),
-    "five, batches of 32 throughout": ("noisy-kfac", FIVE | {"min_batches": 1}),
-    "five, batches of 64": ("noisy-kfac", FIVE | {"batch_size": 64, "min_batches": 1}),
-    "five, steps of 0.3": ("noisy-kfac", FIVE | {"lr": 0.3}),
+    "five, batches of 64 throughout": ("noisy-kfac", FIVE | {"min_batches": 1}),
+    "five, batches of 32": ("noisy-kfac", FIVE | SMALLER),
+    "five, batches of 32 throughout": ("noisy-kfac", FIVE | FEW),
+    "five, steps fall by ten at 0.8": ("noisy-kfac", FIVE | FEW | STEP),
+    "five, trust region 0.5": ("noisy-kfac", FIVE | FEW | {"trust_region": 0.5}),
+    "five, decay from 0.7 on": ("noisy-kfac", FIVE | FEW | {"lr_decay_at": 0.7}),
+    "five, warm start 0.5": ("noisy-kfac", FIVE | FEW | {"warm_start": 0.5}),
+    "five, factors every ten steps": ("noisy-kfac", FIVE | FEW | {"statistics_interval": 10, "factor_interval": 10}),
+    "five, steps of 0.3": ("noisy-kfac", FIVE | FEW | {"lr": 0.3}),
     "one": ("noisy-kfac", DEFAULT),
-    "one, steps of 0.3": ("noisy-kfac", DEFAULT | {"lr": 0.3}),
+    "one, batches of 32": ("noisy-kfac", DEFAULT | SMALLER),
+    "one, steps of 0.3": ("noisy-kfac", DEFAULT | FEW | {"lr": 0.3}),
 }  # fmt: skip
 # The ensemble that is least below the best one in the mean over the sets, and noisy K-FAC's preset `default`.
 CHOSEN: dict[str, Candidate] = {

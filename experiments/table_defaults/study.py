@@ -38,12 +38,12 @@ class Study(NamedTuple):
     chosen: Mapping[str, Candidate]  # one of them the "ensemble"
 
     def arms(self, out: Path, dataset: str) -> dict[str, Candidate]:
-        """What is reported on a set: where `choose` has been, also the ensemble that it found best there."""
+        """What is reported on a set: also the ensemble that `choose` found best there, if it is another."""
         rows = pd.read_csv(out / "choose.csv")
         own = rows[(rows.dataset == dataset) & rows.candidate.str.startswith("ensemble")]
-        if own.empty:
-            return dict(self.chosen)
-        return {EACH: self.candidates[str(own.groupby("candidate").log_likelihood.mean().idxmax())]} | dict(self.chosen)
+        means = own.groupby("candidate").log_likelihood.mean()
+        best = {} if means.empty else {EACH: self.candidates[str(means.idxmax())]}
+        return {name: what for name, what in best.items() if what != self.chosen["ensemble"]} | dict(self.chosen)
 
     def score(self, dataset: str, candidate: str, what: Candidate, splits: slice, share: float) -> pd.DataFrame:
         """A line a split."""

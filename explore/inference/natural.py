@@ -70,7 +70,7 @@ def _sum_outer(t: Taps) -> Tensor:
 
 
 TABLE: dict[str, object] = {
-    "epochs": 120, "batch_size": 32, "min_batches": 16, "samples": 2, "lr": 1.0, "lr_schedule": "linear",
+    "epochs": 120, "batch_size": 64, "min_batches": 16, "samples": 2, "lr": 1.0, "lr_schedule": "linear",
     "lr_decay": 0.0, "lr_decay_at": 0.8, "beta": 0.1, "statistics_interval": 5, "factor_interval": 5,
     "adaptive_damping": False, "trust_region": 0.25, "warm_start": 0.7, "prior_variance": 2.0,
 }  # fmt: skip

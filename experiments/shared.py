@@ -89,6 +89,20 @@ def explore(*arguments: str) -> dict[str, Any]:
     return found
 
 
+def active(runs: Path, name: str, *options: str) -> pd.DataFrame:
+    """The curves of `explore active`, begun with these options or gone on with, and the commits at which it ran.
+
+    Args:
+        runs: the folder with run folders.
+        name: of the run.
+        options: of the command, but for the device, the folder and the name.
+    """
+    folder = runs / f"active-{name}"
+    first = (*options, "--device", "cpu", "--out", str(runs), "--name", name)
+    explore("active", *(("--resume", str(folder)) if folder.exists() else first), "--quiet")
+    return pd.read_csv(folder / "results.csv").assign(commits=commits(folder))
+
+
 def commits(run: Path) -> str:
     """The commits at which a run folder was begun and continued."""
     sessions = json.loads((run / "config.json").read_text())["sessions"]

@@ -22,9 +22,9 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
         (L^-1 [..., n, n] lower triangular, ok [...] bool).
     """
     root, failed = torch.linalg.cholesky_ex(matrix)
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     ok = failed == 0
     if not surely(ok):
+        eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
         shift = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None] * eye
         for jitter in JITTERS[1:]:
             again, failed = torch.linalg.cholesky_ex(torch.add(matrix, shift, alpha=jitter))
@@ -88,9 +88,11 @@ def product(
     a: Float[Tensor, "N I J"], b: Float[Tensor, "N J O"], plus: Float[Tensor, "N 1 O"] | None = None
 ) -> Float[Tensor, "N I O"]:
     """The batched product a b, and `plus`, as (b^T a^T)^T where that is several times as fast: where b is narrow."""
-    if b.shape[2] < NARROW <= a.shape[1]:
-        return product(b.mT, a.mT).mT if plus is None else torch.baddbmm(plus.mT, b.mT, a.mT).mT
-    return torch.bmm(a, b) if plus is None else torch.baddbmm(plus, a, b)
+    turn = b.shape[2] < NARROW <= a.shape[1]
+    if turn:
+        a, b, plus = b.mT, a.mT, None if plus is None else plus.mT
+    found = torch.bmm(a, b) if plus is None else torch.baddbmm(plus, a, b)
+    return found.mT if turn else found
 
 
 def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:

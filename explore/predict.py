@@ -91,7 +91,12 @@ class Predictor:
         return variance.mean(1)[:, None, None]
 
     def outputs(self, x: Inputs, budget: int | None = None) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """(which of the points x [R, P, ...], their outputs) chunk by chunk."""
+        """(which of the points x [R, P, ...], their outputs) chunk by chunk.
+
+        Args:
+            x: the points.
+            budget: about how many numbers a chunk's widest layer may have on a processor; on a device, DEVICE.
+        """
         _keep_freed()
         with torch.no_grad():
             one = self.net.output(self.layers, x[:, :1])  # a point, to learn how wide the layers are

@@ -40,18 +40,10 @@ def tasks() -> Iterator[tuple[str, str, int]]:
 
 def command(method: str, dataset: str, seed: int, runs: Path) -> pd.DataFrame:
     """The curves of `explore active`: arm, trial, round, rmse."""
-    folder = runs / f"active-{dataset}-{method}-{seed}"
-    if folder.exists():
-        options = ["--resume", str(folder)]
-    else:
-        options = [
-            "--dataset", dataset, *(METHODS[method] or []), "--trials", str(TRIALS), "--seed", str(seed),
-            "--device", "cpu", "--out", str(runs), "--name", folder.name.removeprefix("active-"),
-        ]  # fmt: skip
-    shared.explore("active", *options, "--quiet")
-    rows = pd.read_csv(folder / "results.csv")
+    options = ["--dataset", dataset, *(METHODS[method] or []), "--trials", str(TRIALS), "--seed", str(seed)]
+    rows = shared.active(runs, f"{dataset}-{method}-{seed}", *options)
     rows["arm"] = rows.arm.where(rows.arm == "random", "active")
-    return rows.assign(commits=shared.commits(folder))
+    return rows
 
 
 def process(dataset: str, seed: int) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Active learning with several posteriors and a Gaussian process on eight sets, on the same splits.
 
     python -m experiments.active_learning.run
-    python -m experiments.active_learning.run --datasets boston --methods noisy-kfac,gp
+    python -m experiments.active_learning.run --datasets boston --methods noisy-kfac,ensemble
 
 Zhang et al.: Noisy Natural Gradient as Variational Inference (2017), Table 2: 20 labels, 9 more one by one, 100 test
 points; 40 trials. Each posterior labels at random, where its predictive variance is largest, and by `epig`, and has its
@@ -22,7 +22,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from experiments import shared
-from experiments.active_default.run import OTHERS, TRIALS, process
+from experiments.active_default.run import OTHERS, TRIALS, process, trials
 from experiments.shared import FOLDER, Names, markdown, mean_se, merge, recorded, sections
 from explore.cli.script import Script
 
@@ -41,37 +41,31 @@ SHOWN = (("noisy-kfac", "random"), *((name, "max-variance") for name in ("noisy-
 
 def posterior(dataset: str, method: str, rule: str, runs: Path) -> pd.DataFrame:
     """The curves of `explore active`: arm, trial, round, rmse; that labels at random runs beside the first rule."""
-    folder = runs / f"active-{dataset}-{method}-{rule}".replace(" ", "-")
     options = [
         "--dataset", dataset, *METHODS[method], "--acquisition", rule, "--trials", str(TRIALS), "--seed", str(SEED),
-        "--control" if rule == RULES[0] else "--no-control", "--device", "cpu",
-        "--out", str(runs), "--name", folder.name.removeprefix("active-"),
+        "--control" if rule == RULES[0] else "--no-control",
     ]  # fmt: skip
-    shared.explore("active", *(["--resume", str(folder)] if folder.exists() else options), "--quiet")
-    rows = pd.read_csv(folder / "results.csv")
-    return rows[["arm", "trial", "round", "rmse"]].assign(commit=shared.commits(folder))
+    return shared.active(runs, f"{dataset}-{method}-{rule}".replace(" ", "-"), *options)
 
 
 def anchor(dataset: str) -> pd.DataFrame:
     """The same of the process."""
-    rows = process(dataset, SEED).rename(columns={"commits": "commit"})
+    rows = process(dataset, SEED)
     return rows.assign(arm=rows.arm.replace("active", RULES[0]))
 
 
 def record(rows: pd.DataFrame, dataset: str, method: str, rule: str, out: Path) -> None:
     """Append what a run found."""
     key = {"dataset": dataset, "method": method, "rule": rule}
-    curves = rows.sort_values("round").groupby(["arm", "trial"])
-    each = curves.agg(area=("rmse", "mean"), last=("rmse", "last"), commit=("commit", "first")).reset_index()
     means = rows.groupby(["arm", "round"]).rmse.agg(["mean", "sem"]).reset_index()
-    merge(out / "curves.csv", means.assign(**key)[[*KEY, *means]], KEY)
-    merge(out / "trials.csv", each.assign(**key)[[*KEY, *each]], KEY)
+    for name, found in {"curves.csv": means, "trials.csv": trials(rows)}.items():
+        merge(out / name, found.assign(**key)[[*KEY, *found]], KEY)
 
 
-def tables(trials: pd.DataFrame) -> str:
+def tables(every: pd.DataFrame) -> str:
     """By data set: areas, and their differences to labelling at random, paired by trial."""
     made = {}
-    for dataset, own in trials.groupby("dataset", sort=False):
+    for dataset, own in every.groupby("dataset", sort=False):
         form = ".3f" if own.area.mean() > 0.3 else ".5f"
         lines = []
         for method, found in own.groupby("method", sort=False):
@@ -115,10 +109,10 @@ def main(datasets: list[str], methods: list[str] | None, runs: Path, out: Path) 
                 if not recorded(out / "trials.csv", KEY, (dataset, method, rule)):
                     found = anchor(dataset) if method == PROCESS else posterior(dataset, method, rule, runs)
                     record(found, dataset, method, rule, out)
-    trials = pd.read_csv(out / "trials.csv")
-    (out / "table.md").write_text(tables(trials), encoding="utf-8")
+    made = tables(pd.read_csv(out / "trials.csv"))
+    (out / "table.md").write_text(made, encoding="utf-8")
     picture(pd.read_csv(out / "curves.csv"), out / "curves.png")
-    click.echo(tables(trials))
+    click.echo(made)
 
 
 if __name__ == "__main__":

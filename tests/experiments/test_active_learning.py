@@ -11,7 +11,7 @@ def curves(**arms):
     """[trials][rounds] of each arm, the rounds upside down."""
     return pd.DataFrame(
         [
-            {"arm": arm.replace("_", "-"), "trial": t + 1, "round": i + 1, "rmse": value, "commit": "abc"}
+            {"arm": arm.replace("_", "-"), "trial": t + 1, "round": i + 1, "rmse": value, "commits": "abc"}
             for arm, trials in arms.items()
             for t, curve in enumerate(trials)
             for i, value in reversed(list(enumerate(curve)))
@@ -44,7 +44,7 @@ def test_the_rules_share_a_control_and_what_is_there_is_not_run_again(monkeypatc
         found = curves(**({rule: [[1.0], [2.0]]} | ({"random": [[2.0], [2.5]]} if "--control" in options else {})))
         folder = tmp_path / f"active-{options[options.index('--name') + 1]}"
         folder.mkdir()
-        found.drop(columns="commit").to_csv(folder / "results.csv", index=False)
+        found.drop(columns="commits").to_csv(folder / "results.csv", index=False)
         return {}
 
     monkeypatch.setattr(shared, "explore", called)

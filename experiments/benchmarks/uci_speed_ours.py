@@ -20,12 +20,16 @@ from explore.shapes import Batch
 
 EXAMPLES, BATCHES, EPOCHS = 455, 46, 100
 COUNTS = {"samples", "members"}  # fields that say how many nets a posterior runs at once
-KRONECKER = {"noisy-kfac", "noisy-ekfac", "block-tridiagonal"}  # whose first preset is for larger batches
+KRONECKER = {"noisy-kfac", "noisy-ekfac", "block-tridiagonal"}  # by the papers' settings, and by their preset `default`
+TABLE = ", preset default"
 
 
 def per_update(name: str, samples: int, replicas: int, seconds: float) -> float:
-    """Processor seconds of an update, after one that warms up; at least two and at most two epochs are timed."""
-    cls = registry.find("posteriors", name)
+    """Processor seconds of an update, after one that warms up, in the mean over a training.
+
+    At least two and at most two epochs are timed.
+    """
+    cls = registry.find("posteriors", name.removesuffix(TABLE))
     settings = {"adaptive_damping": False} if name in KRONECKER else registry.settings_in(cls, None)
     settings |= {field.name: samples for field in dataclasses.fields(cls) if field.name in COUNTS}
     posterior = cls(net=Net(mlp(13, [50], 1)), likelihood=Gaussian(), **settings)
@@ -34,12 +38,12 @@ def per_update(name: str, samples: int, replicas: int, seconds: float) -> float:
     state = posterior.init(EXAMPLES, replicas, rng)
     for _ in range(2):
         start = time.process_time()
-        state, _ = posterior.update(state, batch, rng, 0.1)
+        state, _ = posterior.update(state, batch, rng, 0.9)
         once = time.process_time() - start
     count = min(max(2, int(seconds / once)), 2 * BATCHES)
     start = time.process_time()
-    for _ in range(count):
-        state, _ = posterior.update(state, batch, rng, 0.1)
+    for i in range(count):
+        state, _ = posterior.update(state, batch, rng, i / count)
     return (time.process_time() - start) / count
 
 
@@ -47,8 +51,10 @@ def main() -> None:
     """Measure every form of every posterior."""
     torch.set_num_threads(1)
     seconds, names = float(sys.argv[1]), sys.argv[2:]
-    for name in names or [name for name in registry.names("posteriors") if name != "hmc"]:
-        counts = COUNTS & {field.name for field in dataclasses.fields(registry.find("posteriors", name))}
+    names = names or [name for name in registry.names("posteriors") if name != "hmc"]
+    for name in [*names, *(name + TABLE for name in names if name in KRONECKER)]:
+        fields = dataclasses.fields(registry.find("posteriors", name.removesuffix(TABLE)))
+        counts = COUNTS & {field.name for field in fields}
         for samples, replicas in ((10, 20), (1, 20), (10, 1), (1, 1)):
             if samples == 1 or counts:
                 cost = per_update(name, samples, replicas, seconds) * BATCHES * EPOCHS / replicas

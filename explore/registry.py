@@ -133,9 +133,9 @@ def load(path: str, what: str) -> Any:
 
 
 def presets(cls: Any) -> dict[str, dict[str, Any]]:
-    """The PRESETS at the end of the file of a class or function: name -> settings."""
+    """The PRESETS at the end of the file of a class or function: name -> settings; `plain` are its fields alone."""
     written: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
-    return {hyphened(name): settings for name, settings in written.items()}
+    return {hyphened(name): settings for name, settings in (written | {"plain": {}}).items()}
 
 
 def settings_in(cls: Any, preset: str | None) -> dict[str, Any]:

@@ -120,7 +120,8 @@ def test_presets():
     small = registry.settings_in(cls, "small")
     small["lr"] = 99  # a copy: presets are shared by everyone
     assert registry.settings_in(cls, "small")["lr"] != 99
-    assert registry.settings_in(int, None) == {}
+    assert registry.settings_in(int, None) == registry.settings_in(int, "plain") == {}
+    assert registry.settings_in(cls, "plain") == {}
 
 
 @dataclasses.dataclass

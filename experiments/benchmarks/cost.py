@@ -55,16 +55,17 @@ PROBLEMS = {
 }
 """20 replicas of a net for a table, and images in batches of 128."""
 
-ONE = {"samples": 1}
+ONE, PLAIN, POWER = {"samples": 1}, {"preset": "plain"}, {"preset": "power"}
 IMAGES: dict[str, dict[str, Any]] = {
     "noisy-kfac": {"preset": "image"}, "noisy-ekfac": {"preset": "image"}, "vogn": {"preset": "image", **ONE},
-    "bbb": ONE, "slang": {}, "noisy-adam": ONE, "map": {}, "ensemble": {"members": 1}, "mc-dropout": {}, "whvi": ONE,
+    "bbb": PLAIN | ONE, "slang": {}, "noisy-adam": PLAIN | ONE, "map": {}, "ensemble": {"members": 1}, "mc-dropout": {},
+    "whvi": POWER | ONE,
 }  # fmt: skip
-TABLE: dict[str, dict[str, Any]] = {
-    name: {"preset": "paper"} if name in ("noisy-kfac", "noisy-ekfac", "block-tridiagonal") else {}
-    for name in ("noisy-kfac", "noisy-ekfac", "block-tridiagonal", "slang", "vogn", "whvi", "noisy-adam", "full", "bbb",
-                 "tensor-factorised", "mc-dropout", "ensemble", "map")
-}  # fmt: skip
+TABLE: dict[str, dict[str, Any]] = (
+    dict.fromkeys(("noisy-kfac", "noisy-ekfac", "block-tridiagonal"), {"preset": "paper"})
+    | {"slang": {}, "vogn": PLAIN, "whvi": POWER}
+    | dict.fromkeys(("noisy-adam", "full", "bbb", "tensor-factorised", "mc-dropout", "ensemble", "map"), PLAIN)
+)
 POSTERIORS = {"13-50-1": TABLE, "LeNet-5": IMAGES, "ResNet-18": IMAGES}
 
 

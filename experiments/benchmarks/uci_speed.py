@@ -4,7 +4,7 @@
     python -m experiments.benchmarks.uci_speed --peers FOLDER/bin/python
 
 A net 13-50-1, 455 training examples, batches of 10, one thread, updates alone: no predictions, no metrics. Posteriors
-have the papers' settings or else their first presets, but ten weight samples (or members) an update, or one; those with
+have the papers' settings or what their fields say, but ten weight samples (or members) an update, or one; those with
 Kronecker factors also their preset `default`, in which seven tenths of the updates are without samples. Twenty splits
 side by side, whose time is divided by twenty, or one split alone. Peers train one split at a time.
 `--tree before=FOLDER` measures the library of another checkout too. Checkouts and peers take turns, `--repeats` times,

@@ -30,7 +30,7 @@ def per_update(name: str, samples: int, replicas: int, seconds: float) -> float:
     At least two and at most two epochs are timed.
     """
     cls = registry.find("posteriors", name.removesuffix(TABLE))
-    settings = {"adaptive_damping": False} if name in KRONECKER else registry.settings_in(cls, None)
+    settings: dict[str, object] = {"adaptive_damping": False} if name in KRONECKER else {}
     settings |= {field.name: samples for field in dataclasses.fields(cls) if field.name in COUNTS}
     posterior = cls(net=Net(mlp(13, [50], 1)), likelihood=Gaussian(), **settings)
     rng = Rng(0)

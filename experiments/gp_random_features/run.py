@@ -39,7 +39,9 @@ LEARNT_FROM = 500  # points for the kernel
 NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
 BATCH, LR = 64, 0.03
 COMMON: dict[str, Any] = {"batch_size": BATCH, "samples": 1, "lr": LR, "initial_std": 0.01}
-RESHAPED: dict[str, Any] = {"last_layer": "whvi", "vectors": "reshape", "schedule": "cosine", "noise_start": 0}
+RESHAPED: dict[str, Any] = {
+    "preset": "power", "last_layer": "whvi", "vectors": "reshape", "schedule": "cosine", "noise_start": 0,
+}  # fmt: skip
 MODELS = {"WHVI": "C0", "mean field": "C2", "mean field, Adam": "C3", "sparse GP": "C1"}
 COLUMNS = {"rmse": "RMSE", "log_likelihood": "log-likelihood", "coverage_95": "95 % coverage"}
 
@@ -110,7 +112,7 @@ def learn(
             best = mean_field.optimum(shown.x, y, NOISE)
             found = gaussian_scores(*best.predict(shown.test_x.double()), test_y)
         else:
-            found = linear("bbb", shown, steps, samples, rng)
+            found = linear("bbb", shown, steps, samples, rng, preset="plain")
     seconds = time.process_time() - start
     first = {"model": model, "covariance": covariance, "side": side, "size": size}
     return line(first | {"parameters": parameters}, found, seconds)

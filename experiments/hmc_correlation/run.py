@@ -55,21 +55,22 @@ PAPER = {
 # rates at which the curvature forgets its start) and the model's own prior on all weights. Chosen on Boston, Kin8nm and
 # Power, seed 100; one for all sets.
 STEPS: dict[str, object] = {"epochs": 2000, "batch_size": LABELLED}
+PLAIN: dict[str, object] = {"preset": "plain"}
 NATURAL: dict[str, object] = {"samples": 10, "lr": 0.02, "beta": 0.02, "fisher": "exact"}
 KFAC: dict[str, object] = STEPS | NATURAL | {"preset": "paper", "adaptive_damping": True}
 EKFAC = KFAC | {"preset": "paper-text"}
 SETTINGS: dict[str, dict[str, object]] = {
-    "bbb": STEPS,
-    "noisy-adam": STEPS | NATURAL,
+    "bbb": STEPS | PLAIN,
+    "noisy-adam": STEPS | NATURAL | PLAIN,
     "noisy-kfac": KFAC,
     "noisy-kfac (exact damping)": KFAC | {"damping": "exact"},
     "noisy-ekfac": EKFAC | {"reset_interval": None},
     "noisy-ekfac (restarts)": EKFAC,
     "block-tridiagonal": KFAC,
-    "slang": STEPS | {"samples": 10, "rank": 8, "bias_prior_variance": None},
-    "vogn": STEPS | {"samples": 10, "lr": 0.003, "beta2": 0.01, "prior_variance": 1.0, "kl_start": 1.0},
-    "whvi": STEPS | {"samples": 10, "lr": 0.01, "schedule": "cosine", "noise_start": 0},
-    "ensemble": STEPS | {"epochs": 500, "members": 50},
+    "slang": STEPS | {"preset": "uci", "samples": 10, "rank": 8, "bias_prior_variance": None},
+    "vogn": STEPS | PLAIN | {"samples": 10, "lr": 0.003, "beta2": 0.01, "prior_variance": 1.0, "kl_start": 1.0},
+    "whvi": STEPS | {"preset": "power", "samples": 10, "lr": 0.01, "schedule": "cosine", "noise_start": 0},
+    "ensemble": STEPS | PLAIN | {"epochs": 500, "members": 50},
 }
 HMC = {"epochs": 300, "warmup": 100, "thinning": 5, "chains": 4}
 

@@ -38,12 +38,12 @@ HERE = Path(__file__).parent
 PRIOR_PRECISION = {"australian": 1e-5, "breast-cancer": 1.0}
 BIAS_PRECISION = 1e-5
 COMMON = {"batch_size": 32, "samples": 12, "lr": 0.05, "decay": 0.51}
-FULL = {"beta": 0.05, "momentum": 0.0, "lr_decay": 1.0, "adaptive_damping": False}
-MEAN_FIELD = {"beta2": 0.05, "momentum": 0.0, "damping": 0.0, "kl_start": 1.0}
+FULL = {"preset": "plain", "beta": 0.05, "momentum": 0.0, "lr_decay": 1.0, "adaptive_damping": False}
+MEAN_FIELD = {"preset": "plain", "beta2": 0.05, "momentum": 0.0, "damping": 0.0, "kl_start": 1.0}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "mf-ef": ("vogn", MEAN_FIELD | {"fisher": "empirical"}),
     "mf-hessian": ("vogn", MEAN_FIELD | {"fisher": "exact"}),
-    **{f"slang-{rank}": ("slang", {"rank": rank, "beta": 0.05}) for rank in (1, 2, 5, 10)},
+    **{f"slang-{rank}": ("slang", {"preset": "uci", "rank": rank, "beta": 0.05}) for rank in (1, 2, 5, 10)},
     "full-ef": ("full", FULL | {"fisher": "empirical"}),
     "full-hessian": ("full", FULL | {"fisher": "exact"}),
 }

@@ -27,14 +27,14 @@ HERE = Path(__file__).parent
 HIDDEN = (128, 128)
 NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
 WALSH = {
-    "samples": 1, "vectors": "stack", "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01, "schedule": "cosine",
-    "noise_start": 0,
+    "preset": "power", "samples": 1, "vectors": "stack", "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01,
+    "schedule": "cosine", "noise_start": 0,
 }  # fmt: skip
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "WHVI": ("whvi", WALSH),
     "WHVI, 10 flows": ("whvi", WALSH | {"flows": 10}),
-    "mean field": ("bbb", {"samples": 1, "prior_variance": 0.01, "initial_std": 0.01}),
-    "MC dropout": ("mc-dropout", {}),
+    "mean field": ("bbb", {"preset": "plain", "samples": 1, "prior_variance": 0.01, "initial_std": 0.01}),
+    "MC dropout": ("mc-dropout", {"preset": "plain"}),
 }
 # The paper's numbers of parameters. No plain net of this shape has its last two.
 PAPER = {"WHVI": "1541", "WHVI, 10 flows": "4141", "mean field": "35k", "MC dropout": "17154"}

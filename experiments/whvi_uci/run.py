@@ -36,13 +36,14 @@ COMMON: dict[str, Any] = {"batch_size": 64}
 # the 128 x 128 weights of bbb that the data say little about are so wide that the nets drown in their noise.
 METHODS: dict[str, dict[str, Any]] = {
     "whvi": {
-        "samples": 1, "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01, "schedule": "cosine", "noise_start": 0,
+        "preset": "power", "samples": 1, "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01, "schedule": "cosine",
+        "noise_start": 0,
     },
-    "bbb": {"samples": 1, "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01},
+    "bbb": {"preset": "plain", "samples": 1, "prior_variance": 0.03, "initial_std": 0.01, "lr": 0.01},
     "noisy-kfac": {
         "preset": "paper", "samples": 1, "prior_variance": 0.03, "lr": 0.03, "beta": 0.01, "factor_interval": 5,
     },
-    "mc-dropout": {},
+    "mc-dropout": {"preset": "plain"},
 }  # fmt: skip
 # RMSE and MNLL of WHVI, mean and standard deviation over splits. Its Energy and Naval have two outputs, and are others.
 PAPER = {

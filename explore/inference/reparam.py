@@ -34,6 +34,9 @@ from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, NormTaps, Taps
 
 Tensors = tuple[Tensor, ...]
+TABLE: dict[str, object] = {"epochs": 200, "batch_size": 32, "samples": 2, "lr": 0.01, "initial_std": 0.001}
+"""Of the preset `default` for a table of one's own: experiments/table_defaults/others.py. From larger deviations hidden
+units are given up before they have learnt anything."""
 EXCESS_SAMPLES = 1000  # for the part of the KL that has no closed form
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from explore.inference.reparam import Factorised, Form, Reparameterised
+from explore.inference.reparam import TABLE, Factorised, Form, Reparameterised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class BBB(Reparameterised):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    "default": {},
+    "default": TABLE | {"kl_weight": 0.2},
     "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
     # See noisy K-FAC's.
     "vime": {"prior_variance": 0.25},

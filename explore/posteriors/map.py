@@ -52,4 +52,8 @@ def descend_with_momentum(
     return new, moving._replace(first=velocity)
 
 
-PRESETS: dict[str, dict[str, object]] = {"default": {}, "small": {}}
+PRESETS: dict[str, dict[str, object]] = {
+    # experiments/table_defaults/others.py
+    "default": {"epochs": 200, "batch_size": 32, "lr": 0.003, "prior_variance": 0.1},
+    "small": {},
+}

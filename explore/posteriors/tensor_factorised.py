@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explore.inference.reparam import Factorised, Form, Reparameterised, Tensors, spread_of
+from explore.inference.reparam import TABLE, Factorised, Form, Reparameterised, Tensors, spread_of
 from explore.models import Layer
 from explore.rng import Rng
 
@@ -87,8 +87,9 @@ def _halves(n: int) -> tuple[int, int]:
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    "default": {},
+    "default": TABLE | {"kl_weight": 0.2},
     "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
+    "vime": {},
 }
 
 CONTRACT: dict[str, object] = {

@@ -137,7 +137,12 @@ class VOGN(GaussianPosterior):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    "default": {},
+    # See noisy K-FAC's; experiments/table_defaults/others.py.
+    "default": {
+        "epochs": 120, "batch_size": 32, "samples": 2, "lr": 0.01, "lr_schedule": "linear", "lr_decay": 0.0,
+        "lr_decay_at": 0.8, "beta2": 0.1, "damping": 1e-4, "warm_start": 0.7, "prior_variance": 1.0, "kl_start": 1.0,
+        "kl_weight": 1.0,
+    },
     # LeNet-5 on CIFAR-10 without augmentation: four workers with 32 examples each, and six samples of their own.
     "paper": {"sub_batches": 4},
     # A few dozen labels: whole-batch steps, and an s that remembers. Step and damping were chosen by the test error of

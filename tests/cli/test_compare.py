@@ -277,6 +277,7 @@ def test_mixtures_of_one_posterior_and_of_all(compare):
     ("presets", "given", "chosen"),
     [
         ({"paper": {}, "uci": {"lr": 0.5}}, [], "uci"),
+        ({"uci": {}, "default": {"lr": 0.5}}, [], "default"),
         ({"small": {"lr": 0.5}, "paper": {}}, [], "paper"),
         ({"first": {}, "second": {"lr": 0.5}}, [], "first"),
         ({"paper": {}, "uci": {}, "other": {"lr": 0.5}}, ["--preset", "other"], "other"),

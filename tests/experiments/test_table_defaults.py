@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from experiments.table_defaults import classes, gap, run
+from experiments.table_defaults import classes, gap, others, run
 from experiments.table_defaults.study import EACH, Study
 from explore import registry
 from explore.likelihoods import Gaussian
@@ -27,8 +27,12 @@ def study(load=run.load, **changes):
     return Study(load, Gaussian(), 4, run.TAGS, **sets, candidates=CANDIDATES, chosen=chosen)._replace(**changes)
 
 
-def test_the_default_preset_is_what_the_study_chose():
-    assert registry.settings_in(registry.find("posteriors", "noisy-kfac"), "default") == run.DEFAULT
+CHOSEN = others.CHOSEN | {"noisy-kfac": run.CHOSEN["noisy-kfac"]}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_the_default_preset_is_what_the_study_chose(name):
+    assert (name, registry.settings_in(registry.find("posteriors", name), "default")) == CHOSEN[name]
 
 
 def rows(**values):

@@ -54,8 +54,8 @@ CANDIDATES: dict[str, Candidate] = (
     | grid("mc-dropout", BATCHES, lr=[0.003, 0.01], rate=[0.01, 0.05, 0.1])
     | grid("map", BATCHES, lr=[0.003, 0.01], prior_variance=[0.1, 1.0])
 )  # fmt: skip
-# Those least below the best of their posterior over the sets that all its candidates were run on; of VOGN's two that are
-# level, the one with Bayes' weight. None of SLANG's and of the full covariance's is good enough to be a preset.
+# Those least below the best of their posterior over the sets that all its candidates were run on; of VOGN's two that
+# are level, the one with Bayes' weight. None of SLANG's and of the full covariance's is good enough to be a preset.
 CHOSEN: dict[str, Candidate] = {"ensemble": FIRST["ensemble"]} | {
     name.partition(",")[0]: CANDIDATES[name]
     for name in (

@@ -45,6 +45,8 @@ def test_a_set_that_was_tuned_on_has_its_own_best_ensemble_too(tmp_path):
     rows(**scores).to_csv(tmp_path / "choose.csv", index=False)
     assert study().arms(tmp_path, "yacht") == {EACH: CANDIDATES["ensemble, good"]} | study().chosen
     assert study().arms(tmp_path, "boston") == study().chosen
+    same = study(chosen={"ensemble": CANDIDATES["ensemble, good"]})
+    assert same.arms(tmp_path, "yacht") == same.chosen
 
 
 def test_ranking_is_among_candidates_of_one_posterior():
@@ -63,7 +65,7 @@ def test_what_is_there_is_not_run_again(tmp_path, monkeypatch, capsys):
     study().run("report", ["yacht"], tmp_path)
     found = pd.read_csv(tmp_path / "report.csv")
     assert found.groupby("candidate", sort=False).split.apply(list).to_dict() == {
-        name: [1, 2] for name in (EACH, "ensemble", "one")
+        name: [1, 2] for name in study().arms(tmp_path, "yacht")
     }
     assert set(pd.read_csv(tmp_path / "choose.csv").split) == {3, 4}
     monkeypatch.setattr(Study, "score", None)

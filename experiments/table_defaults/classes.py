@@ -44,7 +44,10 @@ CANDIDATES: dict[str, Candidate] = {
     "five, batches of 32": ("noisy-kfac", FIVE | SMALLER),
     "five, batches of 32, 60 epochs": ("noisy-kfac", FIVE | SMALLER | {"epochs": 60}),
     "five, batches of 32, factors every ten steps": ("noisy-kfac", FIVE | SMALLER | TEN),
+    "five, prior variance 0.3": ("noisy-kfac", FIVE | {"prior_variance": 0.3}),
+    "five, prior variance 1": ("noisy-kfac", FIVE | {"prior_variance": 1.0}),
     "one": ("noisy-kfac", DEFAULT),
+    "one, prior variance 0.3": ("noisy-kfac", DEFAULT | {"prior_variance": 0.3}),
     "one, batches of 32": ("noisy-kfac", DEFAULT | SMALLER),
     "one, 240 epochs": ("noisy-kfac", DEFAULT | {"epochs": 240}),
 }  # fmt: skip

@@ -54,6 +54,6 @@ def descend_with_momentum(
 
 PRESETS: dict[str, dict[str, object]] = {
     # experiments/table_defaults/others.py
-    "default": {"epochs": 200, "batch_size": 32, "lr": 0.003, "prior_variance": 0.1},
+    "default": {"epochs": 200, "batch_size": 32, "lr": 0.003, "prior_variance": 1.0},
     "small": {},
 }

@@ -46,6 +46,7 @@ CANDIDATES: dict[str, Candidate] = {
     "five, batches of 32, factors every ten steps": ("noisy-kfac", FIVE | SMALLER | TEN),
     "five, prior variance 0.3": ("noisy-kfac", FIVE | {"prior_variance": 0.3}),
     "five, prior variance 1": ("noisy-kfac", FIVE | {"prior_variance": 1.0}),
+    "five, learned prior variances": ("noisy-kfac", FIVE | {"prior_variance": "learned"}),
     "one": ("noisy-kfac", DEFAULT),
     "one, prior variance 0.3": ("noisy-kfac", DEFAULT | {"prior_variance": 0.3}),
     "one, batches of 32": ("noisy-kfac", DEFAULT | SMALLER),

@@ -64,7 +64,7 @@ class Study(NamedTuple):
         means = rows.pivot_table("log_likelihood", "candidate", "dataset", sort=False)
         kinds = means.index.map(lambda name: self.candidates[name][0])
         missing = (means.groupby(kinds).transform("max") - means).mean(axis=1)
-        lines = [[name, *(f"{v:.3f}" for v in means.loc[name]), f"{missing[name]:.3f}"] for name in means.index]
+        lines = [[name, *map(_rounded, means.loc[name]), _rounded(missing[name])] for name in means.index]
         return markdown(["candidate", *means.columns, "below the best"], lines)
 
     def tables(self, rows: pd.DataFrame) -> str:
@@ -100,6 +100,10 @@ class Study(NamedTuple):
                 click.echo(f"{dataset}, {candidate}: {rows.log_likelihood.mean():.4f}, {rows.cpu[0]:.0f} s", err=True)
         rows = pd.read_csv(path)
         click.echo(self.ranking(rows) if what == "choose" else self.tables(rows))
+
+
+def _rounded(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.3f}"
 
 
 def _cell(values: pd.Series) -> str:

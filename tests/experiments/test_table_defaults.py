@@ -54,6 +54,13 @@ def test_ranking_is_among_candidates_of_one_posterior():
     assert "| ensemble, good | 1.500 | 0.000 |\n| ensemble, bad | 1.000 | 0.500 |\n| one | 9.000 | 0.000 |" in text
 
 
+def test_what_was_not_run_is_empty():
+    more = rows(one=[1.0, 2.0]).assign(dataset="boston")
+    assert "| ensemble, good | 1.500 |  | 0.000 |" in study().ranking(
+        pd.concat([rows(**{"ensemble, good": [1.0, 2.0], "one": [9.0, 9.0]}), more])
+    )
+
+
 def test_differences_are_paired_by_split():
     text = study().tables(rows(**{EACH: [0.0, 4.0], "ensemble": [0.0, 2.0], "one": [1.0, 3.0]}))
     assert f"| one − {EACH} | 0.0000 ± 1.0000 |\n| one − ensemble | 1.0000 ± 0.0000 |" in text

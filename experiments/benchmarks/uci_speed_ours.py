@@ -30,7 +30,7 @@ def per_update(name: str, samples: int, replicas: int, seconds: float) -> float:
     At least two and at most two epochs are timed.
     """
     cls = registry.find("posteriors", name.removesuffix(TABLE))
-    settings = {"adaptive_damping": False} if name in KRONECKER else {}
+    settings: dict[str, object] = {"adaptive_damping": False} if name in KRONECKER else {}
     if name.endswith(TABLE):
         settings = registry.settings_in(cls, "default")
     settings |= {field.name: samples for field in dataclasses.fields(cls) if field.name in COUNTS}

@@ -133,9 +133,13 @@ def load(path: str, what: str) -> Any:
 
 
 def presets(cls: Any) -> dict[str, dict[str, Any]]:
-    """The PRESETS at the end of the file of a class or function: name -> settings; `plain` are its fields alone."""
+    """The PRESETS at the end of the file of a class or function: name -> settings.
+
+    There is always `plain`: the fields alone, where the file does not say otherwise.
+    """
     written: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
-    return {hyphened(name): settings for name, settings in (written | {"plain": {}}).items()}
+    known = {hyphened(name): settings for name, settings in written.items()}
+    return known | {"plain": known.get("plain", {})}
 
 
 def settings_in(cls: Any, preset: str | None) -> dict[str, Any]:

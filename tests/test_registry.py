@@ -1,6 +1,7 @@
 """Finding plug-ins and typing their settings."""
 
 import dataclasses
+import sys
 from importlib.metadata import EntryPoint
 from typing import Literal
 
@@ -122,6 +123,12 @@ def test_presets():
     assert registry.settings_in(cls, "small")["lr"] != 99
     assert registry.settings_in(int, None) == registry.settings_in(int, "plain") == {}
     assert registry.settings_in(cls, "plain") == {}
+
+
+def test_a_preset_plain_of_ones_own_stays(monkeypatch):
+    cls = registry.find("posteriors", "map")
+    monkeypatch.setattr(sys.modules[cls.__module__], "PRESETS", {"plain": {"lr": 0.5}, "other": {}})
+    assert registry.presets(cls) == {"plain": {"lr": 0.5}, "other": {}}
 
 
 @dataclasses.dataclass

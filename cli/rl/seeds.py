@@ -132,7 +132,9 @@ def in_processes(seeds: Sequence[Seed], folder: Path, jobs: int, emit: Emit) -> 
     with multiprocessing.get_context("spawn").Manager() as manager, ThreadPoolExecutor(1) as thread:
         pieces, written = manager.Queue(), {seed.seed: manager.Queue() for seed in seeds}
         tasks = [
-            joblib.delayed(_train)(seed, folder, torch.get_num_threads(), pieces, written[seed.seed]) for seed in seeds
+            # Processes are kept between calls, and in the working folder in which they began.
+            joblib.delayed(_train)(seed, folder.absolute(), torch.get_num_threads(), pieces, written[seed.seed])
+            for seed in seeds
         ]
         work = thread.submit(joblib.Parallel(n_jobs=jobs), tasks)
         try:

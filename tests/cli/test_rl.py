@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -378,6 +379,9 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
 
 
 def test_several_processes_train_the_same_seeds_and_continue_them(train, explore, monkeypatch):
+    with monkeypatch.context() as patch:  # processes are at hand that began in another folder
+        patch.chdir("/")
+        joblib.Parallel(n_jobs=2)(joblib.delayed(os.getcwd)() for _ in range(2))
     three = [*TINY, *LEARN, "--seeds", 3]
     train(*three, "--name", "alone")
     checkpoint, left = record.Run.checkpoint, iter(range(5))

@@ -45,6 +45,7 @@ CANDIDATES: dict[str, Candidate] = {
     "five, batches of 32, 60 epochs": ("noisy-kfac", FIVE | SMALLER | {"epochs": 60}),
     "five, batches of 32, factors every ten steps": ("noisy-kfac", FIVE | SMALLER | TEN),
     "five, prior variance 0.3": ("noisy-kfac", FIVE | {"prior_variance": 0.3}),
+    "five, prior variance 0.5": ("noisy-kfac", FIVE | {"prior_variance": 0.5}),
     "five, prior variance 1": ("noisy-kfac", FIVE | {"prior_variance": 1.0}),
     "five, learned prior variances": ("noisy-kfac", FIVE | {"prior_variance": "learned"}),
     "one": ("noisy-kfac", DEFAULT),

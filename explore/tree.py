@@ -88,7 +88,6 @@ def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
         new: a tree whose leaves have a leading replica axis or none at all.
         old: a tree of the same shape.
     """
-
     if surely(alive):
         return new
     made: dict[tuple[int, int], Tensor] = {}  # what stands in several places stays one tensor

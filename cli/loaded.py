@@ -22,9 +22,10 @@ from explore.data.table import cells_of
 from explore.data.targets import quantities
 from explore.errors import InputError, check_range, listed, one_of, shown
 from explore.fitted import FittedModel
+from explore.images import read_inputs
 from explore.record import read_config
 
-COMMANDS = ("active", "compare", "suggest")  # whose folders keep a model
+COMMANDS = ("active", "classify", "compare", "suggest")  # whose folders keep a model
 HOW = "pass trust=[{name!r}]"  # in Python
 LEARNT = {
     "log": "The targets were learnt as logarithms: means are medians, and deviations are those of the logarithm.",
@@ -65,6 +66,11 @@ class LoadedRun:
         return self.kept.names.classes
 
     @property
+    def images(self) -> bool:
+        """Whether it classifies images, not the rows of a table."""
+        return bool(self.settings.command == "classify")
+
+    @property
     def about(self) -> str:
         """Which model it is, in words, and of how many."""
         posterior, *others = self.which.items()
@@ -84,7 +90,8 @@ class LoadedRun:
         Warns of what was imputed or is not known, see `TableWarning`.
 
         Args:
-            table: a data frame, or a file as `load_table` takes it.
+            table: a data frame, or a file as `load_table` takes it; of a run of `explore classify` an image, a folder
+                of images, or an .npz file with `x`, uint8 [images, height, width] or with 3 channels last.
             level: of the interval.
             quantiles: levels of more of them.
 
@@ -98,6 +105,9 @@ class LoadedRun:
         Raises:
             InputError: when a column is missing, or a cell is not of its column's kind.
         """
+        if self.images:
+            names, x = self.pictures(table)
+            return self.predictions(x).set_axis(pd.Index(names, name="image"))
         cells = cells_of(table, self.settings.decimal)
         x, notes = self.inputs(cells)
         for note in notes:
@@ -130,6 +140,18 @@ class LoadedRun:
         if new := [name for name in cells.columns if name not in ignored]:
             notes = (*notes, f"Columns that the model does not know are not used: {listed(new, 5)}.")
         return x, notes
+
+    def pictures(self, path: Any) -> tuple[list[str], np.ndarray]:
+        """Images with their names, as the model takes them.
+
+        Raises:
+            InputError: see `predict`.
+        """
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"a run of explore classify predicts images, in a file or a folder; got {shown(path)}")
+        if not Path(path).exists():
+            raise InputError(f"there is no {path}")
+        return read_inputs(Path(path), self.fitted.shape)  # type: ignore[arg-type]
 
     def predictions(self, x: np.ndarray, level: float = 0.9, quantiles: Sequence[float] = ()) -> pd.DataFrame:
         """Those of `predict`, of inputs [P, D]."""
@@ -171,7 +193,7 @@ def load_run(
     trust: Sequence[str] = (),
     device: str | torch.device = "cpu",
 ) -> LoadedRun:
-    """A run of `explore active` or `explore compare`, or a campaign of `explore suggest`, to predict with.
+    """A finished run of `explore active`, `classify` or `compare`, or a campaign of `explore suggest`, to predict with.
 
     A run has many fitted models. By default it is the first one: of the first posterior that was compared, of the
     acquisition that was asked for and not its control, and of the first trial or split; `LoadedRun.about` says which.

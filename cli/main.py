@@ -9,6 +9,7 @@ from explore.cli.script import sentences
 # Their modules import torch only inside the command, so that help and lists come at once.
 COMMANDS = {
     "active": "explore.cli.active",
+    "classify": "explore.cli.classify",
     "compare": "explore.cli.compare",
     "list": "explore.cli.listing",
     "predict": "explore.cli.predict",

@@ -120,7 +120,10 @@ def read(folder: Path, settings: Any, device: str = "cpu") -> Saved:
     for name, state in states.items():
         if name not in own:
             raise InputError(f"{path} does not belong to {folder / 'config.json'}: that names no posterior {name}")
-        made = posterior(settings, called, *own[name])
+        if hasattr(settings, "build"):  # of images, whose shape the model knows
+            made = settings.build(tuple(map(int, state.get("shape", ()))), len(called.classes))
+        else:
+            made = posterior(settings, called, *own[name])
         models[name] = FittedModel.from_state_dict(made, state, device)
         if models[name].replicas != len(replicas):
             raise InputError(f"{path} is damaged: it names {len(replicas)} replicas of {models[name].replicas}")

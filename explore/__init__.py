@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from explore.estimators import BayesianClassifier as BayesianClassifier
     from explore.estimators import BayesianRegressor as BayesianRegressor
     from explore.fitted import FittedModel as FittedModel
-    from explore.images import alexnet as alexnet
-    from explore.images import lenet5 as lenet5
-    from explore.images import resnet18 as resnet18
-    from explore.images import vgg16 as vgg16
     from explore.likelihoods import Bernoulli as Bernoulli
     from explore.likelihoods import Categorical as Categorical
     from explore.likelihoods import Gaussian as Gaussian
     from explore.nets import Net as Net
     from explore.nets import mlp as mlp
+    from explore.networks import alexnet as alexnet
+    from explore.networks import lenet5 as lenet5
+    from explore.networks import resnet18 as resnet18
+    from explore.networks import vgg16 as vgg16
     from explore.registry import posterior as posterior
     from explore.rng import Rng as Rng
 
@@ -40,10 +40,10 @@ _HOME = {
     "BayesianClassifier": "estimators",
     "BayesianRegressor": "estimators",
     "FittedModel": "fitted",
-    "alexnet": "images",
-    "lenet5": "images",
-    "resnet18": "images",
-    "vgg16": "images",
+    "alexnet": "networks",
+    "lenet5": "networks",
+    "resnet18": "networks",
+    "vgg16": "networks",
     "Bernoulli": "likelihoods",
     "Categorical": "likelihoods",
     "Gaussian": "likelihoods",

@@ -205,6 +205,11 @@ def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
         inside = score.unsqueeze(-1) <= torch.special.ndtri((1 + levels) / 2)
         expected = levels.expand(len(y), -1)
         return Reliability(expected, inside.to(score).mean((1, 2)), torch.full_like(expected, 1 / len(levels)))
+    return confidence_bins(mean, y)
+
+
+def confidence_bins(mean: Float[Tensor, "R P C"], y: Tensor) -> Reliability:
+    """Of class probabilities, with the classes [R, P]."""
     confidence, chosen = mean.max(-1)
     member = F.one_hot((confidence * BINS).long().clamp_max(BINS - 1), BINS).to(mean)  # [R, P, bins]
     count = member.sum(1)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.feed import ImageFeed
 from explore.inference.base import Predictive
 from explore.rng import Rng
 from explore.shapes import Batch, Info, State
@@ -33,7 +34,7 @@ def batches(n: int, size: int, least: int = 1) -> list[slice]:
 
 def fit(
     posterior: Predictive,
-    x: Float[Tensor, "R n ..."],
+    x: Float[Tensor, "R n ..."] | ImageFeed,
     y: Tensor,
     rng: Rng,
     done: int = 0,
@@ -43,7 +44,7 @@ def fit(
 
     Args:
         posterior: what to train; its own settings say for how long.
-        x: [R, n, ...] inputs.
+        x: [R, n, ...] inputs, or images that are made into such batches as they are needed.
         y: [R, n, O] targets, or [R, n] class indices.
         rng: the stream of this fit; it fixes start, order and noise.
         done: epochs that a fit which was interrupted has done; to continue it bit for bit, `rng.generator` must be

@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.tree import surely
-
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
 NARROW = 16  # columns; a batched product of fewer leaves most of the processor idle
 
@@ -21,15 +19,18 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
     Returns:
         (L^-1 [..., n, n] lower triangular, ok [...] bool).
     """
-    root, failed = torch.linalg.cholesky_ex(matrix)
-    ok = failed == 0
-    if not surely(ok):
-        eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-        shift = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None] * eye
-        for jitter in JITTERS[1:]:
-            again, failed = torch.linalg.cholesky_ex(torch.add(matrix, shift, alpha=jitter))
-            root, ok = torch.where(ok[..., None, None], root, again), ok | (failed == 0)
-        root = torch.where(ok[..., None, None], root, eye)
+    if matrix.is_cpu:
+        root, failed = torch.linalg.cholesky_ex(matrix)
+        if not failed.any():
+            return inverse_triangle(root), failed == 0
+    # All at once: a device would have to be waited for to learn which ones it takes.
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    shift = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None] * eye
+    roots, failed = torch.linalg.cholesky_ex(torch.stack([torch.add(matrix, shift, alpha=j) for j in JITTERS]))
+    worked = failed == 0
+    first = worked.int().argmax(0)[None, ..., None, None].expand(1, *matrix.shape)
+    ok = worked.any(0)
+    root = torch.where(ok[..., None, None], roots.gather(0, first).squeeze(0), eye)
     return inverse_triangle(root), ok
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from explore.errors import InputError, describe, one_of, shown
 
-KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset"}
+KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset", "images": "set of images"}
 
 
 def hyphened(name: str) -> str:
@@ -84,7 +84,7 @@ def _points(kind: str) -> dict[str, EntryPoint]:
 
 
 def names(kind: str) -> dict[str, str]:
-    """All plug-ins of a kind (`posteriors`, `acquisitions`, `data`): name -> one line about it.
+    """All plug-ins of a kind (of `KINDS`): name -> one line about it.
 
     Raises:
         InputError: for a file of the package that is no plug-in and no helper.

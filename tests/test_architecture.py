@@ -21,7 +21,8 @@ FLOORS = {
             "files shapes modules rng registry linalg scaling fingerprints hadamard spread mixture transforms",
             "models inputs",
             "slots likelihoods",
-            "nets images data",
+            "nets data",
+            "networks images feed",
             "inference",
             "posteriors",
             "predict fit recorded",
@@ -29,6 +30,7 @@ FLOORS = {
             "fitted",
             "acquisitions",
             "active campaign compare estimators provenance toys vime record",
+            "classification",
             "envs",
             "cli",
             "testing",
@@ -98,7 +100,9 @@ def test_reinforcement_learning_libraries_stay_in_their_adapters(module):
 
 
 LOOPS = [
-    m for m in FILES if m.partition(".")[0] in ("acquisitions", "active", "compare", "toys", "vime", "fit", "shards")
+    m
+    for m in FILES
+    if m.partition(".")[0] in ("acquisitions", "active", "classification", "compare", "toys", "vime", "fit", "shards")
 ]
 
 

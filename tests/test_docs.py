@@ -65,6 +65,8 @@ def test_a_command_is_understood(words, tmp_path, monkeypatch):
         (tmp_path / table).write_text("price,house,street,size\n" + "1,2,3,4\n5,6,7,8\n" * 50)
     (tmp_path / "pool.csv").write_text("yield,price\n")
     (tmp_path / "next.csv").touch()
+    for folder in ("photos", "new-photos"):
+        (tmp_path / folder).mkdir()
     for name in words:
         if name.startswith("runs/"):
             (tmp_path / name).mkdir(parents=True)
@@ -73,9 +75,13 @@ def test_a_command_is_understood(words, tmp_path, monkeypatch):
     assert command is not None
     options = command.make_context(name, rest, parent=context).params
     if not (name in ("list", "predict") or options.get("resume") or options.get("watch") or options.get("runs")):
-        # Boston needs no download.
+        # Boston needs no download, nor do digits.
+        instead: dict[str | None, dict[str, object]] = {
+            "suggest": {"target": ["yield"]},
+            "classify": {"dataset": "digits", "images": None, "size": None},
+        }
         resolve = importlib.import_module(f"explore.cli.{name}.settings").resolve
-        resolve(options | {"dataset": None} | ({"target": ["yield"]} if name == "suggest" else {}))
+        resolve(options | {"dataset": None} | instead.get(name, {}))
 
 
 @pytest.mark.parametrize(

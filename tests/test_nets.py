@@ -11,8 +11,8 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from explore import linalg
 from explore.errors import InputError
-from explore.images import lenet5, resnet18, vgg16
 from explore.nets import Net, mlp
+from explore.networks import lenet5, resnet18, vgg16
 from explore.rng import Rng
 from explore.testing import oracles
 

@@ -8,7 +8,7 @@ from explore.cli.options import NAMES, POSITIVE
 
 @click.command("predict", short_help="Predict the rows of a table with a finished run.")
 @click.argument("run", metavar="RUN", type=click.Path(exists=True, file_okay=False))
-@click.argument("table", metavar="TABLE", type=click.Path(exists=True, dir_okay=False))
+@click.argument("table", metavar="TABLE", type=click.Path(exists=True))
 @click.option("--out", metavar="FILE", help="Write the table with its predictions (.csv, .xlsx or .parquet).")
 @click.option("--level", type=float, default=0.9, help="Probability that the interval holds the target.")
 @click.option("--quantiles", metavar="A,B", help="Levels of more quantiles, e.g. 0.05,0.5,0.95.")
@@ -25,11 +25,13 @@ def command(ctx: click.Context, **values: object) -> None:
     """Predict the rows of a table with the model that a run has fitted.
 
     RUN is a folder of `explore active`, of `explore compare`, or POOL.explore of `explore suggest`. The table has the
-    columns of the features, as the run's own data had them; its other columns are kept as they are.
+    columns of the features, as the run's own data had them; its other columns are kept as they are. Of a run of
+    `explore classify`, TABLE is an image, a folder of images, or an .npz file with the array x.
 
     \b
     explore predict runs/active-houses-noisy-kfac-epig new.csv --out predictions.csv
     explore predict runs/compare-boston new.csv --posterior bbb --quantiles 0.05,0.5,0.95
+    explore predict runs/classify-photos-resnet18-vogn new-photos --out classes.csv
     """  # noqa: D301
     options.check_empty(ctx)
     from explore.cli.predict import session  # which imports torch

@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
 from explore.cli import loaded, start, tables
+from explore.cli.loaded import LoadedRun
+from explore.data.reading import Cells
 from explore.data.table import cells_of
 from explore.errors import InputError, shown
 from explore.record import plain
 
 OWN = "_"  # begins the names of the columns that are added
-SHOWN = 20  # rows, where they are written to no file
+SHOWN, WIDE = 20, 5  # rows, and probabilities of a row, where they are written to no file
 
 
 def run(options: Mapping[str, Any]) -> None:
@@ -32,11 +35,7 @@ def run(options: Mapping[str, Any]) -> None:
     which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}
     with start.reading(folder):
         model = loaded.chosen(folder, options["trust"], which, device)
-    try:
-        cells = cells_of(path, model.settings.decimal)
-    except (OSError, ImportError) as error:
-        raise InputError(str(error)) from error
-    x, notes = model.inputs(cells)
+    cells, x, notes = _inputs(model, path)
     found = model.predictions(x, options["level"], levels).add_prefix(OWN)
     if again := [str(name) for name in found if name in cells.columns]:
         notes = (*notes, f"Columns {', '.join(again)} of {path} are replaced.")
@@ -46,6 +45,20 @@ def run(options: Mapping[str, Any]) -> None:
     if out:
         tables.write(out, cells, found)
     _print(model.about, found, out, notes, options)
+
+
+def _inputs(model: LoadedRun, path: Path) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
+    """The table with what the model sees of it; of images the table has their names."""
+    try:
+        if model.images:
+            names, x = model.pictures(path)
+            return cells_of(pd.DataFrame({"image": names})), x, ()
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; the run predicts the rows of a table, which is a file")
+        cells = cells_of(path, model.settings.decimal)
+    except (OSError, ImportError) as error:
+        raise InputError(str(error)) from error
+    return cells, *model.inputs(cells)
 
 
 def _levels(text: str | None) -> tuple[float, ...]:
@@ -66,6 +79,9 @@ def _print(
     if out:
         click.echo(f"{len(found)} rows are predicted in {out}.")
         return
+    classes = [name for name in found if str(name).startswith(f"{OWN}p_")]
+    if len(classes) > WIDE:  # of many classes the likeliest one
+        found = pd.DataFrame({f"{OWN}class": found[f"{OWN}class"], f"{OWN}p": found[classes].max(axis=1)})
     table = Table("row", *(str(name).removeprefix(OWN) for name in found))
     for column in table.columns:
         column.justify = "right"

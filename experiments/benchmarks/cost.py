@@ -24,10 +24,10 @@ from torch import nn
 from experiments.shared import markdown, sections
 from explore import registry
 from explore.cli.script import Script
-from explore.images import lenet5, resnet18
 from explore.likelihoods import Categorical, Gaussian
 from explore.models import Likelihood
 from explore.nets import Net, mlp
+from explore.networks import lenet5, resnet18
 from explore.predict import Predictor
 from explore.rng import Rng
 from explore.shapes import Batch, State

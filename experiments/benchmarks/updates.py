@@ -21,7 +21,7 @@ import click
 import pandas as pd
 import torch
 
-from explore import images, registry
+from explore import networks, registry
 from explore.errors import InputError
 from explore.likelihoods import Categorical, Gaussian
 from explore.nets import Net, mlp
@@ -42,7 +42,7 @@ def build(name: str, case: str):
         if field.name in COUNTS:
             settings[field.name] = 1 if case == "resnet" else 10
     if case == "resnet":
-        return cls(net=Net(images.resnet18()), likelihood=Categorical(), **settings), 1, 50000
+        return cls(net=Net(networks.resnet18()), likelihood=Categorical(), **settings), 1, 50000
     return cls(net=Net(mlp(13, [50], 1)), likelihood=Gaussian(), **settings), 20, 455
 
 

@@ -21,7 +21,7 @@ from explore.data import packed
 from explore.data.base import Dataset
 from explore.errors import InputError
 
-__all__ = ["Rows", "binary", "libsvm", "openml", "regression", "rows", "sheet", "uci"]
+__all__ = ["Rows", "binary", "cache", "download", "libsvm", "openml", "regression", "rows", "sheet", "uci"]
 
 UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
@@ -149,8 +149,8 @@ def cache() -> Path:
     return Path(pooch.os_cache("explore"))
 
 
-def download(url: str, name: str) -> bytes:
-    """The content at an address, kept as `name` in the cache.
+def download(url: str, name: str, limit: int | None = None) -> bytes:
+    """The content at an address, at most `limit` (by default LIMIT) bytes, kept as `name` in the cache.
 
     Raises:
         OSError: when the address cannot be read.
@@ -163,7 +163,7 @@ def download(url: str, name: str) -> bytes:
         ) from None
 
 
-def _get(url: str, file: str, _: object) -> None:
+def _get(url: str, file: str, _: object, limit: int | None = None) -> None:
     """Downloads as pooch asks for it: within a limit, and by HTTPS all the way if the address says so."""
     import requests  # only where it is needed, as pooch does
 
@@ -172,11 +172,11 @@ def _get(url: str, file: str, _: object) -> None:
         plain = [step.url for step in (*answer.history, answer) if not step.url.startswith("https:")]
         if plain and url.startswith("https:"):
             raise OSError(f"it leads over {plain[0]}, which is not HTTPS")
-        size = 0
+        size, most = 0, limit or LIMIT
         for part in answer.iter_content(2**16):
             size += len(part)
-            if size > LIMIT:
-                raise OSError(f"it is larger than {LIMIT // packed.MIB} MiB")
+            if size > most:
+                raise OSError(f"it is larger than {most // packed.MIB} MiB")
             out.write(part)
 
 

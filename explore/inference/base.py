@@ -6,6 +6,7 @@ Each state has a field `common`, of type `Common`, with what all posteriors shar
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -376,11 +377,7 @@ def settle(new: State, old: State, ok: Tensor | None = None) -> State:
     changed = {id(t): t for _, t in tree.leaves(new) if t.dim() and t.is_floating_point() and id(t) not in before}
     if changed:
         # A sum is finite only where all its terms are, and takes fewer small operations than a test of each.
-        alive = (
-            alive
-            & torch.stack([t.sum(tuple(range(1, t.dim()))) if t.dim() > 1 else t for t in changed.values()])
-            .sum(0)
-            .isfinite()
-        )
+        sums = [t.sum(tuple(range(1, t.dim()))) if t.dim() > 1 else t for t in changed.values()]
+        alive = alive & (torch.stack(sums).sum(0).abs() < math.inf)
     kept = tree.where(alive, new, old)
     return kept._replace(common=kept.common._replace(alive=alive))

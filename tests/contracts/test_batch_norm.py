@@ -11,10 +11,10 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from explore import predict, registry
-from explore.images import resnet18
 from explore.inference import structures
 from explore.likelihoods import Categorical
 from explore.nets import Net
+from explore.networks import resnet18
 from explore.rng import Rng
 from explore.shapes import Batch
 from explore.slots import ConvSlot
@@ -101,7 +101,7 @@ def test_vogn_on_resnet18_stays_in_memory():
     # All examples' gradients would be 5.3 GiB, all layers' patches 2.8; the net's own activations are 1.5.
     setup = """
         import torch
-        from explore.images import resnet18
+        from explore.networks import resnet18
         from explore.likelihoods import Categorical
         from explore.nets import Net
         from explore.posteriors.vogn import VOGN

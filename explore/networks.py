@@ -5,11 +5,15 @@ Images are [B, channels, size, size]. Sums are `x + y`, never in place: `Net` ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
 
 from torch import Tensor, nn
 
+from explore import registry
 from explore.errors import InputError, one_of
+from explore.nets import mlp
 
 
 def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
@@ -65,7 +69,7 @@ def vgg16(
     classes: int = 10,
     size: int = 32,
     batch_norm: bool = False,
-    widths: Sequence[int] = (32, 64, 128, 256, 256),
+    widths: tuple[int, ...] = (32, 64, 128, 256, 256),
 ) -> nn.Module:
     """VGG16 (Simonyan and Zisserman, 2015) as the noisy K-FAC papers train it: half as wide, and one dense layer.
 
@@ -93,20 +97,35 @@ def vgg16(
 
 
 class _Block(nn.Module):
-    """Two convolutions and a way around them."""
+    """Convolutions and a way around them."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int):
+    def __init__(self, inputs: int, outputs: int, stride: int, residual: nn.Module):
         super().__init__()
-        self.residual = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
-            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs),
-        )  # fmt: skip
-        self.shortcut = nn.Sequential()
+        self.residual, self.shortcut = residual, nn.Sequential()
         if stride > 1 or inputs != outputs:
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.shortcut(x) + self.residual(x)).relu()
+
+
+def _two(inputs: int, width: int, stride: int) -> _Block:
+    """Two convolutions."""
+    residual = nn.Sequential(
+        nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+        nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width),
+    )  # fmt: skip
+    return _Block(inputs, width, stride, residual)
+
+
+def _bottleneck(inputs: int, width: int, stride: int) -> _Block:
+    """A convolution of a quarter of the channels between two that reduce to them and widen again."""
+    residual = nn.Sequential(
+        nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+        nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+        nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width),
+    )  # fmt: skip
+    return _Block(inputs, 4 * width, stride, residual)
 
 
 def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
@@ -122,6 +141,26 @@ def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width
     Raises:
         InputError: for another stem.
     """
+    return _resnet(in_channels, classes, stem, width, (2, 2, 2, 2), _two, 1)
+
+
+def resnet50(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
+    """ResNet-50 (He et al., 2016), for images of any size; with a stride in the middle of a block, as is common today.
+
+    See `resnet18`; a stage has four times its width in channels.
+    """
+    return _resnet(in_channels, classes, stem, width, (3, 4, 6, 3), _bottleneck, 4)
+
+
+def _resnet(
+    in_channels: int,
+    classes: int,
+    stem: str,
+    width: int,
+    depths: tuple[int, ...],
+    block: Callable[[int, int, int], _Block],
+    expansion: int,
+) -> nn.Module:
     if stem == "cifar":
         first: list[nn.Module] = [nn.Conv2d(in_channels, width, 3, padding=1, bias=False)]
         pool: list[nn.Module] = []
@@ -130,8 +169,65 @@ def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width
     else:
         raise one_of("stem", stem, ("cifar", "imagenet"))
     blocks: list[nn.Module] = []
-    for stage in range(4):
-        outputs = width << stage
-        blocks += [_Block(outputs // 2 if stage else width, outputs, 2 if stage else 1), _Block(outputs, outputs, 1)]
-    end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8 * width, classes)]
+    channels = width
+    for stage, depth in enumerate(depths):
+        for i in range(depth):
+            blocks.append(block(channels, width << stage, 2 if stage and not i else 1))
+            channels = expansion * width << stage
+    end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
     return nn.Sequential(*first, nn.BatchNorm2d(width), nn.ReLU(), *pool, *blocks, *end)
+
+
+def dense(in_channels: int, classes: int, size: int, hidden: tuple[int, ...] = (400, 400)) -> nn.Module:
+    """Dense layers of ReLUs on the pixels, by default as in the noise-adaptive papers on MNIST."""
+    return nn.Sequential(nn.Flatten(), mlp(in_channels * size**2, hidden, classes))
+
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": dense, "lenet5": lenet5, "alexnet": alexnet, "vgg16": vgg16, "resnet18": resnet18, "resnet50": resnet50,
+}  # fmt: skip
+FIXED = ("in_channels", "classes", "size")  # what the images decide
+
+
+def network(name: str) -> Callable[..., nn.Module]:
+    """What builds a network, by name or as "module:function".
+
+    Raises:
+        InputError: for an unknown name, or a function that cannot be loaded.
+    """
+    if ":" in name:
+        made: Callable[..., nn.Module] = registry.load(name, "network")
+        return made
+    if name not in NETWORKS:
+        raise one_of("network", name, NETWORKS)
+    return NETWORKS[name]
+
+
+def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
+    """The arguments of a network that are not decided by the images and can be written as text: name -> type."""
+    hints = get_type_hints(build)
+    return {
+        name: hints[name]
+        for name in inspect.signature(build).parameters
+        if name not in FIXED and name in hints and registry.is_setting(hints[name])
+    }
+
+
+def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any]) -> nn.Module:
+    """A network for images of a shape (channels, height, width).
+
+    A function of the user's is called with those of `in_channels`, `classes` and `size` that it has.
+
+    Raises:
+        InputError: for images that are not square, or settings that do not fit.
+    """
+    channels, height, width = shape
+    if height != width:
+        raise InputError(f"images are {height} x {width} pixels; networks take square ones")
+    make = network(name)
+    known = inspect.signature(make).parameters
+    given = {"in_channels": channels, "classes": classes, "size": height}
+    module = make(**{key: value for key, value in given.items() if key in known}, **settings)
+    if not isinstance(module, nn.Module):
+        raise InputError(f"{name} made a {type(module).__name__}; it must return a torch module")
+    return module

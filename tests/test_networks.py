@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from explore import images
+from explore import networks
 from explore.errors import InputError
 from explore.nets import Net
 from explore.rng import Rng
@@ -15,13 +15,13 @@ from explore.rng import Rng
 # Weights and biases by hand. ResNet-18: He et al. with 1000 classes, and the CIFAR version's well-known count; LeNet-5
 # on one channel of 28 x 28 is the classic 61706; AlexNet without its large dense layers has 2.47 million.
 COUNTS: list[tuple[Any, dict[str, Any], int]] = [
-    (images.lenet5, dict(in_channels=1, size=28), 61_706),
-    (images.lenet5, {}, 62_006),
-    (images.alexnet, {}, 2_472_266),
-    (images.vgg16, {}, 3_682_730),
-    (images.vgg16, dict(batch_norm=True), 3_682_730 + 2 * (2 * 32 + 2 * 64 + 3 * 128 + 6 * 256)),
-    (images.resnet18, {}, 11_173_962),
-    (images.resnet18, dict(stem="imagenet", classes=1000), 11_689_512),
+    (networks.lenet5, dict(in_channels=1, size=28), 61_706),
+    (networks.lenet5, {}, 62_006),
+    (networks.alexnet, {}, 2_472_266),
+    (networks.vgg16, {}, 3_682_730),
+    (networks.vgg16, dict(batch_norm=True), 3_682_730 + 2 * (2 * 32 + 2 * 64 + 3 * 128 + 6 * 256)),
+    (networks.resnet18, {}, 11_173_962),
+    (networks.resnet18, dict(stem="imagenet", classes=1000), 11_689_512),
 ]
 
 
@@ -38,18 +38,18 @@ def test_parameters_and_shapes(build, arguments, count):
 
 
 def test_larger_images():
-    for build, size in ((images.alexnet, 64), (images.vgg16, 64), (images.resnet18, 40)):
-        arguments: dict[str, Any] = {} if build is images.resnet18 else {"size": size}
+    for build, size in ((networks.alexnet, 64), (networks.vgg16, 64), (networks.resnet18, 40)):
+        arguments: dict[str, Any] = {} if build is networks.resnet18 else {"size": size}
         assert build(classes=3, **arguments).eval()(torch.zeros(1, 3, size, size)).shape == (1, 3)
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: images.lenet5(size=30), "28 or 32"),
-        (lambda: images.alexnet(size=28), "at least 29"),
-        (lambda: images.vgg16(size=31), "at least 32"),
-        (lambda: images.resnet18(stem="small"), "cifar, imagenet"),
+        (lambda: networks.lenet5(size=30), "28 or 32"),
+        (lambda: networks.alexnet(size=28), "at least 29"),
+        (lambda: networks.vgg16(size=31), "at least 32"),
+        (lambda: networks.resnet18(stem="small"), "cifar, imagenet"),
     ],
 )
 def test_wrong_arguments(build, message):
@@ -78,9 +78,9 @@ NETS = {
         (3,),
     ),
     "unordered": (Unordered(), (2, 5)),
-    "resnet": (images.resnet18(2, 3, width=2), (2, 8, 8)),
-    "imagenet-stem": (images.resnet18(1, 2, stem="imagenet", width=2), (1, 16, 16)),
-    "vgg": (images.vgg16(1, 2, batch_norm=True, widths=(2, 2, 2, 2, 2)), (1, 32, 32)),
+    "resnet": (networks.resnet18(2, 3, width=2), (2, 8, 8)),
+    "imagenet-stem": (networks.resnet18(1, 2, stem="imagenet", width=2), (1, 16, 16)),
+    "vgg": (networks.vgg16(1, 2, batch_norm=True, widths=(2, 2, 2, 2, 2)), (1, 32, 32)),
 }
 R, S, B = 2, 3, 6
 
@@ -212,7 +212,7 @@ def test_output_in_training_mode_is_differentiable_in_the_norms():
 
 
 def test_norms_start_as_the_identity():
-    net = Net(images.resnet18(1, 2, width=2))
+    net = Net(networks.resnet18(1, 2, width=2))
     values = net.unit_norms(4, Rng(0))
     assert [v.shape for v in values] == [(4, 1, 4, norm.channels) for norm in net.norms]
     assert all(torch.equal(v[1, 0, :, -1], torch.tensor([1.0, 0.0, 0.0, 1.0])) for v in values)

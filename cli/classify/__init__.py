@@ -1,0 +1,63 @@
+"""`explore classify`: the options."""
+
+import click
+
+from explore.cli import options
+from explore.cli.options import NAMES, POSITIVE, SEED
+
+
+@click.command("classify", short_help="Train a posterior on images, and test it on others.")
+@click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list images`.  [default: mnist]")
+@click.option(
+    "--images", type=click.Path(exists=True), metavar="PATH",
+    help="Your images instead: a folder train/CLASS/... and test/CLASS/..., or an .npz of x, y, test_x, test_y.",
+)  # fmt: skip
+@click.option("--size", type=click.IntRange(1, 4096), help="Pixels a side to which images of a folder are scaled.")
+@click.option("--grey", is_flag=True, help="Read the images of a folder in one channel.")
+@click.option("--net", default="lenet5", metavar="NAME", help="mlp, lenet5, alexnet, vgg16, resnet18, resnet50 or "
+              "MODULE:FUNCTION of (in_channels, classes, size).")  # fmt: skip
+@click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
+@click.option(
+    "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: image, else its first]"
+)
+@click.option(
+    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
+    help="A setting of the posterior, or net.KEY=VALUE; repeatable.",
+)  # fmt: skip
+@click.option("--epochs", type=POSITIVE, help="Passes over the training images.  [default: the preset's]")
+@click.option("--warmup", type=click.IntRange(0, 10**6), default=0, help="Epochs over which lr rises to its value.")
+@click.option(
+    "--augment", type=click.Choice(["none", "crop", "crop-flip"]),
+    help="Random crops of padded images, mirrored or not.  [default: as is common for the set]",
+)  # fmt: skip
+@click.option("--train", type=POSITIVE, metavar="N", help="Take N training images at random.  [default: all]")
+@click.option(
+    "--validate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",
+    help="Leave the test images alone, and test on this share of the training images, e.g. 0.1.",
+)  # fmt: skip
+@click.option(
+    "--ood", metavar="NAME|PATH",
+    help="Images of another kind, to be told apart by uncertainty; none: no such test.  [default: Fashion-MNIST for "
+    "MNIST and the other way round]",
+)  # fmt: skip
+@click.option("--seed", type=SEED, default=0, help="Root of all random numbers.")
+@click.option("--samples", type=options.SAMPLES, default=10, help="Weight samples for predictions.")
+@options.session
+@click.pass_context
+def command(ctx: click.Context, **values: object) -> None:
+    """Train a posterior over the weights of an image network, and test its probabilities.
+
+    Test error, log-likelihood, Brier score, calibration error (15 bins), and how well the uncertainty tells images of
+    another kind apart. The run folder keeps the model, which `explore predict` takes, and all test probabilities.
+
+    \b
+    explore classify --dataset mnist --net lenet5 --posterior vogn --epochs 10
+    explore classify --dataset cifar10 --net resnet18 --posterior noisy-kfac -p samples=1 --device cuda
+    explore classify --images photos --size 64 --net resnet18 -p net.width=32
+    explore classify --resume runs/classify-mnist-lenet5-vogn
+    """  # noqa: D301
+    options.check_empty(ctx)
+    options.check_resume(ctx)
+    from explore.cli import run  # which imports torch
+
+    run.run("classify", values)

@@ -1,0 +1,171 @@
+"""A fit to images: from settings to a posterior, and from its fit to results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from explore import classification
+from explore.classification import Classified, Measured, Task
+from explore.cli import problem
+from explore.cli.classify.settings import Settings
+from explore.cli.saved import Names, Saved
+from explore.errors import InputError
+from explore.feed import ImageFeed
+from explore.fit import Epoch
+from explore.fitted import FittedModel
+from explore.pool import Scales
+from explore.predict import Predictor
+from explore.record import Run
+from explore.rng import Rng
+from explore.scaling import UNSCALED, Standardiser
+
+
+class Finished(NamedTuple):
+    """What is left of the fit."""
+
+    scalars: dict[str, float]  # by tag, after the last epoch
+    found: Classified  # of the test images
+    others: Classified | None  # of images of another kind
+    alive: bool  # whether the fit went well
+    seconds: float  # of the fit alone
+    epoch_seconds: float  # the median of an epoch
+
+
+Event = Epoch | Measured | Finished | None  # None: the fit begins, or goes on
+
+
+class Experiment:
+    """A posterior with its images, and what is known of it so far.
+
+    Attributes:
+        finished: when it is done.
+        saved: the posterior that was fitted; the others are those of `explore.cli.run.Experiment`.
+    """
+
+    def __init__(self, settings: Settings, device: str, old: Run | None = None):
+        self.settings = settings
+        self.rng = Rng(settings.seed, device)
+        loaded = settings.load()
+        self.name, self.classes, self.shape = loaded.name, loaded.classes, loaded.shape
+        self.posterior = settings.build(loaded.shape, len(loaded.classes))
+        classification.check_warmup(self.posterior, settings.warmup)
+        problem.check_memory(self.posterior, 1, settings.samples)
+        train, test = _parts(len(loaded.x), settings)
+        mean, scale = (torch.from_numpy(v).to(self.rng.dtype) for v in loaded.moments())
+        self._feed = lambda x, rng, augment="none": ImageFeed(x.to(device), mean, scale, 1, rng, augment)
+        x, y, test_x, test_y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in loaded[1:5])
+        if test is not None:
+            test_x, test_y = x[test], y[test]
+        self.task = Task(
+            self._feed(x[train], self.rng.stream("fit"), settings.augment), y[train].to(device).unsqueeze(0),
+            self._feed(test_x, self.rng), test_y.to(device),
+        )  # fmt: skip
+        self.scale = Standardiser(*(t.to(device)[:, None, None] for t in (mean, scale)))
+        self._others, self._missing = None, ""  # images of another kind, or why there are none
+        try:
+            self._others = settings.others(self.shape)
+        except InputError as error:
+            self._missing = str(error)
+        self.finished: Finished | None = None
+        self.saved: Saved | None = None
+        self._saved: dict[str, Any] | None = None
+        self._seconds: list[float] = []  # of each epoch
+        if old:
+            self.load_state_dict(old.state)
+        self.parts = (self.name, settings.net, settings.posterior)
+        tested = f"{len(test_y)} {'validation' if test is not None else 'test'}"
+        self.plan = (
+            f"{settings.posterior} on {settings.net} ({self.posterior.net.weights} weights): {len(train)} training and "
+            f"{tested} images of {self.name}, {self.posterior.epochs} epochs, on {device}"
+        )
+        self.note = "" if settings.augment == "none" else f"Training images are augmented: {settings.augment}."
+        self.total = self.posterior.epochs
+
+    @property
+    def done(self) -> int:
+        """Epochs."""
+        return len(self._seconds)
+
+    @property
+    def doing(self) -> str:
+        return self.settings.posterior
+
+    def warnings(self) -> Iterator[str]:
+        if self._missing:
+            yield f"there is no test on images of another kind, {self.settings.ood}: {self._missing}"
+
+    def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
+        if self.finished:
+            return
+        emit(None)
+        s, last, begin = self.settings, None, time.perf_counter()
+        for event in classification.follow(self.posterior, self.task, self.rng, s.samples, s.warmup, self._saved):
+            if isinstance(event, Epoch):
+                self._seconds.append(time.perf_counter() - begin)
+            else:
+                # A checkpoint after the last epoch would skip what comes below.
+                last, self._saved = event, event.saved if event.epoch < self.total else self._saved
+            emit(event)
+            begin = time.perf_counter()
+        assert last is not None and last.epoch == self.total
+        self.finished = self._finish(last)
+        self.saved = self._keep(last)
+        emit(self.finished)
+
+    def _finish(self, last: Measured) -> Finished:
+        others = None
+        if self._others is not None:
+            predictor = Predictor.sample(
+                self.posterior, last.state, self.settings.samples, self.rng.stream("test", last.epoch)
+            )
+            others = classification.classify(
+                predictor, self._feed(torch.from_numpy(np.require(self._others, requirements=["C", "W"])), self.rng)
+            )
+        alive = bool(last.state.common.alive.all())
+        return Finished(last.scalars, last.found, others, alive, sum(self._seconds), float(np.median(self._seconds)))
+
+    def _keep(self, last: Measured) -> Saved:
+        scales = Scales(self.scale, UNSCALED)
+        model = FittedModel(
+            self.posterior, last.state, scales, self.shape, self.settings.samples, self.settings.seed, last.epoch
+        )
+        return Saved(Names((), ("class",), self.classes), ({},), {self.settings.posterior: model})
+
+    def where(self, saved: Mapping[str, Any]) -> str:
+        return f"{len(saved['seconds'])} of {self.total} epochs"
+
+    def state_dict(self) -> dict[str, Any]:
+        finished = None
+        if self.finished:
+            finished = self.finished._asdict()
+            for key in ("found", "others"):
+                found = finished[key]
+                finished[key] = found and {name: t.cpu() for name, t in found._asdict().items()}
+        done = self.total if self.finished else (self._saved or {"epoch": 0})["epoch"]
+        return {"finished": finished, "saved": self._saved, "seconds": self._seconds[:done]}
+
+    def load_state_dict(self, old: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self._saved, self._seconds = old["saved"], [float(s) for s in old["seconds"]]
+        if old["finished"]:
+            found = {key: old["finished"][key] and Classified(**old["finished"][key]) for key in ("found", "others")}
+            self.finished = Finished(**(old["finished"] | found))
+
+
+def _parts(count: int, settings: Settings) -> tuple[Tensor, Tensor | None]:
+    """Which of the training images are trained on, and which are tested on in place of the test images."""
+    order = Rng(settings.seed).stream("split").permutation(1, count)[0]
+    held = round(settings.validation * count)
+    rest = order[held:]
+    if settings.train is not None:
+        if settings.train > len(rest):
+            raise InputError(f"--train is {settings.train}, but there are {len(rest)} images to train on")
+        rest = rest[: settings.train]
+    return rest.sort().values, order[:held].sort().values if held else None

@@ -1,0 +1,87 @@
+"""What a finished fit to images says: a table, a JSON object, a reliability diagram."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.table import Table
+
+from explore import classification, files
+from explore.cli import saved
+from explore.cli.classify.experiment import Experiment, Finished
+from explore.cli.run import Report
+from explore.compare import confidence_bins
+from explore.record import plain
+
+SHOWN = {
+    "error": "error rate", "log_likelihood": "log-likelihood, nats an image", "brier": "Brier score",
+    "calibration_error": "calibration error, 15 bins", "auroc_entropy": "AUROC of entropy",
+    "auroc_information": "AUROC of mutual information",
+}  # fmt: skip
+FIGURE = "reliability.png"
+
+
+def report(experiment: Experiment, folder: Path) -> Report:
+    """All of it; the picture is drawn into the folder."""
+    finished = experiment.finished
+    assert finished is not None
+    with files.replacing(folder / FIGURE) as draft:
+        reliability(experiment, finished).savefig(draft, dpi=100)
+    values = metrics(finished)
+    part = "validation" if experiment.settings.validation else "test"
+    table = Table("metric", part)
+    table.columns[1].justify = "right"
+    for name, called in SHOWN.items():
+        if name in values:
+            against = f", against {Path(str(experiment.settings.ood)).name}" if name.startswith("auroc") else ""
+            table.add_row(called + against, f"{values[name]:.4f}")
+    failures = [] if finished.alive else ["the fit failed and was stopped where it stood."]
+    facts = [("epoch", f"{finished.epoch_seconds:.1f} s"), ("model", saved.said(folder))]
+    verdict = (
+        f"{experiment.settings.posterior} on {experiment.settings.net}: {100 * values['error']:.2f} % of the {part} "
+        f"images of {experiment.name} are wrong, log-likelihood {values['log_likelihood']:.4f}."
+    )
+    title = f"{experiment.name}, {len(experiment.task.test_y)} {part} images"
+    return Report(failures, [(title, table)], summary(experiment, folder), verdict, facts, FIGURE)
+
+
+def metrics(finished: Finished) -> dict[str, float]:
+    """Those of the test images, and of how well images of another kind are told apart from them."""
+    values = {tag.removeprefix("test/"): v for tag, v in finished.scalars.items() if tag.startswith("test/")}
+    if finished.others is not None:
+        known, others = finished.found, finished.others
+        values["auroc_entropy"] = classification.auroc(known.entropy, others.entropy)
+        values["auroc_information"] = classification.auroc(known.information, others.information)
+    return values
+
+
+def reliability(experiment: Experiment, finished: Finished) -> Figure:
+    """Accuracy against confidence, with the share of the predictions in each bin."""
+    y = experiment.task.test_y.to(finished.found.probabilities.device)
+    bins = confidence_bins(finished.found.probabilities[None], y[None])
+    expected, observed, weight = (t[0].cpu().numpy() for t in bins)
+    there = weight > 0
+    figure = Figure(figsize=(4.2, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.bar(
+        (0.5 + np.arange(len(weight))) / len(weight), weight, 1 / len(weight), color="C0", alpha=0.2, label="share"
+    )
+    axes.plot([0, 1], [0, 1], "k--", linewidth=1, label="perfect")
+    axes.plot(expected[there], observed[there], "C0o-", markersize=4, label=experiment.settings.posterior)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=experiment.name)
+    axes.legend(fontsize="x-small", loc="upper left")
+    return figure
+
+
+def summary(experiment: Experiment, folder: Path) -> dict[str, Any]:
+    """The results as JSON can hold them (null: unknown)."""
+    s, finished = experiment.settings, experiment.finished
+    assert finished is not None
+    what = {"dataset": experiment.name, "net": s.net, "posterior": s.posterior, "epochs": experiment.total}
+    times = {"seconds": round(finished.seconds, 3), "epoch_seconds": round(finished.epoch_seconds, 3)}
+    known = {"validation": s.validation, "ood": s.ood if finished.others else None, "alive": finished.alive}
+    result: dict[str, Any] = plain(what | {"test": metrics(finished)} | known | times | {"run": str(folder)})
+    return result

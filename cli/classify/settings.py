@@ -1,0 +1,129 @@
+"""What decides the numbers of `explore classify`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from explore import images, networks, registry
+from explore.cli import parameters
+from explore.cli.parameters import Values
+from explore.errors import InputError
+from explore.images import Images
+from explore.inference.base import Predictive
+from explore.likelihoods import Categorical
+from explore.nets import Net
+
+PAIRS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}  # what each is to be told apart from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Of a run, every default filled in."""
+
+    command: Literal["classify"] = "classify"
+    dataset: str | None
+    images: str | None  # a folder or a file instead
+    size: int | None
+    grey: bool
+    fingerprint: str | None = None  # of the images that the run began with
+    net: str
+    net_settings: Values
+    posterior: str
+    preset: str
+    posterior_settings: Values
+    warmup: int
+    augment: Literal["none", "crop", "crop-flip"]
+    train: int | None
+    validation: float  # share of the training images that is tested on in place of the test images; 0: none
+    ood: str | None  # a name or a path
+    seed: int
+    samples: int
+
+    def load(self) -> Images:
+        """The images, if they are those that the run began with.
+
+        Raises:
+            InputError: when they are not, or cannot be had.
+        """
+        found = images.read(Path(self.images), self.size, self.grey) if self.images else images.load(self.dataset or "")
+        if self.fingerprint not in (None, fingerprint(found)):
+            raise InputError(f"the images of {found.name} have changed since the run began; restore them to continue")
+        return found
+
+    def build(self, shape: tuple[int, int, int], classes: int) -> Predictive:
+        """The posterior, on a network for images of a shape (channels, height, width)."""
+        net = Net(networks.build(self.net, shape, classes, self.net_settings))
+        found = registry.find("posteriors", self.posterior)
+        made: Predictive = registry.build(found, net, Categorical(), self.posterior_settings)
+        return made
+
+    def others(self, shape: tuple[int, int, int]) -> np.ndarray | None:
+        """Images of another kind, uint8 [Q, channels, height, width].
+
+        Raises:
+            InputError: when they cannot be had, or have another shape.
+        """
+        if self.ood is None:
+            return None
+        if Path(self.ood).exists():
+            return images.read_inputs(Path(self.ood), shape)[1]
+        found = images.load(self.ood)
+        if found.shape != shape:
+            raise InputError(
+                f"images of {self.ood} are {list(found.shape)}, those of the run {list(shape)}; take others"
+            )
+        return found.test_x
+
+
+def fingerprint(found: Images) -> str:
+    """A hash of all that a run takes from a set."""
+    whole = hashlib.sha256(repr((found.classes, found.x.shape, found.test_x.shape)).encode())
+    for part in (found.x, found.y, found.test_x, found.test_y):
+        whole.update(np.ascontiguousarray(part).data)
+    return whole.hexdigest()
+
+
+def resolve(options: Mapping[str, Any]) -> Settings:
+    """The settings that command-line options ask for."""
+    if options["images"] and options["dataset"]:
+        raise InputError("give --dataset or --images, not both")
+    if not options["images"] and (options["size"] or options["grey"]):
+        raise InputError("--size and --grey belong to --images; a set by name has its own size and channels")
+    given = parameters.split(options["parameters"], ("", "net"), epochs=options["epochs"])
+    posterior = registry.configured("posteriors", options["posterior"], given[""], options["preset"], ("image",))
+    known = networks.settings_of(networks.network(options["net"]))
+    asked = Settings(
+        dataset=None if options["images"] else options["dataset"] or "mnist",
+        images=str(Path(options["images"]).resolve()) if options["images"] else None,
+        size=options["size"],
+        grey=options["grey"],
+        net=options["net"],
+        net_settings=parameters.typed(known, given["net"]) if given["net"] else {},
+        posterior=posterior.name,
+        preset=posterior.preset,
+        posterior_settings={},
+        warmup=options["warmup"],
+        augment="none",
+        train=options["train"],
+        validation=options["validate"] or 0.0,
+        ood=None,
+        seed=options["seed"],
+        samples=options["samples"],
+    )
+    found = asked.load()
+    augment: Any = options["augment"] or found.augmentation
+    own = dict(parameters.complete(posterior.make, posterior.settings))
+    if augment == "none" and "augmentation" in own and "augmentation" not in given[""]:
+        own["augmentation"] = 1.0  # a preset's factor on the number of data is of augmented ones
+    ood = options["ood"] or PAIRS.get(found.name)
+    if ood == "none":
+        ood = None
+    elif ood is not None and Path(ood).exists():
+        ood = str(Path(ood).resolve())
+    return replace(asked, fingerprint=fingerprint(found), augment=augment, posterior_settings=own, ood=ood)

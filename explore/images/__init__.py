@@ -1,0 +1,22 @@
+"""Sets of images with classes; a new set is one new file here."""
+
+from pathlib import Path
+
+from explore import registry
+from explore.images.base import Images
+from explore.images.own import read, read_inputs
+
+__all__ = ["Images", "load", "read", "read_inputs"]
+
+
+def load(name: str, folder: Path | None = None) -> Images:
+    """A benchmark set by its name in `explore list images`.
+
+    It is looked for in `folder`, by default the one that EXPLORE_DATA_DIR names, as `mnist/train-images-idx3-ubyte.gz`
+    or `cifar10/test.npz`; what is not there is downloaded once into the user's cache.
+
+    Raises:
+        InputError: for an unknown name, a missing folder, a file that is not the known one, or a failed download.
+    """
+    images: Images = registry.find("images", name)(folder)
+    return images

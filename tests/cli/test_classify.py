@@ -1,0 +1,186 @@
+"""`explore classify`, and predictions of its runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+import explore as package
+from explore import classification, files, images, record
+from explore.errors import InputError
+
+TINY = ["classify", "--dataset", "digits", "--net", "mlp", "-p", "net.hidden=12", "--epochs", "3", "--samples", "5"]
+RUN = Path("runs/classify-digits-mlp-noisy-kfac")
+
+
+@pytest.fixture
+def classify(explore):
+    """Runs a tiny `explore classify` that succeeds, and gives the JSON object."""
+
+    def succeed(*arguments):
+        result = explore(*TINY, "--train", 150, "--quiet", "--json", *arguments)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    return succeed
+
+
+def loaded(run):
+    with np.load(run / "probabilities.npz") as found:
+        return dict(found)
+
+
+def arrays(path, count=8, side=8):
+    """Two classes that a net can tell apart."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 120, (2 * count, side, side), np.uint8)
+    x[::2] += 120
+    np.savez(path, x=x[:count], y=np.arange(count) % 2, test_x=x[count:], test_y=np.arange(count) % 2)
+    return path
+
+
+def test_a_run_and_its_files(explore):
+    result = explore(*TINY, "--train", 150, "--ood", "none")
+    assert result.exit_code == 0, result.output
+    assert "of the test images of digits are wrong" in result.stdout and "150 training and 360 test" in result.stderr
+    row = pd.read_csv(RUN / "results.csv").iloc[0]
+    kept = loaded(RUN)
+    assert kept["probabilities"].shape == (360, 10) and np.array_equal(kept["y"], images.load("digits").test_y)
+    assert row.error == pytest.approx((kept["probabilities"].argmax(1) != kept["y"]).mean())
+    assert row.alive and row.epochs == 3
+    lines = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3] and lines[-1]["test/error"] == pytest.approx(row.error)
+    assert (RUN / "reliability.png").stat().st_size and list((RUN / "tensorboard").iterdir())
+
+
+def test_predictions_are_those_of_the_test(explore, classify, tmp_path):
+    """Of the same images, out of an archive, a folder and one file."""
+    classify()
+    kept, x = loaded(RUN)["probabilities"], images.load("digits").test_x[:30, 0]
+    np.savez("some.npz", x=x)
+    found = package.load_run(RUN).predict("some.npz")
+    np.testing.assert_allclose(found.filter(like="p_").to_numpy(), kept[:30], rtol=1e-4, atol=1e-6)
+    assert found["class"].tolist() == [str(i) for i in kept[:30].argmax(1)]
+    Path("pictures").mkdir()
+    for i in range(3):
+        Image.fromarray(x[i]).save(f"pictures/{i}.png")
+    result = explore("predict", RUN, "pictures", "--out", "out.csv")
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv("out.csv")
+    assert table.image.tolist() == ["0.png", "1.png", "2.png"]
+    np.testing.assert_allclose(table.filter(like="_p_").to_numpy(), kept[:3], rtol=1e-4, atol=1e-6)
+    one = json.loads(explore("predict", RUN, "pictures/1.png", "--json").stdout)
+    assert one["rows"] == 1 and one["predictions"][0]["_class"] == found["class"].iloc[1]
+    shown = explore("predict", RUN, "pictures").stdout
+    assert "class" in shown and "p_3" not in shown
+    with pytest.raises(InputError, match="predicts images"):
+        package.load_run(RUN).predict(pd.DataFrame({"a": [1]}))
+    with pytest.raises(InputError, match="there is no gone.png"):
+        package.load_run(RUN).predict("gone.png")
+
+
+def test_a_table_is_no_folder(explore, csv):
+    explore("active", "--data", csv, "--target", "y", "--trials", 1, "--rounds", 1, "--epochs", 1, "--test-size", 5)
+    result = explore("predict", next(Path("runs").iterdir()), "runs")
+    assert result.exit_code == 2 and "is a folder" in result.stderr
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(explore, classify, monkeypatch):
+    options = ("--augment", "crop", "--warmup", "2")
+    whole, twice = classify(*options, "--name", "whole"), 0
+    follow = classification.follow
+
+    def interrupted(*args):
+        nonlocal twice
+        for event in follow(*args):
+            yield event
+            twice += isinstance(event, classification.Measured)
+            if twice == 2:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(classification, "follow", interrupted)
+        result = explore(*TINY, "--train", 150, *options, "--name", "half")
+    assert result.exit_code == 130 and "Interrupted after 2 of 3 epochs" in result.stderr
+    resumed = json.loads(explore("classify", "--resume", "runs/classify-half", "--quiet", "--json").stdout)
+    for key in ("test", "alive", "epochs"):
+        assert resumed[key] == whole[key]
+    states = [
+        files.load(Path("runs", f"classify-{n}", "model.pt"), "saved model", 1)["models"] for n in ("whole", "half")
+    ]
+    for name, value in states[0]["noisy-kfac"].items():
+        assert torch.equal(value, states[1]["noisy-kfac"][name]) if isinstance(value, torch.Tensor) else True
+    for name in ("metrics.jsonl", "probabilities.npz"):
+        assert Path("runs/classify-whole", name).read_bytes() == Path("runs/classify-half", name).read_bytes()
+    again = json.loads(explore("classify", "--resume", "runs/classify-half", "--quiet", "--json").stdout)
+    assert again["test"] == whole["test"]
+    assert files.load(Path("runs/classify-half/checkpoint.pt"), "checkpoint", record.FORMAT)["state"]["finished"]
+
+
+def test_images_of_ones_own_and_others(explore, tmp_path):
+    own = arrays(tmp_path / "own.npz")
+    np.savez("noise.npz", x=np.random.default_rng(1).integers(0, 256, (6, 8, 8), np.uint8))
+    result = explore("classify", "--images", own, "--net", "mlp", "-p", "net.hidden=8", "--epochs", 2, "--samples", 3,
+                     "--ood", "noise.npz", "--json", "--quiet", "--validate", 0.5)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (
+        0 <= found["test"]["auroc_entropy"] <= 1 and found["validation"] == 0.5 and found["ood"].endswith("noise.npz")
+    )
+    kept = loaded(Path(found["run"]))
+    assert kept["other_probabilities"].shape == (6, 2) and len(kept["y"]) == 4
+    arrays(own, 10)
+    result = explore("classify", "--resume", found["run"])
+    assert result.exit_code == 2 and "have changed since the run began" in result.stderr
+
+
+def test_others_that_cannot_be_had_are_said(explore):
+    result = explore(*TINY, "--train", 50, "--ood", "no-such-set")
+    assert result.exit_code == 0, result.output
+    assert "there is no test on images of another kind, no-such-set" in result.stderr and "AUROC" not in result.stdout
+
+
+def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
+    code = "from torch import nn\n\n\ndef small(classes, size, units=4):\n"
+    code += "    return nn.Sequential(nn.Flatten(), nn.Linear(size**2, units), nn.ReLU(), nn.Linear(units, classes))\n"
+    (tmp_path / "mynet.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = ["--net", "mynet:small", "--epochs", 1, "--train", 50, "--json", "--quiet"]
+    result = explore("classify", "--dataset", "digits", *options)
+    assert result.exit_code == 0, result.output
+    run = json.loads(result.stdout)["run"]
+    refused = explore("classify", "--resume", run)
+    assert refused.exit_code == 2 and "--trust mynet" in refused.stderr
+    assert explore("classify", "--resume", run, "--trust", "mynet").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dataset", "nothing"], "nothing"),
+        (["--net", "lenet6"], "lenet6"),
+        (["--net", "lenet5"], "size is 8"),
+        (["--train", "5000"], "there are 1437 images to train on"),
+        (["--size", "32"], "belong to --images"),
+        (["-p", "net.depth=3"], "depth"),
+        (["-p", "lr=fast"], "lr"),
+        (["--posterior", "hmc"], "it must be at least warmup"),
+        (["--resume", ""], "--resume is empty"),
+        (["--images", ".", "--dataset", "digits"], "not both"),
+    ],
+)
+def test_what_is_refused(explore, options, message):
+    result = explore("classify", "--dataset", "digits", "--net", "mlp", "--epochs", 1, *options)
+    assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_preset_for_augmented_images_counts_each_once_without(classify):
+    classify("--posterior", "vogn")
+    settings = record.read_config(Path("runs/classify-digits-mlp-vogn"))["settings"]["posterior_settings"]
+    assert settings["augmentation"] == 1.0
+    classify("--posterior", "vogn", "--name", "more", "--augment", "crop")
+    assert record.read_config(Path("runs/classify-more"))["settings"]["posterior_settings"]["augmentation"] == 10.0

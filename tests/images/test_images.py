@@ -1,0 +1,214 @@
+"""Sets of images, by name and of the user's."""
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from explore import images
+from explore.errors import InputError
+from explore.images import source
+from explore.images.base import Images, checked
+
+RNG = np.random.default_rng(0)
+
+
+def idx(values):
+    header = bytes([0, 0, 8, values.ndim]) + b"".join(n.to_bytes(4, "big") for n in values.shape)
+    return header + values.tobytes()
+
+
+def written(folder, contents):
+    folder.mkdir(parents=True)
+    for name, content in contents.items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+
+
+PARTS = [RNG.integers(0, 256, shape, np.uint8) for shape in ((7, 5, 4), (7,), (3, 5, 4), (3,))]
+
+
+def test_the_format_of_mnist(tmp_path):
+    sums = written(tmp_path / "own", dict(zip("abcd", map(idx, PARTS), strict=True)))
+    found = source.idx_set("own", tmp_path, "own", "", sums, tuple(map(str, range(256))))
+    assert found.x.shape == (7, 1, 5, 4) and found.test_x.shape == (3, 1, 5, 4) and found.shape == (1, 5, 4)
+    for ours, theirs in zip(found[1:5], PARTS, strict=True):
+        np.testing.assert_array_equal(ours.squeeze(), theirs)
+    with pytest.raises(InputError, match="own/b.gz has the wrong content"):
+        source.idx_set("own", tmp_path, "own", "", sums | {"b": "0"}, ())
+
+
+def test_the_format_of_cifar(monkeypatch):
+    rows = {name: RNG.integers(0, 100, (count, 3074), np.uint8) for name, count in (("one", 3), ("two", 2), ("t", 2))}
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
+        for name, values in rows.items():
+            member = tarfile.TarInfo(f"folder/{name}.bin")
+            member.size = values.nbytes
+            tar.addfile(member, io.BytesIO(values.tobytes()))
+    content = archive.getvalue()
+    monkeypatch.setattr(source, "download", lambda *_: content)
+    sha = hashlib.sha256(content).hexdigest()
+    (x, y), (test_x, test_y) = source.binary_batches("c.tar.gz", sha, 2, ["one.bin", "two.bin"], ["t.bin"])
+    both = np.concatenate([rows["one"], rows["two"]])
+    np.testing.assert_array_equal(x, both[:, 2:].reshape(5, 3, 32, 32))
+    np.testing.assert_array_equal(y, both[:, 1])
+    np.testing.assert_array_equal(test_x.reshape(2, -1), rows["t"][:, 2:])
+    np.testing.assert_array_equal(test_y, rows["t"][:, 1])
+    with pytest.raises(InputError, match="wrong content"):
+        source.binary_batches("c.tar.gz", "0", 2, ["one.bin"], ["t.bin"])
+
+
+def test_what_is_neither_there_nor_to_be_had(monkeypatch, tmp_path):
+    def fail(*_):
+        raise OSError("cannot download it")
+
+    monkeypatch.setattr(source, "download", fail)
+    monkeypatch.setenv("EXPLORE_DATA_DIR", str(tmp_path))
+    for name in ("mnist", "cifar10", "cifar100"):
+        with pytest.raises(InputError, match="cannot download it"):
+            images.load(name)
+    monkeypatch.setenv("EXPLORE_DATA_DIR", str(tmp_path / "gone"))
+    with pytest.raises(InputError, match="does not exist"):
+        images.load("mnist")
+
+
+def test_digits_and_their_moments():
+    found = checked(images.load("digits"))
+    mean, deviation = found.moments()
+    np.testing.assert_allclose(mean, found.x.mean((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(deviation, found.x.astype(float).std((0, 2, 3)), rtol=1e-12)
+    assert len(found.x) == 1437 and len(found.test_x) == 360
+
+
+def save(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes in colour, 6 x 6."""
+    for part, count in (("train", 3), ("val", 1)):
+        for name in ("cat", "dog"):
+            for i in range(count):
+                save(tmp_path / "pets" / part / name / f"{i}.png", RNG.integers(0, 256, (6, 6, 3), np.uint8))
+    return tmp_path / "pets"
+
+
+def test_a_folder_of_classes(folder):
+    found = images.read(folder)
+    assert found.classes == ("cat", "dog") and found.name == "pets"
+    assert found.y.tolist() == [0, 0, 0, 1, 1, 1] and found.test_y.tolist() == [0, 1]
+    first = np.asarray(Image.open(folder / "train" / "cat" / "0.png"))
+    np.testing.assert_array_equal(found.x[0], first.transpose(2, 0, 1))
+    assert images.read(folder, size=4, grey=True).shape == (1, 4, 4)
+
+
+def test_images_to_predict(folder, tmp_path):
+    names, x = images.read_inputs(folder / "val", (3, 6, 6))
+    assert names == ["cat/0.png", "dog/0.png"]
+    np.testing.assert_array_equal(x, images.read(folder).test_x)
+    names, x = images.read_inputs(folder / "val" / "dog" / "0.png", (1, 3, 3))
+    assert names == ["0.png"] and x.shape == (1, 1, 3, 3)
+    np.savez(tmp_path / "some.npz", x=PARTS[0])
+    names, x = images.read_inputs(tmp_path / "some.npz", (1, 5, 4))
+    assert names == [*"0123456"] and np.array_equal(x[:, 0], PARTS[0])
+    with pytest.raises(InputError, match="the model takes uint8"):
+        images.read_inputs(tmp_path / "some.npz", (1, 4, 5))
+
+
+def test_folders_that_are_refused(folder):
+    save(folder / "val" / "dog" / "1.png", np.zeros((5, 6, 3), np.uint8))
+    with pytest.raises(InputError, match="1.png has 6 x 5 pixels, others 6 x 6; --size"):
+        images.read(folder)
+    assert images.read(folder, size=6).test_y.tolist() == [0, 1, 1]
+    (folder / "val" / "dog" / "1.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match="1.png is no image that can be read"):
+        images.read(folder, size=6)
+    (folder / "val" / "dog").rename(folder / "val" / "bird")
+    with pytest.raises(InputError, match="bird"):
+        images.read(folder)
+    (folder / "train").rename(folder / "else")
+    with pytest.raises(InputError, match="must have the folders train and test"):
+        images.read(folder)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_arrays_of_any_kind_come_back_as_they_were(seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    height, width, channels = *rng.integers(1, 6, 2), rng.choice([0, 1, 3])
+    shape = (height, width, channels) if channels else (height, width)
+    x, test_x = (rng.integers(0, 256, (n, *shape), np.uint8) for n in (6, 4))
+    names = rng.choice(np.array(["b", "a", "ü"]) if seed % 2 else np.array([7, 3, -1]), 6)
+    names[:2] = np.unique(["b", "a"] if seed % 2 else [7, 3])
+    test_y = rng.choice(names, 4)
+    np.savez(tmp_path / "own.npz", x=x, y=names, test_x=test_x, test_y=test_y)
+    found = images.read(tmp_path / "own.npz")
+    last = x[..., None] if x.ndim == 3 else x
+    np.testing.assert_array_equal(found.x.transpose(0, 2, 3, 1), last)
+    assert [found.classes[i] for i in found.y] == list(map(str, names.tolist()))
+    assert [found.classes[i] for i in found.test_y] == list(map(str, test_y.tolist()))
+
+
+ARRAYS: dict[str, Any] = {
+    "x": PARTS[0],
+    "y": np.array([0, 1, 0, 1, 0, 1, 0]),
+    "test_x": PARTS[2],
+    "test_y": np.array([0, 1, 1]),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"test_y": np.array([0, 1, 2])}, "classes that y has not: 2"),
+        ({"y": np.array([0, 1])}, "7 training images and 2 classes"),
+        ({"y": np.zeros((7, 1))}, "2 and 1 axes"),
+        ({"x": PARTS[0].astype(float)}, "must be uint8"),
+        ({"x": PARTS[1]}, "channels last"),
+        ({"test_x": PARTS[2][:, :4]}, "all must have one shape"),
+        ({"y": np.zeros(7, int), "test_y": np.zeros(3, int)}, "has 1 class"),
+        ({"x": np.zeros((7, 5, 4, 2), np.uint8)}, "1 or 3 channels"),
+    ],
+)
+def test_arrays_that_are_refused(change, message, tmp_path):
+    given: dict[str, Any] = ARRAYS | change
+    np.savez(tmp_path / "own.npz", **given)
+    with pytest.raises(InputError, match=message):
+        images.read(tmp_path / "own.npz")
+
+
+def test_files_that_are_refused(tmp_path):
+    np.savez(tmp_path / "half.npz", x=PARTS[0])
+    with pytest.raises(InputError, match="has no y, test_x, test_y, but x"):
+        images.read(tmp_path / "half.npz")
+    (tmp_path / "no.npz").write_bytes(b"no archive")
+    with pytest.raises(InputError, match="is no .npz file of arrays"):
+        images.read(tmp_path / "no.npz")
+    np.savez(tmp_path / "own.npz", **ARRAYS)
+    with pytest.raises(InputError, match="--size and --grey belong to a folder"):
+        images.read(tmp_path / "own.npz", size=3)
+
+
+def test_classes_out_of_range():
+    x = PARTS[0][:, None]
+    with pytest.raises(InputError, match="must be 0 to 1"):
+        checked(Images("own", x, np.full(7, 2), x, np.zeros(7, int), ("a", "b")))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("mnist", (1, 28, 28)), ("cifar10", (3, 32, 32)), ("digits", (1, 8, 8))])
+def test_benchmark_sets(name, shape):
+    folder = os.environ.get("EXPLORE_DATA_DIR")
+    if name != "digits" and not (folder and Path(folder, name).is_dir()):
+        pytest.skip("EXPLORE_DATA_DIR has no such images")
+    found = checked(images.load(name))
+    assert found.name == name and found.shape == shape and len(found.classes) == 10
+    assert np.bincount(found.test_y).min() > 30

@@ -59,8 +59,9 @@ class _Bayesian(BaseEstimator):
         own = dict(self.settings or {})
         if self.epochs is not None and own.setdefault("epochs", self.epochs) != self.epochs:
             raise InputError(f"epochs is {self.epochs}, and {own['epochs']} in settings; give one of them")
-        prefer = "small" if len(x) < FEW else "default"
-        preset = registry.configured("posteriors", self.posterior, preset=self.preset, prefer=[prefer]).preset
+        many = ["classes", "default"] if likelihood.discrete else ["default"]
+        prefer = ["small"] if len(x) < FEW else many
+        preset = registry.configured("posteriors", self.posterior, preset=self.preset, prefer=prefer).preset
         net = Net(mlp(x.shape[1], self._widths(), outputs))
         posterior = registry.posterior(self.posterior, net, likelihood, preset, **own)
         self.model_ = FittedModel.fit(

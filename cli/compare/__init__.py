@@ -18,7 +18,12 @@ OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
 )
 @click.option("--splits", type=TRIALS, default=5, help="How many of the standard 90/10 splits.")
 @click.option("--seed", type=SEED, default=0, help="Root of all random numbers but the splits.")
-@click.option("--preset", type=NAMES, metavar="NAME", help="Settings of all posteriors.  [default: default, else uci]")
+@click.option(
+    "--preset",
+    type=NAMES,
+    metavar="NAME",
+    help="Settings of all posteriors.  [default: default, else uci; first, of classes, classes]",
+)
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",
     help="A setting of all posteriors that have it, POSTERIOR.KEY=VALUE of one, or likelihood.KEY=VALUE; repeatable.",

@@ -43,7 +43,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common = problem.resolve(options)
     noise = LIKELIHOODS[common.likelihood]
-    prefer = ("default", "uci", "paper")
+    prefer = (*(["classes"] if common.task == "classification" else []), "default", "uci", "paper")
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", *classes], "--grid")
     known = {name: registry.settings_of(cls) for name, cls in classes.items()}

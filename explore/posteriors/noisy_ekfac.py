@@ -34,7 +34,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.inference.kronecker import EigenFactor, KroneckerMoments, KroneckerRule, damped, eigenbasis, rotate
-from explore.inference.natural import TABLE, NaturalGradient, NaturalState
+from explore.inference.natural import CLASSES, TABLE, NaturalGradient, NaturalState
 from explore.inference.structures import Damping, PerLayer, Statistics, each_layer, mean_squares
 from explore.linalg import over
 from explore.rng import Rng
@@ -135,6 +135,7 @@ class NoisyEKFAC(NaturalGradient):
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"reset_interval": 1, "reset_damped": True},
+    "classes": CLASSES | {"reset_interval": 1, "reset_damped": True},
     # On the sets of noisy K-FAC's presets: the authors' code, and the paper's text.
     "paper": {"adaptive_damping": False, "reset_interval": 1, "reset_damped": True},
     "paper-text": {"adaptive_damping": False, "reset_interval": 50},

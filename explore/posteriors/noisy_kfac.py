@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from explore.inference.kronecker import KroneckerRule
-from explore.inference.natural import TABLE, NaturalGradient
+from explore.inference.natural import CLASSES, TABLE, NaturalGradient
 from explore.inference.structures import PerLayer
 
 
@@ -39,6 +39,7 @@ class NoisyKFAC(NaturalGradient):
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE,
+    "classes": CLASSES,
     # Appendix C.1 and the authors' code: Boston, Concrete, Energy, Wine and Yacht; Kin8nm, Naval and Power; Protein.
     # There are 50 hidden units, 100 for Protein. They fit the noise's precision by Adam, not in closed form.
     "paper": {"adaptive_damping": False},

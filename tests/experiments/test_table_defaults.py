@@ -30,6 +30,11 @@ def study(load=run.load, **changes):
 CHOSEN = others.CHOSEN | {"noisy-kfac": run.CHOSEN["noisy-kfac"]}
 
 
+def test_the_preset_for_classes_is_what_was_chosen():
+    cls = registry.find("posteriors", "noisy-kfac")
+    assert ("noisy-kfac", registry.settings_in(cls, "classes")) == classes.CHOSEN["noisy-kfac"]
+
+
 @pytest.mark.parametrize("name", CHOSEN)
 def test_the_default_preset_is_what_the_study_chose(name):
     assert (name, registry.settings_in(registry.find("posteriors", name), "default")) == CHOSEN[name]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
+HELD, HELD_ON_DEVICE = 2**24, 2**28  # numbers that one intermediate may have: 64 MiB in single precision, 1 GiB
 NARROW = 16  # columns; a batched product of fewer leaves most of the processor idle
 
 
@@ -73,6 +76,16 @@ def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return values.to(matrix), vectors.to(matrix), torch.ones((), dtype=torch.bool, device=matrix.device)
     eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     return torch.ones_like(eye[0]), eye, torch.zeros((), dtype=torch.bool, device=matrix.device)
+
+
+def held(like: Tensor) -> int:
+    """How many numbers an intermediate may have where this tensor is; small parts would leave a device idle."""
+    return HELD if like.is_cpu else HELD_ON_DEVICE
+
+
+def added(parts: Sequence[Tensor]) -> Tensor:
+    """Their sum; of one it is that."""
+    return torch.stack(list(parts)).sum(0) if len(parts) > 1 else parts[0]
 
 
 def over(values: float | Tensor, like: Tensor) -> float | Tensor:

@@ -78,6 +78,8 @@ class Rng:
         Marsaglia and Tsang (2000), A simple method for generating gamma variables. Six proposals are drawn at
         once instead of looping; the chance that all are refused is below 2e-8, and then the last is taken.
         """
+        if self.arms == 1 and not concentration.is_cpu:  # in one launch; arms are to have the same proposals
+            return torch._standard_gamma(concentration, self.generator).clamp_min(1e-30)
         d = (concentration - 1 / 3).unsqueeze(-1)
         x = self.normal(*concentration.shape, 6)
         v = (1 + x / (9 * d).sqrt()) ** 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from explore.errors import InputError
 
 Tree = Any
+SMALL = 2**20  # numbers that a device copies in less time than it takes to begin
 
 
 def _rebuild(like: Tree, children: list[Tree]) -> Tree:
@@ -90,16 +91,31 @@ def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
     """
     if surely(alive):
         return new
-    made: dict[tuple[int, int], Tensor] = {}  # what stands in several places stays one tensor
+    before = dict(leaves(old))
+    # What stands in several places stays one tensor, and what did not change stays as it is.
+    changed = {(id(n), id(before[path])): (n, before[path]) for path, n in leaves(new) if n.dim()}
+    pairs = {ids: (n, o) for ids, (n, o) in changed.items() if n is not o}
+    together = {ids: (n, o) for ids, (n, o) in pairs.items() if n.dtype == o.dtype and n.is_floating_point()}
+    made: dict[tuple[int, int], Tensor] = {}
+    if together and bundled([n for n, _ in together.values()]):
+        flat_new, flat_old = (side_by_side(each) for each in zip(*together.values(), strict=True))
+        sizes = [n[0].numel() for n, _ in together.values()]
+        parts = torch.where(alive.unsqueeze(1), flat_new, flat_old).split(sizes, 1)
+        made = {ids: part.view(n.shape) for part, (ids, (n, _)) in zip(parts, together.items(), strict=True)}
+    for ids, (n, o) in pairs.items():
+        if ids not in made:
+            made[ids] = torch.where(alive.view(-1, *[1] * (n.dim() - 1)), n, o)
+    return map_tensors(lambda n, o: made.get((id(n), id(o)), n), new, old)
 
-    def pick(n: Tensor, o: Tensor) -> Tensor:
-        if n is o or not n.dim():
-            return n
-        if (id(n), id(o)) not in made:
-            made[id(n), id(o)] = torch.where(alive.view(-1, *[1] * (n.dim() - 1)), n, o)
-        return made[id(n), id(o)]
 
-    return map_tensors(pick, new, old)
+def bundled(tensors: Sequence[Tensor]) -> bool:
+    """Whether one operation on all of them side by side is faster than one on each: for small ones on a device."""
+    return not tensors[0].is_cpu and len(tensors) > 2 and sum(t.numel() for t in tensors) <= SMALL
+
+
+def side_by_side(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors [R, ...] of one type as the rows of one, [R, numbers]."""
+    return torch.cat([t.reshape(len(t), -1) for t in tensors], 1)
 
 
 def surely(flags: Tensor) -> bool:

@@ -75,3 +75,28 @@ def test_where_freezes_replicas():
 def test_part_takes_replicas_and_leaves_what_has_none():
     part = tree.part(example(), slice(1, 2))
     assert isinstance(part, Outer) and [t.shape for _, t in tree.leaves(part)] == [(1, 3), (1, 3), (), (1, 3)]
+
+
+def test_what_is_small_on_a_device_is_selected_side_by_side(monkeypatch):
+    """The same, and what stands in several places stays one tensor."""
+    g = torch.Generator().manual_seed(0)
+    shapes = [(3,), (3, 2, 4), (3, 4, 2), (3, 1)]
+    new, old = ([torch.randn(shape, generator=g) for shape in shapes] for _ in range(2))
+    new[2] = new[2].mT.contiguous().mT  # of another layout
+    new[0][1], kept = torch.nan, torch.tensor([True, False, True])
+
+    def state(t, count):
+        counts = {"count": torch.full((3,), count), "n": torch.tensor(count)}
+        return {"a": (t[0], t[1]), "b": (t[1], t[2]), "c": t[3]} | counts
+
+    expected = tree.where(kept, state(new, 1), state(old, 0))
+    monkeypatch.setattr(tree, "bundled", lambda _: True)
+    found = tree.where(kept, state(new, 1), state(old, 0))
+    assert found["a"][1] is found["b"][0]
+    for (path, ours), (_, theirs) in zip(tree.leaves(found), tree.leaves(expected), strict=True):
+        assert torch.equal(ours, theirs), path
+
+
+def test_what_did_not_change_is_not_selected():
+    t = torch.ones(2, 3)
+    assert tree.where(torch.tensor([True, False]), (t,), (t,))[0] is t

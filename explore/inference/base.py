@@ -377,7 +377,11 @@ def settle(new: State, old: State, ok: Tensor | None = None) -> State:
     changed = {id(t): t for _, t in tree.leaves(new) if t.dim() and t.is_floating_point() and id(t) not in before}
     if changed:
         # A sum is finite only where all its terms are, and takes fewer small operations than a test of each.
-        sums = [t.sum(tuple(range(1, t.dim()))) if t.dim() > 1 else t for t in changed.values()]
-        alive = alive & (torch.stack(sums).sum(0).abs() < math.inf)
+        every = list(changed.values())
+        if tree.bundled(every) and len({t.dtype for t in every}) == 1:
+            total = tree.side_by_side(every).sum(1)
+        else:
+            total = torch.stack([t.sum(tuple(range(1, t.dim()))) if t.dim() > 1 else t for t in every]).sum(0)
+        alive = alive & (total.abs() < math.inf)
     kept = tree.where(alive, new, old)
     return kept._replace(common=kept.common._replace(alive=alive))

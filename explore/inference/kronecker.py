@@ -7,6 +7,7 @@ Then (A (x) S)^-1 applied to a gradient G is A^-1 G S^-1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -14,10 +15,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.inference.structures import Damping, Diagonal
+from explore.inference.structures import Blocks, Damping, Dampings, Diagonal, PerLayer, Statistics, each_layer
 from explore.linalg import eigh, inverse_root, inverse_triangle, over, product, rows_times
 from explore.rng import Rng
 from explore.shapes import Taps
+
+TOGETHER = 64  # rows of the largest factor that is padded to be factorised with others
 
 
 def two_sided(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
@@ -219,6 +222,34 @@ class KroneckerRule:
         return KroneckerFactor(a, s), ok_a & ok_s
 
 
+class KroneckerLayers(PerLayer):
+    """Layers that follow the rule. A device takes the roots of small factors together, as launches cost most there."""
+
+    rule: KroneckerRule
+
+    def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
+        largest = max(len(m[0]) for moments in statistics for m in moments)
+        if statistics[0].inputs.is_cpu or self.rule.damping == "exact" or largest > TOGETHER:
+            return super().factor(statistics, damping)
+        return together(statistics, damping)
+
+
+def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
+    """The factors of all layers with split damping by one factorisation, each in a corner of the largest one's size."""
+    pairs = list(zip(statistics, each_layer(damping, len(statistics)), strict=True))
+    matrices = [m for moments in statistics for m in moments]
+    shares = [share for moments, own in pairs for share in split_damping(moments, own)]
+    eye = torch.eye(max(len(m[0]) for m in matrices), dtype=matrices[0].dtype, device=matrices[0].device)
+    whole = eye.repeat(len(matrices), len(matrices[0]), 1, 1)  # what is beyond a corner stays the identity
+    sides = [slice(m.shape[1]) for m in matrices]
+    for padded, side, m, share in zip(whole, sides, matrices, shares, strict=True):
+        padded[:, side, side] = m
+        _diagonal(padded[:, side, side]).add_(share.unsqueeze(1))
+    roots, ok = inverse_root(whole)
+    parts = [root[:, side, side] for root, side in zip(roots, sides, strict=True)]
+    return Blocks(tuple(map(KroneckerFactor, parts[::2], parts[1::2]))), ok.all(0)
+
+
 def eigenbasis(moments: KroneckerMoments) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, " R"]]:
     """Q_A and Q_S, the eigenvalues [R, I, O] of A (x) S in their product, and where the decomposition succeeded."""
     (la, qa, ok_a), (ls, qs, ok_s) = eigh(moments.inputs), eigh(moments.outputs)
@@ -226,11 +257,16 @@ def eigenbasis(moments: KroneckerMoments) -> tuple[Tensor, Tensor, Tensor, Bool[
 
 
 def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
-    """A^gamma and S^gamma: the damping split between the two factors in proportion to their size."""
+    """A^gamma and S^gamma."""
+    return KroneckerMoments(*map(_raised, moments, split_damping(moments, damping)))
+
+
+def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
+    """What A and S have added to their diagonals: the damping split between the two in proportion to their size."""
     mean_a, mean_s = (_diagonal(m).mean(1) for m in moments)
     pi = ((mean_a + 1e-8) / (mean_s + 1e-8)).sqrt()
     split = over(damping, pi) ** 0.5
-    return KroneckerMoments(_raised(moments.inputs, pi * split), _raised(moments.outputs, split / pi))
+    return pi * split, split / pi
 
 
 def _raised(matrix: Float[Tensor, "R n n"], by: Float[Tensor, " R"]) -> Float[Tensor, "R n n"]:

@@ -12,6 +12,7 @@ which is also safe where U lacks rank.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -19,13 +20,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.inference.structures import dense_eigenvalues, example_gradients
-from explore.linalg import eigh, inverse_root
+from explore.linalg import eigh, held, inverse_root
 from explore.shapes import Means, Taps, flatten
 
 Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]
 """Vectors over all weights, [_L] of them in rows; like samples of the weights."""
 
-BUDGET = 2**24  # numbers that the largest intermediate may have (64 MiB in single precision)
 CACHED = 2**20  # the same where many passes go over it, so that it stays in the cache
 
 
@@ -41,55 +41,58 @@ def combine(c: Float[Tensor, "R _S _T"], v: Vectors) -> Vectors:
 
 def gradients_inner(taps: tuple[Taps, ...], v: Vectors) -> Float[Tensor, "R n L"]:
     """G^T v: the inner product of each example's gradient with each vector."""
-    total = torch.zeros((), device=v[0].device, dtype=v[0].dtype)
+    layers = []
     for t, x in zip(taps, v, strict=True):
         parts = []
         for a, g in _parts(t, x.shape[1]):
             h = torch.bmm(a.flatten(1, 3), x.transpose(1, 2).flatten(2))  # [R, (S B T), (L O)]
             h = h.unflatten(2, (x.shape[1], -1)).unflatten(1, a.shape[1:4])
             parts.append(torch.einsum("rsbtlo,rsbto->rsbl", h, g))
-        total = total + torch.cat(parts, 2).flatten(1, 2)
-    return total
+        layers.append((torch.cat(parts, 2) if len(parts) > 1 else parts[0]).flatten(1, 2))
+    return reduce(torch.add, layers)
 
 
 def gradients_combine(taps: tuple[Taps, ...], c: Float[Tensor, "R n L"]) -> Vectors:
     """G c: the sum of the examples' gradients, weighted by each column of c."""
-    products = []
-    for t in taps:
-        total, start = torch.zeros((), device=c.device, dtype=c.dtype), 0
+
+    def products(t: Taps) -> Iterator[Tensor]:
+        start = 0
         each = c.unflatten(1, t.grads.shape[1:3])  # [R, S, B, L]
         for a, g in _parts(t, c.shape[2]):
             part = each[:, :, start : (start := start + g.shape[2])]
             shared = a.shape[1] < g.shape[1]  # then the samples can be summed first
             weighted = torch.einsum("rsbl,rsbto->rbtlo" if shared else "rsbl,rsbto->rsbtlo", part, g)
             weighted = weighted.flatten(1, 2 if shared else 3).flatten(2)  # [R, (S B T), (L O)]
-            total = total + torch.bmm(a.flatten(1, 3).mT, weighted)
-        products.append(total.unflatten(2, (c.shape[2], -1)).transpose(1, 2))
-    return tuple(products)
+            yield torch.bmm(a.flatten(1, 3).mT, weighted)
+
+    sums = (reduce(torch.add, products(t)) for t in taps)
+    return tuple(total.unflatten(2, (c.shape[2], -1)).transpose(1, 2) for total in sums)
 
 
 def gradients_gram(taps: tuple[Taps, ...]) -> Float[Tensor, "R n n"]:
     """G^T G: the inner products of the examples' gradients with each other."""
-    total = torch.zeros((), device=taps[0].grads.device, dtype=taps[0].grads.dtype)
-    for t in taps:
-        inputs, (r, s, b, positions, o) = t.inputs, t.grads.shape
-        if positions == 1:
-            a, g = inputs.flatten(1, 3), t.grads.flatten(1, 3)
-            repeat = s // inputs.shape[1]
-            total = total + torch.bmm(a, a.mT).repeat(1, repeat, repeat) * torch.bmm(g, g.mT)
-            continue
-        size = max(1, BUDGET // (r * s * b * inputs.shape[4]))
-        for start in range(0, o, size):
-            x = torch.einsum("rsbti,rsbto->rsbio", inputs, t.grads[..., start : start + size])
-            x = x.flatten(1, 2).flatten(2)
-            total = total + x @ x.mT
-    return total
+    return reduce(torch.add, (part for t in taps for part in _grams(t)))
+
+
+def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
+    """What the inner products of a layer's gradients are the sum of."""
+    inputs, (r, s, b, positions, o) = t.inputs, t.grads.shape
+    if positions == 1:
+        a, g = inputs.flatten(1, 3), t.grads.flatten(1, 3)
+        repeat = s // inputs.shape[1]
+        yield torch.bmm(a, a.mT).repeat(1, repeat, repeat) * torch.bmm(g, g.mT)
+        return
+    size = max(1, held(inputs) // (r * s * b * inputs.shape[4]))
+    for start in range(0, o, size):
+        x = torch.einsum("rsbti,rsbto->rsbio", inputs, t.grads[..., start : start + size])
+        x = x.flatten(1, 2).flatten(2)
+        yield torch.bmm(x, x.mT)
 
 
 def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The taps for as many examples at a time as keep [R, S, B, T, L, O] numbers within the budget."""
     r, s, b, positions, o = t.grads.shape
-    size = max(1, BUDGET // (r * s * positions * o * vectors))
+    size = max(1, held(t.grads) // (r * s * positions * o * vectors))
     for start in range(0, b, size):
         part = t.part(slice(start, start + size))
         yield part.inputs, part.grads

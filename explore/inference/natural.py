@@ -82,7 +82,7 @@ the papers' predicts as well, and is less sure where there are no data.
 """
 
 CLASSES = TABLE | {"prior_variance": 1.0}
-"""The same for classes, preset `classes`: better in the mean over eleven validation sets, and less sure of its errors."""
+"""The same for classes, preset `classes`: ahead in the mean over eleven validation sets, and less sure of errors."""
 
 Fisher = Literal["true", "empirical", "exact"]
 """Targets of the gradients in a Fisher matrix: one drawn from the model, the data's, or the model's expectation."""

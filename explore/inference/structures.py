@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore import tree
-from explore.linalg import product
+from explore.linalg import added, held, product
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights
 
@@ -221,12 +221,13 @@ def sample_gradients(taps: Taps) -> Float[Tensor, "R S B I O"]:
     return torch.einsum("rsbti,rsbto->rsbio", taps.inputs, taps.grads)
 
 
-def example_gradients(taps: tuple[Taps, ...], budget: int = 2**24) -> Iterator[tuple[Tensor, ...]]:
+def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iterator[tuple[Tensor, ...]]:
     """Every example's own gradient, a tuple of [R, S, b, I, O], for b examples at a time.
 
-    b is as many as `budget` numbers allow, and at least one.
+    b is as many as `budget` numbers allow, None: as `linalg.held` says, and at least one.
     """
     r, s, n = taps[0].grads.shape[:3]
+    budget = budget or held(taps[0].grads)
     size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
     for start in range(0, n, size):
         yield tuple(sample_gradients(t.part(slice(start, start + size))) for t in taps)
@@ -237,14 +238,15 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
     a, g = taps.inputs, taps.grads
     if a.shape[3] == 1:
         return torch.einsum("rsbi,rsbo->rbio", a.squeeze(3).square(), g.squeeze(3).square()) / g.shape[1]
-    return sample_gradients(taps).square().mean(1)
+    squares = sample_gradients(taps).square()
+    return squares.squeeze(1) if squares.shape[1] == 1 else squares.mean(1)
 
 
-def mean_squares(taps: Taps, budget: int = 2**24) -> Float[Tensor, "R I O"]:
+def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
     """E[g^2] over samples and examples, the diagonal of the Fisher matrix.
 
     Without positions it is one product of squares; with them, no more per-example gradients are held at once than
-    `budget` numbers allow.
+    `budget` numbers allow; None: as many as `linalg.held` says.
     """
     g = taps.grads
     if g.shape[3] == 1:
@@ -255,7 +257,7 @@ def mean_squares(taps: Taps, budget: int = 2**24) -> Float[Tensor, "R I O"]:
             g = g.square()
         a, g = a.square().flatten(1, 3), g.flatten(1, 3)
         return product(a.mT, g) / g.shape[1]
-    size = max(1, budget // (g.shape[0] * g.shape[1] * math.prod(taps.shape)))
+    size = max(1, (budget or held(g)) // (g.shape[0] * g.shape[1] * math.prod(taps.shape)))
     parts = (taps.part(slice(i, i + size)) for i in range(0, g.shape[2], size))
     sums = [mean_square_gradients(part).sum(1) for part in parts]
-    return torch.stack(sums).sum(0) / g.shape[2]
+    return added(sums) / g.shape[2]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from explore.inference.kronecker import KroneckerRule
+from explore.inference.kronecker import KroneckerLayers, KroneckerRule
 from explore.inference.natural import CLASSES, TABLE, NaturalGradient
 from explore.inference.structures import PerLayer
 
@@ -34,7 +34,7 @@ class NoisyKFAC(NaturalGradient):
 
     @property
     def structure(self) -> PerLayer:
-        return PerLayer(KroneckerRule(self.beta, self.damping))
+        return KroneckerLayers(KroneckerRule(self.beta, self.damping))
 
 
 PRESETS: dict[str, dict[str, object]] = {

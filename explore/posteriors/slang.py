@@ -129,7 +129,9 @@ class SLANG(GaussianPosterior):
             return super().variances(state)
         rows = []
         for eta, m, own in zip(super().variances(state), state.mean, self.net.biases, strict=True):
-            rows.append(eta * torch.ones_like(m[:, :, :1]))
+            rows.append(
+                eta * torch.ones_like(m[:, :, :1]) if isinstance(eta, Tensor) else torch.full_like(m[:, :, :1], eta)
+            )
             if own:
                 rows[-1][:, -1] = self.bias_prior_variance
         return tuple(rows)

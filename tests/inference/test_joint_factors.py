@@ -145,7 +145,7 @@ def test_trace_between_different_ranks():
 @pytest.fixture(params=[2**24, 1], ids=["whole", "one by one"])
 def budget(request, monkeypatch):
     """Examples at once: all of them, or one."""
-    monkeypatch.setattr(low_rank, "BUDGET", request.param)
+    monkeypatch.setattr(low_rank, "held", lambda _: request.param)
     monkeypatch.setattr(full.example_gradients, "__defaults__", (request.param,))
 
 

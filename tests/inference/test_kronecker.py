@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from explore.inference.kronecker import EigenFactor, KroneckerFactor, KroneckerMoments, KroneckerRule
+from explore.inference.kronecker import (
+    EigenFactor,
+    KroneckerFactor,
+    KroneckerLayers,
+    KroneckerMoments,
+    KroneckerRule,
+    together,
+)
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
@@ -129,3 +136,15 @@ def test_kfac_is_an_approximation_elsewhere():
     rng = Rng(0, dtype=torch.float64)
     fisher, factors, _ = fisher_and_factors(mlp(3, [4], 2), rng.normal(2, 5, 3), 6, rng)
     assert ((factors[0] - fisher[:, :16, :16]).abs().amax((1, 2)) > 0.1 * fisher.abs().amax((1, 2))).all()
+
+
+def test_factors_of_all_layers_together_are_those_of_each():
+    sizes = [(4, 3), (6, 1), (2, 5)]
+    statistics = tuple(KroneckerMoments(positive(2, i), positive(2, o)) for i, o in sizes)
+    damping = (0.1, torch.tensor([0.2, 0.3]), 0.4)
+    expected, all_ok = KroneckerLayers(KroneckerRule()).factor(statistics, damping)
+    found, ok = together(statistics, damping)
+    assert ok.tolist() == all_ok.tolist() == [True, True]
+    close(found.dense(), expected.dense())
+    statistics[1].inputs[0, 0, 0] = torch.nan
+    assert together(statistics, damping)[1].tolist() == [False, True]

@@ -26,6 +26,7 @@ from explore.shapes import State
 BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S
 CACHE = 2**20  # the same where the order of sums does not depend on it: a few MiB stay in the processor's cache
 DEVICE = 2**27  # the same on a GPU, which small chunks leave idle
+FEW, IMAGES = 8, 2**24  # images at least, where a chunk of so many stays within so many numbers
 KEPT = 2**25 - 2**12  # bytes, see `_keep_freed`
 
 
@@ -100,8 +101,12 @@ class Predictor:
         _keep_freed()
         with torch.no_grad():
             one = self.net.output(self.layers, x[:, :1])  # a point, to learn how wide the layers are
-        budget = budget if one.is_cpu else DEVICE
-        for part in parts(x.shape[1], x.shape[0] * self.samples * self.net.width, budget):
+        width = x.shape[0] * self.samples * self.net.width
+        if not one.is_cpu:
+            budget = DEVICE
+        elif len(x.shape) > 3:  # images one by one would spend the time on reading the weights
+            budget = max(budget or BUDGET, min(FEW * width, IMAGES))
+        for part in parts(x.shape[1], width, budget):
             with torch.no_grad():  # here, not around the generator, whose body runs later
                 out = self.net.output(self.layers, x[:, part])
             if self.stretch is not None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 
 from explore import predict, registry
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
@@ -132,3 +133,12 @@ def test_linearised_moments_are_those_of_the_dense_jacobian(monkeypatch):
 def test_one_sample_varies_not_at_all():
     mean, variance = ONE.moments(X)
     assert torch.equal(variance, torch.zeros_like(mean))
+
+
+def test_images_are_not_taken_one_by_one():
+    """Even where a few are more than the budget; but for those that are far more."""
+    net = Net(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 36, 3)))
+    predictor = Predictor(net, Categorical(), tuple(torch.zeros(1, 4, i, o) for i, o in net.shapes), None)
+    x = torch.zeros(1, 20, 1, 8, 8)
+    assert [part.stop - part.start for part, _ in predictor.outputs(x, 1)] == [8, 8, 4]
+    assert [part.stop - part.start for part, _ in predictor.outputs(x, 10**6)] == [20]

@@ -23,6 +23,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -44,6 +45,8 @@ class Net(Network):
         module: a module that maps [B, ...] to [B, O], built of Linear, Conv2d, BatchNorm1d and BatchNorm2d layers
             and anything without parameters, and each example by itself. It is copied (in eval mode) and never touched;
             the weights it has, trained or not, are not used.
+        amp: whether its products are of bfloat16, as torch's autocast has them. Outputs, inputs and gradients of layers
+            come in the precision of the inputs all the same, and so do the curvature and all that is made of them.
 
     Raises:
         InputError: for any other layer that holds parameters or buffers, for a subclass or a parametrisation of these,
@@ -51,8 +54,9 @@ class Net(Network):
             in which examples meet or chance has a say (batch statistics, functional dropout).
     """
 
-    def __init__(self, module: nn.Module):
+    def __init__(self, module: nn.Module, amp: bool = False):
         check(module)
+        self.amp = amp
         root = nn.Sequential(copy.deepcopy(module)).eval()
         self._slots: list[WeightSlot] = []
         self._norms: list[NormSlot] = []
@@ -143,12 +147,12 @@ class Net(Network):
         def pullback(dout: Tensor) -> LayerTaps:
             if not inputs:
                 calls = zip(self._slots, done.calls, done.leads, strict=True)
-                inputs.extend(slot.inputs_of(a.detach(), lead) for slot, (a, _), lead in calls)
+                inputs.extend(slot.inputs_of(a.detach().to(dout), lead) for slot, (a, _), lead in calls)
             if single and not one:
                 one.extend(gradients(torch.ones_like(done.out)))
             grads = one if single else gradients(dout)
             r, s, b = dout.shape[:3]
-            found = zip(self._slots, inputs, grads[: len(inputs)], strict=True)
+            found = zip(self._slots, inputs, (g.to(dout) for g in grads[: len(inputs)]), strict=True)
             positions = [(a, slot.positions(g, (r, s, b))) for slot, a, g in found]
             taps = LayerTaps(Taps(a, g * dout.unsqueeze(-1) if single else g) for a, g in positions)
             seen = zip(done.statistics, grads[len(inputs) :], strict=True)
@@ -190,7 +194,8 @@ class Net(Network):
                 slot.begin(layer, lead, lead_in, taps)
             for norm, values in zip(self._norms, layers[count:], strict=True):
                 norm.begin(values, lead, train)
-            out = self._module(folded)
+            with torch.autocast(x.device.type, torch.bfloat16) if self.amp else nullcontext():
+                out = self._module(folded)
             calls = [slot.call() for slot in self._slots] if taps else []
             statistics = tuple(norm.call() for norm in self._norms) if train else ()
         finally:
@@ -202,7 +207,8 @@ class Net(Network):
             raise InputError(f"the network must map [B, ...] to [B, outputs]; it gave {out.dim()} axes")
         if len(out) != math.prod(lead):
             raise InputError(f"the network must map [B, ...] to [B, outputs]; of {math.prod(lead)} it made {len(out)}")
-        return _Pass(out.unflatten(0, lead), calls, leads, statistics)
+        out = (out.to(x.dtype) if self.amp else out).unflatten(0, lead)
+        return _Pass(out, calls, leads, statistics)
 
     def _check_rows(self, x: Tensor) -> None:
         """Refuse a forward in which examples or samples meet, or that is another one in training or by chance."""

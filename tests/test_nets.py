@@ -366,3 +366,23 @@ def test_wrong_calls():
         net.output(net.glorot(1, Rng(0), 1)[:1], torch.ones(1, 2, 3))
     with pytest.raises(ValueError, match="number of samples"):
         net.output([lambda a: a, lambda a: a], torch.ones(1, 2, 3))
+
+
+DENSE = nn.Sequential(nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, 3))
+IMAGES = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3))
+
+
+@pytest.mark.parametrize(("module", "shape"), [(DENSE, (16,)), (IMAGES, (1, 4, 4))], ids=["dense", "images"])
+def test_products_of_bfloat16_give_taps_of_single_precision(module, shape):
+    """Near those of single precision, and neither equal nor of another type."""
+    x, found = Rng(0).normal(1, 5, *shape), []
+    for amp in (False, True):
+        net = Net(module, amp)
+        out, pullback = net.train_forward(net.glorot(1, Rng(1), 2), x)
+        taps = pullback(torch.ones_like(out))
+        found.append([out, *(part for t in taps for part in (t.inputs, t.grads))])
+        assert all(t.dtype == torch.float32 for t in found[-1])
+        assert net.output(net.glorot(1, Rng(1), 2), x).dtype == torch.float32
+    for exact, near in zip(*found, strict=True):
+        torch.testing.assert_close(near, exact, rtol=0.05, atol=0.05)
+    assert not torch.equal(found[0][0], found[1][0])

@@ -16,6 +16,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 @click.option("--grey", is_flag=True, help="Read the images of a folder in one channel.")
 @click.option("--net", default="lenet5", metavar="NAME", help="mlp, lenet5, alexnet, vgg16, resnet18, resnet50 or "
               "MODULE:FUNCTION of (in_channels, classes, size).")  # fmt: skip
+@click.option("--amp", is_flag=True, help="Products of the network in bfloat16; all else as without.")
 @click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
 @click.option(
     "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: image, else its first]"

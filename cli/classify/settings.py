@@ -34,6 +34,7 @@ class Settings:
     fingerprint: str | None = None  # of the images that the run began with
     net: str
     net_settings: Values
+    amp: bool
     posterior: str
     preset: str
     posterior_settings: Values
@@ -58,7 +59,7 @@ class Settings:
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Predictive:
         """The posterior, on a network for images of a shape (channels, height, width)."""
-        net = Net(networks.build(self.net, shape, classes, self.net_settings))
+        net = Net(networks.build(self.net, shape, classes, self.net_settings), self.amp)
         found = registry.find("posteriors", self.posterior)
         made: Predictive = registry.build(found, net, Categorical(), self.posterior_settings)
         return made
@@ -105,6 +106,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         grey=options["grey"],
         net=options["net"],
         net_settings=parameters.typed(known, given["net"]) if given["net"] else {},
+        amp=options["amp"],
         posterior=posterior.name,
         preset=posterior.preset,
         posterior_settings={},

@@ -138,6 +138,13 @@ def test_images_of_ones_own_and_others(explore, tmp_path):
     assert result.exit_code == 2 and "have changed since the run began" in result.stderr
 
 
+def test_a_network_of_bfloat16(classify):
+    plain, other = classify("--name", "plain"), classify("--amp", "--name", "amp")
+    assert other["alive"] and other["test"]["log_likelihood"] == pytest.approx(plain["test"]["log_likelihood"], rel=0.1)
+    assert other["test"] != plain["test"]
+    assert vars(package.load_run("runs/classify-amp").fitted.posterior.net)["amp"]
+
+
 def test_others_that_cannot_be_had_are_said(explore):
     result = explore(*TINY, "--train", 50, "--ood", "no-such-set")
     assert result.exit_code == 0, result.output

@@ -72,6 +72,6 @@ def fit(
         yield Epoch(epoch + 1, posterior.epochs, state, info | posterior.learned(state))
 
 
-def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng) -> Epoch:
+def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."] | ImageFeed, y: Tensor, rng: Rng) -> Epoch:
     """The last epoch of a `fit`; the states before it, which would take gigabytes, are not kept."""
     return deque(fit(posterior, x, y, rng), maxlen=1).pop()

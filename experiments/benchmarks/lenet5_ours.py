@@ -1,0 +1,47 @@
+"""A fit of `lenet5` with a posterior: `python lenet5_ours.py POSTERIOR LR SEED DATA OUT`; prints seconds as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import numpy as np
+import torch
+
+from explore import networks, registry
+from explore.classification import classify
+from explore.feed import ImageFeed
+from explore.fit import last_epoch
+from explore.likelihoods import Categorical
+from explore.nets import Net
+from explore.predict import Predictor
+from explore.rng import Rng
+
+PRESETS = {"bbb": "plain"}  # the others' is `image`
+
+
+def main() -> None:
+    """Fit, predict, say."""
+    torch.set_num_threads(1)
+    name, lr, seed, data, out = sys.argv[1:]
+    with np.load(data) as found:
+        x, y, test_x = (torch.from_numpy(found[key]) for key in ("x", "y", "test_x"))
+    numbers = x.float()
+    mean, scale = (value.reshape(1) for value in (numbers.mean(), numbers.std()))
+    rng = Rng(int(seed))
+    net = Net(networks.build("lenet5", (1, 28, 28), 10, {}))
+    own = {"epochs": 1, "batch_size": 128, "samples": 1, "lr": float(lr)}
+    posterior = registry.posterior(name, net, Categorical(), PRESETS.get(name, "image"), **own)
+    stream = rng.stream("fit")
+    feed = ImageFeed(x, mean, scale, 1, stream)
+    start = time.process_time()
+    done = last_epoch(posterior, feed, y[None], stream)
+    seconds = time.process_time() - start
+    predictor = Predictor.sample(posterior, done.state, 10, rng.stream("test"))
+    np.save(out, classify(predictor, ImageFeed(test_x, mean, scale, 1, rng)).probabilities.numpy())
+    print(json.dumps({"seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""A fit of `lenet5` with Adam or another library: `python lenet5_peers.py METHOD LR SEED DATA OUT`.
+
+Prints seconds as JSON. It needs nothing but torch, NumPy and that library.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+BATCH, SAMPLES = 128, 10
+
+
+def lenet5() -> nn.Module:
+    """As `explore.networks.lenet5` for 28 x 28."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+def adam(model: nn.Module, x: torch.Tensor, y: torch.Tensor, lr: float) -> None:
+    """An epoch."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    for part in torch.randperm(len(x)).split(BATCH):
+        optimizer.zero_grad()
+        cross_entropy(model(x[part]), y[part]).backward()
+        optimizer.step()
+
+
+def ivon(model: nn.Module, x: torch.Tensor, y: torch.Tensor, lr: float) -> Any:
+    """An epoch of its README's loop; the optimiser, which has the posterior."""
+    optimizer: Any = importlib.import_module("ivon").IVON(model.parameters(), lr=lr, ess=len(x))
+    for part in torch.randperm(len(x)).split(BATCH):
+        with optimizer.sampled_params(train=True):
+            optimizer.zero_grad()
+            cross_entropy(model(x[part]), y[part]).backward()
+        optimizer.step()
+    return optimizer
+
+
+def laplace(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Any:
+    """A Kronecker-factored approximation of the last layer, its default, with the prior by its marginal likelihood."""
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=BATCH)
+    found: Any = importlib.import_module("laplace").Laplace(model, "classification")
+    found.fit(loader)
+    found.optimize_prior_precision(method="marglik")
+    return found
+
+
+def probabilities(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Of all images."""
+    with torch.no_grad():
+        return torch.cat([model(part).softmax(1) for part in x.split(1000)])
+
+
+def main() -> None:
+    """Fit, predict, say."""
+    torch.set_num_threads(1)
+    method, lr, seed, data, out = sys.argv[1:]
+    torch.manual_seed(int(seed))
+    with np.load(data) as found:
+        raw, y, test = (torch.from_numpy(found[key]) for key in ("x", "y", "test_x"))
+    mean, scale = raw.float().mean(), raw.float().std()
+    x, test = ((part.float() - mean) / scale for part in (raw, test))
+    model = lenet5()
+    start = time.process_time()
+    if method == "IVON":
+        optimizer = ivon(model, x, y, float(lr))
+        seconds = time.process_time() - start
+        p = torch.zeros(len(test), 10)
+        for _ in range(SAMPLES):
+            with optimizer.sampled_params():
+                p += probabilities(model, test) / SAMPLES
+    else:
+        adam(model, x, y, float(lr))
+        if method == "Laplace":
+            approximation = laplace(model, x, y)
+        seconds = time.process_time() - start
+        p = probabilities(model, test)
+        if method == "Laplace":
+            p = torch.cat([approximation(part, link_approx="probit") for part in test.split(1000)]).detach()
+    np.save(out, p.numpy())
+    print(json.dumps({"seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main()

@@ -179,7 +179,7 @@ def _resnet(
 
 
 def dense(in_channels: int, classes: int, size: int, hidden: tuple[int, ...] = (400, 400)) -> nn.Module:
-    """Dense layers of ReLUs on the pixels, by default as in the noise-adaptive papers on MNIST."""
+    """Dense layers of ReLUs on the pixels, by default two of 400, as SLANG's paper has them on MNIST."""
     return nn.Sequential(nn.Flatten(), mlp(in_channels * size**2, hidden, classes))
 
 

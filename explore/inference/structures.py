@@ -235,8 +235,9 @@ def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iter
 
 def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
     """E_s[g_b^2] of each example's weight gradient; over positions the gradient is summed BEFORE squaring."""
-    a, g = taps.inputs, taps.grads
-    if a.shape[3] == 1:
+    g = taps.grads
+    if g.shape[3] == 1:
+        a = taps.inputs
         return torch.einsum("rsbi,rsbo->rbio", a.squeeze(3).square(), g.squeeze(3).square()) / g.shape[1]
     squares = sample_gradients(taps).square()
     return squares.squeeze(1) if squares.shape[1] == 1 else squares.mean(1)

@@ -21,7 +21,7 @@ from explore.data import packed
 from explore.data.base import Dataset
 from explore.errors import InputError
 
-__all__ = ["Rows", "binary", "cache", "download", "libsvm", "openml", "regression", "rows", "sheet", "uci"]
+__all__ = ["Rows", "binary", "cache", "download", "libsvm", "local", "openml", "regression", "rows", "sheet", "uci"]
 
 UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
@@ -117,15 +117,27 @@ def _sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def _local(file: str, folder: Path | None, sha256: str) -> bytes | None:
-    """The text of FOLDER/FILE.gz after checking it, or None where there is no such file."""
+def local(file: str, folder: Path | None, holds: str = "uci/") -> Path | None:
+    """A file below `folder`, or the one that EXPLORE_DATA_DIR names, if there is one.
+
+    Raises:
+        InputError: when there is no such folder; the message says what it `holds`.
+    """
     name = folder or os.environ.get("EXPLORE_DATA_DIR")
     if not name:
         return None
     if not Path(name).is_dir():
-        raise InputError(f"the data folder {name} (EXPLORE_DATA_DIR) does not exist; name the folder that holds uci/")
-    path = Path(name, f"{file}.gz")
-    if not path.is_file():
+        raise InputError(
+            f"the data folder {name} (EXPLORE_DATA_DIR) does not exist; name the folder that holds {holds}"
+        )
+    path = Path(name, file)
+    return path if path.is_file() else None
+
+
+def _local(file: str, folder: Path | None, sha256: str) -> bytes | None:
+    """The text of FOLDER/FILE.gz after checking it, or None where there is no such file."""
+    path = local(f"{file}.gz", folder)
+    if path is None:
         return None
     text = packed.read(path, LIMIT)
     if (actual := _sha256(text)) != sha256:

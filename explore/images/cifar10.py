@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from explore.data.source import local
 from explore.images.base import Images
-from explore.images.source import binary_batches, local, npz_part
+from explore.images.source import HOLDS, binary_batches, npz_part
 
 CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 SHARDS = {
@@ -20,7 +21,7 @@ SHARDS = {
 
 def cifar10(folder: Path | None = None) -> Images:
     """The official images; in local files `cifar10/*.npz` they have another order, which decides what a part is."""
-    paths = [local(f"cifar10/{file}", folder) for file in SHARDS]
+    paths = [local(f"cifar10/{file}", folder, HOLDS) for file in SHARDS]
     if all(paths):
         *shards, test = (npz_part(path, sha) for path, sha in zip(paths, SHARDS.values(), strict=True) if path)
         x, y = (np.concatenate(part) for part in zip(*shards, strict=True))

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from explore.data.source import local
 from explore.images.base import Images
-from explore.images.source import idx_set, local
+from explore.images.source import HOLDS, idx_set
 
 DEBIAN = Path("/usr/share/datasets")  # where the package dataset-fashion-mnist puts them
 
@@ -11,7 +12,7 @@ DEBIAN = Path("/usr/share/datasets")  # where the package dataset-fashion-mnist 
 def fashion_mnist(folder: Path | None = None) -> Images:
     """The four official files, also where Debian's package has them."""
     where = "fashion-mnist"
-    if DEBIAN.is_dir() and local(f"{where}/train-images-idx3-ubyte.gz", folder) is None:
+    if DEBIAN.is_dir() and local(f"{where}/train-images-idx3-ubyte.gz", folder, HOLDS) is None:
         folder = DEBIAN
     return idx_set(
         "fashion-mnist", folder, where,

@@ -1,9 +1,7 @@
 """Where the benchmark sets come from: a local folder, else a download, each file with its checksum."""
 
-import gzip
 import hashlib
 import io
-import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from explore.data import packed
-from explore.data.source import cache, download
+from explore.data.source import cache, download, local
 from explore.errors import InputError
 from explore.images.base import Images
 
-__all__ = ["binary_batches", "idx_set", "local", "npz_part"]
+__all__ = ["HOLDS", "binary_batches", "idx_set", "npz_part"]
 
 LIMIT = 256 * packed.MIB  # of a download, and of what it unpacks to
+HOLDS = "mnist/"  # what tells the folder of data from others
 CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 
@@ -39,12 +38,15 @@ def idx_set(
     """
     parts = []
     for file, expected in sha256.items():
-        path = local(f"{where}/{file}.gz", folder)
+        path = local(f"{where}/{file}.gz", folder, HOLDS)
         try:
-            content = gzip.decompress(path.read_bytes() if path else download(f"{url}/{file}.gz", f"{name}-{file}.gz"))
+            if path is None:
+                download(f"{url}/{file}.gz", f"{name}-{file}.gz")
+                path = cache() / f"{name}-{file}.gz"
+            content = packed.read(path, LIMIT)
         except OSError as error:
             raise InputError(str(error)) from None
-        parts.append(_array(_known(content, expected, path or cache() / f"{name}-{file}.gz")))
+        parts.append(_array(_known(content, expected, path)))
     x, y, test_x, test_y = parts
     return Images(name, x[:, None], y.astype(np.int64), test_x[:, None], test_y.astype(np.int64), classes)
 
@@ -95,17 +97,6 @@ def binary_batches(
             return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].astype(np.int64)
 
         return part(train), part(test)
-
-
-def local(file: str, folder: Path | None) -> Path | None:
-    """A file below the user's folder of data, if there is one."""
-    name = folder or os.environ.get("EXPLORE_DATA_DIR")
-    if not name:
-        return None
-    if not Path(name).is_dir():
-        raise InputError(f"the data folder {name} (EXPLORE_DATA_DIR) does not exist; name the folder that holds mnist/")
-    path = Path(name, file)
-    return path if path.is_file() else None
 
 
 def _known(content: bytes, expected: str, path: Path) -> bytes:

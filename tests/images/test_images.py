@@ -43,6 +43,10 @@ def test_the_format_of_mnist(tmp_path):
         np.testing.assert_array_equal(ours.squeeze(), theirs)
     with pytest.raises(InputError, match="own/b.gz has the wrong content"):
         source.idx_set("own", tmp_path, "own", "", sums | {"b": "0"}, ())
+    whole = (tmp_path / "own" / "a.gz").read_bytes()
+    (tmp_path / "own" / "a.gz").write_bytes(whole[:-20])
+    with pytest.raises(InputError, match="own/a.gz is damaged or cut short"):
+        source.idx_set("own", tmp_path, "own", "", sums, ())
 
 
 def test_the_format_of_cifar(monkeypatch):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from explore import classification
@@ -58,16 +57,16 @@ class Experiment:
         classification.check_warmup(self.posterior, settings.warmup)
         problem.check_memory(self.posterior, 1, settings.samples)
         train, test = _parts(len(loaded.x), settings)
-        mean, scale = (torch.from_numpy(v).to(self.rng.dtype) for v in loaded.moments())
-        self._feed = lambda x, rng, augment="none": ImageFeed(x.to(device), mean, scale, 1, rng, augment)
-        x, y, test_x, test_y = (torch.from_numpy(np.require(part, requirements=["C", "W"])) for part in loaded[1:5])
+        mean, scale = map(self.rng.tensor, loaded.moments())
+        self._feed = lambda x, rng, augment="none": ImageFeed(x, mean, scale, 1, rng, augment)
+        x, y, test_x, test_y = map(self.rng.tensor, loaded[1:5])
         if test is not None:
             test_x, test_y = x[test], y[test]
         self.task = Task(
-            self._feed(x[train], self.rng.stream("fit"), settings.augment), y[train].to(device).unsqueeze(0),
-            self._feed(test_x, self.rng), test_y.to(device),
+            self._feed(x[train], self.rng.stream("fit"), settings.augment), y[train].unsqueeze(0),
+            self._feed(test_x, self.rng), test_y,
         )  # fmt: skip
-        self.scale = Standardiser(*(t.to(device)[:, None, None] for t in (mean, scale)))
+        self.scale = Standardiser(*(t[:, None, None] for t in (mean, scale)))
         self._others, self._missing = None, ""  # images of another kind, or why there are none
         try:
             self._others = settings.others(self.shape)
@@ -125,9 +124,7 @@ class Experiment:
             predictor = Predictor.sample(
                 self.posterior, last.state, self.settings.samples, self.rng.stream("test", last.epoch)
             )
-            others = classification.classify(
-                predictor, self._feed(torch.from_numpy(np.require(self._others, requirements=["C", "W"])), self.rng)
-            )
+            others = classification.classify(predictor, self._feed(self.rng.tensor(self._others), self.rng))
         alive = bool(last.state.common.alive.all())
         return Finished(last.scalars, last.found, others, alive, sum(self._seconds), float(np.median(self._seconds)))
 

@@ -45,7 +45,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
         f"images of {experiment.name} are wrong, log-likelihood {values['log_likelihood']:.4f}."
     )
     title = f"{experiment.name}, {len(experiment.task.test_y)} {part} images"
-    return Report(failures, [(title, table)], summary(experiment, folder), verdict, facts, FIGURE)
+    return Report(failures, [(title, table)], summary(experiment, values, folder), verdict, facts, FIGURE)
 
 
 def metrics(finished: Finished) -> dict[str, float]:
@@ -76,12 +76,12 @@ def reliability(experiment: Experiment, finished: Finished) -> Figure:
     return figure
 
 
-def summary(experiment: Experiment, folder: Path) -> dict[str, Any]:
+def summary(experiment: Experiment, values: dict[str, float], folder: Path) -> dict[str, Any]:
     """The results as JSON can hold them (null: unknown)."""
     s, finished = experiment.settings, experiment.finished
     assert finished is not None
     what = {"dataset": experiment.name, "net": s.net, "posterior": s.posterior, "epochs": experiment.total}
     times = {"seconds": round(finished.seconds, 3), "epoch_seconds": round(finished.epoch_seconds, 3)}
     known = {"validation": s.validation, "ood": s.ood if finished.others else None, "alive": finished.alive}
-    result: dict[str, Any] = plain(what | {"test": metrics(finished)} | known | times | {"run": str(folder)})
+    result: dict[str, Any] = plain(what | {"test": values} | known | times | {"run": str(folder)})
     return result

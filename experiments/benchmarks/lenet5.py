@@ -15,9 +15,6 @@ there is not run again.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,13 +25,15 @@ import numpy as np
 import pandas as pd
 import torch
 
+from experiments.benchmarks.uci_speed import worker
 from experiments.shared import FOLDER, markdown, mean_se, merge, recorded
-from explore import images
+from explore import images, provenance
 from explore.classification import Classified, scores
 from explore.cli.script import Script
 from explore.compare import confidence_bins
 
 HERE = Path(__file__).parent
+TREE = HERE.parents[1]
 KEY = ["method", "lr", "seed"]
 PEERS = ("Adam", "IVON", "Laplace")
 GRID: dict[str, tuple[float, ...]] = {
@@ -54,15 +53,13 @@ def fit(method: str, lr: float, seed: int, validate: bool, peers: str) -> dict[s
     with tempfile.TemporaryDirectory() as folder:
         data, out = Path(folder, "data.npz"), Path(folder, "probabilities.npy")
         np.savez(data, x=found.x[train], y=found.y[train], test_x=test_x)
-        command = [python, str(HERE / script), method, str(lr), str(seed), str(data), str(out)]
-        done = subprocess.run(
-            command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, text=True
-        )
+        (seconds,) = worker(python, script, TREE, method, str(lr), str(seed), str(data), str(out)).seconds
         p, y = torch.from_numpy(np.load(out)).double(), torch.from_numpy(np.ascontiguousarray(test_y))
     likelihood = p.gather(1, y[:, None])[:, 0].clamp_min(1e-45).log()
     values = scores(Classified(p, likelihood, torch.zeros(len(p))), y)
     values["calibration_error"] = float(confidence_bins(p[None], y[None]).error)
-    return {name: values[name] for name in METRICS} | json.loads(done.stdout.splitlines()[-1])
+    commit = provenance.session()["git"]["commit"][:7]
+    return {name: values[name] for name in METRICS} | {"seconds": seconds, "commit": commit}
 
 
 def best(rows: pd.DataFrame) -> dict[str, float]:

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from explore.cli import parameters, start, trust
+from explore import parallel
+from explore.cli import parameters, ranks, start, trust
 from explore.provenance import differences, history
 from explore.record import Run
 
@@ -69,15 +70,23 @@ class Report(NamedTuple):
 
 def run(command: str, options: Mapping[str, Any]) -> None:
     """Do what the options of a command ask for."""
+    with ranks.joined(command):
+        _run(command, options)
+
+
+def _run(command: str, options: Mapping[str, Any]) -> None:
     files = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
     settings, experiments, recording, report = files
-    folder = Path(options["resume"]) if options["resume"] else None
+    folder = Path(options["resume"]) if options["resume"] else ranks.continued()
     with start.reading(folder):
         recorded = start.settings(settings.Settings, folder, command, options["trust"]) if folder else None
-        old = Run.open(folder) if folder else None
+        old = ranks.opened(folder, recorded) if folder else None
         device, now = start.compute(options["device"], options["threads"], old)
         wanted = settings.extended(recorded, options["extend"]) if options.get("extend") else recorded
         experiment: Experiment = experiments.Experiment(wanted or settings.resolve(options), device, old)
+    if parallel.world().rank:
+        experiment.events(Path(), lambda event: None)
+        return
     if old and wanted != recorded:
         old.extend(parameters.written(wanted))
     if old and experiment.done < experiment.total:
@@ -93,6 +102,7 @@ def run(command: str, options: Mapping[str, Any]) -> None:
 
     new = (command, *experiment.parts), parameters.written(experiment.settings), experiment.state_dict(), now
     here = old or start.create(Path(options["out"]), options["name"], *new)
+    ranks.remember(here.folder)
     with _closing(command, here, experiment.where):
         with _progress(options["quiet"] or options["as_json"]) as bar:
             task = bar.add_task(experiment.doing, total=experiment.total, completed=experiment.done)
@@ -163,12 +173,14 @@ def _closing(command: str, run: Run, where: Callable[[Any], str]) -> Iterator[No
     try:
         with run:
             yield
-    except (KeyboardInterrupt, OSError) as error:
+    except (KeyboardInterrupt, OSError, parallel.ProcessLost) as error:
         code, what = 130, "Interrupted"
+        if isinstance(error, parallel.ProcessLost):
+            code, what = 1, f"Error: {error}. Stopped"
         if isinstance(error, OSError):
             code, what = 1, f"Error: cannot write to the run folder {run.folder}: {error.strerror or error}. Stopped"
         click.echo(f"{what} after {where(run.last())}.", err=True)
-        again = ["explore", command, "--resume", str(run.folder)]
+        again = [*ranks.launcher(command), "--resume", str(run.folder)]
         for module in trust.modules(run.config["settings"]):
             again += ["--trust", module]
         click.echo(f"Continue: {shlex.join(again)}", err=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from explore.cli import parameters, trust
+from explore.cli import parameters, ranks, trust
 from explore.errors import InputError, shown
 from explore.provenance import session
 from explore.record import FolderExists, Run, read_config
@@ -57,12 +57,12 @@ def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[
 
 def _device(name: str) -> str:
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return ranks.device("cuda" if torch.cuda.is_available() else "cpu")
     count = torch.cuda.device_count()
     allowed = ["auto", "cpu", *(["cuda"] if count else []), *(f"cuda:{i}" for i in range(count))]
     if name not in allowed:
         raise InputError(f"there is no device {shown(name)} here; allowed: {', '.join(allowed)}")
-    return name
+    return ranks.device(name)
 
 
 def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, state: Any, now: Any) -> Run:

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from explore import tree
+from explore import parallel, tree
 from explore.compare import TRAINING, confidence_bins
 from explore.errors import InputError
 from explore.feed import ImageFeed
@@ -43,7 +43,8 @@ def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None
     """Predictions of inputs x [1, P, ...] whose classes may be known, in bounded memory.
 
     The mutual information is the entropy of the mean prediction less the mean entropy of each net's (Houlsby et al.,
-    Bayesian active learning for classification and preference learning, 2011, equation 2).
+    Bayesian active learning for classification and preference learning, 2011, equation 2). Several processes share the
+    inputs among them.
     """
     likelihood, noise = predictor.likelihood, predictor.noise
 
@@ -55,8 +56,12 @@ def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None
         shared = torch.special.entr(mean).sum(-1) - likelihood.entropy(noise, out).mean(1)
         return mean, torch.stack([found, shared.clamp_min(0)], -1)
 
-    chunks = ((part, of(part, out)) for part, out in predictor.outputs(x, CACHE))
-    mean, others = filled(chunks, x.shape[1])
+    own = parallel.share(x.shape[1])
+    chunks = (
+        (slice(part.start - own.start, part.stop - own.start), of(part, out))
+        for part, out in predictor.outputs(x, CACHE, own)
+    )
+    mean, others = (parallel.gathered(t, 1) for t in filled(chunks, own.stop - own.start))
     return Classified(mean[0], *others[0].unbind(-1))
 
 

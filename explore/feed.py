@@ -54,12 +54,16 @@ class ImageFeed:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def training(self, points: Int[Tensor, "R b"]) -> Float[Tensor, "R b C H W"]:
-        """A batch to train on."""
-        if self._augmentation == "none":
+    def training(self, points: Int[Tensor, "R b"], places: Float[Tensor, "R b 3"] | None) -> Float[Tensor, "R b C H W"]:
+        """A batch to train on; `places` in [0, 1) say how each image is augmented."""
+        if places is None:
             return self._standardised(self._images[points])
-        flip = self._augmentation == "crop-flip"
-        return self._standardised(cropped(self._images[points.flatten()], flip, self.rng).unflatten(0, points.shape))
+        images = cropped(self._images[points.flatten()], places.flatten(0, 1), self._augmentation == "crop-flip")
+        return self._standardised(images.unflatten(0, points.shape))
+
+    def places(self) -> Float[Tensor, "R n 3"] | None:
+        """Of all images, in the order of a pass over them; None: they are not augmented."""
+        return None if self._augmentation == "none" else self.rng.uniform(*self.shape[:2], 3)
 
     def _standardised(self, images: UInt8[Tensor, "... C H W"]) -> Float[Tensor, "... C H W"]:
         return (images.to(self.rng.dtype) - self._mean) / self._scale
@@ -69,17 +73,17 @@ class _Shuffled:
     """The images of a feed in random order, one for each replica."""
 
     def __init__(self, feed: ImageFeed, order: Int[Tensor, "R n"]):
-        self._feed, self._order = feed, order
+        self._feed, self._order, self._places = feed, order, feed.places()
 
     def __getitem__(self, key: Any) -> Float[Tensor, "R b C H W"]:
-        return self._feed.training(self._order[key])
+        return self._feed.training(self._order[key], None if self._places is None else self._places[key])
 
 
-def cropped(images: UInt8[Tensor, "N C H W"], flip: bool, rng: Rng) -> UInt8[Tensor, "N C H W"]:
-    """Each image padded by four black pixels and cut to its size at a random place; half of them mirrored."""
+def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip: bool) -> UInt8[Tensor, "N C H W"]:
+    """Each image padded by four black pixels and cut to its size at a place in [0, 1)^2, and, by a third, mirrored."""
     count, _, height, width = images.shape
     padded = F.pad(images, (PADDING,) * 4)
-    down, right, turn = rng.uniform(3, count).unbind()
+    down, right, turn = places.unbind(1)
     rows = (down * (2 * PADDING + 1)).long()[:, None] + torch.arange(height, device=images.device)
     across = torch.arange(width, device=images.device).expand(count, -1)
     if flip:

@@ -1,4 +1,7 @@
-"""Fitting from scratch: epochs over shuffled batches. Yields after every epoch; prints and saves nothing."""
+"""Fitting from scratch: epochs over shuffled batches. Yields after every epoch; prints and saves nothing.
+
+In several processes, see `explore.parallel`, each works on its part of every batch, and all have the same states.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore import parallel
 from explore.feed import ImageFeed
 from explore.inference.base import Predictive
 from explore.rng import Rng
@@ -64,7 +68,8 @@ def fit(
         order = rng.permutation(replicas, n)
         shuffled_x, shuffled_y = x[rows, order], y[rows, order]
         for i, part in enumerate(slices):
-            batch = Batch(shuffled_x[:, part], shuffled_y[:, part])
+            own = parallel.own(part)
+            batch = Batch(shuffled_x[:, own], shuffled_y[:, own])
             state, info = posterior.update(state, batch, rng, (epoch * len(slices) + i) / total)
         state = posterior.end_epoch(state)
         if epoch + 1 == posterior.epochs:

@@ -91,12 +91,15 @@ class Predictor:
         variance: Tensor = self.likelihood.variance(self.noise)
         return variance.mean(1)[:, None, None]
 
-    def outputs(self, x: Inputs, budget: int | None = None) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
+    def outputs(
+        self, x: Inputs, budget: int | None = None, own: slice | None = None
+    ) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
         """(which of the points x [R, P, ...], their outputs) chunk by chunk.
 
         Args:
             x: the points.
             budget: about how many numbers a chunk's widest layer may have on a processor; on a device, DEVICE.
+            own: of these points alone.
         """
         _keep_freed()
         with torch.no_grad():
@@ -106,7 +109,9 @@ class Predictor:
             budget = DEVICE
         elif len(x.shape) > 3:  # images one by one would spend the time on reading the weights
             budget = max(budget or BUDGET, min(FEW * width, IMAGES))
-        for part in parts(x.shape[1], width, budget):
+        first, last = (own.start, own.stop) if own else (0, x.shape[1])
+        for some in parts(last - first, width, budget):
+            part = slice(first + some.start, first + some.stop)
             with torch.no_grad():  # here, not around the generator, whose body runs later
                 out = self.net.output(self.layers, x[:, part])
             if self.stretch is not None:

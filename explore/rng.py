@@ -60,9 +60,9 @@ class Rng:
             raise one_of("random stream", name, STREAMS)
         return Rng(self.seed, self.device, self.dtype, self.arms, (STREAMS.index(name), *index))
 
-    def shard(self, i: int) -> Rng:
-        """A fresh stream for the i-th part of what this one is for."""
-        return Rng(self.seed, self.device, self.dtype, self.arms, (*self._key, i))
+    def shard(self, *index: int) -> Rng:
+        """A fresh stream for a part of what this one is for."""
+        return Rng(self.seed, self.device, self.dtype, self.arms, (*self._key, *index))
 
     def normal(self, *shape: int) -> Float[Tensor, "..."]:
         """Standard normal numbers; the first axis is R."""

@@ -19,7 +19,7 @@ FLOORS = {
             "errors hadamard_triton",
             "tree",
             "files shapes modules rng registry linalg scaling fingerprints hadamard spread mixture transforms",
-            "models inputs",
+            "models inputs parallel",
             "slots likelihoods",
             "nets data",
             "networks images feed",

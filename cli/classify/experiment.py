@@ -13,7 +13,7 @@ from torch import Tensor
 from explore import classification
 from explore.classification import Classified, Measured, Task
 from explore.cli import problem
-from explore.cli.classify.settings import Settings
+from explore.cli.classify.settings import PAIRS, Settings
 from explore.cli.saved import Names, Saved
 from explore.errors import InputError
 from explore.feed import ImageFeed
@@ -49,9 +49,9 @@ class Experiment:
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
+        loaded, settings = settings.load()
         self.settings = settings
         self.rng = Rng(settings.seed, device)
-        loaded = settings.load()
         self.name, self.classes, self.shape = loaded.name, loaded.classes, loaded.shape
         self.posterior = settings.build(loaded.shape, len(loaded.classes))
         classification.check_warmup(self.posterior, settings.warmup)
@@ -63,7 +63,7 @@ class Experiment:
         if test is not None:
             test_x, test_y = x[test], y[test]
         self.task = Task(
-            self._feed(x[train], self.rng.stream("fit"), settings.augment), y[train].unsqueeze(0),
+            self._feed(x[train], self.rng.stream("fit"), settings.augment or "none"), y[train].unsqueeze(0),
             self._feed(test_x, self.rng), test_y,
         )  # fmt: skip
         self.scale = Standardiser(*(t[:, None, None] for t in (mean, scale)))
@@ -71,6 +71,8 @@ class Experiment:
         try:
             self._others = settings.others(self.shape)
         except InputError as error:
+            if settings.ood != PAIRS.get(settings.dataset or ""):  # it was asked for
+                raise
             self._missing = str(error)
         self.finished: Finished | None = None
         self.saved: Saved | None = None

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from explore import images, networks, registry
+from explore import images, networks, parallel, registry
 from explore.cli import parameters
 from explore.cli.parameters import Values
 from explore.errors import InputError
@@ -24,7 +24,7 @@ PAIRS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}  # what each is to 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Of a run, every default filled in."""
+    """Of a run, every default filled in; those that the images decide, when they are loaded."""
 
     command: Literal["classify"] = "classify"
     dataset: str | None
@@ -39,23 +39,34 @@ class Settings:
     preset: str
     posterior_settings: Values
     warmup: int
-    augment: Literal["none", "crop", "crop-flip"]
+    augment: Literal["none", "crop", "crop-flip"] | None
     train: int | None
     validation: float  # share of the training images that is tested on in place of the test images; 0: none
     ood: str | None  # a name or a path
     seed: int
     samples: int
+    processes: int = 1  # that every batch is divided among
 
-    def load(self) -> Images:
-        """The images, if they are those that the run began with.
+    def load(self) -> tuple[Images, Settings]:
+        """The images, and the settings with what they decide filled in.
 
         Raises:
-            InputError: when they are not, or cannot be had.
+            InputError: when they cannot be had, or are not those that the run began with.
         """
         found = images.read(Path(self.images), self.size, self.grey) if self.images else images.load(self.dataset or "")
-        if self.fingerprint not in (None, fingerprint(found)):
+        whole = fingerprint(found)
+        if self.fingerprint not in (None, whole):
             raise InputError(f"the images of {found.name} have changed since the run began; restore them to continue")
-        return found
+        augment: Any = self.augment or found.augmentation
+        known = parameters.complete(*self._preset())
+        own = dict(self.posterior_settings)
+        if "augmentation" in known and "augmentation" not in own:  # a factor on the number of data, of augmented ones
+            own["augmentation"] = 1.0 if augment == "none" else known["augmentation"]
+        return found, replace(self, fingerprint=whole, augment=augment, posterior_settings=own)
+
+    def _preset(self) -> tuple[type, Values]:
+        make = registry.find("posteriors", self.posterior)
+        return make, registry.settings_in(make, self.preset)
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Predictive:
         """The posterior, on a network for images of a shape (channels, height, width)."""
@@ -98,9 +109,14 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         raise InputError("--size and --grey belong to --images; a set by name has its own size and channels")
     given = parameters.split(options["parameters"], ("", "net"), epochs=options["epochs"])
     posterior = registry.configured("posteriors", options["posterior"], given[""], options["preset"], ("image",))
+    own = dict(parameters.complete(posterior.make, posterior.settings))
+    if "augmentation" not in given[""]:
+        own.pop("augmentation", None)
     known = networks.settings_of(networks.network(options["net"]))
-    asked = Settings(
-        dataset=None if options["images"] else options["dataset"] or "mnist",
+    dataset = None if options["images"] else options["dataset"] or "mnist"
+    ood = options["ood"] or PAIRS.get(dataset or "")
+    return Settings(
+        dataset=dataset,
         images=str(Path(options["images"]).resolve()) if options["images"] else None,
         size=options["size"],
         grey=options["grey"],
@@ -109,23 +125,13 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         amp=options["amp"],
         posterior=posterior.name,
         preset=posterior.preset,
-        posterior_settings={},
+        posterior_settings=own,
         warmup=options["warmup"],
-        augment="none",
+        augment=options["augment"],
         train=options["train"],
         validation=options["validate"] or 0.0,
-        ood=None,
+        ood=None if ood == "none" else str(Path(ood).resolve()) if ood and Path(ood).exists() else ood,
         seed=options["seed"],
         samples=options["samples"],
+        processes=parallel.world().processes,
     )
-    found = asked.load()
-    augment: Any = options["augment"] or found.augmentation
-    own = dict(parameters.complete(posterior.make, posterior.settings))
-    if augment == "none" and "augmentation" in own and "augmentation" not in given[""]:
-        own["augmentation"] = 1.0  # a preset's factor on the number of data is of augmented ones
-    ood = options["ood"] or PAIRS.get(found.name)
-    if ood == "none":
-        ood = None
-    elif ood is not None and Path(ood).exists():
-        ood = str(Path(ood).resolve())
-    return replace(asked, fingerprint=fingerprint(found), augment=augment, posterior_settings=own, ood=ood)

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from explore import parallel
 from explore.linalg import over
 from explore.shapes import Taps, Weights
 
@@ -31,10 +32,8 @@ def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float) -> 
         penalised: W, or whatever else the gradient of the penalty is `decay` times of.
         decay: 1 / (N eta).
     """
-    return tuple(
-        decay * w - torch.einsum("rsbti,rsbto->rsio", t.inputs, t.grads) / t.grads.shape[2]
-        for w, t in zip(penalised, taps, strict=True)
-    )
+    own = tuple(torch.einsum("rsbti,rsbto->rsio", t.inputs, t.grads) / t.grads.shape[2] for t in taps)
+    return tuple(decay * w - g for w, g in zip(penalised, parallel.mean(own), strict=True))
 
 
 def start(parameters: Tensors) -> Moving:

@@ -16,12 +16,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from explore import tree
+from explore import parallel, tree
 from explore.errors import InputError, check_fields, shown
 from explore.inference import prior
 from explore.inference.norms import NormPolicy, NormState, advance_norms, expand_norms, start_norms
 from explore.inference.prior import Prior, Rows
 from explore.inference.structures import Dampings
+from explore.inference.sub_batches import forward_in_parts
 from explore.models import Layer, Likelihood, Network, Noise, Phi, Pullback, count_samples
 from explore.rng import Rng
 from explore.shapes import Batch, Info, LayerTaps, NormTaps, State, Weights
@@ -327,16 +328,18 @@ def train_pass(
     """
     out, pullback = (forward or posterior.net.train_forward)(posterior.layers(state, weights), batch.x)
     y = batch.y.unsqueeze(1)
-    nll = -posterior.likelihood.log_prob(noise, out, y).mean((1, 2))
+    nll = parallel.mean(-posterior.likelihood.log_prob(noise, out, y).mean((1, 2)))
     return Pass(noise, out, y, nll, pullback(posterior.likelihood.score(noise, out, y)), pullback)
 
 
-def train_nll(
-    posterior: Predictive, state: State, weights: Sequence[Layer], noise: Noise, batch: Batch
-) -> Float[Tensor, " R"]:
-    """The `nll` of such a pass alone."""
-    out, _ = posterior.net.train_output(posterior.layers(state, weights), batch.x)
-    return -posterior.likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2))
+def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Noise, batch: Batch) -> Float[Tensor, " R"]:
+    """The `nll` of such a pass alone; each part of the batch that this process holds has S samples of its own."""
+    layers, parts = posterior.layers(state, weights), parallel.world().held
+    if parts == 1:
+        out = posterior.net.train_output(layers, batch.x)[0]
+    else:
+        out = forward_in_parts(posterior.net, layers, batch.x, parts)[0]
+    return parallel.mean(-posterior.likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2)))
 
 
 def end_update(
@@ -354,7 +357,7 @@ def advance(
     shared: Common, posterior: Predictive, out: Tensor, y: Tensor, norms: tuple[NormTaps, ...], kl_weight: float
 ) -> Common:
     """The shared part after one more update: noise and normalisations have seen the batch, and the step is counted."""
-    noise = posterior.likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight)
+    noise = parallel.mean(posterior.likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight))
     taken, count = shared.taken + 1, (out.shape[1], out.shape[2])
     moved = advance_norms(shared.norms, posterior.net, norms, count, posterior.batch_norm_lr, taken)
     eta = shared.prior and shared.prior._replace(held=shared.prior.variance)

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore import parallel
 from explore.inference.structures import Blocks, Damping, Dampings, Diagonal, PerLayer, Statistics, each_layer
-from explore.linalg import eigh, inverse_root, inverse_triangle, over, product, rows_times
+from explore.linalg import inverse_root, inverse_triangle, over, product, rows_times
 from explore.rng import Rng
 from explore.shapes import Taps
 
@@ -205,10 +206,11 @@ class KroneckerRule:
         """A is summed over positions and S averaged, so that A (x) S has the scale of an example's gradient (KFC)."""
         t, rate = taps.grads.shape[3], self.beta * schedule
         a, g = taps.inputs.flatten(1, 3), taps.grads.flatten(1, 3)
-        return KroneckerMoments(
+        own = KroneckerMoments(
             torch.baddbmm(moments.inputs, a.mT, a, beta=1 - rate, alpha=rate * t / a.shape[1]),
             torch.baddbmm(moments.outputs, g.mT, g, beta=1 - rate, alpha=rate / g.shape[1]),
         )
+        return parallel.mean(own)
 
     def factor(
         self, moments: KroneckerMoments, damping: Damping
@@ -250,10 +252,21 @@ def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple
     return Blocks(tuple(map(KroneckerFactor, parts[::2], parts[1::2]))), ok.all(0)
 
 
-def eigenbasis(moments: KroneckerMoments) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, " R"]]:
+Basis = tuple[Float[Tensor, "R I I"], Float[Tensor, "R O O"], Float[Tensor, "R I O"], Bool[Tensor, " R"]]
+
+
+def eigenbasis(moments: KroneckerMoments) -> Basis:
     """Q_A and Q_S, the eigenvalues [R, I, O] of A (x) S in their product, and where the decomposition succeeded."""
-    (la, qa, ok_a), (ls, qs, ok_s) = eigh(moments.inputs), eigh(moments.outputs)
-    return qa, qs, la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1), ok_a & ok_s
+    return eigenbases([moments])[0]
+
+
+def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
+    """The same of all layers, among the processes of a fit."""
+    found = parallel.eigh([m for moments in layers for m in moments])
+    return [
+        (qa, qs, la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1), ok_a & ok_s)
+        for (la, qa, ok_a), (ls, qs, ok_s) in zip(found[::2], found[1::2], strict=True)
+    ]
 
 
 def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from explore import tree
+from explore import parallel, tree
 from explore.inference.base import Common, Pass, advance, common, settle, train_nll, train_pass
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures import Dampings, Factor, Statistics, Structure, each_layer
+from explore.inference.sub_batches import forward_in_parts
 from explore.linalg import over, product
-from explore.models import Likelihood, Pullback
+from explore.models import Likelihood
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, State, Taps, Weights
 
@@ -34,22 +35,24 @@ def noisy_pass(
     weight_noise: bool,
     rng: Rng,
     parts: int = 1,
-    forward: Callable[..., tuple[Tensor, Pullback]] | None = None,
 ) -> tuple[Weights, Pass]:
     """The weights W that an update takes gradients at, and its opening with them: samples of q, or its mean alone.
 
-    With `parts` of the batch there are as many samples for each, and `forward` tells them apart.
+    With `parts` of this process's part of the batch there are as many samples for each.
     """
+    parts *= parallel.world().held
     if weight_noise:
-        weights = posterior.sample_coordinates(state, parts * samples, rng)
+        own = parallel.apart(rng, int(state.common.step) + 1, 1)
+        weights = posterior.sample_coordinates(state, parts * samples, own)
     else:
         weights, samples = tuple(m.unsqueeze(1) for m in posterior.gaussian(state)[0]), 1
     noise = posterior.likelihood.sample_noise(state.common.noise, samples, rng)
+    forward = partial(forward_in_parts, posterior.net, parts=parts)
     return weights, train_pass(posterior, state, weights, noise, batch, forward)
 
 
 def mean_gradient(taps: tuple[Taps, ...]) -> Means:
-    """The gradient of the mean log-likelihood over samples and examples, a tuple of [R, I, O]."""
+    """The gradient of the mean log-likelihood over samples and examples of this process, a tuple of [R, I, O]."""
     return tuple(_sum_outer(t) / (t.grads.shape[1] * t.grads.shape[2]) for t in taps)
 
 
@@ -272,7 +275,7 @@ class NaturalGradient(GaussianPosterior):
         statistics, sampling, step_factor, ok = self._curvature(state, seen, schedule, progress, rng)
 
         gradient = mean_gradient(seen.taps)
-        regularised = regularised_gradient(gradient, weights, gamma)
+        regularised = parallel.mean(regularised_gradient(gradient, weights, gamma))
         average, corrected = momentum(state.momentum, regularised, self.momentum, state.common.taken + 1)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
         limit = step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(state.common.n_data))
@@ -286,7 +289,7 @@ class NaturalGradient(GaussianPosterior):
             moved = tuple(w + c.unsqueeze(1) for w, c in zip(weights, change, strict=True))
             gained = seen.nll - train_nll(self, state, moved, seen.noise, batch)
             pull = tuple(c * d for c, d in zip(each_layer(gamma, len(change)), change, strict=True))
-            curvature = 2 * (inner(gradient, change) - gained) + inner(pull, change)
+            curvature = 2 * (inner(parallel.mean(gradient), change) - gained) + inner(pull, change)
             new, ok = self._judged(new, state, curvature / inner(corrected, change), seen.nll.isfinite(), ok)
         return settle(new, state, ok), {"nll": seen.nll, "damping": self._mean_gamma(state) + new.damping}
 
@@ -303,7 +306,7 @@ class NaturalGradient(GaussianPosterior):
         """F after the batch, F + gamma and F + gamma' where this step is one to make them, and whether that worked."""
         step, statistics = int(state.common.step) + 1, state.statistics
         if step % self.statistics_interval == 0:
-            taps = fisher_taps(self.fisher, self.likelihood, seen, rng)
+            taps = fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
             statistics = self.structure.observe(statistics, taps, schedule, step)
         factors = state.sampling, state.step_factor, state.common.alive
         if step % self.factor_interval == 0:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from explore import parallel
 from explore.inference import adam
 from explore.models import Network
 from explore.rng import Rng
@@ -60,6 +61,7 @@ def advance_norms(
         statistics, gradient = t.statistics, t.grads / count[1]
         if v.shape[1] == 1:
             statistics, gradient = statistics.mean(1, keepdim=True), gradient.sum(1, keepdim=True) / count[0]
+        statistics, gradient = parallel.mean((statistics, gradient))
         values.append(torch.cat([v[:, :, :2], torch.lerp(v[:, :, 2:], statistics, norm.momentum)], 2))
         gradients.append(-gradient * norm.affine)  # one without scale and shift has nothing to train
     if not norms.moving.first:

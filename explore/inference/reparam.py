@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import tree
+from explore import parallel, tree
 from explore.inference import adam
 from explore.inference.base import Common, advance, common, settle
 from explore.inference.gaussian import GaussianPosterior
@@ -208,8 +208,9 @@ class Reparameterised(GaussianPosterior):
             here = _with(state, free)
             lead, z = (batch.x.shape[0], self.samples), None
             if self.reparameterisation == "weights":
-                z = self.sample_coordinates(here, self.samples, rng)
-            built, excess = self._build(here, lead if z else (*lead, batch.x.shape[1]), rng, z)
+                z = self.sample_coordinates(here, self.samples, parallel.apart(rng, step, 1))
+            own = parallel.apart(rng, step, 2)
+            built, excess = self._build(here, lead if z else (*lead, batch.x.shape[1]), own, z)
             layers = self.layers(state, built, self.samples)
             norms = tuple(v.detach().requires_grad_() for v in layers[len(built) :] if isinstance(v, Tensor))
             out, statistics = self.net.train_output((*built, *norms), batch.x, samples=self.samples)
@@ -218,14 +219,14 @@ class Reparameterised(GaussianPosterior):
             gradients = torch.autograd.grad(loss.sum(), (*free, *norms))  # replicas do not meet: each gets its own
 
         lr = self.lr * (adam.cosine(progress) if self.schedule == "cosine" else (1 + 5e-4 * step) ** -0.3)
-        values, moving = adam.descend(old, gradients[: len(old)], state.moving, lr, step)
+        values, moving = adam.descend(old, parallel.mean(gradients[: len(old)]), state.moving, lr, step)
         count = out.shape[1] * out.shape[2]
         taps = tuple(NormTaps(s, -count * g[:, :, :2]) for s, g in zip(statistics, gradients[len(old) :], strict=True))
         shared = advance(shared, self, out.detach(), y, taps, self.kl_weight)
         if step <= self.noise_start:
             shared = shared._replace(noise=state.common.noise)
         new = _with(state, values)._replace(common=shared, moving=moving)
-        return settle(new, state), {"nll": nll.detach()}
+        return settle(new, state), {"nll": parallel.mean(nll.detach())}
 
     def sample(self, state: ReparamState, n: int, rng: Rng) -> tuple[Layer, ...]:
         z = self.sample_coordinates(state, n, rng)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore import tree
+from explore import parallel, tree
 from explore.linalg import added, held, product
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights
@@ -244,7 +244,7 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
 
 
 def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
-    """E[g^2] over samples and examples, the diagonal of the Fisher matrix.
+    """E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
 
     Without positions it is one product of squares; with them, no more per-example gradients are held at once than
     `budget` numbers allow; None: as many as `linalg.held` says.
@@ -257,8 +257,8 @@ def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"
         else:
             g = g.square()
         a, g = a.square().flatten(1, 3), g.flatten(1, 3)
-        return product(a.mT, g) / g.shape[1]
+        return parallel.mean(product(a.mT, g) / g.shape[1])
     size = max(1, (budget or held(g)) // (g.shape[0] * g.shape[1] * math.prod(taps.shape)))
     parts = (taps.part(slice(i, i + size)) for i in range(0, g.shape[2], size))
     sums = [mean_square_gradients(part).sum(1) for part in parts]
-    return added(sums) / g.shape[2]
+    return parallel.mean(added(sums) / g.shape[2])

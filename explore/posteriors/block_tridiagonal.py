@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore import parallel
 from explore.errors import InputError
 from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
 from explore.inference.natural import CLASSES, TABLE, NaturalGradient
@@ -186,7 +187,7 @@ class BlockTridiagonalKronecker:
             )
             for m, left, right in zip(q.between, taps[:-1], taps[1:], strict=True)
         )
-        return Chain(within, between)
+        return Chain(within, parallel.mean(between))
 
     def factor(self, q: Chain, damping: Dampings) -> tuple[BlockTridiagonalFactor, Bool[Tensor, " R"]]:
         diagonal = [damped(m, c) for m, c in zip(q.within, each_layer(damping, len(q.within)), strict=True)]

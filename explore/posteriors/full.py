@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore import parallel
 from explore.errors import InputError
 from explore.inference.natural import NaturalGradient
 from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, example_gradients
@@ -112,7 +113,7 @@ class Dense:
         for part in example_gradients(taps):
             g = flatten(part).flatten(1, 2)
             fisher = torch.baddbmm(fisher, g.mT, g, alpha=rate / (s * b))
-        return fisher
+        return parallel.mean(fisher)
 
     def factor(self, fisher: Float[Tensor, "R W W"], damping: Dampings) -> tuple[DenseFactor, Bool[Tensor, " R"]]:
         zeros = unflatten(torch.zeros_like(fisher[:, 0]), self.shapes)

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore import parallel
 from explore.inference.points import PointEstimate, PointState
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Taps, Weights
@@ -40,7 +41,8 @@ class MCDropout(PointEstimate):
         return self.rate == 0
 
     def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
-        masks = self._masks(batch.x.shape[0], batch.x.shape[1], rng)
+        own = parallel.apart(rng, int(state.common.step) + 1, 1)
+        masks = self._masks(batch.x.shape[0], batch.x.shape[1], own)
         layers = tuple(_Masked(w, z) for w, z in zip(state.weights, masks, strict=True))
         return self.step(state, batch, progress, layers, self._penalised(state.weights))
 

@@ -23,6 +23,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
+from explore import parallel
 from explore.inference import natural
 from explore.inference.base import Common, common, end_update
 from explore.inference.gaussian import GaussianPosterior
@@ -87,10 +88,10 @@ class NoisyAdam(GaussianPosterior):
 
         noisy = self.weight_noise and progress >= self.warm_start
         weights, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng)
-        fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, rng)
+        fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
 
         gamma = self.gamma(shared)
-        gradient = natural.regularised_gradient(natural.mean_gradient(seen.taps), weights, gamma)
+        gradient = parallel.mean(natural.regularised_gradient(natural.mean_gradient(seen.taps), weights, gamma))
         average, corrected = natural.momentum(state.momentum, gradient, self.momentum, step)
         squares = tuple(
             torch.lerp(f, mean_squares(t), self.beta * schedule) for f, t in zip(state.squares, fisher, strict=True)

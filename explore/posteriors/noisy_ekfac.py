@@ -33,7 +33,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.inference.kronecker import EigenFactor, KroneckerMoments, KroneckerRule, damped, eigenbasis, rotate
+from explore.inference.kronecker import (
+    EigenFactor,
+    KroneckerMoments,
+    KroneckerRule,
+    damped,
+    eigenbases,
+    eigenbasis,
+    rotate,
+)
 from explore.inference.natural import CLASSES, TABLE, NaturalGradient, NaturalState
 from explore.inference.structures import Damping, PerLayer, Statistics, each_layer, mean_squares
 from explore.linalg import over
@@ -66,14 +74,12 @@ class EigenRule:
         return Eigen(moments, *eigenbasis(moments))
 
     def observe(self, q: Eigen, taps: Taps, schedule: float, step: int) -> Eigen:
-        if step % self.moments_interval == 0:
-            q = q._replace(moments=self.kronecker.observe(q.moments, taps, schedule, step))
-        if step % self.basis_interval == 0:
-            q = self._turned(q)
-        if step % self.scale_interval == 0:
-            new = mean_squares(rotate(taps, q.inputs, q.outputs))
-            q = q._replace(scale=torch.lerp(q.scale, new, self.omega * schedule))
-        return q
+        return EigenLayers(self).observe((q,), (taps,), schedule, step)[0]
+
+    def scaled(self, q: Eigen, taps: Taps, schedule: float) -> Eigen:
+        """With r moved towards the batch's."""
+        new = mean_squares(rotate(taps, q.inputs, q.outputs))
+        return q._replace(scale=torch.lerp(q.scale, new, self.omega * schedule))
 
     def factor(self, q: Eigen, damping: Damping) -> tuple[EigenFactor, Bool[Tensor, " R"]]:
         return EigenFactor(q.inputs, q.outputs, q.scale + over(damping, q.scale)), q.ok
@@ -87,11 +93,31 @@ class EigenRule:
         a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(moments, (q.inputs, q.outputs), strict=True))
         return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
 
-    def _turned(self, q: Eigen) -> Eigen:
-        """With the basis of the present A and S."""
-        new = Eigen(q.moments, *eigenbasis(q.moments))
-        scale = (new.inputs.mT @ q.inputs).square() @ q.scale @ (q.outputs.mT @ new.outputs).square()
-        return new._replace(scale=scale)
+
+class EigenLayers(PerLayer):
+    """Layers that follow the rule; the bases of all are renewed together, which several processes divide."""
+
+    rule: EigenRule
+
+    def observe(
+        self, statistics: tuple[Eigen, ...], taps: tuple[Taps, ...], schedule: float, step: int
+    ) -> tuple[Eigen, ...]:
+        rule, pairs = self.rule, list(zip(statistics, taps, strict=True))
+        if step % rule.moments_interval == 0:
+            moments = (rule.kronecker.observe(q.moments, t, schedule, step) for q, t in pairs)
+            statistics = tuple(q._replace(moments=m) for q, m in zip(statistics, moments, strict=True))
+        if step % rule.basis_interval == 0:
+            bases = eigenbases([q.moments for q in statistics])
+            statistics = tuple(_turned(q, Eigen(q.moments, *b)) for q, b in zip(statistics, bases, strict=True))
+        if step % rule.scale_interval == 0:
+            statistics = tuple(rule.scaled(q, t, schedule) for q, t in zip(statistics, taps, strict=True))
+        return statistics
+
+
+def _turned(old: Eigen, new: Eigen) -> Eigen:
+    """The new basis, with the diagonal in it of the matrix that the old one stands for."""
+    scale = (new.inputs.mT @ old.inputs).square() @ old.scale @ (old.outputs.mT @ new.outputs).square()
+    return new._replace(scale=scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +139,7 @@ class NoisyEKFAC(NaturalGradient):
 
     @property
     def structure(self) -> PerLayer:
-        return PerLayer(self._rule)
+        return EigenLayers(self._rule)
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         step = int(state.common.step) + 1

@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore import parallel
 from explore.inference import natural
 from explore.inference.base import Common, common, end_update
 from explore.inference.gaussian import GaussianPosterior
@@ -112,7 +113,8 @@ class SLANG(GaussianPosterior):
             diagonal.append((1 - beta) * d + beta * p + lost)
         precision = LowRankFactor(columns, tuple(diagonal))
 
-        average, corrected = natural.momentum(state.momentum, natural.mean_gradient(seen.taps), self.momentum, step)
+        gradient = parallel.mean(natural.mean_gradient(seen.taps))
+        average, corrected = natural.momentum(state.momentum, gradient, self.momentum, step)
         ascent = tuple((count * v - p * m).unsqueeze(1) for v, p, m in zip(corrected, prior, state.mean, strict=True))
         direction = precision.solve(ascent)
         mean = tuple(
@@ -149,13 +151,21 @@ def leading(
     itself is small. Where both are larger than the sketch of the randomised method, the latter is cheaper.
     """
     weights = sum(x.shape[2] * x.shape[3] for x in columns)
-    rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
+    rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2] * parallel.world().processes
     sketch = min(2 * rank + 2, weights)
     if (rank + n) ** 2 <= sketch * weights:
-        return leading_gram(columns, taps, keep, weight)
+        return leading_gram(columns, tuple(map(_of_all, taps)), keep, weight)
     if weights <= 4 * sketch:
         return leading_dense(columns, taps, keep, weight)
     return leading_randomised(columns, taps, keep, weight, sketch, iterations, rng)
+
+
+def _of_all(taps: Taps) -> Taps:
+    """The taps of all processes; as each has samples of its own, they stand one after the other where samples do."""
+    if parallel.world().processes == 1:
+        return taps
+    inputs = taps.inputs.expand(-1, taps.grads.shape[1], -1, -1, -1)
+    return Taps(parallel.gathered(inputs, 1), parallel.gathered(taps.grads, 1))
 
 
 def leading_gram(
@@ -184,6 +194,7 @@ def leading_dense(
     for part in example_gradients(taps):
         g = flatten(part).flatten(1, 2)
         x = torch.baddbmm(x, g.mT, g, alpha=weight / n)
+    x = parallel.mean(x)
     values, vectors, ok = eigh(x)
     c = vectors * torch.where(_kept(values), values.clamp_min(0).sqrt(), 0).unsqueeze(1)
     return tuple(v.contiguous() for v in unflatten(c[:, :, -rank:].mT, shapes)), ok
@@ -197,7 +208,8 @@ def leading_randomised(
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
 
     def product(q: Vectors) -> Vectors:
-        old, new = combine(keep * inner(q, columns), columns), gradients_combine(taps, gradients_inner(taps, q))
+        old = combine(keep * inner(q, columns), columns)
+        new = parallel.mean(gradients_combine(taps, gradients_inner(taps, q)))
         return tuple(torch.add(a, b, alpha=weight / n) for a, b in zip(old, new, strict=True))
 
     y = unflatten(2 * rng.uniform(columns[0].shape[0], sketch, sum(i * o for i, o in shapes)) - 1, shapes)

@@ -22,19 +22,18 @@ The paper's workers each take a part of the batch and samples of their own; so d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore import parallel
 from explore.errors import InputError
 from explore.inference import natural
 from explore.inference.base import Common, common, end_update
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures import Blocks, Diagonal, each_layer, mean_squares
-from explore.inference.sub_batches import forward_in_parts
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
 
@@ -97,21 +96,19 @@ class VOGN(GaussianPosterior):
 
     def update(self, state: VOGNState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[VOGNState, Info]:
         shared, examples = state.common, batch.x.shape[1]
-        used = examples - examples % self.sub_batches
+        used = examples - examples % (self.sub_batches * parallel.world().held)
         if not used:
             raise InputError(f"a batch of {examples} examples does not divide into {self.sub_batches} sub-batches")
         step, tempering = int(shared.step) + 1, self._tempering(progress)
         decay = each_layer(self.gamma(shared, float(tempering)), len(state.mean))
 
         noisy = self.weight_noise and progress >= self.warm_start and step > 1
-        part, forward = slice(used), partial(forward_in_parts, self.net, parts=self.sub_batches)
-        batch = Batch(batch.x[:, part], batch.y[:, part])
-        _, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng, self.sub_batches, forward)
-        fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, rng)
+        batch = Batch(batch.x[:, :used], batch.y[:, :used])
+        _, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng, self.sub_batches)
+        fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
 
-        gradient = tuple(
-            torch.sub(c * mu, g) for mu, g, c in zip(state.mean, natural.mean_gradient(seen.taps), decay, strict=True)
-        )
+        ascent = parallel.mean(natural.mean_gradient(seen.taps))
+        gradient = tuple(torch.sub(c * mu, g) for mu, g, c in zip(state.mean, ascent, decay, strict=True))
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
         power = natural.power_decay(step, self.decay)
         rate = self.beta2 * power if step > 1 else 1.0

@@ -11,6 +11,7 @@ from PIL import Image
 
 import explore as package
 from explore import classification, files, images, record
+from explore.cli.classify import settings
 from explore.errors import InputError
 
 TINY = ["classify", "--dataset", "digits", "--net", "mlp", "-p", "net.hidden=12", "--epochs", "3", "--samples", "5"]
@@ -145,8 +146,12 @@ def test_a_network_of_bfloat16(classify):
     assert vars(package.load_run("runs/classify-amp").fitted.posterior.net)["amp"]
 
 
-def test_others_that_cannot_be_had_are_said(explore):
-    result = explore(*TINY, "--train", 50, "--ood", "no-such-set")
+def test_others_that_cannot_be_had_are_said(explore, monkeypatch):
+    """Where they were not asked for; else they are refused."""
+    asked = explore(*TINY, "--train", 50, "--ood", "no-such-set")
+    assert asked.exit_code == 2 and "no-such-set" in asked.stderr and not Path("runs").exists()
+    monkeypatch.setitem(settings.PAIRS, "digits", "no-such-set")
+    result = explore(*TINY, "--train", 50)
     assert result.exit_code == 0, result.output
     assert "there is no test on images of another kind, no-such-set" in result.stderr and "AUROC" not in result.stdout
 
@@ -187,7 +192,7 @@ def test_what_is_refused(explore, options, message):
 
 def test_a_preset_for_augmented_images_counts_each_once_without(classify):
     classify("--posterior", "vogn")
-    settings = record.read_config(Path("runs/classify-digits-mlp-vogn"))["settings"]["posterior_settings"]
-    assert settings["augmentation"] == 1.0
+    own = record.read_config(Path("runs/classify-digits-mlp-vogn"))["settings"]["posterior_settings"]
+    assert own["augmentation"] == 1.0
     classify("--posterior", "vogn", "--name", "more", "--augment", "crop")
     assert record.read_config(Path("runs/classify-more"))["settings"]["posterior_settings"]["augmentation"] == 10.0

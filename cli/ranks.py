@@ -1,0 +1,103 @@
+"""A command that `torchrun` started as several processes: the first one writes and tells, the others work along."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from explore import parallel
+from explore.errors import InputError
+from explore.record import Run
+from explore.recorded import read_run
+
+COMMANDS = ("classify",)  # whose fits can be divided
+
+
+@contextmanager
+def joined(command: str) -> Iterator[None]:
+    """As one of the processes of a job; alone, where there is none.
+
+    Raises:
+        InputError: for a command that runs in one process.
+    """
+    if started() == 1:
+        yield
+        return
+    if command not in COMMANDS:
+        raise InputError(f"explore {command} is begun once, not by torchrun; --jobs gives it more processes")
+    # torchrun ends the processes that are left when one is gone.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with parallel.joined():
+            yield
+    except (parallel.ProcessLost, KeyboardInterrupt) as error:
+        click.echo(f"Error: process {os.environ['RANK']}: another process of this job has ended", err=True)
+        raise click.exceptions.Exit(1) from error
+
+
+def started() -> int:
+    """How many processes `torchrun` has started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def device(name: str) -> str:
+    """Of this process: each of a job has a GPU of its own."""
+    return f"cuda:{os.environ['LOCAL_RANK']}" if started() > 1 and name.startswith("cuda") else name
+
+
+def opened(folder: Path, settings: Any) -> Run:
+    """The run to continue: locked by the first process, and read by the others after it.
+
+    Raises:
+        InputError: when it cannot be opened, or has another number of processes.
+    """
+    wanted, here = getattr(settings, "processes", 1), parallel.world().processes
+    if wanted != here:
+        how = "start it without torchrun" if wanted == 1 else f"start it by torchrun --nproc-per-node {wanted}"
+        raise InputError(f"{folder} is a run of {wanted} processes, which {here} cannot continue; {how}")
+    if not parallel.world().rank:
+        run = Run.open(folder)
+        parallel.agreed(None)
+        return run
+    parallel.agreed(None)
+    config, saved, _ = read_run(folder)
+    return Run(folder, config, saved["state"], saved["step"])
+
+
+def remember(folder: Path) -> None:
+    """Tell a job that is restarted after a failure where its run is."""
+    if started() > 1:
+        _note().write_text(str(folder.resolve()), encoding="utf-8")
+
+
+def continued() -> Path | None:
+    """The run of the job before it was restarted, if it had one."""
+    if started() == 1:
+        return None
+    found = None
+    if not parallel.world().rank:
+        if not parallel.attempt():
+            _note().unlink(missing_ok=True)
+        elif _note().exists():
+            found = Path(_note().read_text(encoding="utf-8"))
+    agreed: Path | None = parallel.agreed(found)
+    return agreed
+
+
+def _note() -> Path:
+    """A file that the restarted processes of one `torchrun` have in common."""
+    return Path(tempfile.gettempdir()) / f"explore-job-{os.getppid()}"
+
+
+def launcher(command: str) -> list[str]:
+    """How the command was begun."""
+    if started() == 1:
+        return ["explore", command]
+    return ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "explore.cli", command]

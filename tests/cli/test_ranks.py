@@ -1,0 +1,93 @@
+"""`torchrun ... -m explore.cli classify`: several processes, the end of one of them, and what comes after."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from explore.cli import ranks
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+CLASSIFY = "classify --dataset digits --net mlp -p net.hidden=12 --samples 3 --train 300 --name x".split()
+RUN = Path("runs/classify-x")
+
+
+def begin(*options, torchrun=()):
+    """A job of two processes in the current folder."""
+    command = [*TORCHRUN, *map(str, torchrun), "-m", "explore.cli", *CLASSIFY, *map(str, options)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def kill_one(job):
+    """End the second process of a job once it has a checkpoint to continue from."""
+    until = time.monotonic() + 100
+    while not (RUN / "metrics.jsonl").exists():
+        assert time.monotonic() < until and job.poll() is None
+        time.sleep(0.05)
+    children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True)
+    os.kill(int(children.stdout.split()[-1]), signal.SIGKILL)
+
+
+def outcome():
+    with np.load(RUN / "probabilities.npz") as found:
+        return dict(found), torch.load(RUN / "model.pt", weights_only=True)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def test_the_end_of_one_process_ends_the_job_with_a_sentence(here, explore):
+    job = begin("--epochs", 4000)
+    kill_one(job)
+    _, told = job.communicate(timeout=100)
+    assert job.returncode == 1
+    assert "another process of this job has ended. Stopped after " in told or "Interrupted after " in told
+    assert f"Continue: torchrun --nproc-per-node 2 -m explore.cli classify --resume {RUN}" in told
+    assert "explore/cli" not in told  # no traceback of ours
+    alone = explore("classify", "--resume", RUN)
+    assert alone.exit_code == 2
+    assert "is a run of 2 processes, which 1 cannot continue; start it by torchrun --nproc-per-node 2" in alone.stderr
+
+
+@pytest.mark.slow
+def test_restarted_and_resumed_equal_uninterrupted(here, explore):
+    """By torchrun itself, and by hand."""
+    found = []
+    for how in ("whole", "restarted", "resumed"):
+        job = begin("--epochs", 300, torchrun=("--max-restarts", 1) if how == "restarted" else ())
+        if how != "whole":
+            kill_one(job)
+        _, told = job.communicate(timeout=200)
+        assert (job.returncode == 0) == (how != "resumed"), told
+        assert ("of 300 epochs are done" in told) == (how == "restarted")
+        if how == "resumed":
+            again = [*TORCHRUN, "-m", "explore.cli", "classify", "--resume", str(RUN)]
+            subprocess.run(again, check=True, timeout=200, capture_output=True)
+        found.append(outcome())
+        RUN.rename(how)
+    for arrays, model in found[1:]:
+        assert all(np.array_equal(found[0][0][name], value) for name, value in arrays.items())
+        assert str(model) == str(found[0][1])
+
+
+def test_other_commands_run_in_one_process(explore, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    result = explore("compare", "--dataset", "boston", "--posterior", "map")
+    assert result.exit_code == 2
+    assert "explore compare is begun once, not by torchrun; --jobs gives it more processes" in result.stderr
+
+
+def test_each_process_has_a_gpu_of_its_own(monkeypatch):
+    assert ranks.device("cuda") == "cuda"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert (ranks.device("cuda"), ranks.device("cpu")) == ("cuda:1", "cpu")

@@ -1,0 +1,70 @@
+"""One of the processes of tests/test_parallel.py: the parameters after a few steps of several posteriors."""
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from explore import parallel, registry, tree
+from explore.fit import fit
+from explore.likelihoods import Categorical, Gaussian, Likelihood
+from explore.nets import Net, mlp
+from explore.rng import Rng
+
+EPOCHS, N = 5, 32  # 20 steps on batches of 8
+COMMON: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 8, "samples": 2}
+NATURAL: dict[str, Any] = {"lr": 0.05, "beta": 0.1}
+IMAGES = nn.Sequential(
+    nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 2), nn.ReLU(), nn.Linear(2, 3)
+)
+CASES: dict[str, dict[str, Any]] = {
+    "noisy-kfac": NATURAL | {"adaptive_damping": True},
+    "noisy-ekfac": NATURAL | {"basis_interval": 2, "reset_interval": 3, "reset_damped": True},
+    "noisy-adam": NATURAL,
+    "vogn": {"lr": 0.01, "beta2": 0.1},
+    "vogn sub-batches": {"lr": 0.01, "beta2": 0.1, "sub_batches": 2},
+    "slang": NATURAL | {"rank": 2},
+    "slang dense": NATURAL | {"rank": 8, "batch_size": 16, "epochs": 10},
+    "slang randomised": NATURAL | {"rank": 1, "batch_size": 16, "epochs": 10},
+    "bbb": {"lr": 0.01},
+    "full": NATURAL,
+    "block-tridiagonal": NATURAL,
+    "map": {},
+    "mc-dropout": {"rate": 0.1},
+    "ensemble": {},
+}
+WITHOUT_SAMPLES = ("map", "mc-dropout", "ensemble")
+
+
+def trained(name: str, images: bool = False) -> dict[str, torch.Tensor]:
+    """The state after the steps, by path."""
+    rng = Rng(3, dtype=torch.float64)
+    settings = COMMON | CASES[name]
+    kind = name.split()[0]
+    if kind in WITHOUT_SAMPLES:
+        settings = {key: value for key, value in settings.items() if key != "samples"}
+    likelihood: Likelihood
+    if images:
+        net, likelihood = Net(IMAGES), Categorical()
+        x = rng.normal(2, N, 1, 5, 5)
+        y = (3 * rng.uniform(2, N)).long()
+    else:
+        net, likelihood = Net(mlp(3, [20 if "randomised" in name else 5, 4], 2)), Gaussian()
+        x = rng.normal(2, N, 3)
+        y = x[..., :2].square() + 0.1 * rng.normal(2, N, 2)
+    posterior = registry.posterior(kind, net, likelihood, **settings)
+    for epoch in fit(posterior, x, y, rng.stream("fit")):
+        state = epoch.state
+    return dict(tree.leaves(state))
+
+
+def every() -> dict[str, dict[str, torch.Tensor]]:
+    """Of all cases."""
+    with_images = ("noisy-kfac", "noisy-ekfac", "noisy-adam", "vogn", "slang")
+    return {name: trained(name) for name in CASES} | {f"{name} images": trained(name, True) for name in with_images}
+
+
+if __name__ == "__main__":
+    with parallel.joined() as world:
+        torch.save(every(), f"{sys.argv[1]}/{world.rank}.pt")

@@ -204,8 +204,31 @@ class ConvSlot(WeightSlot):
     def examples(self, a: Tensor, lead: Lead, part: slice = slice(None)) -> Tensor:
         """[(R S B), C, H, W] -> patches [R, S, B, T, I]."""
         a = a.unflatten(0, lead)[:, :, part]
-        patches = F.unfold(a.flatten(0, 2), self.kernel, self.dilation, self.padding, self.stride)
-        return self._with_one(patches.transpose(1, 2)).unflatten(0, a.shape[:3])
+        lead = (a.shape[0], a.shape[1], a.shape[2])
+        a = a.flatten(0, 2)
+        if not a.is_cpu or (a.requires_grad and torch.is_grad_enabled()):
+            patches = F.unfold(a, self.kernel, self.dilation, self.padding, self.stride)
+            return self._with_one(patches.transpose(1, 2)).unflatten(0, lead)
+        return self._patches(a).permute(1, 2, 0).unflatten(0, lead)
+
+    def _patches(self, a: Tensor) -> Tensor:
+        """[N, C, H, W] -> [I, N, T] by one copy, which is several times as fast as `unfold` on a processor.
+
+        Each input is a row, so that examples and positions merge for free. Its gradient would be slow, though.
+        """
+        (height, width), (down, across) = self._output_size(a.shape), self.padding
+        a = F.pad(a, (across, across, down, down)) if down or across else a
+        count, channels = a.shape[:2]
+        own, channel, row, column = a.stride()
+        steps = (channel, row * self.dilation[0], column * self.dilation[1], own, row * self.stride[0])
+        windows = a.as_strided(
+            (channels, *self.kernel, count, height, width), (*steps, column * self.stride[1]), a.storage_offset()
+        )
+        patches = a.new_empty(self.inputs, count, height * width)
+        patches[: self.inputs - self.bias].view_as(windows).copy_(windows)
+        if self.bias:
+            patches[-1] = 1
+        return patches
 
     def inputs_of(self, a: Tensor, lead: Lead) -> Callable[[slice], Tensor]:
         return partial(self.examples, a, lead)

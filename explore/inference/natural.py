@@ -19,9 +19,9 @@ from torch import Tensor
 from explore import parallel, tree
 from explore.inference.base import Common, Pass, advance, common, settle, train_nll, train_pass
 from explore.inference.gaussian import GaussianPosterior
-from explore.inference.structures import Dampings, Factor, Statistics, Structure, each_layer
+from explore.inference.structures import Dampings, Factor, Statistics, Structure, each_layer, mean_outer
 from explore.inference.sub_batches import forward_in_parts
-from explore.linalg import over, product
+from explore.linalg import over
 from explore.models import Likelihood
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, State, Taps, Weights
@@ -53,7 +53,7 @@ def noisy_pass(
 
 def mean_gradient(taps: tuple[Taps, ...]) -> Means:
     """The gradient of the mean log-likelihood over samples and examples of this process, a tuple of [R, I, O]."""
-    return tuple(_sum_outer(t) / (t.grads.shape[1] * t.grads.shape[2]) for t in taps)
+    return tuple(mean_outer(t) for t in taps)
 
 
 def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> Means:
@@ -63,13 +63,6 @@ def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> 
         torch.addcmul(g, c, w.mean(1), value=-1) if isinstance(c, Tensor) else torch.sub(g, w.mean(1), alpha=c)
         for g, w, c in layers
     )
-
-
-def _sum_outer(t: Taps) -> Tensor:
-    a, g = t.inputs, t.grads
-    if a.shape[1] == 1:
-        g = g.sum(1, keepdim=True)
-    return product(a.flatten(1, 3).mT, g.flatten(1, 3))
 
 
 TABLE: dict[str, object] = {

@@ -243,6 +243,30 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
     return squares.squeeze(1) if squares.shape[1] == 1 else squares.mean(1)
 
 
+def mean_outer(taps: Taps) -> Float[Tensor, "R I O"]:
+    """E[g] over samples and examples of this process."""
+    a, g = taps.inputs, taps.grads
+    count = g.shape[1] * g.shape[2]
+    if a.shape[1] == 1:
+        g = g.sum(1, keepdim=True)
+    return product(a.flatten(1, 3).mT, g.flatten(1, 3)) / count
+
+
+def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
+    """E[g] and E[g^2] over samples and examples of all processes; each convolution's patches are made once for both."""
+    found = []
+    for t in taps:
+        if t.grads.shape[3] == 1:
+            found.append((parallel.mean(mean_outer(t)), mean_squares(t)))
+            continue
+        sums = [(x.sum((1, 2)), x.square().sum((1, 2))) for (x,) in example_gradients((t,))]
+        count = t.grads.shape[1] * t.grads.shape[2]
+        first, second = (added(each) / count for each in zip(*sums, strict=True))
+        found.append(parallel.mean((first, second)))
+    gradients, squares = zip(*found, strict=True)
+    return gradients, squares
+
+
 def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
     """E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
 

@@ -43,7 +43,7 @@ from explore.inference.low_rank import (
     inner,
 )
 from explore.inference.prior import Rows
-from explore.inference.structures import example_gradients, mean_squares
+from explore.inference.structures import example_gradients, gradient_moments
 from explore.linalg import eigh
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, Taps, flatten, unflatten
@@ -105,15 +105,15 @@ class SLANG(GaussianPosterior):
         prior = tuple(1 / eta for eta in self.variances(state))
         old = state.precision
         columns, ok = leading(old.columns, seen.taps, 1 - beta, beta * count, self.power_iterations, rng)
+        gradient, squares = gradient_moments(seen.taps)
         diagonal = []
-        for u, new, d, t, p in zip(old.columns, columns, old.diagonal, seen.taps, prior, strict=True):
-            exact = (1 - beta) * u.square().sum(1) + beta * count * mean_squares(t)
+        for u, new, d, h, p in zip(old.columns, columns, old.diagonal, squares, prior, strict=True):
+            exact = torch.add((1 - beta) * u.square().sum(1), h, alpha=beta * count)
             # What the projection lost. It cannot be negative but for rounding.
             lost = (exact - new.square().sum(1)).clamp_min(0)
             diagonal.append((1 - beta) * d + beta * p + lost)
         precision = LowRankFactor(columns, tuple(diagonal))
 
-        gradient = parallel.mean(natural.mean_gradient(seen.taps))
         average, corrected = natural.momentum(state.momentum, gradient, self.momentum, step)
         ascent = tuple((count * v - p * m).unsqueeze(1) for v, p, m in zip(corrected, prior, state.mean, strict=True))
         direction = precision.solve(ascent)

@@ -33,7 +33,7 @@ from explore.errors import InputError
 from explore.inference import natural
 from explore.inference.base import Common, common, end_update
 from explore.inference.gaussian import GaussianPosterior
-from explore.inference.structures import Blocks, Diagonal, each_layer, mean_squares
+from explore.inference.structures import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
 
@@ -105,22 +105,25 @@ class VOGN(GaussianPosterior):
         noisy = self.weight_noise and progress >= self.warm_start and step > 1
         batch = Batch(batch.x[:, :used], batch.y[:, :used])
         _, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng, self.sub_batches)
-        fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
+        if self.fisher == "empirical":
+            ascent, new = gradient_moments(seen.taps)
+        else:
+            fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
+            ascent, new = parallel.mean(natural.mean_gradient(seen.taps)), tuple(map(mean_squares, fisher))
 
-        ascent = parallel.mean(natural.mean_gradient(seen.taps))
         gradient = tuple(torch.sub(c * mu, g) for mu, g, c in zip(state.mean, ascent, decay, strict=True))
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
         power = natural.power_decay(step, self.decay)
         rate = self.beta2 * power if step > 1 else 1.0
-        squares = tuple(torch.lerp(s, mean_squares(t), rate) for s, t in zip(state.squares, fisher, strict=True))
+        squares = tuple(torch.lerp(s, h, rate) for s, h in zip(state.squares, new, strict=True))
         lr = self.lr * power * natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
         mean = tuple(
             torch.addcdiv(mu, m, s + (c + self.damping), value=-lr)
             for mu, m, s, c in zip(state.mean, average, squares, decay, strict=True)
         )
 
-        new = VOGNState(shared, mean, average, squares, tempering)
-        return end_update(self, seen, new, state, float(tempering))
+        moved = VOGNState(shared, mean, average, squares, tempering)
+        return end_update(self, seen, moved, state, float(tempering))
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, float]:
         tempering = float(state.tempering)

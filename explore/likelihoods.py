@@ -81,13 +81,14 @@ class Gaussian:
     def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
         tau = noise.unsqueeze(-1)
         squares = _residual(y, out).square().sum(-1)
-        return 0.5 * (out.shape[-1] * (tau / (2 * math.pi)).log() - tau * squares)
+        normaliser = 0.5 * out.shape[-1] * (tau / (2 * math.pi)).log()
+        return torch.addcmul(normaliser, tau, squares, value=-0.5)
 
     def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
         return noise[..., None, None] * _residual(y, out)
 
     def sample(self, noise: Tensor, out: Tensor, rng: Rng) -> Float[Tensor, "R S B O"]:
-        return out + rng.normal(*out.shape) * noise[..., None, None].rsqrt()
+        return torch.addcmul(out, rng.normal(*out.shape), noise[..., None, None].rsqrt())
 
     def fisher_root(self, noise: Tensor, out: Tensor) -> Float[Tensor, "K R S B O"]:
         """Sqrt(tau) times each unit vector."""
@@ -112,8 +113,8 @@ class Gaussian:
             return phi
         half = n_data / (2 * kl_weight)
         squares = (y - out).square().sum(-1).mean((1, 2))  # E_q |y - f|^2, [R]
-        shape = phi.shape + self.rate * (self.prior_shape + half * out.shape[-1] - phi.shape)
-        return Gamma(shape, phi.rate + self.rate * (self.prior_rate + half * squares - phi.rate))
+        shape = (1 - self.rate) * phi.shape + self.rate * (self.prior_shape + half * out.shape[-1])
+        return Gamma(shape, torch.lerp(phi.rate, self.prior_rate + half * squares, self.rate))
 
 
 def _residual(y: Tensor, out: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-JITTERS = (0.0, 1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
+JITTERS = (1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
 HELD, HELD_ON_DEVICE = 2**24, 2**28  # numbers that one intermediate may have: 64 MiB in single precision, 1 GiB
 NARROW = 16  # columns; a batched product of fewer leaves most of the processor idle
 
@@ -29,7 +29,7 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
     # All at once: a device would have to be waited for to learn which ones it takes.
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     shift = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None] * eye
-    roots, failed = torch.linalg.cholesky_ex(torch.stack([torch.add(matrix, shift, alpha=j) for j in JITTERS]))
+    roots, failed = torch.linalg.cholesky_ex(torch.stack([matrix, *(torch.add(matrix, shift, alpha=j) for j in JITTERS)]))
     worked = failed == 0
     first = worked.int().argmax(0)[None, ..., None, None].expand(1, *matrix.shape)
     ok = worked.any(0)

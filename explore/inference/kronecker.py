@@ -277,9 +277,9 @@ def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
 def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
     """What A and S have added to their diagonals: the damping split between the two in proportion to their size."""
     mean_a, mean_s = (_diagonal(m).mean(1) for m in moments)
-    pi = ((mean_a + 1e-8) / (mean_s + 1e-8)).sqrt()
-    split = over(damping, pi) ** 0.5
-    return pi * split, split / pi
+    ratio = (mean_a + 1e-8) / (mean_s + 1e-8)  # pi^2
+    split = over(damping, ratio) ** 0.5
+    return split * ratio.sqrt(), split * ratio.rsqrt()
 
 
 def _raised(matrix: Float[Tensor, "R n n"], by: Float[Tensor, " R"]) -> Float[Tensor, "R n n"]:

@@ -172,8 +172,8 @@ def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
 def momentum(m: Means, gradient: Means, beta: float, step: int | Int[Tensor, " R"]) -> tuple[Means, Means]:
     """The moving average of a gradient, and its bias-corrected value; `step` counts from 1, for all or for each."""
     new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
-    correction = 1 - beta ** (step.double() if isinstance(step, Tensor) else step)
-    return new, tuple(x / over(correction, x) for x in new)
+    correction = over(1 - beta ** (step.double() if isinstance(step, Tensor) else step), new[0])
+    return new, tuple(x / correction for x in new)
 
 
 Schedule = Literal["step", "linear"]
@@ -269,13 +269,13 @@ class NaturalGradient(GaussianPosterior):
 
         gradient = mean_gradient(seen.taps)
         regularised = parallel.mean(regularised_gradient(gradient, weights, gamma))
-        average, corrected = momentum(state.momentum, regularised, self.momentum, state.common.taken + 1)
+        common = advance(state.common, self, seen.out, seen.y, seen.taps.norms, self.kl_weight)
+        average, corrected = momentum(state.momentum, regularised, self.momentum, common.taken)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
         limit = step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(state.common.n_data))
         direction = clipped(direction, corrected, self.lr, limit)
         mean = tuple(torch.add(m, d, alpha=lr) for m, d in zip(state.mean, direction, strict=True))
 
-        common = advance(state.common, self, seen.out, seen.y, seen.taps.norms, self.kl_weight)
         new = NaturalState(common, mean, average, statistics, state.damping, sampling, step_factor)
         if self.adaptive_damping:
             change = tuple(lr * d for d in direction)
@@ -311,8 +311,10 @@ class NaturalGradient(GaussianPosterior):
     ) -> tuple[Factor, Factor, Tensor]:
         """F + gamma, F + gamma', and the replicas for which both succeeded."""
         sampling, ok = self.structure.factor(statistics, gamma)
+        if not (self.adaptive_damping or self.extrinsic_damping):
+            return sampling, sampling, ok
         raised = damping > 0
-        if not (self.adaptive_damping or self.extrinsic_damping) or tree.surely(~raised):
+        if tree.surely(~raised):
             return sampling, sampling, ok
         step_factor, ok_step = self.structure.factor(statistics, _raised(gamma, damping))
         # Each replica's bits are the same whether or not another one's damping is raised.

@@ -29,7 +29,8 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
     # All at once: a device would have to be waited for to learn which ones it takes.
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     shift = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None] * eye
-    roots, failed = torch.linalg.cholesky_ex(torch.stack([matrix, *(torch.add(matrix, shift, alpha=j) for j in JITTERS)]))
+    raised = (torch.add(matrix, shift, alpha=jitter) for jitter in JITTERS)
+    roots, failed = torch.linalg.cholesky_ex(torch.stack([matrix, *raised]))
     worked = failed == 0
     first = worked.int().argmax(0)[None, ..., None, None].expand(1, *matrix.shape)
     ok = worked.any(0)

@@ -68,7 +68,7 @@ class LoadedRun:
     @property
     def images(self) -> bool:
         """Whether it classifies images, not the rows of a table."""
-        return bool(self.settings.command == "classify")
+        return getattr(self.settings, "net", None) is not None
 
     @property
     def about(self) -> str:
@@ -90,8 +90,8 @@ class LoadedRun:
         Warns of what was imputed or is not known, see `TableWarning`.
 
         Args:
-            table: a data frame, or a file as `load_table` takes it; of a run of `explore classify` an image, a folder
-                of images, or an .npz file with `x`, uint8 [images, height, width] or with 3 channels last.
+            table: a data frame, or a file as `load_table` takes it; of a run on images an image, a folder of
+                images, or an .npz file with `x`, uint8 [images, height, width] or with 3 channels last.
             level: of the interval.
             quantiles: levels of more of them.
 
@@ -148,7 +148,7 @@ class LoadedRun:
             InputError: see `predict`.
         """
         if not isinstance(path, str | os.PathLike):
-            raise InputError(f"a run of explore classify predicts images, in a file or a folder; got {shown(path)}")
+            raise InputError(f"a run on images predicts images, in a file or a folder; got {shown(path)}")
         if not Path(path).exists():
             raise InputError(f"there is no {path}")
         return read_inputs(Path(path), self.fitted.shape)  # type: ignore[arg-type]

@@ -5,19 +5,25 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from explore import data, registry
+import numpy as np
+import torch
+from torch import nn
+
+from explore import data, images, networks, registry
 from explore.cli.parameters import Values
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
 from explore.errors import InputError, listed, shown
+from explore.images import Images
 from explore.inference.base import Predictive
 from explore.likelihoods import LIKELIHOODS
 from explore.nets import Net, mlp
+from explore.scaling import Standardiser
 
 MOST_LAYERS, MOST_WEIGHTS = 100, 10**8  # of a network; what is larger would fill the memory before it is refused
 
@@ -39,6 +45,8 @@ class Problem:
     hidden: tuple[int, ...]
     seed: int
     samples: int
+    net: str | None = None  # for images; None: `hidden` layers for a table
+    net_settings: Values = field(default_factory=dict)
 
     def load(self) -> Dataset:
         """The data set, if it is the one that the run began with."""
@@ -48,7 +56,9 @@ class Problem:
         """The same, and of a table of the user's what its columns became."""
         drop, schema = list(self.drop_columns), None
         try:
-            if self.data:
+            if self.net:
+                dataset = pictures(images.load(self.dataset or ""))
+            elif self.data:
                 source = (self.data, self.target, drop, self.task, self.id_column)
                 loaded = data.load_table(*source, self.categorical, self.decimal)
                 dataset, schema = loaded.dataset, loaded.schema
@@ -58,7 +68,8 @@ class Problem:
             raise InputError(str(error)) from error
         if self.fingerprint not in (None, fingerprint(dataset)):
             raise InputError(f"the data of {dataset.name} have changed since the run began; restore them to continue")
-        check_units(dataset.features, dataset.x)
+        if not self.net:
+            check_units(dataset.features, dataset.x)
         if dataset.task == "regression" and self.target:
             check_units(self.target, dataset.y)
         return dataset, schema
@@ -77,6 +88,13 @@ def resolve(options: Mapping[str, Any]) -> Problem:
         raise InputError("--id belongs to --data; the examples of a data set by name have no names")
     if options["data"] and not options["target"]:
         raise InputError("--data needs --target, the column to predict")
+    name, net = options["dataset"], options.get("net")  # of `explore active` alone
+    if "net" in options and name in registry.names("images"):
+        net = net or "lenet5"
+        if options["drop_columns"]:
+            raise InputError("--drop-columns belongs to tables; images have no columns")
+    elif net is not None:
+        raise InputError("--net belongs to images, whose sets `explore list images` names; a table has --hidden")
     asked = Problem(
         dataset=None if options["data"] else options["dataset"] or "boston",
         data=str(Path(options["data"]).resolve()) if options["data"] else None,
@@ -89,9 +107,23 @@ def resolve(options: Mapping[str, Any]) -> Problem:
         hidden=widths(options["hidden"]),
         seed=options["seed"],
         samples=options["samples"],
+        net=net,
     )
     dataset = asked.load()
     return replace(asked, task=dataset.task, fingerprint=fingerprint(dataset), likelihood=likelihood_of(dataset))
+
+
+def pictures(found: Images) -> Dataset:
+    """All images of a set, training images first."""
+    x, y = np.concatenate([found.x, found.test_x]), np.concatenate([found.y, found.test_y])
+    return Dataset(found.name, x, y, (), "classification", found.classes)
+
+
+def channels(dataset: Dataset, device: str) -> Standardiser:
+    """Mean and deviation of each channel over all images."""
+    of = Images(dataset.name, dataset.x, dataset.y, dataset.x[:0], dataset.y[:0], dataset.classes)
+    mean, scale = (torch.as_tensor(m, device=device, dtype=torch.float32)[:, None, None] for m in of.moments())
+    return Standardiser(mean, scale)
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -130,16 +162,28 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
     """A posterior with settings of its own, on a network for the data, with those of the likelihood's noise."""
     classes = len(dataset.classes)
     outputs = {0: dataset.y.shape[-1], 2: 1}.get(classes, classes)
-    widths = [dataset.x.shape[1], *problem.hidden, outputs]
+    shape = tuple(map(int, dataset.x.shape[1:]))
+    if problem.net:
+        net = Net(networks.build(problem.net, shape, outputs, problem.net_settings))  # type: ignore[arg-type]
+    else:
+        net = Net(dense([*shape, *problem.hidden, outputs]))
+    likelihood = LIKELIHOODS[problem.likelihood](**noise)
+    made: Predictive = registry.build(registry.find("posteriors", name), net, likelihood, own)
+    return made
+
+
+def dense(widths: list[int]) -> nn.Module:
+    """A network of these units a layer.
+
+    Raises:
+        InputError: for more weights than a memory could hold.
+    """
     if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
         raise InputError(
             f"a network of {listed(widths)} units has {weights} weights; the most are {MOST_WEIGHTS}, so take fewer "
             "units in --hidden"
         )
-    net = Net(mlp(widths[0], widths[1:-1], outputs))
-    likelihood = LIKELIHOODS[problem.likelihood](**noise)
-    made: Predictive = registry.build(registry.find("posteriors", name), net, likelihood, own)
-    return made
+    return mlp(widths[0], widths[1:-1], widths[-1])
 
 
 def place(device: str, jobs: int) -> str:

@@ -120,10 +120,11 @@ def read(folder: Path, settings: Any, device: str = "cpu") -> Saved:
     for name, state in states.items():
         if name not in own:
             raise InputError(f"{path} does not belong to {folder / 'config.json'}: that names no posterior {name}")
-        if hasattr(settings, "build"):  # of images, whose shape the model knows
-            made = settings.build(tuple(map(int, state.get("shape", ()))), len(called.classes))
+        shape = tuple(map(int, state.get("shape", ()))) if getattr(settings, "net", None) else ()  # of an image
+        if hasattr(settings, "build"):
+            made = settings.build(shape, len(called.classes))
         else:
-            made = posterior(settings, called, *own[name])
+            made = posterior(settings, called, *own[name], shape)
         models[name] = FittedModel.from_state_dict(made, state, device)
         if models[name].replicas != len(replicas):
             raise InputError(f"{path} is damaged: it names {len(replicas)} replicas of {models[name].replicas}")
@@ -137,9 +138,11 @@ def posteriors(settings: Any) -> dict[str, tuple[str, Any]]:
     return {settings.posterior: (settings.posterior, settings.posterior_settings)}
 
 
-def posterior(settings: Any, called: Names, name: str, own: Any) -> Predictive:
-    """A posterior as the run has it."""
+def posterior(settings: Any, called: Names, name: str, own: Any, shape: tuple[int, ...] = ()) -> Predictive:
+    """A posterior as the run has it, for inputs of a shape where these are images."""
     dataset = called.dataset
+    if getattr(settings, "net", None):
+        dataset = dataset._replace(x=np.empty((0, *shape)))
     asked = replace(settings, likelihood=problem.likelihood_of(dataset))
     return problem.posterior(asked, dataset, name, own, settings.likelihood_settings)
 

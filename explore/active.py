@@ -36,6 +36,7 @@ from explore.inference.base import Predictive
 from explore.pool import Pool, Scales
 from explore.predict import Predictor
 from explore.rng import Rng
+from explore.scaling import Standardiser
 from explore.shapes import Info, State
 from explore.shards import sharded_fit, stops, streams
 
@@ -64,7 +65,8 @@ class ActiveLearner:
         cost: [P] what the label of each point costs, positive: rules choose by their scores divided by it.
         targets: [T, ...] inputs whose labels matter, for a rule that goes by them; those of the candidates by default.
         standardise: inputs by mean and deviation of the "labelled" points, of all allowed points ("pool"), or not
-            at all ("none", and always so for images). Targets of a regression always by those of the labelled points.
+            at all ("none", and so for images), or by those that are given for one input, as [C, 1, 1] for the
+            channels of images. Targets of a regression always by those of the labelled points.
         device: where to compute.
         dtype: floating-point type to compute in.
         jobs: processes that share the trials of each fit, at most one a trial, see `explore.shards`.
@@ -82,7 +84,7 @@ class ActiveLearner:
         samples: int = 100,
         cost: Any = None,
         targets: Any = None,
-        standardise: str = "labelled",
+        standardise: str | Standardiser = "labelled",
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         jobs: int = 1,

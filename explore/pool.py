@@ -63,10 +63,10 @@ class Pool:
         allowed: np.ndarray | Tensor | None,
         trials: int,
         arms: tuple[str, ...],
-        standardise: str,
+        standardise: str | Standardiser,
         rng: Rng,
     ):
-        if standardise not in STANDARDISE:
+        if not isinstance(standardise, Standardiser) and standardise not in STANDARDISE:
             raise one_of("standardise", standardise, STANDARDISE)
         self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
         self._raw = RawInputs(x, rng)
@@ -190,11 +190,13 @@ class Pool:
     # What the model sees ----------------------------------------------------------------------------------------
 
     def scales(self) -> Scales:
-        """Those of the labelled points; of inputs also those of all allowed ones, or none, as for images."""
+        """Those of the labelled points; of inputs also those of all allowed ones, given ones, or none."""
         if self.y is None:
             raise InputError("there is no label yet; tell some first")
         x, y = UNSCALED, UNSCALED if self._classes else Standardiser.fit(self.y)
-        if self.x.dim() == 2 and self._standardise != "none":
+        if isinstance(self._standardise, Standardiser):
+            x = Standardiser(*(t.expand(self.replicas, 1, *t.shape) for t in self._standardise))
+        elif self.x.dim() == 2 and self._standardise != "none":
             known = self.points
             if self._standardise == "pool":  # of every replica equally many
                 known = _first(self.allowed)[:, : int(self.allowed.sum(1).min())]

@@ -16,6 +16,7 @@ from explore.errors import InputError
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
+from explore.scaling import Standardiser
 
 # Two points a round with max-variance, which looks at each alone: what these tests ask does not hang on it.
 pytestmark = pytest.mark.filterwarnings("ignore::explore.acquisitions.base.RedundancyWarning")
@@ -330,6 +331,18 @@ def test_input_scale(standardise):
         f = own.fitted.scales
         for found, expected in zip(f.x, (mean, scale), strict=True):
             np.testing.assert_allclose(found.expand(4, 1, 2)[r, 0], expected, rtol=1e-8)
+
+
+def test_given_scales_are_those_of_standardised_inputs():
+    """Also of one replica of the model."""
+    scale = Standardiser(torch.tensor(X.mean(0)), torch.tensor(X.std(0)))
+    one, other = (
+        learner(standardise=scale, dtype=torch.float64),
+        learner(x=(X - X.mean(0)) / X.std(0), standardise="none", dtype=torch.float64),
+    )
+    for r in range(one.replicas):
+        found = one.model.replica(r).predict(X[:5]), other.model.replica(r).predict((X[:5] - X.mean(0)) / X.std(0))
+        torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("standardise", ["labelled", "pool"])

@@ -23,11 +23,16 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 @click.option("--rounds", type=POSITIVE, default=10, help="Fits; one acquisition fewer.")
 @click.option("--initial", type=POSITIVE, default=20, help="Labelled points at the start.")
 @click.option("--acquire", type=POSITIVE, default=1, help="Points labelled after each fit.")
-@click.option("--test-size", type=POSITIVE, default=100, help="Points held out for testing in each trial.")
+@click.option(
+    "--test-size", type=POSITIVE, show_default=False,
+    help="Points held out for testing in each trial.  [default: 100; of images 1000]",
+)  # fmt: skip
+@click.option("--pool", type=POSITIVE, metavar="N", help="Choose among N random points.  [default: all that are left]")
 @click.option("--control/--no-control", default=True, help="Also label at random, from the same start.")
 @click.option("--seed", type=SEED, default=0, help="Root of all random numbers.")
 @options.model
 @click.option("--hidden", default="10", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.")
+@click.option("--net", metavar="NAME", help="Network for images, as of `explore classify`.  [default: lenet5]")
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: the preset's]")
 @click.option(
     "--standardise", type=click.Choice(["labelled", "pool", "none"]),
@@ -45,6 +50,7 @@ def command(ctx: click.Context, **values: object) -> None:
     \b
     explore active --dataset boston
     explore active --data houses.csv --target price --id house --drop-columns street
+    explore active --dataset mnist --net lenet5 --acquisition batch-bald --acquire 10 --trials 2
     explore active --resume runs/active-boston-noisy-kfac-epig
     explore active --resume runs/active-boston-noisy-kfac-epig --rounds 20   # in all, of a finished run too
     """  # noqa: D301

@@ -37,11 +37,11 @@ class Experiment:
         self.dataset, self._schema = s.table()
         n = len(self.dataset.x)
         split = data.pool_splits(n, s.trials, s.initial, s.test_size, s.seed)
-        wanted = s.acquire * (s.rounds - 1)
-        if wanted > split.pool.shape[1]:
+        wanted, pool = s.acquire * (s.rounds - 1), split.pool[:, : s.pool]
+        if wanted > pool.shape[1]:
             raise InputError(
                 f"{s.rounds} rounds label {wanted} points, but the pool of {self.dataset.name} has "
-                f"{split.pool.shape[1]}; take fewer rounds, or fewer points a round"
+                f"{pool.shape[1]}; take fewer rounds, or fewer points a round"
             )
         self.arms = list(dict.fromkeys([s.acquisition, *(["random"] if s.control else [])]))
         self.posterior = problem.posterior(s, self.dataset, s.posterior, s.posterior_settings, s.likelihood_settings)
@@ -49,12 +49,14 @@ class Experiment:
         rule = registry.acquisition(s.acquisition, **s.acquisition_settings)
         if s.rounds > 1:
             check(rule, self.posterior, s.samples, s.acquire)
-        allowed = np.ones((s.trials, n), bool)
-        np.put_along_axis(allowed, split.test, False, axis=1)
+        allowed = np.zeros((s.trials, n), bool)
+        for points in (split.labelled, pool):
+            np.put_along_axis(allowed, points, True, axis=1)
         aims = s.aims(self._schema)
         self.learner = ActiveLearner(
             self.posterior, self.dataset.x, [rule, *self.arms[1:]], trials=s.trials, allowed=allowed, seed=s.seed,
-            samples=s.samples, targets=aims and aims.x, standardise=s.standardise, device=device, jobs=s.jobs,
+            samples=s.samples, targets=aims and aims.x, device=device, jobs=s.jobs,
+            standardise=problem.channels(self.dataset, device) if s.net else s.standardise,
         )  # fmt: skip
         labelled = np.tile(split.labelled, (len(self.arms), 1))
         self.learner.tell(labelled, self.dataset.y[labelled])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from explore import registry
+from explore import networks, registry
 from explore.cli import parameters, problem
 from explore.cli.parameters import Values
 from explore.data.columns import Matrix, Schema
@@ -35,6 +35,7 @@ class Settings(problem.Problem):
     test_size: int
     control: bool
     standardise: Literal["labelled", "pool", "none"]
+    pool: int | None = None  # points that may be chosen; None: all that are left
     jobs: int = 1  # processes, each with a part of the trials
     targets: str | None = None  # a file
     targets_digest: str | None = None  # of what it holds
@@ -70,13 +71,20 @@ def extended(old: Settings, rounds: int) -> Settings:
 
 
 # Options that are settings as they stand.
-PLAIN = ("posterior", "trials", "rounds", "initial", "acquire", "test_size", "control")
+PLAIN = ("posterior", "trials", "rounds", "initial", "acquire", "control", "pool")
+TEST, TEST_IMAGES = 100, 1000  # points held out
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """The settings that command-line options ask for."""
     common = problem.resolve(options)
-    given = parameters.split(options["parameters"], ("", "likelihood", "acquisition"), epochs=options["epochs"])
+    prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))
+    given = parameters.split(options["parameters"], prefixes, epochs=options["epochs"])
+    if common.net and given["net"]:
+        known = networks.settings_of(networks.network(common.net))
+        common = replace(common, net_settings=parameters.typed(known, given["net"]))
+    if common.net and options["standardise"]:
+        raise InputError("--standardise belongs to tables; images are scaled by the moments of all of them")
     posterior = registry.configured("posteriors", options["posterior"], given[""], options["preset"], ("small",))
     rule = registry.configured("acquisitions", options["acquisition"], given["acquisition"])
     noise = LIKELIHOODS[common.likelihood]
@@ -85,6 +93,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         posterior_settings=parameters.complete(posterior.make, posterior.settings),
         acquisition_settings=parameters.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
         likelihood_settings=parameters.complete(noise, registry.parse(noise, given["likelihood"])),
+        test_size=options["test_size"] or (TEST_IMAGES if common.net else TEST),
         standardise=options["standardise"] or "labelled", jobs=min(options["jobs"], options["trials"]),
         targets=str(Path(options["targets"]).resolve()) if options["targets"] else None,
     )  # fmt: skip

@@ -66,7 +66,7 @@ class Experiment:
             self._feed(x[train], self.rng.stream("fit"), settings.augment or "none"), y[train].unsqueeze(0),
             self._feed(test_x, self.rng), test_y,
         )  # fmt: skip
-        self.scale = Standardiser(*(t[:, None, None] for t in (mean, scale)))
+        self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
         self._others, self._missing = None, ""  # images of another kind, or why there are none
         try:
             self._others = settings.others(self.shape)

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from sklearn.decomposition import PCA
 
 
 def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
@@ -49,8 +50,11 @@ def whole(axes: Axes) -> None:
 def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The two first principal components of standardised inputs, [P, 2], and their shares of the variance.
 
-    A single feature is its own first component; the second is 0.
+    A single feature is its own first component; the second is 0. Of images the components are approximate.
     """
+    if x.ndim > 2:
+        fitted = PCA(2, svd_solver="randomized", random_state=0)
+        return fitted.fit_transform(x.reshape(len(x), -1).astype(np.float32)), fitted.explained_variance_ratio_
     scale = x.std(0)
     z = (x - x.mean(0)) / np.where(scale > 0, scale, 1)
     u, s, _ = np.linalg.svd(z, full_matrices=False)

@@ -11,10 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from explore import predict
 from explore.errors import InputError
 from explore.inference.base import Predictive, Variational
 from explore.models import Likelihood, Noise
-from explore.predict import Inputs, Moments, Predictor
+from explore.predict import Inputs, Moments, Predictor, filled
 from explore.registry import hyphened
 from explore.rng import Rng
 from explore.shapes import Batch, State
@@ -23,6 +24,9 @@ __all__ = ["Choice", "Needs", "View", "best", "greedy"]
 
 Carry = TypeVar("Carry")
 Rule = TypeVar("Rule")
+
+
+KEPT = 2**26  # numbers that the outputs of all images may have to be kept: 256 MiB in single precision
 
 
 class Choice(NamedTuple):
@@ -105,7 +109,29 @@ class View:
 
     def each(self, score: Callable[[Float[Tensor, "R S b O"]], Shaped[Tensor, "R b"]]) -> Shaped[Tensor, "R C"]:
         """The score of every candidate, made of the outputs of a chunk of them at a time."""
-        return self.predictor.each(self.candidates, score)
+        scored = ((part, (score(out),)) for part, out in self._each())
+        return filled(scored, self.candidates.shape[1])[0]
+
+    def _each(self) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
+        """The outputs of every candidate; those of images are kept for rules that go over them again and again."""
+        if self._kept:
+            yield from self._kept
+            return
+        whole: Tensor | None = None
+        kept: list[tuple[slice, Tensor]] = []
+        for part, out in self.predictor.outputs(self.candidates, predict.CACHE):
+            count = self.candidates.shape[1]
+            if len(self.candidates.shape) > 3 and not kept and out[:, :, 0].numel() * count <= KEPT:
+                whole = out.new_empty(*out.shape[:2], count, out.shape[3])
+            if whole is not None:
+                whole[:, :, part] = out
+                kept.append((part, whole[:, :, part]))
+            yield part, out
+        self._kept.extend(kept)
+
+    @cached_property
+    def _kept(self) -> list[tuple[slice, Tensor]]:
+        return []
 
     def chunks(self) -> Iterator[Float[Tensor, "R S b O"]]:
         """Outputs at every candidate, a chunk of them at a time."""

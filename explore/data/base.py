@@ -16,9 +16,9 @@ class Dataset(NamedTuple):
     """Examples in the order of their file, in their own units (nothing is standardised)."""
 
     name: str
-    x: np.ndarray  # float64 [N, D]
+    x: np.ndarray  # float64 [N, D]; of images uint8 [N, channels, height, width]
     y: np.ndarray  # float64 [N, O] targets, or int64 [N] class indices
-    features: tuple[str, ...]  # D names
+    features: tuple[str, ...]  # D names; images have none
     task: Task
     classes: tuple[str, ...] = ()  # the name of each class index
     note: str = ""  # what whoever uses the set should read, a sentence a line

@@ -12,7 +12,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import explore
-from explore import acquisitions, record
+from explore import acquisitions, images, load_run, record
+from explore.cli import parameters
+from explore.cli.active import experiment
+from explore.cli.active.settings import Settings
 from explore.data import load, pool_splits
 from explore.testing.oracles import mean_and_se
 from tests.pictures import shares
@@ -542,3 +545,61 @@ def test_inputs_that_matter(active, explore, csv):
     ):
         result = explore("active", "--trials", 2, "--test-size", 20, "--name", "wrong", *wrong)
         assert result.exit_code == 2 and message in result.stderr and not Path("runs/active-wrong").exists()
+
+
+def test_a_pool_of_some_points(active):
+    """They are the first of the split's, and the start and the test points stay."""
+    active("--pool", "5", "--rounds", "4")
+    split = pool_splits(len(load("boston").x), 2, 20, 20, 0)
+    chosen = pd.read_csv(RUN / "selected.csv")
+    for trial in (1, 2):
+        assert set(chosen[chosen.trial == trial]["index"]) <= set(split.pool[trial - 1][:5])
+    assert config()["settings"]["pool"] == 5
+
+
+IMAGES = (
+    "--dataset digits --net mlp -p net.hidden=8 --acquisition batch-bald --acquire 3 --trials 2 --rounds 2 --epochs 5 "
+    "--samples 8 --test-size 50"
+).split()
+
+
+def test_images_are_labelled(explore):
+    """A pool of images: rounds, what the last fit predicts, the page."""
+    result = explore("active", *IMAGES, "--json")
+    assert result.exit_code == 0, result.output
+    run = Path(json.loads(result.stdout)["run"])
+    table = pd.read_csv(run / "results.csv")
+    assert set(table.labels) == {20, 23} and table.error.between(0, 1).all()
+    assert config(run)["settings"]["net"] == "mlp" and config(run)["settings"]["net_settings"] == {"hidden": [8]}
+    chosen = pd.read_csv(run / "selected.csv")
+    found = images.load("digits")
+    x = np.concatenate([found.x, found.test_x])
+    assert chosen["index"].between(0, len(x) - 1).all()
+    np.savez("some.npz", x=x[:30, 0])
+    again = load_run(run).predict("some.npz")
+    settings = parameters.read(Settings, config(run)["settings"], "config.json")
+    learner = experiment.Experiment(settings, "cpu", record.Run.open(run)).learner
+    np.testing.assert_allclose(
+        again.filter(like="p_").to_numpy(),
+        learner.model.replica(0).probabilities(x[:30])[0].numpy(),
+        rtol=1e-4,
+        atol=1e-6,
+    )
+    page = explore("report", run, "--out", "page.html")
+    assert page.exit_code == 0 and "What was chosen when" in Path("page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dataset", "boston", "--net", "lenet5"], "--net belongs to images"),
+        (["--dataset", "digits", "--drop-columns", "a"], "--drop-columns belongs to tables"),
+        (["--dataset", "digits", "--standardise", "pool"], "--standardise belongs to tables"),
+        (["--dataset", "digits", "--net", "lenet6"], "lenet6"),
+        (["--dataset", "digits", "-p", "net.width=3"], "width"),
+        (["--dataset", "boston", "-p", "net.width=3"], "net"),
+    ],
+)
+def test_wrong_options_for_images(explore, options, message):
+    result = explore("active", *options)
+    assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.output

@@ -90,6 +90,20 @@ def test_a_table_is_no_folder(explore, csv):
     assert result.exit_code == 2 and "is a folder" in result.stderr
 
 
+def test_predictions_of_colours_are_those_of_the_test(explore, tmp_path):
+    """Each channel has a mean and a deviation of its own."""
+    rng = np.random.default_rng(2)
+    x = rng.integers(0, [40, 250, 120], (40, 6, 6, 3)).astype(np.uint8)
+    y = np.arange(20) % 2
+    np.savez("own.npz", x=x[:20], y=y, test_x=x[20:], test_y=y)
+    result = explore("classify", "--images", "own.npz", "--net", "mlp", "-p", "net.hidden=8", "--epochs", 2, "--json")
+    assert result.exit_code == 0, result.output
+    run = Path(json.loads(result.stdout)["run"])
+    np.savez("some.npz", x=x[20:])
+    found = package.load_run(run).predict("some.npz")
+    np.testing.assert_allclose(found.filter(like="p_").to_numpy(), loaded(run)["probabilities"], rtol=1e-4, atol=1e-6)
+
+
 def test_interrupted_and_resumed_equals_uninterrupted(explore, classify, monkeypatch):
     options = ("--augment", "crop", "--warmup", "2")
     whole, twice = classify(*options, "--name", "whole"), 0

@@ -32,6 +32,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
     help="Random crops of padded images, mirrored or not.  [default: as is common for the set]",
 )  # fmt: skip
 @click.option("--train", type=POSITIVE, metavar="N", help="Take N training images at random.  [default: all]")
+@click.option("--test", type=POSITIVE, metavar="N", help="Test on N of the test images at random.  [default: all]")
 @click.option(
     "--validate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",
     help="Leave the test images alone, and test on this share of the training images, e.g. 0.1.",

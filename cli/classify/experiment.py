@@ -62,6 +62,9 @@ class Experiment:
         x, y, test_x, test_y = map(self.rng.tensor, loaded[1:5])
         if test is not None:
             test_x, test_y = x[test], y[test]
+        if settings.test is not None:
+            some = _some(len(test_y), settings.test, settings.seed)
+            test_x, test_y = test_x[some], test_y[some]
         self.task = Task(
             self._feed(x[train], self.rng.stream("fit"), settings.augment or "none"), y[train].unsqueeze(0),
             self._feed(test_x, self.rng), test_y,
@@ -164,7 +167,17 @@ def _parts(count: int, settings: Settings) -> tuple[Tensor, Tensor | None]:
     held = round(settings.validation * count)
     rest = order[held:]
     if settings.train is not None:
-        if settings.train > len(rest):
-            raise InputError(f"--train is {settings.train}, but there are {len(rest)} images to train on")
+        _check("train", settings.train, len(rest))
         rest = rest[: settings.train]
     return rest.sort().values, order[:held].sort().values if held else None
+
+
+def _some(count: int, wanted: int, seed: int) -> Tensor:
+    """Random ones of the images to test on, in their order."""
+    _check("test", wanted, count)
+    return Rng(seed).stream("split", 1).permutation(1, count)[0, :wanted].sort().values
+
+
+def _check(what: str, wanted: int, there: int) -> None:
+    if wanted > there:
+        raise InputError(f"--{what} is {wanted}, but there are {there} images to {what} on")

@@ -41,6 +41,7 @@ class Settings:
     warmup: int
     augment: Literal["none", "crop", "crop-flip"] | None
     train: int | None
+    test: int | None = None
     validation: float  # share of the training images that is tested on in place of the test images; 0: none
     ood: str | None  # a name or a path
     seed: int
@@ -129,6 +130,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         warmup=options["warmup"],
         augment=options["augment"],
         train=options["train"],
+        test=options["test"],
         validation=options["validate"] or 0.0,
         ood=None if ood == "none" else str(Path(ood).resolve()) if ood and Path(ood).exists() else ood,
         seed=options["seed"],

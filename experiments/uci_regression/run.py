@@ -170,7 +170,7 @@ def likelihoods(predictor: Predictor, parts: compare.Splits) -> dict[str, torch.
 
 
 def tables(runs: pd.DataFrame, paper: pd.DataFrame) -> str:
-    """Means and standard errors over splits by metric; the papers' cells below ours."""
+    """Means and standard errors over splits by metric; the papers' cells below ours. † is a shortened run."""
     made = {}
     for (hidden, prior), own in runs.groupby(["hidden", "prior"], sort=False):
         cited = paper[(paper.hidden == hidden) & (prior == "paper")]
@@ -191,10 +191,16 @@ def _lines(own: pd.DataFrame, cited: pd.DataFrame, tag: str, sets: list[str]) ->
     digits = {name: ".4f" if name in ("kin8nm", "naval") and tag == "rmse" else ".3f" for name in sets}
     theirs = dict(zip(zip(cited.arm, cited.dataset, strict=True), zip(cited.value, cited.se, strict=True), strict=True))
     for arm in (arm for arm in ARMS if arm in set(own.arm)):
-        values = {name: own[(own.arm == arm) & (own.dataset == name)][tag] for name in sets}
-        yield [arm, *(mean_se(v, digits[name]) if v.notna().any() else "" for name, v in values.items())]
+        rows = {name: own[(own.arm == arm) & (own.dataset == name)] for name in sets}
+        values = {name: found[tag] for name, found in rows.items()}
+        short = {name: "†" if _shortened(found) else "" for name, found in rows.items()}
+        yield [arm, *(mean_se(v, digits[n]) + short[n] if v.notna().any() else "" for n, v in values.items())]
         if any((arm, name) in theirs for name in sets):
             yield [f"{arm}: paper", *(_cited(theirs.get((arm, name)), values[name], digits[name]) for name in sets)]
+
+
+def _shortened(own: pd.DataFrame) -> bool:
+    return bool((own[["splits", "epochs"]] == list(SHORT)).all(axis=None))
 
 
 def _cited(theirs: tuple[float, float] | None, ours: pd.Series, form: str) -> str:

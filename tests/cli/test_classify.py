@@ -104,6 +104,17 @@ def test_predictions_of_colours_are_those_of_the_test(explore, tmp_path):
     np.testing.assert_allclose(found.filter(like="p_").to_numpy(), loaded(run)["probabilities"], rtol=1e-4, atol=1e-6)
 
 
+def test_a_part_of_the_test_images(explore, classify):
+    """The same ones in each run of a seed."""
+    kept = []
+    for name in ("a", "b"):
+        classify("--test", 40, "--name", name)
+        kept.append(loaded(Path(f"runs/classify-{name}")))
+    assert kept[0]["probabilities"].shape == (40, 10) and np.array_equal(kept[0]["y"], kept[1]["y"])
+    result = explore(*TINY, "--test", 361)
+    assert result.exit_code == 2 and "--test is 361, but there are 360 images to test on" in result.stderr
+
+
 def test_interrupted_and_resumed_equals_uninterrupted(explore, classify, monkeypatch):
     options = ("--augment", "crop", "--warmup", "2")
     whole, twice = classify(*options, "--name", "whole"), 0

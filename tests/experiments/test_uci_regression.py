@@ -61,6 +61,7 @@ def test_the_papers_cells_stand_below_ours():
     text = run.tables(runs, paper)
     assert "| bbb | 2.000 ± 1.000 |\n| bbb: paper | 5.000 ± 0.000 (-3.0) |" in text
     assert "| bbb | 2 x 9, 7 |" in text
+    assert "| bbb | 2.000 ± 1.000† |" in run.tables(runs.assign(splits=5, epochs=100), paper)
     text = run.tables(runs.assign(prior="free"), paper)
     assert ": paper |" not in text
 

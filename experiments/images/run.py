@@ -1,0 +1,176 @@
+"""Image networks with several posteriors, by `explore classify`: what of the papers' orders shows in shortened runs.
+
+    python -m experiments.images.run choose --studies mnist      # step sizes, on parts of the training images
+    python -m experiments.images.run report --studies mnist      # the chosen ones, three seeds
+    python -m experiments.images.run report --studies mnist --full
+
+mnist: two layers of 400; SLANG with L = 1 and 32 and Bayes by Backprop (Mishkin et al., SLANG, 2018, Table 3).
+vgg16: CIFAR-10, the half-width VGG16; SGD, K-FAC, noisy K-FAC and noisy EK-FAC, with and without augmentation (Bae et
+al., Eigenvalue Corrected Noisy Natural Gradient, 2018, Table 2).
+
+The shortened runs have fewer epochs, and of CIFAR-10 fewer images; `--full` has the papers' lengths. Each line of
+`choose` tests one step size on a tenth of the training images, with a seed that is not reported.
+
+Writes results/choose.csv, results/runs.csv (a line a run), results/curves.csv (a line a run and epoch that was
+measured), results/table.md and results/curves.png. What is there is not run again, and what was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from experiments.shared import FOLDER, Names, commits, explore, markdown, mean_se, merge, recorded, sections
+from explore.cli.script import Script
+
+HERE = Path(__file__).parent
+SEEDS, VALIDATED = (0, 1, 2), 9
+KEY = ["study", "arm", "length", "lr", "seed"]
+METRICS = {"error": "error", "log_likelihood": "log-likelihood", "calibration_error": "calibration error"}
+
+
+class Arm(NamedTuple):
+    """A posterior with its settings, and the step sizes that are tried."""
+
+    options: tuple[str, ...]
+    grid: tuple[float, ...]
+    like: str = ""  # another arm, whose step size it has
+
+
+class Study(NamedTuple):
+    """Arms that are compared; the first one is what the others are compared with."""
+
+    options: tuple[str, ...]
+    short: tuple[str, ...]
+    full: tuple[str, ...]
+    arms: dict[str, Arm]
+
+
+def _settings(posterior: str, *settings: str, preset: str = "plain") -> tuple[str, ...]:
+    chosen = ("--posterior", posterior, "--preset", preset)
+    return (*chosen, *(part for setting in settings for part in ("-p", setting)))
+
+
+NOISE = ("kl_weight=5e-7", "prior_variance=1e-7")  # the damping of the preset `image`, but next to no noise
+OFTEN = ("statistics_interval=5", "factor_interval=20")  # a shortened run has few steps
+EIGEN = ("statistics_interval=5", "basis_interval=20", "reset_interval=20")
+VGG16: dict[str, Arm] = {
+    "SGD": Arm(_settings("map", "optimiser=sgd", "batch_size=128", "prior_variance=0.1"), (0.01, 0.03, 0.1)),
+    "K-FAC": Arm(_settings("noisy-kfac", *NOISE, *OFTEN, preset="image"), (), "noisy K-FAC"),
+    "noisy K-FAC": Arm(_settings("noisy-kfac", *OFTEN, preset="image"), (0.03, 0.1, 0.3)),
+    "noisy EK-FAC": Arm(_settings("noisy-ekfac", *EIGEN, preset="image"), (), "noisy K-FAC"),
+}
+STUDIES = {
+    "mnist": Study(
+        ("--dataset", "mnist", "--net", "mlp", "--ood", "none", "--samples", "50"), ("--epochs", "10"), (),
+        {
+            "BBB": Arm(_settings("bbb", "batch_size=200", "samples=4", "prior_variance=0.0183", "epochs=400"),
+                       (0.001, 0.003, 0.01)),
+            "SLANG, L=1": Arm(_settings("slang", "rank=1", preset="mnist"), (0.03, 0.1)),
+            "SLANG, L=32": Arm(_settings("slang", "rank=32", preset="mnist"), (), "SLANG, L=1"),
+        },
+    ),
+    "vgg16": Study(
+        ("--dataset", "cifar10", "--net", "vgg16", "--ood", "none", "--samples", "5"),
+        ("--train", "5000", "--test", "2000", "--epochs", "15"), ("--epochs", "150"),
+        {
+            f"{name}{', augmented' if augment != 'none' else ''}": Arm(
+                (*arm.options, "--augment", augment), arm.grid if augment == "none" else (), arm.like or name
+            )
+            for augment, (name, arm) in product(("none", "crop-flip"), VGG16.items())
+        },
+    ),
+}  # fmt: skip
+
+
+def train(study: str, arm: str, length: str, lr: float, seed: int, runs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What a run of `explore classify` comes to, and its measurements by epoch."""
+    s, key = STUDIES[study], {"study": study, "arm": arm, "length": length, "lr": lr, "seed": seed}
+    name = "-".join(map(str, key.values())).replace(" ", "-").replace(",", "").replace("=", "")
+    folder = runs / f"classify-{name}"
+    options = (*s.options, *s.arms[arm].options, *(s.full if length == "full" else s.short), "-p", f"lr={lr}")
+    options += ("--validate", "0.1") if length == "choose" else ()
+    first = (*options, "--seed", str(seed), "--device", "cpu", "--out", str(runs), "--name", name)
+    found = explore("classify", *(("--resume", str(folder)) if folder.exists() else first), "--quiet")
+    about = {"epochs": found["epochs"], "alive": found["alive"], "epoch_seconds": found["epoch_seconds"]}
+    row = key | {m: found["test"][m] for m in METRICS} | about | {"commits": commits(folder)}
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    curve = [key | {"epoch": line["step"]} | {m: line[f"test/{m}"] for m in METRICS} for line in lines]
+    return pd.DataFrame([row]), pd.DataFrame(curve)
+
+
+def chosen(path: Path, study: str, arm: str) -> float:
+    """The step size with the highest log-likelihood of held-out training images."""
+    own = STUDIES[study].arms[arm]
+    if own.like and not own.grid:
+        return chosen(path, study, own.like)
+    every = pd.read_csv(path)
+    mine = every[(every.study == study) & (every.arm == arm) & every.alive]
+    return float(mine.sort_values("log_likelihood").lr.iloc[-1])
+
+
+def tables(runs: pd.DataFrame) -> str:
+    """By study: means over seeds, and differences from its first arm, paired by seed."""
+    made = {}
+    for (study, length), own in runs.groupby(["study", "length"], sort=False):
+        lines: list[list[Any]] = []
+        base = own[own.arm == next(iter(STUDIES[str(study)].arms))].set_index("seed")
+        for arm, found in own.groupby("arm", sort=False):
+            apart = found.set_index("seed").error - base.error
+            cells = [mean_se(found[metric], ".4f") for metric in METRICS]
+            difference = mean_se(apart.dropna(), ".4f") if arm != base.arm.iloc[0] else ""
+            lines.append([arm, f"{found.lr.iloc[0]:g}", *cells, difference, f"{found.epoch_seconds.median():.1f}"])
+        first = base.arm.iloc[0]
+        heads = ["", "lr", *METRICS.values(), f"error − {first}'s", "seconds an epoch"]
+        epochs, seeds = own.epochs.iloc[0], own.seed.nunique()
+        made[f"{study}, {length}: {epochs} epochs, {seeds} seeds"] = markdown(heads, lines)
+    return sections(made)
+
+
+def picture(curves: pd.DataFrame, path: Path) -> None:
+    """The mean test error by epoch."""
+    studies = list(dict.fromkeys(curves.study))
+    figure, axes = plt.subplots(1, len(studies), figsize=(7 * len(studies), 4), squeeze=False, layout="constrained")
+    for ax, study in zip(axes[0], studies, strict=True):
+        for arm, line in curves[curves.study == study].groupby("arm", sort=False):
+            means = line.groupby("epoch").error.agg(["mean", "sem"])
+            ax.errorbar(means.index, means["mean"], means["sem"], capsize=2, label=arm)
+        ax.set(title=study, xlabel="epoch", ylabel="test error", yscale="log")
+        ax.legend(fontsize="small")
+    figure.savefig(path, dpi=100)
+
+
+@click.command(cls=Script)
+@click.argument("what", type=click.Choice(["choose", "report"]))
+@click.option("--studies", type=Names("study", STUDIES), default=",".join(STUDIES), show_default=True)
+@click.option("--full", is_flag=True, help="At the papers' lengths.")
+@click.option("--runs", type=FOLDER, default=HERE / "runs", show_default=True, help="For run folders.")
+@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
+def main(what: str, studies: list[str], full: bool, runs: Path, out: Path) -> None:
+    """Run what is missing, and write the tables."""
+    length = "choose" if what == "choose" else "full" if full else "short"
+    path = out / ("choose.csv" if what == "choose" else "runs.csv")
+    for seed, study in product((VALIDATED,) if what == "choose" else SEEDS, studies):
+        for arm, own in STUDIES[study].arms.items():
+            for lr in own.grid if what == "choose" else (chosen(out / "choose.csv", study, arm),):
+                if not recorded(path, KEY, (study, arm, length, lr, seed)):
+                    row, curve = train(study, arm, length, lr, seed, runs)
+                    merge(path, row, KEY)
+                    if what == "report":
+                        merge(out / "curves.csv", curve, KEY)
+                    click.echo(f"{study}, {arm}, lr {lr:g}, seed {seed}: error {row.error[0]:.4f}")
+    if what == "report":
+        made = tables(pd.read_csv(path))
+        (out / "table.md").write_text(made, encoding="utf-8")
+        picture(pd.read_csv(out / "curves.csv"), out / "curves.png")
+        click.echo(made)
+
+
+if __name__ == "__main__":
+    main()

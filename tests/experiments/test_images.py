@@ -1,0 +1,62 @@
+"""experiments/images: what is run, chosen, and said."""
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from experiments.images import run
+from experiments.images.run import Arm, Study
+
+TINY = Study(
+    ("--dataset", "digits", "--net", "mlp", "-p", "net.hidden=8", "--train", "100", "--test", "30", "--samples", "3"),
+    ("--epochs", "2"), ("--epochs", "3"),
+    {
+        "first": Arm(("--posterior", "map"), (0.01, 0.03)),
+        "second": Arm(("--posterior", "bbb"), (), "first"),
+    },
+)  # fmt: skip
+
+
+def test_chosen_on_other_images_and_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "STUDIES", {"tiny": TINY})
+    monkeypatch.setattr(run, "SEEDS", (0, 1))
+
+    def start(what):
+        options = [what, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
+        return CliRunner().invoke(run.main, [*options, "--studies", "tiny"], catch_exceptions=False)
+
+    monkeypatch.setattr(run.main.params[1].type, "_allowed", ["tiny"])
+    assert start("choose").exit_code == 0
+    tried = pd.read_csv(tmp_path / "choose.csv")
+    assert tried.lr.tolist() == [0.01, 0.03] and set(tried.seed) == {run.VALIDATED}
+    best = tried.sort_values("log_likelihood").lr.iloc[-1]
+    assert run.chosen(tmp_path / "choose.csv", "tiny", "second") == best
+    done = start("report")
+    assert done.exit_code == 0, done.output
+    found = pd.read_csv(tmp_path / "runs.csv")
+    assert found.groupby("arm").seed.apply(list).to_dict() == {"first": [0, 1], "second": [0, 1]}
+    assert set(found.lr) == {best} and set(found.epochs) == {2}
+    curves = pd.read_csv(tmp_path / "curves.csv")
+    assert curves.groupby(["arm", "seed"]).epoch.apply(list).tolist() == [[1, 2]] * 4
+    assert (tmp_path / "curves.png").exists() and "| second |" in done.output
+    assert "seed 0" not in start("report").output  # what is there is not run again
+
+
+def test_differences_are_paired():
+    rows = pd.DataFrame(
+        {"study": "mnist", "length": "short", "arm": ["BBB", "SLANG, L=1"] * 2, "seed": [0, 0, 1, 1], "lr": 0.1,
+         "error": [0.2, 0.1, 0.4, 0.2], "log_likelihood": -1.0, "calibration_error": 0.0, "epochs": 10,
+         "epoch_seconds": 3.0}
+    )  # fmt: skip
+    text = run.tables(rows)
+    assert "**mnist, short: 10 epochs, 2 seeds**" in text
+    assert "| SLANG, L=1 | 0.1 | 0.1500 ± 0.0500 |" in text and "| -0.1500 ± 0.0500 | 3.0 |" in text
+
+
+@pytest.mark.parametrize("study", run.STUDIES)
+def test_arms_are_commands_that_explore_classify_takes(study):
+    """And each has a step size to try, or another arm's."""
+    own = run.STUDIES[study]
+    for arm in own.arms.values():
+        assert arm.grid or arm.like in own.arms
+        assert "--posterior" in arm.options and "lr=" not in " ".join(arm.options)

@@ -79,6 +79,7 @@ def test_a_command_is_understood(words, tmp_path, monkeypatch):
         instead: dict[str | None, dict[str, object]] = {
             "suggest": {"target": ["yield"]},
             "classify": {"dataset": "digits", "images": None, "size": None},
+            "active": {"dataset": "digits", "net": "mlp"} if options.get("net") else {},
         }
         resolve = importlib.import_module(f"explore.cli.{name}.settings").resolve
         resolve(options | {"dataset": None} | instead.get(name, {}))

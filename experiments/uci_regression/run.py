@@ -194,9 +194,10 @@ def _lines(own: pd.DataFrame, cited: pd.DataFrame, tag: str, sets: list[str]) ->
         rows = {name: own[(own.arm == arm) & (own.dataset == name)] for name in sets}
         values = {name: found[tag] for name, found in rows.items()}
         short = {name: "†" if _shortened(found) else "" for name, found in rows.items()}
+        whole = {name: v[:0] if short[name] else v for name, v in values.items()}  # beside a paper
         yield [arm, *(mean_se(v, digits[n]) + short[n] if v.notna().any() else "" for n, v in values.items())]
         if any((arm, name) in theirs for name in sets):
-            yield [f"{arm}: paper", *(_cited(theirs.get((arm, name)), values[name], digits[name]) for name in sets)]
+            yield [f"{arm}: paper", *(_cited(theirs.get((arm, name)), whole[name], digits[name]) for name in sets)]
 
 
 def _shortened(own: pd.DataFrame) -> bool:

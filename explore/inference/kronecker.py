@@ -252,7 +252,8 @@ def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple
     return Blocks(tuple(map(KroneckerFactor, parts[::2], parts[1::2]))), ok.all(0)
 
 
-Basis = tuple[Float[Tensor, "R I I"], Float[Tensor, "R O O"], Float[Tensor, "R I O"], Bool[Tensor, " R"]]
+Basis = tuple[Float[Tensor, "R _I _I"], Float[Tensor, "R _O _O"], Float[Tensor, "R _I _O"], Bool[Tensor, " R"]]
+"""Q_A and Q_S, the eigenvalues of A (x) S in their product, and where the decomposition succeeded."""
 
 
 def eigenbasis(moments: KroneckerMoments) -> Basis:

@@ -27,7 +27,7 @@ def joined(command: str) -> Iterator[None]:
     Raises:
         InputError: for a command that runs in one process.
     """
-    if started() == 1:
+    if parallel.started() == 1:
         yield
         return
     if command not in COMMANDS:
@@ -42,14 +42,9 @@ def joined(command: str) -> Iterator[None]:
         raise click.exceptions.Exit(1) from error
 
 
-def started() -> int:
-    """How many processes `torchrun` has started; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", 1))
-
-
 def device(name: str) -> str:
     """Of this process: each of a job has a GPU of its own."""
-    return f"cuda:{os.environ['LOCAL_RANK']}" if started() > 1 and name.startswith("cuda") else name
+    return f"cuda:{os.environ['LOCAL_RANK']}" if parallel.started() > 1 and name.startswith("cuda") else name
 
 
 def opened(folder: Path, settings: Any) -> Run:
@@ -73,13 +68,13 @@ def opened(folder: Path, settings: Any) -> Run:
 
 def remember(folder: Path) -> None:
     """Tell a job that is restarted after a failure where its run is."""
-    if started() > 1:
+    if parallel.started() > 1:
         _note().write_text(str(folder.resolve()), encoding="utf-8")
 
 
 def continued() -> Path | None:
     """The run of the job before it was restarted, if it had one."""
-    if started() == 1:
+    if parallel.started() == 1:
         return None
     found = None
     if not parallel.world().rank:
@@ -98,6 +93,6 @@ def _note() -> Path:
 
 def launcher(command: str) -> list[str]:
     """How the command was begun."""
-    if started() == 1:
+    if parallel.started() == 1:
         return ["explore", command]
     return ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "explore.cli", command]

@@ -76,7 +76,7 @@ def joined() -> Iterator[World]:
     Raises:
         ProcessLost: in the midst of it, when another one has ended.
     """
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if started() == 1:
         yield _here
         return
     store, rank, size = next(dist.rendezvous("env://"))
@@ -88,6 +88,11 @@ def joined() -> Iterator[World]:
             yield _here
     finally:
         dist.destroy_process_group()
+
+
+def started() -> int:
+    """How many processes `torchrun` has started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def attempt() -> int:

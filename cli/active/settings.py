@@ -72,12 +72,15 @@ def extended(old: Settings, rounds: int) -> Settings:
 
 # Options that are settings as they stand.
 PLAIN = ("posterior", "trials", "rounds", "initial", "acquire", "control", "pool")
+HIDDEN = "10"
 TEST, TEST_IMAGES = 100, 1000  # points held out
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """The settings that command-line options ask for."""
-    common = problem.resolve(options)
+    common = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
+    if common.net and options["hidden"]:
+        raise InputError("--hidden belongs to tables; -p net.KEY=VALUE sets the network for images")
     prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))
     given = parameters.split(options["parameters"], prefixes, epochs=options["epochs"])
     if common.net and given["net"]:

@@ -595,6 +595,7 @@ def test_images_are_labelled(explore):
         (["--dataset", "boston", "--net", "lenet5"], "--net belongs to images"),
         (["--dataset", "digits", "--drop-columns", "a"], "--drop-columns belongs to tables"),
         (["--dataset", "digits", "--standardise", "pool"], "--standardise belongs to tables"),
+        (["--dataset", "digits", "--hidden", "50"], "--hidden belongs to tables"),
         (["--dataset", "digits", "--net", "lenet6"], "lenet6"),
         (["--dataset", "digits", "-p", "net.width=3"], "width"),
         (["--dataset", "boston", "-p", "net.width=3"], "net"),

@@ -68,9 +68,10 @@ VGG16: dict[str, Arm] = {
 }
 STUDIES = {
     "mnist": Study(
-        ("--dataset", "mnist", "--net", "mlp", "--ood", "none", "--samples", "50"), ("--epochs", "10"), (),
+        ("--dataset", "mnist", "--net", "mlp", "--ood", "none", "--samples", "50"),
+        ("--epochs", "10"), ("--epochs", "400"),
         {
-            "BBB": Arm(_settings("bbb", "batch_size=200", "samples=4", "prior_variance=0.0183", "epochs=400"),
+            "BBB": Arm(_settings("bbb", "batch_size=200", "samples=4", "prior_variance=0.0183"),
                        (0.001, 0.003, 0.01)),
             "SLANG, L=1": Arm(_settings("slang", "rank=1", preset="mnist"), (0.03, 0.1)),
             "SLANG, L=32": Arm(_settings("slang", "rank=32", preset="mnist"), (), "SLANG, L=1"),
@@ -89,14 +90,20 @@ STUDIES = {
 }  # fmt: skip
 
 
+def options(study: str, arm: str, length: str, lr: float) -> tuple[str, ...]:
+    """What `explore classify` is called with, but for the seed and where the run goes."""
+    s = STUDIES[study]
+    chosen = (*s.options, *s.arms[arm].options, *(s.full if length == "full" else s.short), "-p", f"lr={lr}")
+    return (*chosen, "--validate", "0.1") if length == "choose" else chosen
+
+
 def train(study: str, arm: str, length: str, lr: float, seed: int, runs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What a run of `explore classify` comes to, and its measurements by epoch."""
-    s, key = STUDIES[study], {"study": study, "arm": arm, "length": length, "lr": lr, "seed": seed}
+    key = {"study": study, "arm": arm, "length": length, "lr": lr, "seed": seed}
     name = "-".join(map(str, key.values())).replace(" ", "-").replace(",", "").replace("=", "")
     folder = runs / f"classify-{name}"
-    options = (*s.options, *s.arms[arm].options, *(s.full if length == "full" else s.short), "-p", f"lr={lr}")
-    options += ("--validate", "0.1") if length == "choose" else ()
-    first = (*options, "--seed", str(seed), "--device", "cpu", "--out", str(runs), "--name", name)
+    place = ("--device", "cpu", "--out", str(runs), "--name", name)
+    first = (*options(study, arm, length, lr), "--seed", str(seed), *place)
     found = explore("classify", *(("--resume", str(folder)) if folder.exists() else first), "--quiet")
     about = {"epochs": found["epochs"], "alive": found["alive"], "epoch_seconds": found["epoch_seconds"]}
     row = key | {m: found["test"][m] for m in METRICS} | about | {"commits": commits(folder)}

@@ -6,6 +6,8 @@ from click.testing import CliRunner
 
 from experiments.images import run
 from experiments.images.run import Arm, Study
+from explore.cli.classify import command
+from explore.cli.classify.settings import resolve
 
 TINY = Study(
     ("--dataset", "digits", "--net", "mlp", "-p", "net.hidden=8", "--train", "100", "--test", "30", "--samples", "3"),
@@ -53,10 +55,14 @@ def test_differences_are_paired():
     assert "| SLANG, L=1 | 0.1 | 0.1500 ± 0.0500 |" in text and "| -0.1500 ± 0.0500 | 3.0 |" in text
 
 
-@pytest.mark.parametrize("study", run.STUDIES)
-def test_arms_are_commands_that_explore_classify_takes(study):
+@pytest.mark.parametrize(("study", "arm"), [(study, arm) for study, own in run.STUDIES.items() for arm in own.arms])
+def test_arms_are_commands_that_explore_classify_takes(study, arm):
     """And each has a step size to try, or another arm's."""
-    own = run.STUDIES[study]
-    for arm in own.arms.values():
-        assert arm.grid or arm.like in own.arms
-        assert "--posterior" in arm.options and "lr=" not in " ".join(arm.options)
+    own = run.STUDIES[study].arms[arm]
+    assert own.grid or own.like in run.STUDIES[study].arms
+    for length, epochs in {"choose": 9, "short": 9, "full": 100}.items():
+        given = command.make_context("classify", list(run.options(study, arm, length, 0.02)), resilient_parsing=False)
+        asked = resolve(given.params)
+        posterior = asked.build((1, 28, 28) if study == "mnist" else (3, 32, 32), 10)
+        assert posterior.lr == 0.02 and posterior.epochs > epochs
+        assert asked.validation == (0.1 if length == "choose" else 0)

@@ -1,5 +1,7 @@
 """experiments/images: what is run, chosen, and said."""
 
+from typing import Any
+
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -63,6 +65,6 @@ def test_arms_are_commands_that_explore_classify_takes(study, arm):
     for length, epochs in {"choose": 9, "short": 9, "full": 100}.items():
         given = command.make_context("classify", list(run.options(study, arm, length, 0.02)), resilient_parsing=False)
         asked = resolve(given.params)
-        posterior = asked.build((1, 28, 28) if study == "mnist" else (3, 32, 32), 10)
+        posterior: Any = asked.build((1, 28, 28) if study == "mnist" else (3, 32, 32), 10)
         assert posterior.lr == 0.02 and posterior.epochs > epochs
         assert asked.validation == (0.1 if length == "choose" else 0)

@@ -73,7 +73,7 @@ STUDIES = {
         {
             "BBB": Arm(_settings("bbb", "batch_size=200", "samples=4", "prior_variance=0.0183"),
                        (0.001, 0.003, 0.01)),
-            "SLANG, L=1": Arm(_settings("slang", "rank=1", preset="mnist"), (0.03, 0.1, 0.3, 1.0)),
+            "SLANG, L=1": Arm(_settings("slang", "rank=1", preset="mnist"), (0.03, 0.1, 0.3, 1.0, 3.0)),
             "SLANG, L=32": Arm(_settings("slang", "rank=32", preset="mnist"), (), "SLANG, L=1"),
         },
     ),

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import parallel
+from explore import graphs, parallel
 from explore.feed import ImageFeed
 from explore.inference.base import Predictive
 from explore.rng import Rng
@@ -64,14 +64,15 @@ def fit(
     rows = torch.arange(replicas, device=x.device).unsqueeze(1)
     total = posterior.epochs * len(slices)
     info: Info = {}
+    update = graphs.updates(posterior, rng)
     for epoch in range(done, posterior.epochs):
         order = rng.permutation(replicas, n)
         shuffled_x, shuffled_y = x[rows, order], y[rows, order]
         for i, part in enumerate(slices):
             own = parallel.own(part)
             batch = Batch(shuffled_x[:, own], shuffled_y[:, own])
-            state, info = posterior.update(state, batch, rng, (epoch * len(slices) + i) / total)
-        state = posterior.end_epoch(state)
+            state, info = update(state, batch, (epoch * len(slices) + i) / total)
+        state, info = update.kept((posterior.end_epoch(state), info))
         if epoch + 1 == posterior.epochs:
             state = posterior.finish(state, (Batch(x[:, part], y[:, part]) for part in slices), rng)
         yield Epoch(epoch + 1, posterior.epochs, state, info | posterior.learned(state))

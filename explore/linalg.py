@@ -89,6 +89,28 @@ def added(parts: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(parts)).sum(0) if len(parts) > 1 else parts[0]
 
 
+def moved(x: Tensor, direction: Tensor, step: float | Tensor, per: Tensor | None = None) -> Tensor:
+    """X + step d / per, of the step a number or a tensor without axes."""
+    if isinstance(step, Tensor):
+        return torch.addcmul(x, direction, step) if per is None else torch.addcdiv(x, step * direction, per)
+    if per is None:
+        return torch.add(x, direction, alpha=step)
+    return torch.addcdiv(x, direction, per, value=step)
+
+
+def averaged(
+    old: Float[Tensor, "N I O"],
+    x: Float[Tensor, "N I n"],
+    y: Float[Tensor, "N n O"],
+    keep: float | Tensor,
+    weight: float | Tensor,
+) -> Float[Tensor, "N I O"]:
+    """Keep old + weight x y, of numbers or tensors without axes."""
+    if isinstance(keep, Tensor) or isinstance(weight, Tensor):
+        return torch.baddbmm(keep * old, weight * x, y)
+    return torch.baddbmm(old, x, y, beta=keep, alpha=weight)
+
+
 def over(values: float | Tensor, like: Tensor) -> float | Tensor:
     """A number, or one for each replica in a shape that goes with `like` [R, ...], and in its precision.
 

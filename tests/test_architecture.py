@@ -24,7 +24,7 @@ FLOORS = {
             "nets data",
             "networks images feed",
             "inference",
-            "posteriors",
+            "posteriors graphs",
             "predict fit recorded",
             "pool calibration shards",
             "fitted",

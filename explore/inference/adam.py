@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from explore import parallel
@@ -14,6 +13,7 @@ from explore.linalg import over
 from explore.shapes import Taps, Weights
 
 Tensors = tuple[Tensor, ...]
+N = TypeVar("N", float, Tensor)
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -41,17 +41,23 @@ def start(parameters: Tensors) -> Moving:
     return Moving(tuple(map(torch.zeros_like, parameters)), tuple(map(torch.zeros_like, parameters)))
 
 
-def descend(
-    parameters: Tensors, gradients: Tensors, moving: Moving, lr: float, step: int | Int[Tensor, " R"]
-) -> tuple[Tensors, Moving]:
-    """One step against the gradients; `step` counts from 1, for all replicas or for each."""
+Rates = tuple[N, N]
+"""The size of a step and the floor of its denominators."""
+
+
+def rates(lr: float, step: N) -> Rates[N]:
+    """Those of step t, counted from 1, for all replicas or for each: corrected for averages that start at zero."""
+    root = (1 - BETA2**step) ** 0.5
+    return lr * root / (1 - BETA1**step), EPSILON * root
+
+
+def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: Rates[Any]) -> tuple[Tensors, Moving]:
+    """One step against the gradients."""
+    size, floor = rates
     first = tuple(torch.lerp(g, m, BETA1) for m, g in zip(moving.first, gradients, strict=True))
     second = tuple(
         torch.addcmul(BETA2 * v, g, g, value=1 - BETA2) for v, g in zip(moving.second, gradients, strict=True)
     )
-    count = step.double() if isinstance(step, Tensor) else step
-    root = (1 - BETA2**count) ** 0.5
-    size, floor = lr * root / (1 - BETA1**count), EPSILON * root
     new = tuple(
         torch.addcdiv(p, over(size, m) * m, v.sqrt() + over(floor, v), value=-1)
         for p, m, v in zip(parameters, first, second, strict=True)

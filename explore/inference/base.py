@@ -23,6 +23,7 @@ from explore.inference.norms import NormPolicy, NormState, advance_norms, expand
 from explore.inference.prior import Prior, Rows
 from explore.inference.structures import Dampings
 from explore.inference.sub_batches import forward_in_parts
+from explore.inference.turns import Turn
 from explore.models import Layer, Likelihood, Network, Noise, Phi, Pullback, count_samples
 from explore.rng import Rng
 from explore.shapes import Batch, Info, LayerTaps, NormTaps, State, Weights
@@ -123,6 +124,14 @@ class Predictive(ABC):
         Returns:
             (new state, numbers to log, each [R]).
         """
+
+    def turn(self, step: int, progress: float) -> Turn:
+        """All that an update reads of the number of its step, from 1, and of the progress.
+
+        Updates of one kind do the same operations, but for its numbers with the same constants, and wait for nothing:
+        a graph of the first repeats the others. By default there are none.
+        """
+        return Turn()
 
     def end_epoch(self, state: State) -> State:
         """The state after a pass over the data, for what is learned once an epoch (the prior's variance).

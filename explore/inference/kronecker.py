@@ -17,7 +17,8 @@ from torch import Tensor
 
 from explore import parallel
 from explore.inference.structures import Blocks, Damping, Dampings, Diagonal, PerLayer, Statistics, each_layer
-from explore.linalg import inverse_root, inverse_triangle, over, product, rows_times
+from explore.inference.turns import Number
+from explore.linalg import averaged, inverse_root, inverse_triangle, over, product, rows_times
 from explore.rng import Rng
 from explore.shapes import Taps
 
@@ -202,13 +203,13 @@ class KroneckerRule:
 
         return KroneckerMoments(start(inputs), start(outputs))
 
-    def observe(self, moments: KroneckerMoments, taps: Taps, schedule: float, step: int) -> KroneckerMoments:
+    def observe(self, moments: KroneckerMoments, taps: Taps, schedule: Number, step: int) -> KroneckerMoments:
         """A is summed over positions and S averaged, so that A (x) S has the scale of an example's gradient (KFC)."""
         t, rate = taps.grads.shape[3], self.beta * schedule
         a, g = taps.inputs.flatten(1, 3), taps.grads.flatten(1, 3)
         own = KroneckerMoments(
-            torch.baddbmm(moments.inputs, a.mT, a, beta=1 - rate, alpha=rate * t / a.shape[1]),
-            torch.baddbmm(moments.outputs, g.mT, g, beta=1 - rate, alpha=rate / g.shape[1]),
+            averaged(moments.inputs, a.mT, a, 1 - rate, rate * t / a.shape[1]),
+            averaged(moments.outputs, g.mT, g, 1 - rate, rate / g.shape[1]),
         )
         return parallel.mean(own)
 

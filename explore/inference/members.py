@@ -25,6 +25,7 @@ from explore import tree
 from explore.errors import InputError, check_range, describe, fits, shown
 from explore.inference.base import Predictive, Variational
 from explore.inference.norms import NormPolicy
+from explore.inference.turns import Turn
 from explore.models import Layer, Likelihood, Network, Noise, count_samples
 from explore.rng import Rng
 from explore.shapes import Batch, Info, State
@@ -92,6 +93,9 @@ class Mixture(Predictive):
         """One step of every member on the same batch; what is logged is the mean over them."""
         new, info = self.posterior.update(_replicas(state), self._each(batch), rng, progress)
         return self._settled(new, state), {name: self._mean(value) for name, value in info.items()}
+
+    def turn(self, step: int, progress: float) -> Turn:
+        return self.posterior.turn(step, progress)
 
     def end_epoch(self, state: State) -> State:
         return self._settled(self.posterior.end_epoch(_replicas(state)), state)

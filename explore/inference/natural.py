@@ -13,7 +13,7 @@ from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore import parallel, tree
@@ -21,7 +21,8 @@ from explore.inference.base import Common, Pass, advance, common, settle, train_
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures import Dampings, Factor, Statistics, Structure, each_layer, mean_outer
 from explore.inference.sub_batches import forward_in_parts
-from explore.linalg import over
+from explore.inference.turns import Number, Turn, numbers
+from explore.linalg import moved, over
 from explore.models import Likelihood
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, State, Taps, Weights
@@ -169,10 +170,10 @@ def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
     return torch.stack([(a * b).sum((1, 2)) for a, b in zip(u, v, strict=True)]).sum(0)
 
 
-def momentum(m: Means, gradient: Means, beta: float, step: int | Int[Tensor, " R"]) -> tuple[Means, Means]:
-    """The moving average of a gradient, and its bias-corrected value; `step` counts from 1, for all or for each."""
+def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[Tensor, " R"]) -> tuple[Means, Means]:
+    """The moving average of a gradient, and its value over a correction: 1 - beta^t after t steps from zero."""
     new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
-    correction = over(1 - beta ** (step.double() if isinstance(step, Tensor) else step), new[0])
+    correction = over(correction, new[0])
     return new, tuple(x / correction for x in new)
 
 
@@ -259,32 +260,36 @@ class NaturalGradient(GaussianPosterior):
         return NaturalState(shared, mean, zeros, statistics, damping, sampling, step_factor)
 
     def update(self, state: NaturalState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[NaturalState, Info]:
-        step = int(state.common.step) + 1
-        schedule = decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule) * power_decay(step, self.decay)
-        lr, gamma = self.lr * schedule, self.gamma(state.common)
-
-        noisy = self.weight_noise and progress >= self.warm_start
+        lr, schedule = numbers(self.turn(int(state.common.step) + 1, progress))
+        gamma, noisy = self.gamma(state.common), self.weight_noise and progress >= self.warm_start
         weights, seen = noisy_pass(self, state, batch, self.samples, noisy, rng)
         statistics, sampling, step_factor, ok = self._curvature(state, seen, schedule, progress, rng)
 
         gradient = mean_gradient(seen.taps)
         regularised = parallel.mean(regularised_gradient(gradient, weights, gamma))
         common = advance(state.common, self, seen.out, seen.y, seen.taps.norms, self.kl_weight)
-        average, corrected = momentum(state.momentum, regularised, self.momentum, common.taken)
+        correction = 1 - self.momentum ** common.taken.double()
+        average, corrected = momentum(state.momentum, regularised, self.momentum, correction)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
         limit = step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(state.common.n_data))
         direction = clipped(direction, corrected, self.lr, limit)
-        mean = tuple(torch.add(m, d, alpha=lr) for m, d in zip(state.mean, direction, strict=True))
+        mean = tuple(moved(m, d, lr) for m, d in zip(state.mean, direction, strict=True))
 
         new = NaturalState(common, mean, average, statistics, state.damping, sampling, step_factor)
         if self.adaptive_damping:
             change = tuple(lr * d for d in direction)
-            moved = tuple(w + c.unsqueeze(1) for w, c in zip(weights, change, strict=True))
-            gained = seen.nll - train_nll(self, state, moved, seen.noise, batch)
+            there = tuple(w + c.unsqueeze(1) for w, c in zip(weights, change, strict=True))
+            gained = seen.nll - train_nll(self, state, there, seen.noise, batch)
             pull = tuple(c * d for c, d in zip(each_layer(gamma, len(change)), change, strict=True))
             curvature = 2 * (inner(parallel.mean(gradient), change) - gained) + inner(pull, change)
             new, ok = self._judged(new, state, curvature / inner(corrected, change), seen.nll.isfinite(), ok)
         return settle(new, state, ok), {"nll": seen.nll, "damping": self._mean_gamma(state) + new.damping}
+
+    def turn(self, step: int, progress: float) -> Turn:
+        schedule = decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule) * power_decay(step, self.decay)
+        due = (step % self.statistics_interval == 0, step % self.factor_interval == 0)
+        kind = (progress >= self.warm_start, *due, (step + 1) % self.factor_interval == 0)
+        return Turn(kind, (self.lr * schedule, schedule))
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         """What the statistics become once the factors of the step after `state` are made of them."""
@@ -294,7 +299,7 @@ class NaturalGradient(GaussianPosterior):
         return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)
 
     def _curvature(
-        self, state: NaturalState, seen: Pass, schedule: float, progress: float, rng: Rng
+        self, state: NaturalState, seen: Pass, schedule: Number, progress: float, rng: Rng
     ) -> tuple[Statistics, Factor, Factor, Tensor]:
         """F after the batch, F + gamma and F + gamma' where this step is one to make them, and whether that worked."""
         step, statistics = int(state.common.step) + 1, state.statistics

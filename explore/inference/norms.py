@@ -66,5 +66,7 @@ def advance_norms(
         gradients.append(-gradient * norm.affine)  # one without scale and shift has nothing to train
     if not norms.moving.first:
         return NormState(tuple(values), norms.moving)
-    points, moving = adam.descend(tuple(v[:, :, :2] for v in values), tuple(gradients), norms.moving, lr, step)
+    points, moving = adam.descend(
+        tuple(v[:, :, :2] for v in values), tuple(gradients), norms.moving, adam.rates(lr, step.double())
+    )
     return NormState(tuple(torch.cat([p, v[:, :, 2:]], 2) for p, v in zip(points, values, strict=True)), moving)

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from explore.inference import adam
 from explore.inference.base import Common, Predictive, common, end_update, train_pass
+from explore.inference.turns import Turn, numbers
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights
 
@@ -39,6 +40,9 @@ class PointEstimate(Predictive):
         weights = self.net.glorot(replicas, rng, members)
         return PointState(common(self, n_data, replicas, rng, members), weights, adam.start(weights))
 
+    def turn(self, step: int, progress: float) -> Turn:
+        return Turn((), adam.rates(self.lr * adam.cosine(progress), step))
+
     def step(
         self,
         state: PointState,
@@ -58,6 +62,5 @@ class PointEstimate(Predictive):
         taps = tuple(layer.taps(t) for layer, t in zip(noisy, seen.taps, strict=True)) if noisy else seen.taps
         decay = 1 / (float(state.common.n_data) * float(self.prior_variance))
         gradients = adam.loss_gradients(taps, penalised or state.weights, decay)
-        lr = self.lr * adam.cosine(progress)
-        weights, moving = descend(state.weights, gradients, state.moving, lr, step)
+        weights, moving = descend(state.weights, gradients, state.moving, numbers(self.turn(step, progress)))
         return end_update(self, seen, PointState(state.common, weights, moving), state)

@@ -28,6 +28,7 @@ from explore.inference import adam
 from explore.inference.base import Common, advance, common, settle
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures import Blocks, Diagonal, Factor
+from explore.inference.turns import Turn, numbers
 from explore.linalg import rows_times
 from explore.models import Layer
 from explore.rng import Rng
@@ -218,8 +219,8 @@ class Reparameterised(GaussianPosterior):
             loss = nll + (self.kl_weight / n_data) * (super().kl_prior(here) + excess)
             gradients = torch.autograd.grad(loss.sum(), (*free, *norms))  # replicas do not meet: each gets its own
 
-        lr = self.lr * (adam.cosine(progress) if self.schedule == "cosine" else (1 + 5e-4 * step) ** -0.3)
-        values, moving = adam.descend(old, parallel.mean(gradients[: len(old)]), state.moving, lr, step)
+        size, floor = numbers(self.turn(step, progress))
+        values, moving = adam.descend(old, parallel.mean(gradients[: len(old)]), state.moving, (size, floor))
         count = out.shape[1] * out.shape[2]
         taps = tuple(NormTaps(s, -count * g[:, :, :2]) for s, g in zip(statistics, gradients[len(old) :], strict=True))
         shared = advance(shared, self, out.detach(), y, taps, self.kl_weight)
@@ -227,6 +228,10 @@ class Reparameterised(GaussianPosterior):
             shared = shared._replace(noise=state.common.noise)
         new = _with(state, values)._replace(common=shared, moving=moving)
         return settle(new, state), {"nll": parallel.mean(nll.detach())}
+
+    def turn(self, step: int, progress: float) -> Turn:
+        lr = self.lr * (adam.cosine(progress) if self.schedule == "cosine" else (1 + 5e-4 * step) ** -0.3)
+        return Turn((step <= self.noise_start,), adam.rates(lr, step))
 
     def sample(self, state: ReparamState, n: int, rng: Rng) -> tuple[Layer, ...]:
         z = self.sample_coordinates(state, n, rng)

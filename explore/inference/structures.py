@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore import parallel, tree
+from explore.inference.turns import Number
 from explore.linalg import added, held, product
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights
@@ -70,7 +71,7 @@ class Structure(Protocol):
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
         """Statistics before any data."""
 
-    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: float, step: int) -> Statistics:
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: Number, step: int) -> Statistics:
         """The statistics moved towards those of a batch, by the structure's own rates times `schedule`.
 
         `step` counts updates from 1; what is done now and then is done when its interval divides it.
@@ -101,7 +102,7 @@ class Rule(Protocol):
     """A `Structure` of one layer."""
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Statistics: ...
-    def observe(self, statistics: Statistics, taps: Taps, schedule: float, step: int) -> Statistics: ...
+    def observe(self, statistics: Statistics, taps: Taps, schedule: Number, step: int) -> Statistics: ...
     def factor(self, statistics: Statistics, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]: ...
 
 
@@ -160,7 +161,7 @@ class PerLayer:
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
         return tuple(self.rule.init(i, o, replicas, rng) for i, o in shapes)
 
-    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: float, step: int) -> Statistics:
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: Number, step: int) -> Statistics:
         return tuple(self.rule.observe(q, t, schedule, step) for q, t in zip(statistics, taps, strict=True))
 
     def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:

@@ -26,6 +26,7 @@ from explore.errors import InputError
 from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
 from explore.inference.natural import CLASSES, TABLE, NaturalGradient
 from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, mean_gradients, sample_gradients
+from explore.inference.turns import Number
 from explore.linalg import eigh, inverse_root
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
@@ -175,7 +176,7 @@ class BlockTridiagonalKronecker:
         )
         return Chain(within, between)
 
-    def observe(self, q: Chain, taps: tuple[Taps, ...], schedule: float, step: int) -> Chain:
+    def observe(self, q: Chain, taps: tuple[Taps, ...], schedule: Number, step: int) -> Chain:
         if any(t.grads.shape[3] != 1 for t in taps):
             raise InputError("block-tridiagonal takes dense layers with one position only; a convolution has several")
         within = tuple(self.kronecker.observe(m, t, schedule, step) for m, t in zip(q.within, taps, strict=True))

@@ -27,7 +27,8 @@ from explore import parallel
 from explore.errors import InputError
 from explore.inference.natural import NaturalGradient
 from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, example_gradients
-from explore.linalg import inverse_root, inverse_triangle, over
+from explore.inference.turns import Number
+from explore.linalg import averaged, inverse_root, inverse_triangle, over
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -106,13 +107,13 @@ class Dense:
         return torch.eye(weights, dtype=rng.dtype, device=rng.device).repeat(replicas, 1, 1)
 
     def observe(
-        self, fisher: Float[Tensor, "R W W"], taps: tuple[Taps, ...], schedule: float, step: int
+        self, fisher: Float[Tensor, "R W W"], taps: tuple[Taps, ...], schedule: Number, step: int
     ) -> Float[Tensor, "R W W"]:
         rate, (s, b) = self.beta * schedule, taps[0].grads.shape[1:3]
         fisher = (1 - rate) * fisher
         for part in example_gradients(taps):
             g = flatten(part).flatten(1, 2)
-            fisher = torch.baddbmm(fisher, g.mT, g, alpha=rate / (s * b))
+            fisher = averaged(fisher, g.mT, g, 1, rate / (s * b))
         return parallel.mean(fisher)
 
     def factor(self, fisher: Float[Tensor, "R W W"], damping: Dampings) -> tuple[DenseFactor, Bool[Tensor, " R"]]:

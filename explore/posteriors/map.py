@@ -17,6 +17,8 @@ import torch
 
 from explore.inference import adam
 from explore.inference.points import PointEstimate, PointState
+from explore.inference.turns import Number, Turn
+from explore.linalg import moved
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights
 
@@ -38,17 +40,22 @@ class MAP(PointEstimate):
         descend = adam.descend if self.optimiser == "adam" else partial(descend_with_momentum, self.momentum)
         return self.step(state, batch, progress, descend=descend)
 
+    def turn(self, step: int, progress: float) -> Turn:
+        if self.optimiser == "adam":
+            return super().turn(step, progress)
+        return Turn((), (self.lr * adam.cosine(progress),))
+
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
         """The one net; nothing is drawn."""
         return self.layers(state, state.weights)
 
 
 def descend_with_momentum(
-    beta: float, weights: Weights, gradients: Weights, moving: adam.Moving, lr: float, step: int
+    beta: float, weights: Weights, gradients: Weights, moving: adam.Moving, rates: tuple[Number]
 ) -> tuple[Weights, adam.Moving]:
     """One step of gradient descent; the velocity stands in `first`."""
     velocity = tuple(torch.add(g, v, alpha=beta) for v, g in zip(moving.first, gradients, strict=True))
-    new = tuple(torch.sub(w, v, alpha=lr) for w, v in zip(weights, velocity, strict=True))
+    new = tuple(moved(w, v, -rates[0]) for w, v in zip(weights, velocity, strict=True))
     return new, moving._replace(first=velocity)
 
 

@@ -28,6 +28,8 @@ from explore.inference import natural
 from explore.inference.base import Common, common, end_update
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures import Blocks, Diagonal, each_layer, mean_squares
+from explore.inference.turns import Turn, numbers
+from explore.linalg import moved
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
 
@@ -84,27 +86,30 @@ class NoisyAdam(GaussianPosterior):
     ) -> tuple[NoisyAdamState, Info]:
         shared = state.common
         step = int(shared.step) + 1
-        schedule = natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
-
+        lr, schedule, correction = numbers(self.turn(step, progress))
         noisy = self.weight_noise and progress >= self.warm_start
         weights, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng)
         fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
 
         gamma = self.gamma(shared)
         gradient = parallel.mean(natural.regularised_gradient(natural.mean_gradient(seen.taps), weights, gamma))
-        average, corrected = natural.momentum(state.momentum, gradient, self.momentum, step)
+        average, corrected = natural.momentum(state.momentum, gradient, self.momentum, correction)
         squares = tuple(
             torch.lerp(f, mean_squares(t), self.beta * schedule) for f, t in zip(state.squares, fisher, strict=True)
         )
         damping = tuple(c + self.extrinsic_damping for c in each_layer(gamma, len(squares)))
-        lr = self.lr * schedule
         direction = tuple(m / (f.sqrt() + c) for m, f, c in zip(corrected, squares, damping, strict=True))
         image = tuple((f + c) * d for f, c, d in zip(squares, damping, direction, strict=True))
         limit = natural.step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(shared.n_data))
         direction = natural.clipped(direction, image, self.lr, limit)
-        mean = tuple(torch.add(mu, d, alpha=lr) for mu, d in zip(state.mean, direction, strict=True))
+        mean = tuple(moved(mu, d, lr) for mu, d in zip(state.mean, direction, strict=True))
 
         return end_update(self, seen, NoisyAdamState(shared, mean, average, squares), state, self.kl_weight)
+
+    def turn(self, step: int, progress: float) -> Turn:
+        schedule = natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
+        numbers = self.lr * schedule, schedule, 1 - self.momentum**step
+        return Turn((progress >= self.warm_start,), numbers)
 
     def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, float]:
         gamma = each_layer(self.gamma(state.common, held=True), len(state.squares))

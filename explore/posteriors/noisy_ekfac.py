@@ -44,6 +44,7 @@ from explore.inference.kronecker import (
 )
 from explore.inference.natural import CLASSES, TABLE, NaturalGradient, NaturalState
 from explore.inference.structures import Damping, PerLayer, Statistics, each_layer, mean_squares
+from explore.inference.turns import Number, Turn
 from explore.linalg import over
 from explore.rng import Rng
 from explore.shapes import Taps
@@ -73,10 +74,10 @@ class EigenRule:
         moments = self.kronecker.init(inputs, outputs, replicas, rng)
         return Eigen(moments, *eigenbasis(moments))
 
-    def observe(self, q: Eigen, taps: Taps, schedule: float, step: int) -> Eigen:
+    def observe(self, q: Eigen, taps: Taps, schedule: Number, step: int) -> Eigen:
         return EigenLayers(self).observe((q,), (taps,), schedule, step)[0]
 
-    def scaled(self, q: Eigen, taps: Taps, schedule: float) -> Eigen:
+    def scaled(self, q: Eigen, taps: Taps, schedule: Number) -> Eigen:
         """With r moved towards the batch's."""
         new = mean_squares(rotate(taps, q.inputs, q.outputs))
         return q._replace(scale=torch.lerp(q.scale, new, self.omega * schedule))
@@ -100,7 +101,7 @@ class EigenLayers(PerLayer):
     rule: EigenRule
 
     def observe(
-        self, statistics: tuple[Eigen, ...], taps: tuple[Taps, ...], schedule: float, step: int
+        self, statistics: tuple[Eigen, ...], taps: tuple[Taps, ...], schedule: Number, step: int
     ) -> tuple[Eigen, ...]:
         rule, pairs = self.rule, list(zip(statistics, taps, strict=True))
         if step % rule.moments_interval == 0:
@@ -141,17 +142,29 @@ class NoisyEKFAC(NaturalGradient):
     def structure(self) -> PerLayer:
         return EigenLayers(self._rule)
 
+    def turn(self, step: int, progress: float) -> Turn:
+        observed = step % self.statistics_interval == 0
+        if observed and step % self.basis_interval == 0:
+            return super().turn(step, progress)._replace(kind=None)  # it waits for a decomposition
+        intervals = self.moments_interval, self.scale_interval
+        own = (*(step % each == 0 for each in intervals), self._restarts(step, progress))
+        turn = super().turn(step, progress)
+        return turn._replace(kind=(turn.kind, own))
+
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
-        step = int(state.common.step) + 1
-        if self.reset_interval is None or step % self.reset_interval:
-            return statistics
-        # As many steps are left as `progress` promises; half a step is for its rounding.
-        left = (step - 1) * (1 / progress - 1) - 1 if progress else math.inf
-        if left < self.reset_interval - 0.5:
+        if not self._restarts(int(state.common.step) + 1, progress):
             return statistics
         damping = each_layer(self.gamma(state.common), len(statistics))
         pairs = zip(statistics, damping, strict=True)
         return tuple(self._rule.restart(q, c if self.reset_damped else None) for q, c in pairs)
+
+    def _restarts(self, step: int, progress: float) -> bool:
+        """Whether r starts afresh after this step, which is followed by as many as until the next time."""
+        if self.reset_interval is None or step % self.reset_interval:
+            return False
+        # As many steps are left as `progress` promises; half a step is for its rounding.
+        left = (step - 1) * (1 / progress - 1) - 1 if progress else math.inf
+        return left >= self.reset_interval - 0.5
 
     @property
     def _rule(self) -> EigenRule:

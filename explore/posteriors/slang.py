@@ -114,7 +114,7 @@ class SLANG(GaussianPosterior):
             diagonal.append((1 - beta) * d + beta * p + lost)
         precision = LowRankFactor(columns, tuple(diagonal))
 
-        average, corrected = natural.momentum(state.momentum, gradient, self.momentum, step)
+        average, corrected = natural.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
         ascent = tuple((count * v - p * m).unsqueeze(1) for v, p, m in zip(corrected, prior, state.mean, strict=True))
         direction = precision.solve(ascent)
         mean = tuple(

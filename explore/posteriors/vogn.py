@@ -34,6 +34,8 @@ from explore.inference import natural
 from explore.inference.base import Common, common, end_update
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
+from explore.inference.turns import Turn, numbers
+from explore.linalg import moved
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
 
@@ -100,6 +102,7 @@ class VOGN(GaussianPosterior):
         if not used:
             raise InputError(f"a batch of {examples} examples does not divide into {self.sub_batches} sub-batches")
         step, tempering = int(shared.step) + 1, self._tempering(progress)
+        lr, rate = numbers(self.turn(step, progress))
         decay = each_layer(self.gamma(shared, float(tempering)), len(state.mean))
 
         noisy = self.weight_noise and progress >= self.warm_start and step > 1
@@ -113,17 +116,22 @@ class VOGN(GaussianPosterior):
 
         gradient = tuple(torch.sub(c * mu, g) for mu, g, c in zip(state.mean, ascent, decay, strict=True))
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
-        power = natural.power_decay(step, self.decay)
-        rate = self.beta2 * power if step > 1 else 1.0
         squares = tuple(torch.lerp(s, h, rate) for s, h in zip(state.squares, new, strict=True))
-        lr = self.lr * power * natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
         mean = tuple(
-            torch.addcdiv(mu, m, s + (c + self.damping), value=-lr)
+            moved(mu, m, -lr, s + (c + self.damping))
             for mu, m, s, c in zip(state.mean, average, squares, decay, strict=True)
         )
 
-        moved = VOGNState(shared, mean, average, squares, tempering)
-        return end_update(self, seen, moved, state, float(tempering))
+        new_state = VOGNState(shared, mean, average, squares, tempering)
+        return end_update(self, seen, new_state, state, float(tempering))
+
+    def turn(self, step: int, progress: float) -> Turn:
+        power = natural.power_decay(step, self.decay)
+        rate = self.beta2 * power if step > 1 else 1.0
+        lr = self.lr * power * natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
+        noisy = progress >= self.warm_start and step > 1
+        # While tau rises every update has another one, which the state keeps.
+        return Turn((noisy,) if progress >= self.kl_warmup else None, (lr, rate))
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, float]:
         tempering = float(state.tempering)

@@ -13,6 +13,7 @@ import torch
 from explore import predict, registry, tree
 from explore.errors import InputError, check_range
 from explore.fit import fit
+from explore.graphs import Updates
 from explore.inference.base import settle
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
@@ -37,6 +38,7 @@ from explore.testing.subject import (
     train,
 )  # fmt: skip
 from explore.testing.suite import Suite
+from explore.testing.tape import Tape
 
 POSTERIORS = Suite()
 KNOWN_NOISE = Gaussian(noise_std=0.5)
@@ -160,6 +162,30 @@ def same_generator_same_bits_and_another_differs(subject: Subject, device: str) 
     assert_same_bits(ours, same, "`init` is called twice with the same numbers")
     one, another = (next(tree.leaves(posterior.sample(s, 2, seeded(2, device))))[1] for s in (ours, other))
     assert not torch.equal(one, another), f"{subject.name}: the first weights do not depend on the generator"
+
+
+@POSTERIORS.check({"mlp": MLP, "conv": CONV, "norm": NORM})
+def recorded_updates_repeat_bit_for_bit(subject: Subject, net: Net) -> None:
+    parts = {MLP: (), CONV: ("convolutions",), NORM: ("convolutions", "norms")}[net]
+    if not all(map(subject.takes, parts)):
+        pytest.skip("it refuses such nets")
+    posterior, batch = subject.build(net, batch_norm="adam"), data(net)
+
+    def trained(recordable: bool) -> tuple[Updates, Any]:
+        rng = seeded()
+        updates = Updates(posterior, rng, Tape(rng.generator))
+        updates.recordable = recordable
+        state = start(posterior, N, R, rng)
+        for i in range(24):
+            state, info = updates(state, batch, i / 24)
+        return updates, (state, info, rng.normal(1))
+
+    recorded, ours = trained(recordable=True)
+    if not recorded.replays:
+        pytest.skip("it records nothing")
+    alone, theirs = trained(recordable=False)
+    assert recorded.recordable and not alone.replays
+    assert_same_bits(ours, theirs, f"{subject.name}: updates of one kind, see `turn`, differ in more than its numbers")
 
 
 @POSTERIORS.check({"mlp": MLP, "conv": CONV, "norm": NORM})

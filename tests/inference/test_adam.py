@@ -17,7 +17,7 @@ def test_steps_equal_torch():
         # Gradients down to the size of epsilon, where its place in the formula shows.
         size = 10.0 ** -(step / 2)
         gradients = tuple(size * torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
-        ours, moving = adam.descend(ours, gradients, moving, 0.03, step)
+        ours, moving = adam.descend(ours, gradients, moving, adam.rates(0.03, float(step)))
         for p, g in zip(theirs, gradients, strict=True):
             p.grad = g
         optimiser.step()
@@ -27,7 +27,7 @@ def test_steps_equal_torch():
 def test_nothing_is_changed_in_place():
     p, g = (torch.ones(2),), (torch.ones(2),)
     moving = adam.start(p)
-    adam.descend(p, g, moving, 0.1, 1)
+    adam.descend(p, g, moving, adam.rates(0.1, 1.0))
     assert all((t == value).all() for t, value in ((p[0], 1), (g[0], 1), (moving.first[0], 0), (moving.second[0], 0)))
 
 

@@ -264,14 +264,14 @@ def test_momentum_of_a_constant_gradient_is_that_gradient():
     gradient: Means = (torch.tensor([[[3.0, -2.0]]]),)
     average: Means = (torch.zeros(1, 1, 2),)
     for step in range(1, 5):
-        average, corrected = natural.momentum(average, gradient, 0.9, step)
+        average, corrected = natural.momentum(average, gradient, 0.9, 1 - 0.9**step)
         torch.testing.assert_close(average[0], (1 - 0.9**step) * gradient[0])
         torch.testing.assert_close(corrected, gradient)
 
 
 def test_momentum_is_corrected_by_the_steps_of_each_replica():
     m: Means = (torch.tensor([[[3.0, -2.0]], [[1.0, 4.0]]]),)
-    _, corrected = natural.momentum(m, m, 0.9, torch.tensor([1, 5]))
+    _, corrected = natural.momentum(m, m, 0.9, 1 - 0.9 ** torch.tensor([1.0, 5.0]))
     torch.testing.assert_close(corrected[0], m[0] / (1 - 0.9 ** torch.tensor([1.0, 5.0]))[:, None, None])
 
 

@@ -1,0 +1,208 @@
+"""Updates recorded once as CUDA graphs and then replayed: a launch for each update, in place of one for each operation.
+
+    with graphs.use(True):
+        for epoch in fit(posterior, x, y, rng): ...
+
+A graph repeats the same operations with the same numbers. So a posterior says of each step, in its `Turn`, of what kind
+it is and which numbers change: kinds have a graph each, and the numbers are tensors that are filled before a replay.
+The replays have the bits of updates one by one with these tensors. The first two of each kind are compared with such
+updates; should they differ, or should something not be recordable, that is said, and the fit goes on without graphs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from explore import parallel, tree
+from explore.inference.base import Predictive
+from explore.inference.turns import Turn, dialled
+from explore.rng import Rng
+from explore.shapes import Batch, Info, State
+
+SMALL = 10**6  # weights up to which launches, and not arithmetic, take the time of an update
+WARM = 2  # updates of a kind before it is recorded: libraries set themselves up in the first ones
+CHECKED = 2  # replays of each kind that are compared with the update itself
+MOST = 4  # numbers of a turn
+
+
+_asked: bool | None = None
+
+
+@contextmanager
+def use(asked: bool | None) -> Iterator[None]:
+    """Whether fits record graphs; None: on a GPU those of nets with up to a million weights."""
+    global _asked
+    before, _asked = _asked, asked
+    try:
+        yield
+    finally:
+        _asked = before
+
+
+def updates(posterior: Predictive, rng: Rng) -> Updates:
+    """Those of a fit in this process, by graphs where that is asked for, or wins."""
+    if rng.device.type != "cuda" or parallel.world().parts > 1:
+        return Updates(posterior, rng, None)
+    wanted = posterior.net.weights <= SMALL if _asked is None else _asked
+    return Updates(posterior, rng, Cuda(rng) if wanted else None)
+
+
+class Recorder(Protocol):
+    """What records operations, to repeat them on the same memory."""
+
+    def warm(self, run: Callable[[], Any]) -> Any:
+        """Run it without a recording, as it will be recorded."""
+
+    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        """What `run` makes, and what repeats it; a recording alone may leave values out."""
+
+
+class Cuda:
+    """CUDA graphs, which share their memory: no two of them run at once."""
+
+    def __init__(self, rng: Rng):
+        self.generator, self.stream = rng.generator, torch.cuda.Stream(rng.device)
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def warm(self, run: Callable[[], Any]) -> Any:
+        here = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            made = run()
+        here.wait_stream(self.stream)
+        return made
+
+    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            made = run()
+        return made, graph.replay
+
+
+class Graph(NamedTuple):
+    """Updates of one kind, on batches of one shape."""
+
+    batch: Batch
+    info: Info
+    replay: Callable[[], None]
+
+
+class Updates:
+    """The updates of one fit.
+
+    Args:
+        posterior: whose updates they are.
+        rng: the stream that all of them draw from.
+        recorder: None: they run one by one, as `posterior.update` is.
+
+    A graph writes the state that it returns where it has read it; what `kept` returns is not written any more.
+    """
+
+    def __init__(self, posterior: Predictive, rng: Rng, recorder: Recorder | None):
+        self.posterior, self.rng, self.recorder, self.recordable = posterior, rng, recorder, True
+        self._graphs: dict[Hashable, Graph] = {}
+        self._seen: dict[Hashable, int] = {}
+        self.replays = 0
+        self._here: State = None  # what the graphs read and write
+        self._dials = torch.empty(MOST, dtype=rng.dtype, device=rng.device)
+
+    def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
+        """As `posterior.update`."""
+        turn = self.posterior.turn(int(state.common.step) + 1, progress) if self.recorder else Turn()
+        if self.recorder is None or turn.kind is None:
+            return self.posterior.update(state, batch, self.rng, progress)
+        for dial, number in zip(self._dials, turn.numbers, strict=False):
+            dial.fill_(number)
+        key = turn.kind, batch.x.shape, batch.y.shape
+        self._seen[key] = self._seen.get(key, 0) + 1
+        with dialled(self._dials):
+            if self._seen[key] > WARM + CHECKED and self.recordable:
+                return self._replayed(self._graphs[key], state, batch)
+            generator = self.rng.generator
+            before = generator.get_state()
+            found: tuple[State, Info] = self.recorder.warm(
+                lambda: self.posterior.update(state, batch, self.rng, progress)
+            )
+            if self._seen[key] <= WARM or not self.recordable:
+                return found
+            after = generator.get_state()
+            generator.set_state(before)
+            checked = self._checked(self.recorder, key, state, batch, progress, found)
+            generator.set_state(after)
+            return checked
+
+    def kept(self, made: Any) -> Any:
+        """A copy of a tree of tensors, where graphs would write to it."""
+        return tree.map_tensors(torch.clone, made) if self._graphs else made
+
+    def _checked(
+        self,
+        recorder: Recorder,
+        key: Hashable,
+        state: State,
+        batch: Batch,
+        progress: float,
+        found: tuple[State, Info],
+    ) -> tuple[State, Info]:
+        """By a replay; or what was found without one, should that not be the same."""
+        alone = tree.map_tensors(torch.clone, found)  # what did not change stands in the graphs' memory
+        try:
+            if key not in self._graphs:
+                self._graphs[key] = self._recorded(recorder, state, batch, progress)
+            replayed = self._replayed(self._graphs[key], state, batch)
+            if _same(replayed, alone):
+                return replayed
+            why = "a replay differs from the update"
+        except RuntimeError as error:  # of CUDA, or of a library that cannot be recorded
+            why = str(error).strip().partition("\n")[0]
+        self.recordable = False
+        warnings.warn(f"updates cannot be recorded as a CUDA graph, and run one by one: {why}", stacklevel=4)
+        return alone
+
+    def _recorded(self, recorder: Recorder, state: State, batch: Batch, progress: float) -> Graph:
+        if self._here is None:
+            self._here = tree.map_tensors(lambda t: t.clone() if t.dim() else t, state)
+        here, own = _with_host(self._here, state), Batch(batch.x.clone(), batch.y.clone())
+
+        def run() -> Info:
+            new, info = self.posterior.update(here, own, self.rng, progress)
+            _copy(new, here)
+            return info
+
+        return Graph(own, *recorder.record(run))
+
+    def _replayed(self, graph: Graph, state: State, batch: Batch) -> tuple[State, Info]:
+        _copy(state, self._here)
+        _copy(batch, graph.batch)
+        graph.replay()
+        self.replays += 1
+        now = _with_host(self._here, state)
+        return now._replace(common=now.common._replace(step=state.common.step + 1)), graph.info
+
+
+def _with_host(mine: State, given: State) -> State:
+    """A state in the memory of one, with the numbers of another that the host keeps: those without axes."""
+    return tree.map_tensors(lambda own, other: own if own.dim() else other, mine, given)
+
+
+def _copy(given: Any, mine: Any) -> None:
+    """The values of one tree into the memory of another, all as they are at the start."""
+    own = {t.untyped_storage().data_ptr() for _, t in tree.leaves(mine)}
+    pairs = [(a, b) for (_, a), (_, b) in zip(tree.leaves(given), tree.leaves(mine), strict=True)]
+    apart = [(a, b) for a, b in pairs if b.dim() and a is not b]
+    # What stands in that memory may be overwritten before it is read.
+    safe = [(a.clone() if a.untyped_storage().data_ptr() in own else a, b) for a, b in apart]
+    for a, b in safe:
+        b.copy_(a)
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    """Whether all numbers are the same but for rounding, which on a device is another one each time."""
+    pairs = zip(tree.leaves(ours), tree.leaves(theirs), strict=True)
+    return all(torch.allclose(a.double(), b.double(), 1e-3, 1e-6, equal_nan=True) for (_, a), (_, b) in pairs)

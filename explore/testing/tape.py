@@ -1,0 +1,71 @@
+"""A recording of operations that is repeated on the same memory: on the CPU what a CUDA graph is on a GPU.
+
+What the host decides or computes while it records, a replay repeats unseen; so an update whose replays have the values
+of updates one by one hides nothing from a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from explore import tree
+
+
+class Tape(TorchDispatchMode):
+    """Operations, and what is drawn from a generator; a `Recorder`."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+        self._calls: list[tuple[Any, Sequence[Any], Mapping[str, Any], Any]] = []
+        self._before: list[tuple[Tensor, Tensor]] = []
+
+    def warm(self, run: Callable[[], Any]) -> Any:
+        """Run it as on a device, whose values the host does not look at."""
+        with patch.object(tree, "surely", lambda flags: False):
+            return run()
+
+    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        """What it makes, which is without meaning until the first replay, and what repeats it."""
+        self._calls, self._before, drawn = [], [], self.generator.get_state()
+        with self:
+            made = self.warm(run)
+        # A recording alone does nothing.
+        self.generator.set_state(drawn)
+        for changed, before in reversed(self._before):
+            changed.copy_(before)
+
+        calls = self._calls
+
+        def replay() -> None:
+            with torch.no_grad():
+                for func, args, kwargs, out in calls:
+                    _repeat(func, args, kwargs, out)
+
+        return made, replay
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func._schema.is_mutable:
+            changed = args[0].detach()
+            self._before.append((changed, changed.clone()))
+        out = func(*args, **(kwargs or {}))
+        self._calls.append((func, args, kwargs or {}, out))
+        return out
+
+
+def _repeat(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+    if func.is_view:  # of the same memory still
+        return
+    again = func(*args, **kwargs)
+    for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
+        if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+            old.detach().copy_(new)

@@ -1,0 +1,127 @@
+"""Updates that are recorded and replayed; on the CPU a `Tape` stands for a CUDA graph."""
+
+import pytest
+import torch
+
+from explore import graphs, registry, tree
+from explore.fit import fit
+from explore.graphs import Updates
+from explore.inference.turns import Turn, numbers
+from explore.likelihoods import Gaussian
+from explore.nets import Net, mlp
+from explore.posteriors.noisy_kfac import NoisyKFAC
+from explore.rng import Rng
+from explore.shapes import Batch
+from explore.testing.tape import Tape
+
+NET = Net(mlp(3, [5], 1))
+
+
+def made(**settings):
+    return registry.posterior("noisy-kfac", NET, Gaussian(), **{"epochs": 3, "batch_size": 8} | settings)
+
+
+def some(n=8, seed=0):
+    rng = Rng(seed, dtype=torch.float64)
+    return Batch(rng.normal(2, n, 3), rng.normal(2, n, 1))
+
+
+def fitted(posterior, monkeypatch, recordable):
+    """A fit of 45 examples, whose batches are of two sizes; and its updates."""
+    rng, every = Rng(3, dtype=torch.float64), []
+
+    def updates(posterior, rng):
+        every.append(Updates(posterior, rng, Tape(rng.generator)))
+        every[-1].recordable = recordable
+        return every[-1]
+
+    monkeypatch.setattr(graphs, "updates", updates)
+    data = some(45)
+    return list(fit(posterior, data.x, data.y, rng)), every[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"statistics_interval": 2, "factor_interval": 3, "lr_schedule": "linear"},
+        {"warm_start": 0.5, "adaptive_damping": False, "decay": 0.5},
+        {"prior_variance": "learned"},
+    ],
+)
+def test_fit_has_the_same_epochs_with_replays(settings, monkeypatch):
+    posterior = made(epochs=8, **settings)
+    ours, recorded = fitted(posterior, monkeypatch, recordable=True)
+    theirs, alone = fitted(posterior, monkeypatch, recordable=False)
+    assert recorded.replays > 15 and not alone.replays
+    # All at the end: an epoch's state is not written by the replays after it.
+    for a, b in zip(ours, theirs, strict=True):
+        mine, other = dict(tree.leaves((a.state, a.info))), dict(tree.leaves((b.state, b.info)))
+        assert mine.keys() == other.keys()
+        assert all(torch.equal(mine[path], other[path]) for path in mine)
+
+
+def test_what_cannot_be_recorded_runs_one_by_one_and_says_so():
+    class Failing(Tape):
+        def record(self, run):
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    posterior, ends = made(), []
+    for kind in (Failing, None):
+        rng = Rng(0, dtype=torch.float64)
+        updates = Updates(posterior, rng, kind and kind(rng.generator))
+        state = posterior.init(40, 2, rng)
+        for i in range(6):
+            if kind and i == graphs.WARM:
+                with pytest.warns(UserWarning, match="one by one: operation not permitted when stream is capturing$"):
+                    state, _ = updates(state, some(seed=i), 0.0)
+            else:
+                state, _ = updates(state, some(seed=i), 0.0)
+        assert not updates.replays
+        ends.append((dict(tree.leaves(state)), rng.normal(3)))
+    (ours, after), (theirs, drawn) = ends
+    assert torch.equal(after, drawn)
+    assert all(torch.allclose(ours[path], theirs[path], rtol=1e-9) for path in ours)
+
+
+def test_replay_that_differs_is_not_used():
+    """What an update reads as a number of the host stays what it was when it was recorded."""
+
+    class Reading(NoisyKFAC):
+        def update(self, state, batch, rng, progress=0.0):
+            new, info = super().update(state, batch, rng, progress)
+            return new, info | {"of a read": torch.full((2,), float(new.mean[0].sum()))}
+
+    posterior = Reading(net=NET, likelihood=Gaussian())
+    rng = Rng(0, dtype=torch.float64)
+    updates, state = Updates(posterior, rng, Tape(rng.generator)), posterior.init(40, 2, rng)
+    with pytest.warns(UserWarning, match="a replay differs from the update"):
+        for i in range(6):
+            state, info = updates(state, some(seed=i), 0.0)
+    assert info["of a read"][0] == float(state.mean[0].sum())
+
+
+def test_numbers_of_a_turn_are_plain_but_where_they_are_read_from():
+    turn = Turn((), (0.5, 2.0))
+    assert numbers(turn) == (0.5, 2.0)
+    with graphs.dialled(torch.tensor([1.0, 3.0, 7.0])):
+        assert [float(n) for n in numbers(turn)] == [1.0, 3.0]
+    assert numbers(turn) == (0.5, 2.0)
+
+
+def test_without_a_gpu_nothing_is_recorded():
+    with graphs.use(True):
+        assert graphs.updates(made(), Rng(0)).recorder is None
+    assert graphs.updates(made(), Rng(0)).recorder is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_cuda_graphs_have_the_numbers_of_updates_one_by_one():
+    posterior, ends = made(epochs=8), []
+    data = some(45)
+    for asked in (True, False):
+        rng = Rng(3, "cuda", torch.float64)
+        with graphs.use(asked):
+            ends.append(list(fit(posterior, data.x.cuda(), data.y.cuda(), rng))[-1].state)
+    for (_, a), (_, b) in zip(*map(tree.leaves, ends), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)

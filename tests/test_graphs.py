@@ -101,6 +101,23 @@ def test_replay_that_differs_is_not_used():
     assert info["of a read"][0] == float(state.mean[0].sum())
 
 
+@pytest.mark.parametrize(
+    ("posterior", "settings", "steps"),
+    [
+        ("noisy-kfac", {}, {1, 2, 3, 4, 5, 6}),
+        ("noisy-kfac", {"damping": "exact"}, {1, 2, 4, 5}),
+        ("noisy-kfac", {"damping": "exact", "adaptive_damping": True}, {2, 5}),
+        ("block-tridiagonal", {}, {1, 2, 4, 5}),
+        ("noisy-ekfac", {"basis_interval": 2}, {1, 3, 5}),
+        ("slang", {}, set()),
+    ],
+)
+def test_what_waits_for_a_decomposition_is_not_recorded(posterior, settings, steps):
+    own = {} if posterior == "slang" else {"factor_interval": 3, "adaptive_damping": False}
+    made = registry.posterior(posterior, NET, Gaussian(), preset="plain", **own | settings)
+    assert {step for step in range(1, 7) if made.turn(step, 0.1).kind is not None} == steps
+
+
 def test_numbers_of_a_turn_are_plain_but_where_they_are_read_from():
     turn = Turn((), (0.5, 2.0))
     assert numbers(turn) == (0.5, 2.0)

@@ -250,6 +250,11 @@ class NaturalGradient(GaussianPosterior):
     def structure(self) -> Structure:
         """How the Fisher matrix is approximated."""
 
+    @property
+    def decomposes(self) -> bool:
+        """Whether factors are made by eigendecompositions, for which the host waits."""
+        return False
+
     def init(self, n_data: float, replicas: int, rng: Rng) -> NaturalState:
         shared = common(self, n_data, replicas, rng)
         mean = self.net.glorot(replicas, rng)
@@ -287,9 +292,12 @@ class NaturalGradient(GaussianPosterior):
 
     def turn(self, step: int, progress: float) -> Turn:
         schedule = decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule) * power_decay(step, self.decay)
-        due = (step % self.statistics_interval == 0, step % self.factor_interval == 0)
-        kind = (progress >= self.warm_start, *due, (step + 1) % self.factor_interval == 0)
-        return Turn(kind, (self.lr * schedule, schedule))
+        observed = step % self.statistics_interval == 0
+        factored, next_factored = ((t % self.factor_interval) == 0 for t in (step, step + 1))
+        kind = (progress >= self.warm_start, observed, factored, next_factored)
+        renewed = self.adaptive_damping and not next_factored  # where a step was taken back, see `_judged`
+        waits = self.decomposes and (factored or renewed)
+        return Turn(None if waits else kind, (self.lr * schedule, schedule))
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         """What the statistics become once the factors of the step after `state` are made of them."""

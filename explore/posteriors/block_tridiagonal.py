@@ -227,6 +227,10 @@ class BlockTridiagonal(NaturalGradient):
     def structure(self) -> BlockTridiagonalKronecker:
         return BlockTridiagonalKronecker(KroneckerRule(self.beta))
 
+    @property
+    def decomposes(self) -> bool:
+        return True
+
 
 def _spread(inputs: Tensor, outputs: Tensor, diagonal: Tensor) -> Tensor:
     """The diagonal of K diag(1/d) K^T."""

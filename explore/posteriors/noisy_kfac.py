@@ -36,6 +36,10 @@ class NoisyKFAC(NaturalGradient):
     def structure(self) -> PerLayer:
         return KroneckerLayers(KroneckerRule(self.beta, self.damping))
 
+    @property
+    def decomposes(self) -> bool:
+        return self.damping == "exact"
+
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE,

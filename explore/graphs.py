@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -52,6 +52,7 @@ def updates(posterior: Predictive, rng: Rng) -> Updates:
     return Updates(posterior, rng, Cuda(rng) if wanted else None)
 
 
+@runtime_checkable
 class Recorder(Protocol):
     """What records operations, to repeat them on the same memory."""
 

@@ -29,7 +29,6 @@ WARM = 2  # updates of a kind before it is recorded: libraries set themselves up
 CHECKED = 2  # replays of each kind that are compared with the update itself
 MOST = 4  # numbers of a turn
 
-
 _asked: bool | None = None
 
 
@@ -194,10 +193,12 @@ def _with_host(mine: State, given: State) -> State:
 
 def _copy(given: Any, mine: Any) -> None:
     """The values of one tree into the memory of another, all as they are at the start."""
-    own = {t.untyped_storage().data_ptr() for _, t in tree.leaves(mine)}
     pairs = [(a, b) for (_, a), (_, b) in zip(tree.leaves(given), tree.leaves(mine), strict=True)]
     apart = [(a, b) for a, b in pairs if b.dim() and a is not b]
+    if not apart:  # as at most replays
+        return
     # What stands in that memory may be overwritten before it is read.
+    own = {b.untyped_storage().data_ptr() for _, b in pairs}
     safe = [(a.clone() if a.untyped_storage().data_ptr() in own else a, b) for a, b in apart]
     for a, b in safe:
         b.copy_(a)

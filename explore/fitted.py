@@ -114,7 +114,7 @@ class FittedModel:
     @property
     def rng(self) -> Rng:
         """The root of its random numbers, of the state's device and type."""
-        leaf = next(t for _, t in tree.leaves(self.state) if t.dim() and t.is_floating_point())
+        leaf = next(t for t in tree.tensors(self.state) if t.dim() and t.is_floating_point())
         return Rng(self.seed, leaf.device, leaf.dtype, self.arms)
 
     def predictor(self, n: int | None = None) -> Predictor:

@@ -193,7 +193,7 @@ def _with_host(mine: State, given: State) -> State:
 
 def _copy(given: Any, mine: Any) -> None:
     """The values of one tree into the memory of another, all as they are at the start."""
-    pairs = [(a, b) for (_, a), (_, b) in zip(tree.leaves(given), tree.leaves(mine), strict=True)]
+    pairs = list(zip(tree.tensors(given), tree.tensors(mine), strict=True))
     apart = [(a, b) for a, b in pairs if b.dim() and a is not b]
     if not apart:  # as at most replays
         return
@@ -206,5 +206,5 @@ def _copy(given: Any, mine: Any) -> None:
 
 def _same(ours: Any, theirs: Any) -> bool:
     """Whether all numbers are the same but for rounding, which on a device is another one each time."""
-    pairs = zip(tree.leaves(ours), tree.leaves(theirs), strict=True)
-    return all(torch.allclose(a.double(), b.double(), 1e-3, 1e-6, equal_nan=True) for (_, a), (_, b) in pairs)
+    pairs = zip(tree.tensors(ours), tree.tensors(theirs), strict=True)
+    return all(torch.allclose(a.double(), b.double(), 1e-3, 1e-6, equal_nan=True) for a, b in pairs)

@@ -147,7 +147,7 @@ def mean(values: T) -> T:
     """A tree of tensors, averaged over the processes."""
     if _here.processes == 1:
         return values
-    every = [leaf for _, leaf in tree.leaves(values)]
+    every = tree.tensors(values)
     whole = torch.cat([leaf.reshape(-1) for leaf in every])  # one message for all
     with _sharing():
         dist.all_reduce(whole)

@@ -31,6 +31,11 @@ def test_leaves_in_order_with_their_paths():
     assert found["table.x"][0, 0] == 3
 
 
+def test_tensors_are_the_leaves():
+    made = example()
+    assert list(map(id, tree.tensors(made))) == [id(leaf) for _, leaf in tree.leaves(made)]
+
+
 def test_map_tensors_keeps_types_and_meets_other_trees_leaf_by_leaf():
     total = tree.map_tensors(torch.add, example(1.0), example(10.0))
     assert isinstance(total, Outer) and isinstance(total.inner, Inner) and total.inner.b is None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import joblib
 from torch import Tensor
 
 from explore import compare, toys
@@ -123,8 +124,12 @@ class Experiment:
         bands = boundary = None
         if s.figures:
             gaussian = Gaussian() if self.dataset.classes else posterior.likelihood
-            bands = toys.bands(posterior, gaussian, s.hidden, self.rng, s.samples)
-            boundary = toys.boundary(posterior, s.hidden, self.rng, s.samples)
+            bands, boundary = joblib.Parallel(n_jobs=min(s.jobs, 2))(
+                (
+                    joblib.delayed(toys.bands)(posterior, gaussian, s.hidden, self.rng, s.samples),
+                    joblib.delayed(toys.boundary)(posterior, s.hidden, self.rng, s.samples),
+                )
+            )
         kept = {tag: value.cpu() for tag, value in scalars.items()}
         cpu = compare.Reliability(*(t.cpu() for t in reliability))
         return Finished(kept, state.common.alive.cpu(), self._seconds, cpu, bands, boundary)

@@ -66,6 +66,7 @@ PLAIN = {"preset": "plain"}  # the fields, which are of the papers' protocol
 BBB = PLAIN | {"lr": 0.003, "initial_std": 0.001}
 ARMS = {
     "noisy-kfac": Arm("noisy-kfac", noisy=True),
+    "noisy-kfac amortised": Arm("noisy-kfac", {"preset": "paper-amortised"}),
     "noisy-ekfac": Arm("noisy-ekfac", noisy=True),
     "noisy-adam": Arm("noisy-adam", PLAIN),
     "bbb": Arm("bbb", BBB),
@@ -81,6 +82,7 @@ ARMS = {
     "mc-dropout": Arm("mc-dropout", PLAIN, 100, full=False),
     "map": Arm("map", PLAIN, 1, full=False),
 }
+HUNDREDS = ("noisy-kfac amortised", "noisy-adam", "bbb", "block-tridiagonal")  # batches of 100 on the larger sets
 # Of SLANG by set: lr and beta, and the logarithms of the precisions of noise (in units of the target) and prior, which
 # its authors search anew on every split. These are the middles of the intervals that their search is confined to, but
 # for the noise of Energy, which is better at its end on validation parts of the splits 21 to 23.
@@ -100,7 +102,7 @@ def settings(arm: str, dataset: str) -> dict[str, Any]:
     if own.posterior == "slang" and dataset in SLANG:
         lr, beta, _, prior = SLANG[dataset]
         return own.settings | {"lr": lr, "beta": beta, "prior_variance": math.exp(-prior)}
-    return ({"batch_size": 100} if large and arm in ("noisy-adam", "bbb", "block-tridiagonal") else {}) | own.settings
+    return ({"batch_size": 100} if large and arm in HUNDREDS else {}) | own.settings
 
 
 class Run(NamedTuple):

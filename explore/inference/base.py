@@ -384,9 +384,9 @@ def settle(new: State, old: State, ok: Tensor | None = None) -> State:
         ok: [R] bool, what else decides.
     """
     alive = old.common.alive if ok is None else old.common.alive & ok
-    before = {id(leaf) for _, leaf in tree.leaves(old)}
+    before = {id(leaf) for leaf in tree.tensors(old)}
     # What stands in several places is looked at once.
-    changed = {id(t): t for _, t in tree.leaves(new) if t.dim() and t.is_floating_point() and id(t) not in before}
+    changed = {id(t): t for t in tree.tensors(new) if t.dim() and t.is_floating_point() and id(t) not in before}
     if changed:
         # A sum is finite only where all its terms are, and takes fewer small operations than a test of each.
         every = list(changed.values())

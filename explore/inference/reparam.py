@@ -195,7 +195,7 @@ class Reparameterised(GaussianPosterior):
     def init(self, n_data: float, replicas: int, rng: Rng) -> ReparamState:
         shared = common(self, n_data, replicas, rng)
         mean, spread, points = zip(*(form.init(replicas, self.initial_std, rng) for form in self.forms), strict=True)
-        parameters = [t for _, t in tree.leaves((mean, spread, points))]
+        parameters = tree.tensors((mean, spread, points))
         return ReparamState(shared, mean, spread, points, adam.start(tuple(parameters)))
 
     def update(self, state: ReparamState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[ReparamState, Info]:
@@ -204,7 +204,7 @@ class Reparameterised(GaussianPosterior):
         noise = self.likelihood.sample_noise(shared.noise, self.samples, rng)
 
         with torch.enable_grad():
-            old = tuple(t for _, t in tree.leaves((state.mean, state.spread, state.points)))
+            old = tuple(tree.tensors((state.mean, state.spread, state.points)))
             free = tuple(t.detach().requires_grad_() for t in old)
             here = _with(state, free)
             lead, z = (batch.x.shape[0], self.samples), None

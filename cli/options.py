@@ -37,7 +37,7 @@ SEED = Whole(0, 2**32 - 1)  # what Gymnasium, NumPy's old generator and stable-b
 TRIALS, COPIES, SAMPLES = Whole(1, 10_000), Whole(1, 100_000), Whole(2, 100_000)
 THREADS = Whole(1, max(256, os.cpu_count() or 1))  # OpenMP ends the process where the system gives it no more
 # What may differ between a run and its continuation: none of it decides the numbers, but for their last digits.
-FREE = {"resume", "device", "threads", "trust", "quiet", "as_json"}
+FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 
 
 def _modules(ctx: click.Context, option: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -81,10 +81,17 @@ trust = click.option(
     callback=_modules,
     help="Let a run folder import this module, which runs it; repeatable.",
 )
-# Where and how to compute, and what to do with the result.
-session = _together(
+compute = _together(
     click.option("--device", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
     click.option("--threads", type=THREADS, help="Processor threads.  [default: 1]"),
+    click.option(
+        "--graphs/--no-graphs", default=None,
+        help="Record updates as CUDA graphs.  [default: on a GPU, for nets of up to a million weights]",
+    ),
+)  # fmt: skip
+# Where and how to compute, and what to do with the result.
+session = _together(
+    compute,
     click.option("--out", default="runs", type=click.Path(file_okay=False), help="Folder of the run folders."),
     click.option("--name", help="The run's name.  [default: made of the settings]"),
     click.option("--resume", metavar="RUN", help="Continue in this run folder, with its settings."),
@@ -108,7 +115,7 @@ def check_empty(ctx: click.Context) -> None:
 def check_resume(ctx: click.Context, more: Collection[str] = ()) -> None:
     """Refuse options that would change the numbers of a run that is continued, but for those that extend it."""
     if ctx.params["resume"] and (fixed := given(ctx, FREE | set(more))):
-        allowed = [f"--{name}" for name in (*more, "device", "threads", "trust", "quiet", "json")]
+        allowed = [f"--{name}" for name in (*more, "device", "threads", "graphs", "trust", "quiet", "json")]
         raise InputError(
             f"--resume continues with the recorded settings; leave out {', '.join(fixed)} "
             f"(allowed with it: {', '.join(allowed)})"

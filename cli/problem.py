@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from explore import data, images, networks, registry
+from explore import data, images, machine, networks, registry
 from explore.cli.parameters import Values
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
@@ -203,7 +202,7 @@ def check_memory(posterior: Predictive, replicas: int, samples: int) -> None:
     """Refuse weight samples that no memory of this machine could hold: its system would end the process for them."""
     numbers = sum(rows * columns for rows, columns in getattr(posterior, "coordinates", ()))
     needed = 4 * replicas * samples * numbers
-    if hasattr(os, "sysconf") and needed > (most := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+    if needed > (most := machine.memory()):
         raise InputError(
             f"{samples} samples of {numbers} numbers in {replicas} replicas take {needed / 2**30:.0f} GiB, but this "
             f"machine has {most / 2**30:.0f}; take fewer samples, units, trials or splits"

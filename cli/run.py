@@ -81,7 +81,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     with start.reading(folder):
         recorded = start.settings(settings.Settings, folder, command, options["trust"]) if folder else None
         old = ranks.opened(folder, recorded) if folder else None
-        device, now = start.compute(options["device"], options["threads"], old)
+        device, now = start.compute(options, old)
         wanted = settings.extended(recorded, options["extend"]) if options.get("extend") else recorded
         experiment: Experiment = experiments.Experiment(wanted or settings.resolve(options), device, old)
     if parallel.world().rank:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from explore import graphs
 from explore.cli import parameters, ranks, trust
 from explore.errors import InputError, shown
 from explore.provenance import session
@@ -19,12 +20,25 @@ from explore.record import FolderExists, Run, read_config
 Settings = TypeVar("Settings")
 
 
-def compute(device: str | None, threads: int | None, old: Run | None) -> tuple[str, dict[str, Any]]:
-    """The device, and what to record about this start; sets the number of threads."""
+GRAPHS = {"auto": None, "on": True, "off": False}
+
+
+def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, dict[str, Any]]:
+    """The device, and what to record about this start; sets the number of threads, and whether graphs are recorded.
+
+    Raises:
+        InputError: for a device that is not here, and graphs where there is no GPU.
+    """
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
-    device, threads = _device(device or last.get("device", "auto")), threads or last.get("threads", 1)
+    device = _device(options["device"] or last.get("device", "auto"))
+    threads, asked = options.get("threads") or last.get("threads", 1), options.get("graphs")
+    if asked and not device.startswith("cuda"):
+        raise InputError(f"--graphs records updates for a GPU, and the device is {device}; leave it out")
+    recorded = next((word for word, value in GRAPHS.items() if value == asked), "auto")
+    recorded = last.get("graphs", "auto") if asked is None else recorded
     torch.set_num_threads(threads)
-    return device, session(device=device, threads=threads)
+    graphs.choose(GRAPHS[recorded])
+    return device, session(device=device, threads=threads, graphs=recorded)
 
 
 @contextmanager

@@ -132,19 +132,27 @@ def follow(
         stream.generator.set_state(saved["generator"].clone())
         done = saved["epoch"]
     when = stops(posterior.epochs, POINTS)
-    for epoch in range(done, posterior.epochs):
-        event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, stream, epoch, state))
-        state = event.state
+    for event in _epochs(posterior, task, warmup, stream, done, state):
         yield event
         if event.epoch in when:
             here = {
                 "epoch": event.epoch,
                 "generator": stream.generator.get_state(),
-                "state": {path: leaf.cpu() for path, leaf in tree.save(state).items()},
+                "state": {path: leaf.cpu() for path, leaf in tree.save(event.state).items()},
             }
-            yield Measured(
-                event.epoch, *measure(posterior, state, task, rng.stream("test", event.epoch), samples), state, here
-            )
+            found = measure(posterior, event.state, task, rng.stream("test", event.epoch), samples)
+            yield Measured(event.epoch, *found, event.state, here)
+
+
+def _epochs(
+    posterior: Predictive, task: Task, warmup: int, rng: Rng, done: int, state: State | None
+) -> Iterator[Epoch]:
+    """Of a fit whose first ones have steps of their own."""
+    for epoch in range(done, min(warmup, posterior.epochs)):
+        event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, rng, epoch, state))
+        done, state = event.epoch, event.state
+        yield event
+    yield from fit(posterior, task.x, task.y, rng, done, state)
 
 
 def check_warmup(posterior: Predictive, warmup: int) -> None:
@@ -158,8 +166,6 @@ def check_warmup(posterior: Predictive, warmup: int) -> None:
 
 
 def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
-    if epoch >= warmup:
-        return posterior
     return posterior.with_settings(lr=vars(posterior)["lr"] * (epoch + 1) / warmup)
 
 

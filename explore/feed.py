@@ -10,20 +10,23 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
+from explore import parallel
+from explore.images.disk import ImageFiles
 from explore.rng import Rng
 
-Augmentation = Literal["none", "crop", "crop-flip"]
+Augmentation = Literal["none", "crop", "crop-flip", "resized-crop"]
 PADDING = 4  # pixels at each side, of which a random crop takes as many away
+AREA, RATIO = (0.08, 1.0), 4 / 3  # of the part of an image that is resized; of its width to its height, or inverse
 
 
 class ImageFeed:
     """Images of one replica, or of several that see the same ones.
 
     Args:
-        images: uint8 [n, C, H, W], on the device to compute on.
+        images: uint8 [n, C, H, W], on the device to compute on, or in files.
         mean: [C] of the channels, in [0, 255].
         scale: [C] their deviations.
         replicas: R.
@@ -33,14 +36,14 @@ class ImageFeed:
 
     def __init__(
         self,
-        images: UInt8[Tensor, "n C H W"],
+        images: UInt8[Tensor, "n C H W"] | ImageFiles,
         mean: Float[Tensor, " C"],
         scale: Float[Tensor, " C"],
         replicas: int,
         rng: Rng,
         augmentation: Augmentation = "none",
     ):
-        self.device, self.shape = images.device, torch.Size([replicas, *images.shape])
+        self.device, self.shape = rng.device, torch.Size([replicas, *images.shape])
         self._images, self.rng, self._augmentation = images, rng, augmentation
         self._mean, self._scale = (t.to(rng.device, rng.dtype)[:, None, None] for t in (mean, scale))
 
@@ -48,24 +51,49 @@ class ImageFeed:
         """`[:, part]` of all in their order, a tensor [R, b, C, H, W]; `[rows, order]` of all in another one."""
         _, points = key
         if isinstance(points, slice):
-            return self._standardised(self._images[points].unsqueeze(0)).expand(len(self), -1, -1, -1, -1)
+            self.ahead(torch.arange(self.shape[1]), points)
+            return self._standardised(self._at(points).unsqueeze(0)).expand(len(self), -1, -1, -1, -1)
         return _Shuffled(self, points)
 
     def __len__(self) -> int:
         return self.shape[0]
 
-    def training(self, points: Int[Tensor, "R b"], places: Float[Tensor, "R b 3"] | None) -> Float[Tensor, "R b C H W"]:
+    def training(
+        self, points: Int[Tensor, "R b"], places: Float[Tensor, "R b _k"] | None
+    ) -> Float[Tensor, "R b C H W"]:
         """A batch to train on; `places` in [0, 1) say how each image is augmented."""
         if places is None:
-            return self._standardised(self._images[points])
-        images = cropped(self._images[points.flatten()], places.flatten(0, 1), self._augmentation == "crop-flip")
-        return self._standardised(images.unflatten(0, points.shape))
+            return self._standardised(self._at(points))
+        images, flat = self._at(points.flatten()), places.flatten(0, 1)
+        if self._augmentation == "resized-crop":
+            made = resized(images.to(self.rng.dtype), flat)
+        else:
+            made = cropped(images, flat, self._augmentation == "crop-flip")
+        return self._standardised(made.unflatten(0, points.shape))
 
-    def places(self) -> Float[Tensor, "R n 3"] | None:
+    def places(self) -> Float[Tensor, "R n _k"] | None:
         """Of all images, in the order of a pass over them; None: they are not augmented."""
-        return None if self._augmentation == "none" else self.rng.uniform(*self.shape[:2], 3)
+        if self._augmentation == "none":
+            return None
+        return self.rng.uniform(*self.shape[:2], 5 if self._augmentation == "resized-crop" else 3)
 
-    def _standardised(self, images: UInt8[Tensor, "... C H W"]) -> Float[Tensor, "... C H W"]:
+    def ahead(self, order: Int[Tensor, "... n"], part: slice) -> None:
+        """Let images in files be decoded: a part of an order, and the one that comes after it."""
+        if not isinstance(self._images, ImageFiles):
+            return
+        start, stop, _ = part.indices(order.shape[-1])
+        world = parallel.world()
+        on = (stop - start) * world.parts // world.held  # the other processes' parts of a batch lie between
+        soon = torch.cat([order[..., start:stop], order[..., start + on : stop + on]], -1)
+        self._images.ahead(soon.cpu().numpy())
+
+    def _at(self, points: slice | Int[Tensor, "..."]) -> UInt8[Tensor, "... C H W"]:
+        if not isinstance(self._images, ImageFiles):
+            return self._images[points]
+        found = self._images[points if isinstance(points, slice) else points.cpu().numpy()]
+        return torch.from_numpy(found).to(self.device)
+
+    def _standardised(self, images: Shaped[Tensor, "... C H W"]) -> Float[Tensor, "... C H W"]:
         return (images.to(self.rng.dtype) - self._mean) / self._scale
 
 
@@ -76,6 +104,7 @@ class _Shuffled:
         self._feed, self._order, self._places = feed, order, feed.places()
 
     def __getitem__(self, key: Any) -> Float[Tensor, "R b C H W"]:
+        self._feed.ahead(self._order, key[1])
         return self._feed.training(self._order[key], None if self._places is None else self._places[key])
 
 
@@ -92,3 +121,22 @@ def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip
     which = torch.arange(count, device=images.device)[:, None, None]
     # Channels last, so that one index gathers whole pixels.
     return padded.permute(0, 2, 3, 1)[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def resized(images: Float[Tensor, "N C H W"], places: Float[Tensor, "N 5"]) -> Float[Tensor, "N C H W"]:
+    """A random part of each image at the size of all of it, half of them mirrored.
+
+    `places` in [0, 1) are those of the part's area, of the ratio of its sides, of its two corners, and of the mirror;
+    area and ratio (in logarithms) are uniform in `AREA` and within `RATIO` (Szegedy et al., Going deeper with
+    convolutions, 2015, Section 6). A side that would be longer than the image is as long as it.
+    """
+    area, ratio, down, right, turn = places.unbind(1)
+    area, ratio = AREA[0] + (AREA[1] - AREA[0]) * area, RATIO ** (2 * ratio - 1)
+    width, height = ((area * r).sqrt().clamp_max(1.0) for r in (ratio, 1 / ratio))  # of the image's
+    mirror = torch.where(turn < 0.5, -1.0, 1.0)
+    nothing = torch.zeros_like(width)
+    # Of coordinates in [-1, 1] that are given, those that are looked at.
+    across = torch.stack([mirror * width, nothing, (2 * right - 1) * (1 - width)], 1)
+    upright = torch.stack([nothing, height, (2 * down - 1) * (1 - height)], 1)
+    grid = F.affine_grid(torch.stack([across, upright], 1), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)

@@ -3,6 +3,8 @@
     with graphs.use(True):
         for epoch in fit(posterior, x, y, rng): ...
 
+`fit` and the dynamics model of VIME run their updates so; the commands have --graphs and --no-graphs.
+
 A graph repeats the same operations with the same numbers. So a posterior says of each step, in its `Turn`, of what kind
 it is and which numbers change: kinds have a graph each, and the numbers are tensors that are filled before a replay.
 The replays have the bits of updates one by one with these tensors. The first two of each kind are compared with such
@@ -11,6 +13,7 @@ updates; should they differ, or should something not be recordable, that is said
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -35,12 +38,18 @@ _asked: bool | None = None
 @contextmanager
 def use(asked: bool | None) -> Iterator[None]:
     """Whether fits record graphs; None: on a GPU those of nets with up to a million weights."""
-    global _asked
-    before, _asked = _asked, asked
+    before = _asked
+    choose(asked)
     try:
         yield
     finally:
-        _asked = before
+        choose(before)
+
+
+def choose(asked: bool | None) -> None:
+    """As `use`, from now on."""
+    global _asked
+    _asked = asked
 
 
 def updates(posterior: Predictive, rng: Rng) -> Updates:
@@ -94,11 +103,11 @@ class Graph(NamedTuple):
 
 
 class Updates:
-    """The updates of one fit.
+    """The updates of one fit, or of the fits of a posterior that goes on to learn.
 
     Args:
         posterior: whose updates they are.
-        rng: the stream that all of them draw from.
+        rng: the stream that all of them draw from, until another one is given.
         recorder: None: they run one by one, as `posterior.update` is.
 
     A graph writes the state that it returns where it has read it; what `kept` returns is not written any more.
@@ -110,6 +119,7 @@ class Updates:
         self._seen: dict[Hashable, int] = {}
         self.replays = 0
         self._here: State = None  # what the graphs read and write
+        self._n_data = math.nan  # N, which they have as a constant
         self._dials = torch.empty(MOST, dtype=rng.dtype, device=rng.device)
 
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
@@ -117,6 +127,8 @@ class Updates:
         turn = self.posterior.turn(int(state.common.step) + 1, progress) if self.recorder else Turn()
         if self.recorder is None or turn.kind is None:
             return self.posterior.update(state, batch, self.rng, progress)
+        if (n_data := float(state.common.n_data)) != self._n_data:
+            self._graphs, self._seen, self._here, self._n_data = {}, {}, None, n_data
         for dial, number in zip(self._dials, turn.numbers, strict=False):
             dial.fill_(number)
         key = turn.kind, batch.x.shape, batch.y.shape
@@ -136,6 +148,13 @@ class Updates:
             checked = self._checked(self.recorder, key, state, batch, progress, found)
             generator.set_state(after)
             return checked
+
+    def draw_from(self, rng: Rng) -> None:
+        """Go on with the numbers of another stream."""
+        if self.recorder is None:
+            self.rng = rng
+        else:  # the graphs draw from the generator that they were recorded with
+            self.rng.generator.set_state(rng.generator.get_state())
 
     def kept(self, made: Any) -> Any:
         """A copy of a tree of tensors, where graphs would write to it."""

@@ -49,8 +49,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Sentences on what differs between two starts of a run and may change its numbers."""
     said = [
         f"{what} was {before.get(what)} and is {now.get(what)} now; the last digits may change."
-        for what in ("device", "threads")
-        if before.get(what) != now.get(what)
+        for what in ("device", "threads", "graphs")
+        if before.get(what, now.get(what)) != now.get(what)
     ]
     old, new = ({**s["versions"], "commit": (s["git"] or {}).get("commit")} for s in (before, now))
     changes = [f"{k} was {old.get(k)} and is {new.get(k)} now" for k in old | new if old.get(k) != new.get(k)]

@@ -16,14 +16,14 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         (
-            "errors hadamard_triton",
+            "errors hadamard_triton machine",
             "tree",
             "files shapes modules rng registry linalg scaling fingerprints hadamard spread mixture transforms",
             "models inputs parallel",
             "slots likelihoods",
             "nets data",
-            "networks images feed",
-            "inference",
+            "networks images",
+            "inference feed",
             "posteriors graphs",
             "predict fit recorded",
             "pool calibration shards",

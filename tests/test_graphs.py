@@ -13,6 +13,8 @@ from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.rng import Rng
 from explore.shapes import Batch
 from explore.testing.tape import Tape
+from explore.vime.dynamics import Dynamics, DynamicsSettings
+from explore.vime.replay import Replay
 
 NET = Net(mlp(3, [5], 1))
 
@@ -99,6 +101,33 @@ def test_replay_that_differs_is_not_used():
         for i in range(6):
             state, info = updates(state, some(seed=i), 0.0)
     assert info["of a read"][0] == float(state.mean[0].sum())
+
+
+@pytest.mark.parametrize("n_eff", [50.0, "replay"])
+def test_a_dynamics_model_learns_the_same_by_replays(n_eff, monkeypatch):
+    """In several trainings, each with random numbers of its own, and N that may grow."""
+    ends = []
+    for recordable in (True, False):
+        every: list[Updates] = []
+
+        def updates(posterior, rng, recordable=recordable, every=every):
+            every.append(Updates(posterior, rng, Tape(rng.generator)))
+            every[-1].recordable = recordable
+            return every[-1]
+
+        monkeypatch.setattr(graphs, "updates", updates)
+        root, replay = Rng(0, dtype=torch.float64), Replay(100, 5, 3)
+        model = Dynamics(DynamicsSettings(n_eff=n_eff, updates=9, minimum=10, hidden=(4,)), 5, 3, root.stream("init"))
+        states = []
+        for i in range(3):
+            data = Rng(i, dtype=torch.float64)
+            replay.add(data.normal(20, 5).float(), data.normal(20, 3).float())
+            model.train(replay, root.stream("fit", i))
+            states.append(dict(tree.leaves(model.state)))
+        ends.append(states)
+        assert len(every) == 1 and (every[0].replays >= 15) == recordable
+    for ours, theirs in zip(*ends, strict=True):
+        assert all(torch.equal(ours[path], theirs[path]) for path in ours)
 
 
 @pytest.mark.parametrize(

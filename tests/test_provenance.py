@@ -34,6 +34,9 @@ def test_differences():
         "the results may change.",
     ]
     assert differences(before, now) == expected
+    graphs = [before | {"graphs": asked} for asked in ("auto", "off")]
+    assert differences(*graphs) == ["graphs was auto and is off now; the last digits may change."]
+    assert differences(before, graphs[0]) == []  # runs of before it was recorded
     assert history([before, before, now, now]) == expected
     one, two = (before | {"git": {"commit": commit, "changed": False}} for commit in ("aaa", "bbb"))
     assert differences(one, two) == [

@@ -14,6 +14,11 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 )  # fmt: skip
 @click.option("--size", type=click.IntRange(1, 4096), help="Pixels a side to which images of a folder are scaled.")
 @click.option("--grey", is_flag=True, help="Read the images of a folder in one channel.")
+@click.option(
+    "--stream/--no-stream", default=None,
+    help="Decode the images of a folder when they are needed, or all at the start.  [default: when they would take "
+    "more than a quarter of the memory]",
+)  # fmt: skip
 @click.option("--net", default="lenet5", metavar="NAME", help="mlp, lenet5, alexnet, vgg16, resnet18, resnet50 or "
               "MODULE:FUNCTION of (in_channels, classes, size).")  # fmt: skip
 @click.option("--amp", is_flag=True, help="Products of the network in bfloat16; all else as without.")
@@ -28,8 +33,9 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 @click.option("--epochs", type=POSITIVE, help="Passes over the training images.  [default: the preset's]")
 @click.option("--warmup", type=click.IntRange(0, 10**6), default=0, help="Epochs over which lr rises to its value.")
 @click.option(
-    "--augment", type=click.Choice(["none", "crop", "crop-flip"]),
-    help="Random crops of padded images, mirrored or not.  [default: as is common for the set]",
+    "--augment", type=click.Choice(["none", "crop", "crop-flip", "resized-crop"]),
+    help="Random crops of padded images, mirrored or not, or random parts at full size, mirrored.  [default: as is "
+    "common for the set]",
 )  # fmt: skip
 @click.option("--train", type=POSITIVE, metavar="N", help="Take N training images at random.  [default: all]")
 @click.option("--test", type=POSITIVE, metavar="N", help="Test on N of the test images at random.  [default: all]")

@@ -19,6 +19,7 @@ from explore.errors import InputError
 from explore.feed import ImageFeed
 from explore.fit import Epoch
 from explore.fitted import FittedModel
+from explore.images.disk import ImageFiles
 from explore.pool import Scales
 from explore.predict import Predictor
 from explore.record import Run
@@ -59,14 +60,15 @@ class Experiment:
         train, test = _parts(len(loaded.x), settings)
         mean, scale = map(self.rng.tensor, loaded.moments())
         self._feed = lambda x, rng, augment="none": ImageFeed(x, mean, scale, 1, rng, augment)
-        x, y, test_x, test_y = map(self.rng.tensor, loaded[1:5])
+        stored = (part if isinstance(part, ImageFiles) else self.rng.tensor(part) for part in (loaded.x, loaded.test_x))
+        (x, test_x), (y, test_y) = stored, map(self.rng.tensor, (loaded.y, loaded.test_y))
         if test is not None:
-            test_x, test_y = x[test], y[test]
+            test_x, test_y = _of(x, test), y[test]
         if settings.test is not None:
             some = _some(len(test_y), settings.test, settings.seed)
-            test_x, test_y = test_x[some], test_y[some]
+            test_x, test_y = _of(test_x, some), test_y[some]
         self.task = Task(
-            self._feed(x[train], self.rng.stream("fit"), settings.augment or "none"), y[train].unsqueeze(0),
+            self._feed(_of(x, train), self.rng.stream("fit"), settings.augment or "none"), y[train].unsqueeze(0),
             self._feed(test_x, self.rng), test_y,
         )  # fmt: skip
         self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
@@ -89,7 +91,10 @@ class Experiment:
             f"{settings.posterior} on {settings.net} ({self.posterior.net.weights} weights): {len(train)} training and "
             f"{tested} images of {self.name}, {self.posterior.epochs} epochs, on {device}"
         )
-        self.note = "" if settings.augment == "none" else f"Training images are augmented: {settings.augment}."
+        notes = [f"Training images are augmented: {settings.augment}."] if settings.augment != "none" else []
+        if settings.stream:
+            notes.append("Images stay in their files, and are decoded when they are needed.")
+        self.note = "\n".join(notes)
         self.total = self.posterior.epochs
 
     @property
@@ -176,6 +181,10 @@ def _some(count: int, wanted: int, seed: int) -> Tensor:
     """Random ones of the images to test on, in their order."""
     _check("test", wanted, count)
     return Rng(seed).stream("split", 1).permutation(1, count)[0, :wanted].sort().values
+
+
+def _of(x: Tensor | ImageFiles, points: Tensor) -> Tensor | ImageFiles:
+    return x.part(points) if isinstance(x, ImageFiles) else x[points]
 
 
 def _check(what: str, wanted: int, there: int) -> None:

@@ -14,7 +14,9 @@ from explore import images, networks, parallel, registry
 from explore.cli import parameters
 from explore.cli.parameters import Values
 from explore.errors import InputError
+from explore.feed import Augmentation
 from explore.images import Images
+from explore.images.disk import ImageFiles
 from explore.inference.base import Predictive
 from explore.likelihoods import Categorical
 from explore.nets import Net
@@ -31,6 +33,7 @@ class Settings:
     images: str | None  # a folder or a file instead
     size: int | None
     grey: bool
+    stream: bool | None = False  # whether they stay in their files
     fingerprint: str | None = None  # of the images that the run began with
     net: str
     net_settings: Values
@@ -39,7 +42,7 @@ class Settings:
     preset: str
     posterior_settings: Values
     warmup: int
-    augment: Literal["none", "crop", "crop-flip"] | None
+    augment: Augmentation | None
     train: int | None
     test: int | None = None
     validation: float  # share of the training images that is tested on in place of the test images; 0: none
@@ -54,7 +57,10 @@ class Settings:
         Raises:
             InputError: when they cannot be had, or are not those that the run began with.
         """
-        found = images.read(Path(self.images), self.size, self.grey) if self.images else images.load(self.dataset or "")
+        if self.images:
+            found = images.read(Path(self.images), self.size, self.grey, self.stream)
+        else:
+            found = images.load(self.dataset or "")
         whole = fingerprint(found)
         if self.fingerprint not in (None, whole):
             raise InputError(f"the images of {found.name} have changed since the run began; restore them to continue")
@@ -63,7 +69,8 @@ class Settings:
         own = dict(self.posterior_settings)
         if "augmentation" in known and "augmentation" not in own:  # a factor on the number of data, of augmented ones
             own["augmentation"] = 1.0 if augment == "none" else known["augmentation"]
-        return found, replace(self, fingerprint=whole, augment=augment, posterior_settings=own)
+        stream = isinstance(found.x, ImageFiles)
+        return found, replace(self, fingerprint=whole, augment=augment, stream=stream, posterior_settings=own)
 
     def _preset(self) -> tuple[type, Values]:
         make = registry.find("posteriors", self.posterior)
@@ -91,14 +98,17 @@ class Settings:
             raise InputError(
                 f"images of {self.ood} are {list(found.shape)}, those of the run {list(shape)}; take others"
             )
-        return found.test_x
+        return np.asarray(found.test_x)
 
 
 def fingerprint(found: Images) -> str:
-    """A hash of all that a run takes from a set."""
+    """A hash of all that a run takes from a set; of images that stay in their files, of the files' names and sizes."""
     whole = hashlib.sha256(repr((found.classes, found.x.shape, found.test_x.shape)).encode())
     for part in (found.x, found.y, found.test_x, found.test_y):
-        whole.update(np.ascontiguousarray(part).data)
+        if isinstance(part, ImageFiles):
+            whole.update(repr([(str(file), file.stat().st_size) for file in part.files]).encode())
+        else:
+            whole.update(np.ascontiguousarray(part).data)
     return whole.hexdigest()
 
 
@@ -106,8 +116,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     """The settings that command-line options ask for."""
     if options["images"] and options["dataset"]:
         raise InputError("give --dataset or --images, not both")
-    if not options["images"] and (options["size"] or options["grey"]):
-        raise InputError("--size and --grey belong to --images; a set by name has its own size and channels")
+    if not options["images"] and (options["size"] or options["grey"] or options["stream"] is not None):
+        raise InputError("--size, --grey and --stream belong to --images; a set by name is as it is")
     given = parameters.split(options["parameters"], ("", "net"), epochs=options["epochs"])
     posterior = registry.configured("posteriors", options["posterior"], given[""], options["preset"], ("image",))
     own = dict(parameters.complete(posterior.make, posterior.settings))
@@ -121,6 +131,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         images=str(Path(options["images"]).resolve()) if options["images"] else None,
         size=options["size"],
         grey=options["grey"],
+        stream=options["stream"],
         net=options["net"],
         net_settings=parameters.typed(known, given["net"]) if given["net"] else {},
         amp=options["amp"],

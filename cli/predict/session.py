@@ -31,7 +31,7 @@ def run(options: Mapping[str, Any]) -> None:
     if out:
         tables.check(out, path)
     levels = _levels(options["quantiles"])
-    device, _ = start.compute(options["device"], None, None)
+    device, _ = start.compute(options)
     which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}
     with start.reading(folder):
         model = loaded.chosen(folder, options["trust"], which, device)

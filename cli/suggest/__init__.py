@@ -3,7 +3,7 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import NAMES, POSITIVE, SAMPLES, SEED, THREADS
+from explore.cli.options import NAMES, POSITIVE, SAMPLES, SEED
 
 
 @click.command("suggest", short_help="Say which rows of your table to measure next.")
@@ -45,8 +45,7 @@ from explore.cli.options import NAMES, POSITIVE, SAMPLES, SEED, THREADS
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: by their number]")
 @click.option("--samples", type=SAMPLES, help="Weight samples for predictions.  [default: 100]")
 @click.option("--seed", type=SEED, help="Root of all random numbers.  [default: 0]")
-@click.option("--device", help="auto, cpu, cuda or cuda:N.  [default: auto]")
-@click.option("--threads", type=THREADS, help="Processor threads.  [default: 1]")
+@options.compute
 @options.trust
 @click.option("--quiet", is_flag=True, help="No progress and no notes, only the result.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")

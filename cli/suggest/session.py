@@ -30,7 +30,7 @@ def run(options: Mapping[str, Any]) -> None:
     trusted = [*options["trust"], *trust.modules({name: options[name] for name in NAMED})]
     old = folder.read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)
-    device, _ = start.compute(options["device"], options["threads"], None)
+    device, _ = start.compute(options)
     read = table.read(path, now)
     sheet.check(out, read)
     kept = folder.Kept(now, len(read.cells.lines))

@@ -1,10 +1,11 @@
 """A set of images as a value."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from explore.errors import InputError
+from explore.images.disk import ImageFiles
 
 __all__ = ["Images", "checked"]
 
@@ -13,9 +14,9 @@ class Images(NamedTuple):
     """Images for training and for testing, as bytes, in the order of their files."""
 
     name: str
-    x: np.ndarray  # uint8 [N, channels, height, width]
+    x: Any  # uint8 [N, channels, height, width]: an array, or images in their files
     y: np.ndarray  # int64 [N] class indices
-    test_x: np.ndarray
+    test_x: Any
     test_y: np.ndarray
     classes: tuple[str, ...]  # the name of each class index
     augmentation: str = "none"  # what is common for it: "none", "crop" or "crop-flip"
@@ -27,13 +28,21 @@ class Images(NamedTuple):
         return channels, height, width
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of each channel over the training images, in [0, 255]; of a constant one 1."""
-        # By the counts of the 256 values: a sum over all pixels would need them as numbers eight times as long.
-        counts = np.stack([np.bincount(self.x[:, c].reshape(-1), minlength=256) for c in range(self.x.shape[1])])
+        """Mean and standard deviation of each channel over the training images, in [0, 255]; of a constant one 1.
+
+        Of images that stay in their files over at most 10,000, at equal distances.
+        """
+        chunks = self.x.chunks(self.x.counted()) if isinstance(self.x, ImageFiles) else [self.x]
+        counts = np.sum([_counts(chunk) for chunk in chunks], 0)
         values, share = np.arange(256.0), counts / counts.sum(1, keepdims=True)
         mean = share @ values
         deviation = np.sqrt((share * (values - mean[:, None]) ** 2).sum(1))
         return mean, np.where(deviation > 0, deviation, 1.0)
+
+
+def _counts(x: np.ndarray) -> np.ndarray:
+    """How often each of the 256 values comes in each channel: a sum would need numbers eight times as long."""
+    return np.stack([np.bincount(x[:, c].reshape(-1), minlength=256) for c in range(x.shape[1])])
 
 
 def checked(images: Images) -> Images:

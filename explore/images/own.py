@@ -8,20 +8,21 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
 
+from explore import machine
 from explore.errors import InputError, listed, one_of, shown
 from explore.images.base import Images, checked
+from explore.images.disk import ImageFiles
 
 __all__ = ["read", "read_inputs"]
 
 PARTS = ("train", "test", "val")  # folders; one of the last two
 ARRAYS = ("x", "y", "test_x", "test_y")
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-MOST = 16384  # pixels a side
+SHARE = 0.25  # of the memory that the images of a folder may take
 
 
-def read(path: Path, size: int | None = None, grey: bool = False) -> Images:
+def read(path: Path, size: int | None = None, grey: bool = False, stream: bool | None = False) -> Images:
     """A set of images.
 
     Args:
@@ -29,14 +30,18 @@ def read(path: Path, size: int | None = None, grey: bool = False) -> Images:
             uint8 [images, height, width] or with 1 or 3 channels last, `y` and `test_y`, numbers or names of classes.
         size: pixels a side, to which images of a folder are scaled and cut to a square; None: they have one size.
         grey: whether the images of a folder are read in one channel.
+        stream: whether the images of a folder stay there and are decoded when they are needed; None: where all of them
+            would take more than a quarter of the memory.
 
     Raises:
         InputError: when it is none, or an image is damaged.
     """
     if path.is_dir():
-        return checked(_folder(path, size, grey))
-    if size is not None or grey:
-        raise InputError(f"{path} holds arrays, which are taken as they are; --size and --grey belong to a folder")
+        return checked(_folder(path, size, grey, stream))
+    if size is not None or grey or stream:
+        raise InputError(
+            f"{path} holds arrays, which are taken as they are; --size, --grey and --stream belong to a folder"
+        )
     return checked(_arrays(path))
 
 
@@ -59,7 +64,7 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> tuple[list[str], np.
     if not files:
         raise InputError(f"{path} holds no image ({', '.join(ENDINGS)})")
     names = [str(file.relative_to(path)) for file in files] if path.is_dir() else [path.name]
-    return names, _decoded(files, (shape[1], shape[2]), shape[0] == 1)
+    return names, ImageFiles(files, shape[1:], shape[0] == 1, shape).loaded()
 
 
 def _arrays(path: Path) -> Images:
@@ -94,7 +99,7 @@ def _channels(x: np.ndarray, path: Path) -> np.ndarray:
     return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2))
 
 
-def _folder(path: Path, size: int | None, grey: bool) -> Images:
+def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Images:
     parts = [name for name in PARTS if (path / name).is_dir()]
     if len(parts) != 2 or parts[0] != "train":
         raise InputError(
@@ -114,37 +119,13 @@ def _folder(path: Path, size: int | None, grey: bool) -> Images:
         if not files[-1]:
             raise InputError(f"{path / part} holds no image ({', '.join(ENDINGS)}) in a folder of its class")
     sides = None if size is None else (size, size)
-    x = _decoded(files[0], sides, grey)
-    return Images(path.name, x, y[0], _decoded(files[1], sides or x.shape[2:], grey, scale=sides is not None), y[1],
-                  tuple(classes), "crop-flip")  # fmt: skip
+    x = ImageFiles(files[0], sides, grey)
+    test_x = ImageFiles(files[1], sides, grey, x.shape[1:])
+    if stream is None:
+        stream = x.nbytes + test_x.nbytes > SHARE * machine.memory()
+    own = (x.check(), test_x.check()) if stream else (x.loaded(), test_x.loaded())
+    return Images(path.name, own[0], y[0], own[1], y[1], tuple(classes), "crop-flip")
 
 
 def _images(folder: Path) -> Iterator[Path]:
     return (file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
-
-
-def _decoded(files: list[Path], sides: tuple[int, ...] | None, grey: bool, scale: bool = True) -> np.ndarray:
-    """The images [N, channels, height, width]; without `sides`, or where they are not to scale, of one size."""
-    whole: np.ndarray | None = None
-    for i, file in enumerate(files):
-        try:
-            with Image.open(file) as image:
-                if max(image.size) > MOST:
-                    raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
-                plain = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
-        except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-            raise InputError(f"{file} is no image that can be read ({shown(str(error))})") from None
-        height, width = sides or (plain.height, plain.width)
-        if scale and sides is not None:
-            plain = ImageOps.fit(plain, (width, height), Image.Resampling.BILINEAR)
-        pixels = np.asarray(plain).reshape(plain.height, plain.width, -1).transpose(2, 0, 1)
-        if whole is None:
-            whole = np.empty((len(files), *pixels.shape), np.uint8)
-        if pixels.shape != whole.shape[1:] or (plain.height, plain.width) != (height, width):
-            raise InputError(
-                f"{file} has {plain.width} x {plain.height} pixels, others {whole.shape[3]} x {whole.shape[2]}; --size "
-                "scales all to one size, such as 32"
-            )
-        whole[i] = pixels
-    assert whole is not None
-    return whole

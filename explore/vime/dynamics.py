@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import registry, tree
+from explore import graphs, registry, tree
 from explore.errors import InputError, check_fields, shown
 from explore.inference.base import Predictive
 from explore.likelihoods import Gaussian
@@ -115,6 +115,7 @@ class Dynamics:
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
         self.settings, self._rng = settings, rng
         self.posterior = settings.build(inputs, outputs)
+        self._updates: graphs.Updates | None = None
         n = settings.n_eff if isinstance(settings.n_eff, int | float) else settings.minimum
         zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
         (mean, y_mean), (scale, y_scale) = (rng.tensor(t).split([inputs, outputs], 2) for t in (zeros, ones))
@@ -140,9 +141,12 @@ class Dynamics:
         data = self.batch(replay.inputs, replay.next)
         rows = (rng.uniform(self.settings.updates, self.settings.batch_size) * len(replay)).long()
         x, y = data.x[0, rows].unsqueeze(1), data.y[0, rows].unsqueeze(1)  # [updates, 1, B, ...]
+        if self._updates is None:
+            self._updates = graphs.updates(self.posterior, rng)
+        self._updates.draw_from(rng)
         for step in zip(x, y, strict=True):
-            state, _ = self.posterior.update(state, Batch(*step), rng)
-        self.state = self.state._replace(posterior=self.posterior.end_epoch(state))
+            state, _ = self._updates(state, Batch(*step), 0.0)
+        self.state = self.state._replace(posterior=self.posterior.end_epoch(self._updates.kept(state)))
 
     @property
     def alive(self) -> bool:

@@ -104,6 +104,28 @@ def test_predictions_of_colours_are_those_of_the_test(explore, tmp_path):
     np.testing.assert_allclose(found.filter(like="p_").to_numpy(), loaded(run)["probabilities"], rtol=1e-4, atol=1e-6)
 
 
+def test_images_of_a_folder_in_memory_and_in_their_files(explore, tmp_path):
+    """The same to the bit, also by batches that are augmented; a file of another size is another image."""
+    rng = np.random.default_rng(2)
+    for i in range(16):
+        path = tmp_path / "own" / ("train" if i < 12 else "val") / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 200 + 50 * (i % 2), (6, 6, 3)).astype(np.uint8)).save(path)
+    made = []
+    options = ["--net", "mlp", "-p", "net.hidden=8", "--epochs", 2, "-p", "batch_size=5", "--augment", "resized-crop"]
+    for where in ("--no-stream", "--stream"):
+        result = explore("classify", "--images", tmp_path / "own", *options, where, "--ood", "none", "--json")
+        assert result.exit_code == 0, result.output
+        assert ("stay in their files" in result.stderr) == (where == "--stream")
+        made.append(Path(json.loads(result.stdout)["run"]))
+    for one, other in zip(*(loaded(run).values() for run in made), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert package.load_run(made[1]).predict(tmp_path / "own" / "val").shape[0] == 4
+    Image.fromarray(np.zeros((6, 6, 3), np.uint8)).save(path)
+    result = explore("classify", "--resume", made[1])
+    assert result.exit_code == 2 and "have changed since the run began" in result.stderr
+
+
 def test_a_part_of_the_test_images(explore, classify):
     """The same ones in each run of a seed."""
     kept = []
@@ -203,6 +225,8 @@ def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
         (["--net", "lenet5"], "size is 8"),
         (["--train", "5000"], "there are 1437 images to train on"),
         (["--size", "32"], "belong to --images"),
+        (["--no-stream"], "belong to --images"),
+        (["--graphs", "--device", "cpu"], "--graphs records updates for a GPU, and the device is cpu"),
         (["-p", "net.depth=3"], "depth"),
         (["-p", "lr=fast"], "lr"),
         (["--posterior", "hmc"], "it must be at least warmup"),

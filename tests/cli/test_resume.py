@@ -175,7 +175,7 @@ def test_resume_refuses_what_would_change_the_protocol(active, explore):
     result = explore("active", "--resume", RUN, "--trials", 3, "-p", "lr=1")
     assert result.exit_code == 2
     assert (
-        "leave out --trials, -p (allowed with it: --rounds, --device, --threads, --trust, --quiet, --json)"
+        "leave out --trials, -p (allowed with it: --rounds, --device, --threads, --graphs, --trust, --quiet, --json)"
         in result.stderr
     )
 

@@ -198,7 +198,7 @@ def test_files_that_are_refused(tmp_path):
     with pytest.raises(InputError, match="is no .npz file of arrays"):
         images.read(tmp_path / "no.npz")
     np.savez(tmp_path / "own.npz", **ARRAYS)
-    with pytest.raises(InputError, match="--size and --grey belong to a folder"):
+    with pytest.raises(InputError, match="--size, --grey and --stream belong to a folder"):
         images.read(tmp_path / "own.npz", size=3)
 
 

@@ -1,0 +1,168 @@
+"""Images in files, each decoded when it is asked for: for sets that no memory holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int, UInt8
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from explore import machine
+from explore.errors import InputError, shown
+
+__all__ = ["ImageFiles"]
+
+MOST = 16384  # pixels a side
+UNREADABLE = (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError)
+ORIENTATION = 0x0112  # the tag; from 5 on height and width are exchanged
+COUNTED = 10_000  # images at most whose values are counted for the moments of a set
+
+
+def pixels(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.ndarray, "C H W"]:
+    """An image as bytes, scaled and cut to a height and a width, or as it is.
+
+    Raises:
+        InputError: when it is none, or too large.
+    """
+    try:
+        with Image.open(file) as image:
+            if max(image.size) > MOST:
+                raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
+            plain = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
+    except UNREADABLE as error:
+        raise _unreadable(file, error) from None
+    if sides is not None:
+        plain = ImageOps.fit(plain, (sides[1], sides[0]), Image.Resampling.BILINEAR)
+    return np.asarray(plain).reshape(plain.height, plain.width, -1).transpose(2, 0, 1)
+
+
+def _height_and_width(file: Path) -> tuple[int, int]:
+    """As `pixels` will find them, without decoding the image."""
+    try:
+        with Image.open(file) as image:
+            turned = image.getexif().get(ORIENTATION, 1) >= 5
+            width, height = image.size
+    except UNREADABLE as error:
+        raise _unreadable(file, error) from None
+    return (width, height) if turned else (height, width)
+
+
+def _unreadable(file: Path, error: Exception) -> InputError:
+    return InputError(f"{file} is no image that can be read ({shown(str(error))})")
+
+
+class ImageFiles:
+    """Stands for an array uint8 [N, channels, height, width].
+
+    Threads decode what is indexed, and what is said to come next.
+
+    Args:
+        files: of the images.
+        sides: height and width, to which they are scaled and cut; None: they have those of the first.
+        grey: whether they are read in one channel.
+        shape: channels, height and width, where they are known.
+    """
+
+    dtype = np.dtype(np.uint8)
+    ndim = 4
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        sides: tuple[int, ...] | None,
+        grey: bool,
+        shape: Sequence[int] | None = None,
+    ):
+        self.files, self._sides, self._grey = files, sides, grey
+        one = pixels(files[0], sides, grey).shape if shape is None else shape
+        self.shape: tuple[int, ...] = (len(files), *one)
+        self._coming: dict[int, Future[np.ndarray]] = {}
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def part(self, points: Iterable[int]) -> ImageFiles:
+        """Some of them."""
+        return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
+
+    def check(self) -> ImageFiles:
+        """The same, after a look at every file.
+
+        Raises:
+            InputError: where one is no image, or, without `sides`, has another size.
+        """
+        for file, found in zip(self.files, self._threads.map(_height_and_width, self.files), strict=True):
+            if self._sides is None:
+                self._fits(file, found)
+        return self
+
+    def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
+        """Begin to decode what will be asked for, and forget what was announced before and is not among it."""
+        wanted = dict.fromkeys(self._numbers(points).flatten().tolist())
+        for i in self._coming.keys() - wanted.keys():
+            self._coming.pop(i).cancel()
+        self._begin(wanted)
+
+    def __getitem__(self, points: slice | Int[np.ndarray, "..."]) -> UInt8[np.ndarray, "... C H W"]:
+        """Of a slice, or of numbers in any shape."""
+        numbers = self._numbers(points)
+        order = numbers.flatten().tolist()
+        self._begin(order)
+        found = {i: self._coming.pop(i).result() for i in dict.fromkeys(order)}
+        whole = np.empty((len(order), *self.shape[1:]), np.uint8)
+        for place, i in zip(whole, order, strict=True):
+            place[:] = found[i]
+        return whole.reshape(*numbers.shape, *self.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        """What all of them would take in memory."""
+        return math.prod(self.shape)
+
+    def loaded(self) -> UInt8[np.ndarray, "N C H W"]:
+        """All of them in memory."""
+        whole, done = np.empty(self.shape, np.uint8), 0
+        for chunk in self.chunks(range(len(self))):
+            whole[done : done + len(chunk)] = chunk
+            done += len(chunk)
+        return whole
+
+    def chunks(self, points: Sequence[int], size: int = 256) -> Iterator[UInt8[np.ndarray, "n C H W"]]:
+        """Some of them, a few at a time."""
+        for i in range(0, len(points), size):
+            self.ahead(np.array(points[i : i + 2 * size]))
+            yield self[np.array(points[i : i + size])]
+
+    def counted(self) -> Sequence[int]:
+        """At most `COUNTED` of them, at equal distances."""
+        every = -(-len(self) // COUNTED)
+        return range(0, len(self), every)
+
+    def _begin(self, points: Iterable[int]) -> None:
+        for i in points:
+            if i not in self._coming:
+                self._coming[i] = self._threads.submit(self._decoded, i)
+
+    def _numbers(self, points: slice | Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
+        return np.arange(len(self))[points] if isinstance(points, slice) else points
+
+    def _decoded(self, i: int) -> np.ndarray:
+        found = pixels(self.files[i], self._sides, self._grey)
+        self._fits(self.files[i], (found.shape[1], found.shape[2]))
+        return found
+
+    def _fits(self, file: Path, sides: tuple[int, int]) -> None:
+        if sides != self.shape[2:]:
+            raise InputError(
+                f"{file} has {sides[1]} x {sides[0]} pixels, others {self.shape[3]} x {self.shape[2]}; --size "
+                "scales all to one size, such as 32"
+            )
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(machine.cores())

@@ -1,0 +1,144 @@
+"""Images that stay in their files."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from explore import images, machine, parallel
+from explore.errors import InputError
+from explore.feed import ImageFeed
+from explore.images import disk, own
+from explore.images.base import Images
+from explore.images.disk import ImageFiles
+from explore.parallel import World
+from explore.rng import Rng
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes in colour, 9 images of 6 x 5 for training and 2 for testing."""
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 9), ("val", 2)):
+        for i in range(count):
+            path = tmp_path / part / ("cat", "dog")[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (6, 5, 3), np.uint8)).save(path)
+    return tmp_path
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The names of the files that are decoded, as they are."""
+    names, lock, real = [], threading.Lock(), disk.pixels
+
+    def counted(file, sides, grey):
+        with lock:
+            names.append(file.stem)
+        return real(file, sides, grey)
+
+    monkeypatch.setattr(disk, "pixels", counted)
+    return names
+
+
+@pytest.mark.parametrize(("size", "grey"), [(None, False), (4, False), (4, True)])
+def test_they_are_those_in_memory(folder, size, grey):
+    here, there = (images.read(folder, size, grey, stream) for stream in (False, True))
+    assert isinstance(there.x, ImageFiles) and there.x.shape == here.x.shape and there.x.nbytes == here.x.nbytes
+    np.testing.assert_array_equal(there.x[:], here.x)
+    points = np.array([[3, 0], [8, 3]])  # one of them twice
+    np.testing.assert_array_equal(there.x[points], here.x[points])
+    np.testing.assert_array_equal(there.x.part(np.array([7, 2]))[1:], here.x[[2]])
+    np.testing.assert_array_equal(there.test_x.loaded(), here.test_x)
+    for mine, theirs in zip(there.moments(), here.moments(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_they_stay_there_where_memory_is_short(folder, monkeypatch):
+    size = images.read(folder, stream=True).x.nbytes * 11 / 9
+    for times, streamed in ((0.99, True), (1.01, False)):
+        monkeypatch.setattr(machine, "memory", lambda share=times: share * size / own.SHARE)
+        assert isinstance(images.read(folder, stream=None).x, ImageFiles) == streamed
+
+
+def test_moments_of_many_are_those_of_some(folder, monkeypatch):
+    monkeypatch.setattr(disk, "COUNTED", 4)
+    found = images.read(folder, stream=True)
+    some = found.x[::3]
+    expected = Images("some", some, found.y[:3], some, found.y[:3], found.classes).moments()
+    np.testing.assert_array_equal(found.moments(), expected)
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_damaged_ones_and_other_sizes_are_found_at_the_start(folder, size, decoded):
+    Image.new("RGB", (5, 6)).save(folder / "train" / "cat" / "turned.jpg", exif=exif(6))  # shown as 6 x 5
+    if size is None:
+        with pytest.raises(InputError, match="turned.jpg has 6 x 5 pixels, others 5 x 6; --size scales all"):
+            images.read(folder, stream=True)
+    else:
+        assert images.read(folder, size, stream=True).x.shape == (10, 3, 3, 3)
+    assert len(decoded) <= 1  # the first one, for its shape
+    (folder / "train" / "cat" / "turned.jpg").write_bytes(b"no image")
+    with pytest.raises(InputError, match="turned.jpg is no image that can be read"):
+        images.read(folder, size, stream=True)
+
+
+def exif(orientation):
+    made = Image.Exif()
+    made[disk.ORIENTATION] = orientation
+    return made
+
+
+def test_one_that_is_damaged_later_is_named(folder):
+    found = images.read(folder, stream=True)
+    found.x.files[4].write_bytes(found.x.files[4].read_bytes()[:40])
+    with pytest.raises(InputError, match=f"{found.x.files[4].name} is no image"):
+        found.x[3:6]
+    assert found.x[:3].shape == (3, 3, 6, 5)
+
+
+def feed(folder, stream, augmentation="crop-flip", replicas=1):
+    x = images.read(folder, stream=stream).x
+    x = x if stream else torch.as_tensor(x)
+    return ImageFeed(x, torch.full((3,), 120.0), torch.full((3,), 60.0), replicas, Rng(0), augmentation)
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop-flip", "resized-crop"])
+def test_batches_are_those_in_memory(folder, augmentation):
+    here, there = (feed(folder, stream, augmentation, 2) for stream in (False, True))
+    rows, order = torch.arange(2)[:, None], Rng(1).permutation(2, 9)
+    ours, theirs = there[rows, order], here[rows, order]
+    for part in (slice(0, 4), slice(4, 9)):
+        torch.testing.assert_close(ours[:, part], theirs[:, part], rtol=0, atol=0)
+    torch.testing.assert_close(there[:, 2:5], here[:, 2:5], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("world", "asked"), [(World(), [(0, 3), (3, 6), (6, 9)]), (World(3, 1), [(1, 2), (4, 5), (7, 8)])]
+)
+def test_each_is_decoded_once_and_only_where_it_is_needed(folder, decoded, world, asked):
+    shuffled = feed(folder, True)
+    order = torch.tensor([[4, 1, 8, 0, 3, 6, 2, 5, 7]])
+    names = [shuffled._images.files[i].stem for i in order[0]]
+    batches = shuffled[torch.zeros(1, 1, dtype=torch.long), order]
+    decoded.clear()
+    with parallel.within(world):
+        for start, stop in asked:
+            batches[:, start:stop]
+    assert sorted(decoded) == sorted(name for start, stop in asked for name in names[start:stop])
+
+
+def test_what_comes_next_is_decoded_before_it_is_asked_for(folder, monkeypatch):
+    shuffled, begun = feed(folder, True), threading.Event()
+    real, last = disk.pixels, shuffled._images.files[5]
+
+    def watched(file, sides, grey):
+        if file == last:
+            begun.set()
+        return real(file, sides, grey)
+
+    monkeypatch.setattr(disk, "pixels", watched)
+    shuffled[torch.zeros(1, 1, dtype=torch.long), torch.arange(9)[None]][:, 0:3]
+    assert begun.wait(10)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from explore import data, images, machine, networks, registry
+from explore import data, images, machine, networks, parallel, registry
 from explore.cli.parameters import Values
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
@@ -191,6 +191,8 @@ def place(device: str, jobs: int) -> str:
     Raises:
         InputError: for processes that would share an accelerator.
     """
+    if jobs > 1 and parallel.world().processes > 1:
+        raise InputError("--jobs and torchrun both divide the work; take one of them")
     if jobs == 1:
         return device
     if device != "cpu":

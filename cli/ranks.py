@@ -17,7 +17,7 @@ from explore.errors import InputError
 from explore.record import Run
 from explore.recorded import read_run
 
-COMMANDS = ("classify",)  # whose fits can be divided
+COMMANDS = ("classify", "active")  # that divide their fits, or the points that they score
 
 
 @contextmanager
@@ -51,19 +51,20 @@ def opened(folder: Path, settings: Any) -> Run:
     """The run to continue: locked by the first process, and read by the others after it.
 
     Raises:
-        InputError: when it cannot be opened, or has another number of processes.
+        InputError: when it cannot be opened, or has another number of processes, where these are a setting.
     """
-    wanted, here = getattr(settings, "processes", 1), parallel.world().processes
+    here = parallel.world().processes
+    wanted = getattr(settings, "processes", here)
     if wanted != here:
         how = "start it without torchrun" if wanted == 1 else f"start it by torchrun --nproc-per-node {wanted}"
         raise InputError(f"{folder} is a run of {wanted} processes, which {here} cannot continue; {how}")
-    if not parallel.world().rank:
-        run = Run.open(folder)
-        parallel.agreed(None)
-        return run
-    parallel.agreed(None)
-    config, saved, _ = read_run(folder)
-    return Run(folder, config, saved["state"], saved["step"])
+    run = None if parallel.world().rank else Run.open(folder)
+    parallel.agreed(None)  # it is open: cut to its last checkpoint
+    if run is None:
+        config, saved, _ = read_run(folder)
+        run = Run(folder, config, saved["state"], saved["step"])
+    parallel.agreed(None)  # all have read it, before the first one writes
+    return run
 
 
 def remember(folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from explore import graphs
+from explore import graphs, parallel
 from explore.cli import parameters, ranks, trust
 from explore.errors import InputError, shown
 from explore.provenance import session
@@ -38,7 +38,7 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     recorded = last.get("graphs", "auto") if asked is None else recorded
     torch.set_num_threads(threads)
     graphs.choose(GRAPHS[recorded])
-    return device, session(device=device, threads=threads, graphs=recorded)
+    return device, session(device=device, threads=threads, graphs=recorded, processes=parallel.world().processes)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from explore import registry, tree
+from explore import parallel, registry, tree
 from explore.acquisitions.base import (
     Acquisition,
     Choice,
@@ -149,7 +149,8 @@ class ActiveLearner:
         epoch = None
         shards = streams(self.rng.stream("fit", self.round), self.jobs)
         at = stops(self.posterior.epochs, STOPS)
-        for epoch in sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at):
+        # A few labels are not divided: each process has the same fit, and a part of the pool to score.
+        for epoch in parallel.alone(sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at)):
             yield epoch
         assert epoch is not None
         self._fitted = Fitted(epoch.state, epoch.info, scales)
@@ -178,6 +179,8 @@ class ActiveLearner:
     def ask(self, k: int = 1, pending: Any = None) -> Choice:
         """The next k points of every replica, [R, k], each arm by its own rule.
 
+        In several processes, see `explore.parallel`, each scores a part of the pool, and all have the same answer.
+
         Warns of a rule that scores points one by one where k > 1 or points are pending: what it chooses may be
         near-duplicates.
 
@@ -196,7 +199,9 @@ class ActiveLearner:
             if said := redundancy(rule, k, p):
                 warnings.warn(said, RedundancyWarning, stacklevel=2)
         choices = [self._choose(i, k, waiting if p else None) for i in range(len(self.acquisitions))]
-        return Choice(*(torch.cat(parts) for parts in zip(*choices, strict=True)))
+        indices, scores = (torch.cat(parts) for parts in zip(*choices, strict=True))
+        # On GPUs no two processes need have the same last digits.
+        return Choice(parallel.agreed(indices.cpu()).to(indices.device), scores)
 
     @property
     def model(self) -> FittedModel:

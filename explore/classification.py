@@ -12,13 +12,13 @@ from jaxtyping import Float, Int
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from explore import parallel, tree
+from explore import tree
 from explore.compare import TRAINING, confidence_bins
 from explore.errors import InputError
 from explore.feed import ImageFeed
 from explore.fit import Epoch, fit
 from explore.inference.base import Predictive
-from explore.predict import CACHE, Inputs, Predictor, filled
+from explore.predict import CACHE, Inputs, Predictor, divided
 from explore.rng import Rng
 from explore.shapes import State
 from explore.shards import stops
@@ -56,12 +56,7 @@ def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None
         shared = torch.special.entr(mean).sum(-1) - likelihood.entropy(noise, out).mean(1)
         return mean, torch.stack([found, shared.clamp_min(0)], -1)
 
-    own = parallel.share(x.shape[1])
-    chunks = (
-        (slice(part.start - own.start, part.stop - own.start), of(part, out))
-        for part, out in predictor.outputs(x, CACHE, own)
-    )
-    mean, others = (parallel.gathered(t, 1) for t in filled(chunks, own.stop - own.start))
+    mean, others = divided(lambda own: predictor.outputs(x, CACHE, own), x.shape[1], of)
     return Classified(mean[0], *others[0].unbind(-1))
 
 

@@ -172,6 +172,17 @@ def gathered(values: Shaped[Tensor, "..."], axis: int) -> Shaped[Tensor, "..."]:
     return torch.cat([t[: int(n)] for t, n in zip(found, lengths, strict=True)]).movedim(0, axis)
 
 
+def alone(steps: Iterator[T]) -> Iterator[T]:
+    """Steps that every process takes by itself, and that come out the same: of work too small to be divided."""
+    while True:
+        with within(World()):
+            try:
+                found = next(steps)
+            except StopIteration:
+                return
+        yield found
+
+
 def share(count: int) -> slice:
     """Of so many things those that this process looks at; `gathered` has all of them again, in their order.
 

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from explore import parallel
 from explore.errors import InputError
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
@@ -124,13 +125,14 @@ class Predictor:
 
     def moments(self, x: Inputs) -> Moments:
         """Mean and variance over the nets of what each predicts at the points x [R, P, ...]."""
-        return Moments(*filled(((part, self._moments(out)) for part, out in self.outputs(x, CACHE)), x.shape[1]))
+        return Moments(*filled(((part, self.moments_of(out)) for part, out in self.outputs(x, CACHE)), x.shape[1]))
 
     def variances(self, x: Inputs) -> Float[Tensor, "R P"]:
         """Variance over the nets at the points x [R, P, ...], summed over numbers or classes."""
-        return self.each(x, lambda out: self._moments(out).variance.sum(-1))
+        return self.each(x, lambda out: self.moments_of(out).variance.sum(-1))
 
-    def _moments(self, out: Float[Tensor, "R S b O"]) -> Moments:
+    def moments_of(self, out: Float[Tensor, "R S b O"]) -> Moments:
+        """The same of the outputs at some points."""
         predicted = self.likelihood.mean(out)
         # Bessel's correction: S samples estimate the mean too. One sample varies not at all.
         return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
@@ -165,7 +167,7 @@ class Predictor:
         log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
         unit = 1.0 if scale is None else scale.unsqueeze(1)  # [R, 1, O]
         for part, out in self.outputs(x):
-            target, (mean, variance) = y[:, part], self._moments(out)
+            target, (mean, variance) = y[:, part], self.moments_of(out)
             log_prob = self.likelihood.log_prob(self.noise, out, target.unsqueeze(1))
             scores = {
                 "log_likelihood": log_prob.logsumexp(1) - math.log(self.samples) - log_scale,
@@ -204,6 +206,23 @@ def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments
     # An example's gradient is a whole set of weights.
     chunks = parts(x.shape[1], x.shape[0] * net.weights)
     return Moments(*filled(((part, moments(part)) for part in chunks), x.shape[1]))
+
+
+def divided(
+    outputs: Callable[[slice], Iterator[tuple[slice, Tensor]]],
+    points: int,
+    of: Callable[[slice, Tensor], tuple[Tensor, ...]],
+) -> tuple[Tensor, ...]:
+    """What is made of the outputs at so many points, chunk by chunk, [R, P, ...]: in several processes, by all of them.
+
+    Args:
+        outputs: those of some of the points, as `Predictor.outputs` gives them.
+        points: how many there are in all.
+        of: what is made of a chunk: which points these are, and their outputs.
+    """
+    own = parallel.share(points)
+    chunks = ((slice(part.start - own.start, part.stop - own.start), of(part, out)) for part, out in outputs(own))
+    return tuple(parallel.gathered(t, 1) for t in filled(chunks, own.stop - own.start))
 
 
 def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis: int = 1) -> tuple[Tensor, ...]:

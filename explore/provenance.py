@@ -49,7 +49,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Sentences on what differs between two starts of a run and may change its numbers."""
     said = [
         f"{what} was {before.get(what)} and is {now.get(what)} now; the last digits may change."
-        for what in ("device", "threads", "graphs")
+        for what in ("device", "threads", "graphs", "processes")
         if before.get(what, now.get(what)) != now.get(what)
     ]
     old, new = ({**s["versions"], "commit": (s["git"] or {}).get("commit")} for s in (before, now))

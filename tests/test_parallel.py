@@ -10,17 +10,24 @@ import torch
 from explore import linalg, parallel
 from explore.errors import InputError
 from explore.parallel import World
+from explore.predict import divided
 from explore.rng import Rng
 from tests import parallel_worker as worker
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-def test_two_processes_have_the_parameters_of_one(tmp_path):
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """What each of two processes has found."""
+    folder = tmp_path_factory.mktemp("two")
+    subprocess.run([*TORCHRUN, worker.__file__, str(folder)], check=True, timeout=300, cwd=Path(__file__).parents[1])
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+def test_two_processes_have_the_parameters_of_one(two):
     """After 20 steps, of every posterior that learns from batches, and both the same bits."""
-    command = [*TORCHRUN, worker.__file__, str(tmp_path)]
-    subprocess.run(command, check=True, timeout=300, cwd=Path(__file__).parents[1])
-    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    first, second = (states for states, _ in two)
     with parallel.within(World(2, 0, 2)):
         reference = worker.every()
     assert first.keys() == second.keys() == reference.keys()
@@ -32,6 +39,43 @@ def test_two_processes_have_the_parameters_of_one(tmp_path):
             if "conditionals" in path or "columns" in path:  # rounding may turn eigenvectors
                 continue
             assert torch.allclose(first[name][path], expected, rtol=0, atol=1e-5), told
+
+
+def test_two_processes_choose_the_points_of_one(two):
+    """Each scores a part of the pool, with the same nets; both have the same bits."""
+    (_, first), (_, second) = two
+    for name, (labelled, scores) in worker.chosen().items():
+        assert torch.equal(first[name][0], labelled) and torch.equal(second[name][0], labelled), name
+        assert torch.equal(first[name][1], second[name][1]), name
+        torch.testing.assert_close(first[name][1], scores, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_part_of_the_pool_is_looked_at(rank, monkeypatch):
+    """Of 23 candidates; what the others find is theirs to say."""
+    seen: list[int] = []
+    monkeypatch.setattr(parallel, "gathered", lambda values, axis: values)
+
+    def outputs(own):
+        for start in range(own.start, own.stop, 3):
+            part = slice(start, min(start + 3, own.stop))
+            seen.extend(range(part.start, part.stop))
+            yield part, torch.arange(part.start, part.stop)[None]
+
+    with parallel.within(World(3, rank)):
+        (found,) = divided(outputs, 23, lambda part, out: (out,))
+        own = parallel.share(23)
+    assert seen == found[0].tolist() == list(range(own.start, own.stop)) and 7 <= len(seen) <= 8
+
+
+def test_steps_that_each_takes_alone():
+    def steps():
+        for _ in range(3):
+            yield parallel.world()
+
+    with parallel.within(World(2, 1)):
+        for found in parallel.alone(steps()):
+            assert found == World() and parallel.world() == World(2, 1)
 
 
 def test_a_batch_is_divided_and_what_is_left_over_is_left_out():

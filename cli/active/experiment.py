@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from explore import data, registry
+from explore import data, parallel, registry
 from explore.acquisitions.base import RedundancyWarning, check, redundancy
 from explore.active import ActiveLearner, Round, active_loop
 from explore.cli import problem, saved
@@ -65,7 +65,7 @@ class Experiment:
         self.seconds = 0.0
         if old:
             self.load_state_dict(old.state)
-            if self.rounds < len(old.state["history"].get("labels", ())):
+            if self.rounds < len(old.state["history"].get("labels", ())) and not parallel.world().rank:
                 old.rewind(self.state_dict())
         self.parts = (self.dataset.name, s.posterior, s.acquisition)
         self.plan = (

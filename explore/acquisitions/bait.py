@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore import parallel
 from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.conditioning import alike, centred, greedy_given, precision_given
 from explore.errors import check_fields
@@ -71,10 +72,10 @@ def _embedded(view: View, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b
 def _pool(view: View) -> Float[Tensor, "R S S"]:
     """Mean of V V^T over the points that matter."""
     (x, there), total = view.aims, view.uniform.new_zeros(())
-    for part, out in view.predictor.outputs(x):
+    for part, out in view.predictor.outputs(x, own=parallel.share(x.shape[1])):
         v = (_embedded(view, out) * there[:, None, part, None]).flatten(2)
         total = total + v @ v.mT
-    return total / there.sum(1).view(-1, 1, 1)
+    return parallel.mean(total) * parallel.world().processes / there.sum(1).view(-1, 1, 1)
 
 
 def _fall(v: Float[Tensor, "R S b K"], root: Tensor | None, pool: Float[Tensor, "R S S"]) -> Float[Tensor, "R b"]:

@@ -15,7 +15,7 @@ from explore import predict
 from explore.errors import InputError
 from explore.inference.base import Predictive, Variational
 from explore.models import Likelihood, Noise
-from explore.predict import Inputs, Moments, Predictor, filled
+from explore.predict import Inputs, Moments, Predictor, divided
 from explore.registry import hyphened
 from explore.rng import Rng
 from explore.shapes import Batch, State
@@ -105,27 +105,33 @@ class View:
 
     def moments(self) -> Moments:
         """Mean and variance over the nets of the prediction at every candidate."""
-        return self.predictor.moments(self.candidates)
+        return Moments(*self._divided(self.predictor.moments_of))
 
     def each(self, score: Callable[[Float[Tensor, "R S b O"]], Shaped[Tensor, "R b"]]) -> Shaped[Tensor, "R C"]:
-        """The score of every candidate, made of the outputs of a chunk of them at a time."""
-        scored = ((part, (score(out),)) for part, out in self._each())
-        return filled(scored, self.candidates.shape[1])[0]
+        """The score of every candidate, made of the outputs of a chunk of them at a time.
 
-    def _each(self) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """The outputs of every candidate; those of images are kept for rules that go over them again and again."""
+        Several processes share the candidates among them.
+        """
+        return self._divided(lambda out: (score(out),))[0]
+
+    def _divided(self, of: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        return divided(self._each, self.candidates.shape[1], lambda _, out: of(out))
+
+    def _each(self, own: slice) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
+        """The outputs of these candidates; those of images are kept for rules that go over them again and again."""
         if self._kept:
             yield from self._kept
             return
         whole: Tensor | None = None
         kept: list[tuple[slice, Tensor]] = []
-        for part, out in self.predictor.outputs(self.candidates, predict.CACHE):
-            count = self.candidates.shape[1]
+        for part, out in self.predictor.outputs(self.candidates, predict.CACHE, own):
+            count, begin = own.stop - own.start, part.start - own.start
             if len(self.candidates.shape) > 3 and not kept and out[:, :, 0].numel() * count <= KEPT:
                 whole = out.new_empty(*out.shape[:2], count, out.shape[3])
             if whole is not None:
-                whole[:, :, part] = out
-                kept.append((part, whole[:, :, part]))
+                place = whole[:, :, begin : begin + out.shape[2]]
+                place[:] = out
+                kept.append((part, place))
             yield part, out
         self._kept.extend(kept)
 

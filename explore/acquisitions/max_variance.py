@@ -15,7 +15,7 @@ from explore.acquisitions.base import Choice, Needs, View, best
 
 def variances(view: View) -> Float[Tensor, "R C"]:
     """Of each candidate, summed over outputs or classes."""
-    return view.predictor.variances(view.candidates)
+    return view.each(lambda out: view.predictor.moments_of(out).variance.sum(-1))
 
 
 @Needs(spread=True, alone=True, scores=variances)

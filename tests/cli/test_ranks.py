@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -91,3 +92,22 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert (ranks.device("cuda"), ranks.device("cpu")) == ("cuda:1", "cpu")
+
+
+def test_a_pool_is_scored_by_all(here, explore):
+    """The same as by one process, which may go on with the run; --jobs is another way to divide the work."""
+    options = "active --dataset digits --net mlp -p net.hidden=8 --acquisition batch-bald --acquire 2".split()
+    more = "--rounds 3 --trials 1 --initial 10 --epochs 5 --samples 5 --pool 61 --no-control --device cpu".split()
+    torchrun = [*TORCHRUN, "-m", "explore.cli"]
+    assert explore(*options, *more, "--name", "one").exit_code == 0
+    subprocess.run([*torchrun, *options, *more, "--name", "two"], check=True, timeout=200, capture_output=True)
+    again = ["active", "--resume", "runs/active-two", "--rounds", "4"]
+    told = subprocess.run([*torchrun, *again], check=True, timeout=200, capture_output=True, text=True).stderr
+    assert "3 of 4 rounds are done" in told
+    one, two = (pd.read_csv(f"runs/active-{name}/selected.csv") for name in ("one", "two"))
+    pd.testing.assert_frame_equal(one, two[: len(one)], rtol=1e-4)
+    assert len(two) == len(one) + 2
+    alone = explore("active", "--resume", "runs/active-two", "--rounds", "5")
+    assert alone.exit_code == 0 and "processes was 2 and is 1 now; the last digits may change" in alone.stderr
+    both = subprocess.run([*torchrun, *options, "--trials", "2", "--jobs", "2"], capture_output=True, text=True)
+    assert both.returncode and "--jobs and torchrun both divide the work; take one of them" in both.stderr

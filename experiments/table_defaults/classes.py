@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.shared import FOLDER, Names
-from experiments.table_defaults.run import DEFAULT, FIVE, SMALLER
+from experiments.table_defaults.run import LATE, LATE_FIVE, SMALLER
 from experiments.table_defaults.study import Candidate, Study
 from explore.cli.script import Script
 from explore.data.base import Dataset
@@ -42,25 +42,25 @@ CANDIDATES: dict[str, Candidate] = {
     f"ensemble, {epochs} epochs, lr {lr}": ("ensemble", {"epochs": epochs, "lr": lr, "batch_size": 32})
     for epochs in (30, 100, 200) for lr in (0.003, 0.01) if epochs * lr < 2
 } | {
-    "five": ("noisy-kfac", FIVE),
-    "five, factors every ten steps": ("noisy-kfac", FIVE | TEN),
-    "five, batches of 32": ("noisy-kfac", FIVE | SMALLER),
-    "five, batches of 32, 60 epochs": ("noisy-kfac", FIVE | SMALLER | {"epochs": 60}),
-    "five, batches of 32, factors every ten steps": ("noisy-kfac", FIVE | SMALLER | TEN),
-    "five, prior variance 0.3": ("noisy-kfac", FIVE | {"prior_variance": 0.3}),
-    "five, prior variance 0.5": ("noisy-kfac", FIVE | {"prior_variance": 0.5}),
-    "five, prior variance 1": ("noisy-kfac", FIVE | {"prior_variance": 1.0}),
-    "five, learned prior variances": ("noisy-kfac", FIVE | {"prior_variance": "learned"}),
-    "one": ("noisy-kfac", DEFAULT),
-    "one, prior variance 0.3": ("noisy-kfac", DEFAULT | {"prior_variance": 0.3}),
-    "one, batches of 32": ("noisy-kfac", DEFAULT | SMALLER),
-    "one, 240 epochs": ("noisy-kfac", DEFAULT | {"epochs": 240}),
+    "five": ("noisy-kfac", LATE_FIVE),
+    "five, factors every ten steps": ("noisy-kfac", LATE_FIVE | TEN),
+    "five, batches of 32": ("noisy-kfac", LATE_FIVE | SMALLER),
+    "five, batches of 32, 60 epochs": ("noisy-kfac", LATE_FIVE | SMALLER | {"epochs": 60}),
+    "five, batches of 32, factors every ten steps": ("noisy-kfac", LATE_FIVE | SMALLER | TEN),
+    "five, prior variance 0.3": ("noisy-kfac", LATE_FIVE | {"prior_variance": 0.3}),
+    "five, prior variance 0.5": ("noisy-kfac", LATE_FIVE | {"prior_variance": 0.5}),
+    "five, prior variance 1": ("noisy-kfac", LATE_FIVE | {"prior_variance": 1.0}),
+    "five, learned prior variances": ("noisy-kfac", LATE_FIVE | {"prior_variance": "learned"}),
+    "one": ("noisy-kfac", LATE),
+    "one, prior variance 0.3": ("noisy-kfac", LATE | {"prior_variance": 0.3}),
+    "one, batches of 32": ("noisy-kfac", LATE | SMALLER),
+    "one, 240 epochs": ("noisy-kfac", LATE | {"epochs": 240}),
 }  # fmt: skip
 # The ensemble that is least below the best one in the mean over the sets, and noisy K-FAC's preset `classes`: of its
 # prior's variances 1 is the best in the mean over all eleven sets.
 CHOSEN: dict[str, Candidate] = {
     "ensemble": CANDIDATES["ensemble, 200 epochs, lr 0.003"],
-    "noisy-kfac": ("noisy-kfac", DEFAULT | {"prior_variance": 1.0}),
+    "noisy-kfac": ("noisy-kfac", LATE | {"prior_variance": 1.0}),
     "noisy-kfac, five": CANDIDATES["five, prior variance 1"],
 }
 PRIORS = {name: CANDIDATES[name] for name in ("ensemble, 200 epochs, lr 0.003", "five")} | {

@@ -17,7 +17,7 @@ import click
 
 from experiments.shared import FOLDER, Names
 from experiments.table_defaults.run import CHOSEN as FIRST
-from experiments.table_defaults.run import DEFAULT, NOISE, REPORTED, SMALL, TAGS, TUNED
+from experiments.table_defaults.run import LATE, NOISE, REPORTED, SMALL, TAGS, TUNED
 from experiments.table_defaults.study import Candidate, Study
 from explore.cli.script import Script
 from explore.data import load
@@ -31,7 +31,7 @@ NATURAL: dict[str, Any] = {
 }  # fmt: skip
 # Of SLANG and of a full covariance, whose structure costs more.
 LOW_RANK: dict[str, Any] = {"epochs": 120, "batch_size": 32, "samples": 2, "warm_start": 0.7, "initial_precision": 50.0}
-FULL = DEFAULT | {"factor_interval": 20}
+FULL = LATE | {"factor_interval": 20}
 
 
 def grid(posterior: str, base: dict[str, Any], **settings: list[Any]) -> dict[str, Candidate]:

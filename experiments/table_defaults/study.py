@@ -39,6 +39,8 @@ class Study(NamedTuple):
 
     def arms(self, out: Path, dataset: str) -> dict[str, Candidate]:
         """What is reported on a set: also the ensemble that `choose` found best there, if it is another."""
+        if not self.tuned:
+            return dict(self.chosen)
         rows = pd.read_csv(out / "choose.csv")
         own = rows[(rows.dataset == dataset) & rows.candidate.str.startswith("ensemble")]
         means = own.groupby("candidate").log_likelihood.mean()

@@ -1,0 +1,65 @@
+"""How wide the prior is to be where there are few rows: parts of the sets that choose.
+
+    python -m experiments.table_defaults.few
+
+The first rows, in random order, of Diabetes and four UCI sets; candidates on validation parts of the splits 21 to 40 of
+these. Writes results/few.csv, a line a set, number of rows, candidate and split, and prints means over the sets. What
+is there is not run again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+import torch
+
+from experiments.shared import FOLDER, markdown, merge, recorded
+from experiments.table_defaults.run import CHOSEN, DEFAULT, HERE, NOISE, TAGS, table
+from experiments.table_defaults.study import KEY, Candidate, Study
+from explore.cli.script import Script
+from explore.data.base import Dataset
+
+DATASETS = ("diabetes", "boston", "concrete", "energy", "wine")
+ROWS = (60, 130, 200, 300)  # of which 72 % are trained on
+SPLITS, SHARE = slice(20, 40), 0.2
+CANDIDATES: dict[str, Candidate] = {"ensemble": CHOSEN["ensemble"], "small": ("noisy-kfac", {"preset": "small"})} | {
+    f"prior variance {variance}": ("noisy-kfac", DEFAULT | {"prior_variance": variance})
+    for variance in (0.1, 0.3, 1.0, 2.0)
+}
+
+
+def part(name: str) -> Dataset:
+    """So many rows of a set, both in its name."""
+    dataset, rows = name.rsplit(" ", 1)
+    whole = table(dataset)
+    some = np.random.default_rng(0).permutation(len(whole.x))[: int(rows)]
+    return whole._replace(name=name, x=whole.x[some], y=whole.y[some], lines=(), ids=())
+
+
+def means(rows: pd.DataFrame) -> str:
+    """Log-likelihoods by number of rows, each set's less those of its ensemble, averaged over the sets."""
+    found = rows.assign(rows=rows.dataset.str.rsplit(" ", n=1).str[1].astype(int))
+    wide = found.pivot_table("log_likelihood", ["rows", "dataset"], "candidate", sort=False)
+    apart = wide.sub(wide.ensemble, axis=0).groupby("rows").mean()
+    lines = [[name, *(f"{apart[name][count]:+.3f}" for count in apart.index)] for name in apart.columns]
+    return markdown(["", *(f"{count} rows" for count in apart.index)], lines)
+
+
+@click.command(cls=Script)
+@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
+def main(out: Path) -> None:
+    """Run what is missing, and print the means."""
+    torch.set_num_threads(1)
+    study, path = Study(part, NOISE, 50, TAGS, {}, {}, CANDIDATES, CHOSEN), out / "few.csv"
+    for name in (f"{dataset} {rows}" for rows in ROWS for dataset in DATASETS):
+        for candidate, own in CANDIDATES.items():
+            if not recorded(path, KEY, (name, candidate)):
+                merge(path, study.score(name, candidate, own, SPLITS, SHARE), KEY)
+    click.echo(means(pd.read_csv(path)))
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,6 @@ from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.models import Likelihood
 from explore.nets import Net, mlp
 
-FEW = 100  # examples, below which the preset is `small`
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -59,8 +58,7 @@ class _Bayesian(BaseEstimator):
         own = dict(self.settings or {})
         if self.epochs is not None and own.setdefault("epochs", self.epochs) != self.epochs:
             raise InputError(f"epochs is {self.epochs}, and {own['epochs']} in settings; give one of them")
-        many = ["classes", "default"] if likelihood.discrete else ["default"]
-        prefer = ["small"] if len(x) < FEW else many
+        prefer = registry.presets_for(len(x), likelihood.discrete)
         preset = registry.configured("posteriors", self.posterior, preset=self.preset, prefer=prefer).preset
         net = Net(mlp(x.shape[1], self._widths(), outputs))
         posterior = registry.posterior(self.posterior, net, likelihood, preset, **own)
@@ -92,8 +90,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 
     Args:
         posterior: a name of `explore list posteriors`.
-        preset: of the posterior's settings; None: `small` for fewer than 100 examples, for more `default`, where there
-            is one, else the first.
+        preset: of the posterior's settings; None: `small` for fewer than 64 examples, `hundreds` for fewer than 250,
+            for more `default`, where there is one, else the first.
         settings: of the posterior, in place of the preset's.
         hidden: units of each hidden layer.
         epochs: passes over the data; None: as many as the preset says.

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from explore.errors import InputError, describe, one_of, shown
 
+HUNDREDS = 250  # rows of numbers from which on the preset `default` is better than `hundreds`
 KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset", "images": "set of images"}
 
 
@@ -191,6 +192,20 @@ def configured(
         raise InputError(f"{hyphened(name)} has no settings")
     settings = settings_in(make, chosen) | (parse(make, own) if own else {})
     return Configured(hyphened(name), make, chosen, settings)
+
+
+def presets_for(rows: int, classes: bool) -> tuple[str, ...]:
+    """The presets to prefer for a table of one's own, see `configured`: from experiments/table_defaults.
+
+    Args:
+        rows: to learn from.
+        classes: whether they are told apart; else numbers are predicted.
+    """
+    if rows < (100 if classes else 64):
+        return ("small",)
+    if classes:
+        return ("classes", "default")
+    return ("hundreds", "small" if rows < 100 else "default") if rows < HUNDREDS else ("default",)
 
 
 def posterior(name: str, net: Any, likelihood: Any, preset: str | None = None, **settings: Any) -> Any:

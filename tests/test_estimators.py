@@ -86,12 +86,17 @@ def test_a_regressor_predicts_what_its_model_does(regressor):
     np.testing.assert_allclose(np.stack([low, high]), np.stack(interval), rtol=1e-9)
 
 
-@pytest.mark.parametrize(("n", "region"), [(99, None), (100, 0.25)])
-def test_the_preset_is_chosen_by_the_number_of_examples(n, region):
+@pytest.mark.parametrize(
+    ("n", "numbers", "classes"),
+    [(63, 0.3, 0.3), (64, 0.3, 0.3), (99, 0.3, 0.3), (100, 0.3, 1.0), (249, 0.3, 1.0), (250, 2.0, 1.0)],
+)
+def test_the_preset_is_chosen_by_the_number_of_examples(n, numbers, classes):
     x, y = np.random.default_rng(0).normal(size=(n, 2)), np.arange(n) % 3
-    for kind in (explore.BayesianRegressor, explore.BayesianClassifier):
+    for kind, variance, few in (
+        (explore.BayesianRegressor, numbers, 64), (explore.BayesianClassifier, classes, 100),
+    ):  # fmt: skip
         made: Any = kind(epochs=1, hidden=(3,), samples=2).fit(x, y).model_.posterior
-        assert made.trust_region == region
+        assert made.prior_variance == variance and (made.trust_region is None) == (n < few)
     ensemble = explore.BayesianRegressor("ensemble", epochs=1, hidden=(3,)).fit(x, y)  # has none for its task
     assert ensemble.model_.posterior.epochs == 1
 

@@ -38,12 +38,20 @@ class Settings(problem.Problem):
     validation: float  # share of each training part that is tested on in place of the test part; 0: none
 
 
+def _preferred(common: problem.Problem) -> tuple[str, ...]:
+    """Presets by the task, and by the rows that are trained on."""
+    if common.task == "classification":
+        return ("classes",)
+    rows = round(0.9 * len(common.load().x))  # of the standard splits
+    return ("hundreds",) if rows < registry.HUNDREDS else ()
+
+
 def resolve(options: Mapping[str, Any]) -> Settings:
     """The settings that command-line options ask for: those for one posterior before those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common = problem.resolve(options)
     noise = LIKELIHOODS[common.likelihood]
-    prefer = (*(["classes"] if common.task == "classification" else []), "default", "uci", "paper")
+    prefer = (*_preferred(common), "default", "uci", "paper")
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", *classes], "--grid")
     known = {name: registry.settings_of(cls) for name, cls in classes.items()}

@@ -24,7 +24,7 @@ from torch import Tensor
 from explore import parallel
 from explore.errors import InputError
 from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
-from explore.inference.natural import CLASSES, TABLE, NaturalGradient
+from explore.inference.natural import CLASSES, HUNDREDS, TABLE, NaturalGradient
 from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, mean_gradients, sample_gradients
 from explore.inference.turns import Number
 from explore.linalg import eigh, inverse_root
@@ -244,6 +244,7 @@ def _cross(x: Float[Tensor, "R _S B 1 _I"], y: Float[Tensor, "R S B 1 _J"]) -> T
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE,
+    "hundreds": HUNDREDS,
     "classes": CLASSES,
     # Its paper gives it no settings: those of noisy K-FAC.
     "paper": {"adaptive_damping": False},

@@ -42,7 +42,7 @@ from explore.inference.kronecker import (
     eigenbasis,
     rotate,
 )
-from explore.inference.natural import CLASSES, TABLE, NaturalGradient, NaturalState
+from explore.inference.natural import CLASSES, HUNDREDS, TABLE, NaturalGradient, NaturalState
 from explore.inference.structures import Damping, PerLayer, Statistics, each_layer, mean_squares
 from explore.inference.turns import Number, Turn
 from explore.linalg import over
@@ -174,6 +174,7 @@ class NoisyEKFAC(NaturalGradient):
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"reset_interval": 1, "reset_damped": True},
+    "hundreds": HUNDREDS | {"reset_interval": 1, "reset_damped": True},
     "classes": CLASSES | {"reset_interval": 1, "reset_damped": True},
     # On the sets of noisy K-FAC's presets: the authors' code, and the paper's text.
     "paper": {"adaptive_damping": False, "reset_interval": 1, "reset_damped": True},

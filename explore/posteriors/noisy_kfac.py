@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from explore.inference.kronecker import KroneckerLayers, KroneckerRule
-from explore.inference.natural import CLASSES, TABLE, NaturalGradient
+from explore.inference.natural import CLASSES, HUNDREDS, TABLE, NaturalGradient
 from explore.inference.structures import PerLayer
 
 
@@ -43,6 +43,7 @@ class NoisyKFAC(NaturalGradient):
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE,
+    "hundreds": HUNDREDS,
     "classes": CLASSES,
     # Appendix C.1 and the authors' code: Boston, Concrete, Energy, Wine and Yacht; Kin8nm, Naval and Power; Protein.
     # There are 50 hidden units, 100 for Protein. They fit the noise's precision by Adam, not in closed form.

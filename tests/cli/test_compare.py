@@ -291,6 +291,18 @@ def test_presets(compare, monkeypatch, presets, given, chosen):
     assert entry["settings"]["lr"] == presets[chosen].get("lr", 0.01)
 
 
+@pytest.mark.parametrize(("rows", "preset"), [(40, "hundreds"), (277, "hundreds"), (278, "default")])
+def test_preset_of_tables_with_few_rows(explore, rows, preset):
+    """By those that are trained on, nine tenths."""
+    x = np.random.default_rng(0).normal(size=(rows, 2))
+    pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": x.sum(1)}).to_csv("few.csv", index=False)
+    options = [*TINY, "--data", "few.csv", "--target", "y", "--posterior", "noisy-kfac,map", "--epochs", "1"]
+    result = explore("compare", *options, "--name", "few", "--quiet")
+    assert result.exit_code == 0, result.output
+    found = config(Path("runs/compare-few"))["posteriors"]
+    assert {name: own["preset"] for name, own in found.items()} == {"noisy-kfac": preset, "map": "default"}
+
+
 GRID = ["--posterior", "map,vogn", "--grid", "lr=0.001,0.1", "--grid", "vogn.beta2=0.1,0.5", "--json"]
 
 
@@ -515,7 +527,9 @@ def test_resume_refuses_other_settings_and_other_commands(compare, explore, acti
     compare("--posterior", "map")
     result = explore("compare", "--resume", RUN, "--splits", 3)
     assert result.exit_code == 2
-    assert "leave out --splits (allowed with it: --device, --threads, --trust, --quiet, --json)" in result.stderr
+    assert (
+        "leave out --splits (allowed with it: --device, --threads, --graphs, --trust, --quiet, --json)" in result.stderr
+    )
     active("--rounds", 1, "--name", "x")
     assert "is a run of explore active, not of compare" in explore("compare", "--resume", "runs/active-x").stderr
 

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 from explore.errors import InputError, describe, one_of, shown
 
-HUNDREDS = 250  # rows of numbers from which on the preset `default` is better than `hundreds`
 KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset", "images": "set of images"}
 
 
@@ -205,7 +204,7 @@ def presets_for(rows: int, classes: bool) -> tuple[str, ...]:
         return ("small",)
     if classes:
         return ("classes", "default")
-    return ("hundreds", "small" if rows < 100 else "default") if rows < HUNDREDS else ("default",)
+    return ("hundreds", "small" if rows < 100 else "default") if rows < 250 else ("default",)
 
 
 def posterior(name: str, net: Any, likelihood: Any, preset: str | None = None, **settings: Any) -> Any:

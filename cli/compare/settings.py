@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,8 @@ from explore.cli import parameters, problem
 from explore.cli.parameters import Values
 from explore.errors import InputError, one_of, shown
 from explore.likelihoods import LIKELIHOODS
+
+PRESETS = ("default", "uci", "paper")  # the first of them that there is
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,13 @@ class Settings(problem.Problem):
     validation: float  # share of each training part that is tested on in place of the test part; 0: none
 
 
-def _preferred(common: problem.Problem) -> tuple[str, ...]:
-    """Presets by the task, and by the rows that are trained on."""
+def _preferred(common: problem.Problem, known: Collection[str]) -> tuple[str, ...]:
+    """Which of the presets of a posterior, by the task, and by the rows that are trained on."""
     if common.task == "classification":
-        return ("classes",)
-    rows = round(0.9 * len(common.load().x))  # of the standard splits
-    return ("hundreds",) if rows < registry.HUNDREDS else ()
+        return ("classes", *PRESETS)
+    if "hundreds" not in known:  # what is best with few rows was not looked at
+        return PRESETS
+    return (*registry.presets_for(round(0.9 * len(common.load().x)), False), *PRESETS)  # of the standard splits
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
@@ -51,7 +54,6 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common = problem.resolve(options)
     noise = LIKELIHOODS[common.likelihood]
-    prefer = (*_preferred(common), "default", "uci", "paper")
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", *classes], "--grid")
     known = {name: registry.settings_of(cls) for name, cls in classes.items()}
@@ -70,6 +72,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
             raise InputError(f"{min(both)} of {name} stands in --grid and is fixed too; give it once")
         if axes and not options["validate"] and not hasattr(cls, "divergence"):
             raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
+        prefer = _preferred(common, registry.presets(cls))
         for point in _points(axes):
             own = registry.configured("posteriors", name, fixed | point, options["preset"], prefer)
             chosen = {key: own.settings[key] for key in axes}

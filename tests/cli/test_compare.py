@@ -291,7 +291,7 @@ def test_presets(compare, monkeypatch, presets, given, chosen):
     assert entry["settings"]["lr"] == presets[chosen].get("lr", 0.01)
 
 
-@pytest.mark.parametrize(("rows", "preset"), [(40, "hundreds"), (277, "hundreds"), (278, "default")])
+@pytest.mark.parametrize(("rows", "preset"), [(70, "small"), (71, "hundreds"), (277, "hundreds"), (278, "default")])
 def test_preset_of_tables_with_few_rows(explore, rows, preset):
     """By those that are trained on, nine tenths."""
     x = np.random.default_rng(0).normal(size=(rows, 2))

@@ -51,7 +51,7 @@ class ImageFeed:
         """`[:, part]` of all in their order, a tensor [R, b, C, H, W]; `[rows, order]` of all in another one."""
         _, points = key
         if isinstance(points, slice):
-            self.ahead(torch.arange(self.shape[1]), points)
+            self.ahead(None, points)
             return self._standardised(self._at(points).unsqueeze(0)).expand(len(self), -1, -1, -1, -1)
         return _Shuffled(self, points)
 
@@ -77,10 +77,11 @@ class ImageFeed:
             return None
         return self.rng.uniform(*self.shape[:2], 5 if self._augmentation == "resized-crop" else 3)
 
-    def ahead(self, order: Int[Tensor, "... n"], part: slice) -> None:
-        """Let images in files be decoded: a part of an order, and the one that comes after it."""
+    def ahead(self, order: Int[Tensor, "... n"] | None, part: slice) -> None:
+        """Let images in files be decoded: a part of an order (None: their own), and the one that comes after it."""
         if not isinstance(self._images, ImageFiles):
             return
+        order = torch.arange(self.shape[1]) if order is None else order
         start, stop, _ = part.indices(order.shape[-1])
         world = parallel.world()
         on = (stop - start) * world.parts // world.held  # the other processes' parts of a batch lie between

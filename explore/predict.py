@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor
 
 from explore import parallel
@@ -119,17 +119,9 @@ class Predictor:
                 out = torch.lerp(out.mean(1, keepdim=True), out, self.stretch[:, None, None, None])
             yield part, out
 
-    def each(self, x: Inputs, of: Callable[[Float[Tensor, "R S b O"]], Shaped[Tensor, "R b ..."]]) -> Tensor:
-        """What `of` makes of the outputs, chunk by chunk, at all the points x [R, P, ...]: [R, P, ...]."""
-        return filled(((part, (of(out),)) for part, out in self.outputs(x, CACHE)), x.shape[1])[0]
-
     def moments(self, x: Inputs) -> Moments:
         """Mean and variance over the nets of what each predicts at the points x [R, P, ...]."""
         return Moments(*filled(((part, self.moments_of(out)) for part, out in self.outputs(x, CACHE)), x.shape[1]))
-
-    def variances(self, x: Inputs) -> Float[Tensor, "R P"]:
-        """Variance over the nets at the points x [R, P, ...], summed over numbers or classes."""
-        return self.each(x, lambda out: self.moments_of(out).variance.sum(-1))
 
     def moments_of(self, out: Float[Tensor, "R S b O"]) -> Moments:
         """The same of the outputs at some points."""

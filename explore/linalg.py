@@ -22,11 +22,17 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
     Returns:
         (L^-1 [..., n, n] lower triangular, ok [...] bool).
     """
-    if matrix.is_cpu:
-        root, failed = torch.linalg.cholesky_ex(matrix)
-        if not failed.any():
-            return inverse_triangle(root), failed == 0
-    # All at once: a device would have to be waited for to learn which ones it takes.
+    if not matrix.is_cpu:  # all at once: a device would have to be waited for to learn which ones it takes
+        return _raised_root(matrix)
+    root, failed = torch.linalg.cholesky_ex(matrix)
+    inverse, ok = inverse_triangle(root), failed == 0
+    if not ok.all():
+        # Of those alone: in another layout the others would have other last digits on some processors.
+        inverse[~ok], ok[~ok] = _raised_root(matrix[~ok])
+    return inverse, ok
+
+
+def _raised_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     shift = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None] * eye
     raised = (torch.add(matrix, shift, alpha=jitter) for jitter in JITTERS)

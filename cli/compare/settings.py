@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,20 +40,21 @@ class Settings(problem.Problem):
     validation: float  # share of each training part that is tested on in place of the test part; 0: none
 
 
-def _preferred(common: problem.Problem, known: Collection[str]) -> tuple[str, ...]:
-    """Which of the presets of a posterior, by the task, and by the rows that are trained on."""
+def _preferred(common: problem.Problem, classes: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Which of the presets of each posterior, by the task, and by the rows that are trained on."""
     if common.task == "classification":
-        return ("classes", *PRESETS)
-    if "hundreds" not in known:  # what is best with few rows was not looked at
-        return PRESETS
-    return (*registry.presets_for(round(0.9 * len(common.load().x)), False), *PRESETS)  # of the standard splits
+        return dict.fromkeys(classes, ("classes", *PRESETS))
+    # What is best with few rows was only looked at for those that have a preset for it.
+    known = [name for name, make in classes.items() if "hundreds" in registry.presets(make)]
+    few = registry.presets_for(round(0.9 * len(common.load().x)), False) if known else ()  # of the standard splits
+    return dict.fromkeys(classes, PRESETS) | dict.fromkeys(known, (*few, *PRESETS))
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """The settings that command-line options ask for: those for one posterior before those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common = problem.resolve(options)
-    noise = LIKELIHOODS[common.likelihood]
+    noise, prefer = LIKELIHOODS[common.likelihood], _preferred(common, classes)
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", *classes], "--grid")
     known = {name: registry.settings_of(cls) for name, cls in classes.items()}
@@ -72,9 +73,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
             raise InputError(f"{min(both)} of {name} stands in --grid and is fixed too; give it once")
         if axes and not options["validate"] and not hasattr(cls, "divergence"):
             raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
-        prefer = _preferred(common, registry.presets(cls))
         for point in _points(axes):
-            own = registry.configured("posteriors", name, fixed | point, options["preset"], prefer)
+            own = registry.configured("posteriors", name, fixed | point, options["preset"], prefer[name])
             chosen = {key: own.settings[key] for key in axes}
             label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
             if label in posteriors:

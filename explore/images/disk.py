@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from explore.errors import InputError, shown
 __all__ = ["ImageFiles"]
 
 MOST = 16384  # pixels a side
-UNREADABLE = (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError)
 ORIENTATION = 0x0112  # the tag; from 5 on height and width are exchanged
 COUNTED = 10_000  # images at most whose values are counted for the moments of a set
 
@@ -29,13 +29,8 @@ def pixels(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.nd
     Raises:
         InputError: when it is none, or too large.
     """
-    try:
-        with Image.open(file) as image:
-            if max(image.size) > MOST:
-                raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
-            plain = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
-    except UNREADABLE as error:
-        raise _unreadable(file, error) from None
+    with _opened(file) as image:
+        plain = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
     if sides is not None:
         plain = ImageOps.fit(plain, (sides[1], sides[0]), Image.Resampling.BILINEAR)
     return np.asarray(plain).reshape(plain.height, plain.width, -1).transpose(2, 0, 1)
@@ -43,17 +38,23 @@ def pixels(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.nd
 
 def _height_and_width(file: Path) -> tuple[int, int]:
     """As `pixels` will find them, without decoding the image."""
-    try:
-        with Image.open(file) as image:
-            turned = image.getexif().get(ORIENTATION, 1) >= 5
-            width, height = image.size
-    except UNREADABLE as error:
-        raise _unreadable(file, error) from None
+    with _opened(file) as image:
+        (width, height), turned = image.size, image.getexif().get(ORIENTATION, 1) >= 5
     return (width, height) if turned else (height, width)
 
 
-def _unreadable(file: Path, error: Exception) -> InputError:
-    return InputError(f"{file} is no image that can be read ({shown(str(error))})")
+@contextmanager
+def _opened(file: Path) -> Iterator[Image.Image]:
+    """An image that is not decoded yet; whatever its bytes make of the reader, the file is what is wrong."""
+    try:
+        with Image.open(file) as image:
+            if max(image.size) > MOST:
+                raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
+            yield image
+    except InputError:
+        raise
+    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise InputError(f"{file} is no image that can be read ({shown(str(error))})") from None
 
 
 class ImageFiles:

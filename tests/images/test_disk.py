@@ -91,6 +91,13 @@ def exif(orientation):
     return made
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_that_is_too_large_is_named_at_the_start(folder, stream):
+    Image.new("L", (disk.MOST + 1, 1)).save(folder / "train" / "dog" / "long.png")
+    with pytest.raises(InputError, match=r"^\S*long.png has 16385 x 1 pixels; the most are 16384 a side$"):
+        images.read(folder, 3, stream=stream)
+
+
 def test_one_that_is_damaged_later_is_named(folder):
     found = images.read(folder, stream=True)
     found.x.files[4].write_bytes(found.x.files[4].read_bytes()[:40])

@@ -74,7 +74,7 @@ ARMS = {
     "slang L=8": Arm("slang", {"preset": "uci", "rank": 8}, 20, full=False),
     "slang L=32": Arm("slang", {"preset": "uci", "rank": 32}, 20, full=False),
     "ensemble": Arm(*CHOSEN["ensemble"]),
-    "noisy-kfac x 5": Arm("noisy-kfac", {"members": 5}, 50, noisy=True),
+    "noisy-kfac amortised x 5": Arm("noisy-kfac", {"preset": "paper-amortised", "members": 5}, 50),
     "block-tridiagonal": Arm("block-tridiagonal", {"preset": "paper"}, full=False),
     "vogn": Arm("vogn", {"preset": "uci"}, 100, full=False),
     "whvi": Arm("whvi", {"preset": "uci"}, 100, full=False),
@@ -82,7 +82,8 @@ ARMS = {
     "mc-dropout": Arm("mc-dropout", PLAIN, 100, full=False),
     "map": Arm("map", PLAIN, 1, full=False),
 }
-HUNDREDS = ("noisy-kfac amortised", "noisy-adam", "bbb", "block-tridiagonal")  # batches of 100 on the larger sets
+# Batches of 100 on the larger sets.
+HUNDREDS = ("noisy-kfac amortised", "noisy-kfac amortised x 5", "noisy-adam", "bbb", "block-tridiagonal")
 # Of SLANG by set: lr and beta, and the logarithms of the precisions of noise (in units of the target) and prior, which
 # its authors search anew on every split. These are the middles of the intervals that their search is confined to, but
 # for the noise of Energy, which is better at its end on validation parts of the splits 21 to 23.

@@ -17,7 +17,7 @@ import click
 
 from experiments.shared import FOLDER, Names
 from experiments.table_defaults.run import CHOSEN as FIRST
-from experiments.table_defaults.run import LATE, NOISE, REPORTED, SMALL, TAGS, TUNED
+from experiments.table_defaults.run import DEFAULT, NOISE, REPORTED, SMALL, TAGS, TUNED
 from experiments.table_defaults.study import Candidate, Study
 from explore.cli.script import Script
 from explore.data import load
@@ -29,9 +29,13 @@ NATURAL: dict[str, Any] = {
     "epochs": 120, "batch_size": 32, "samples": 2, "warm_start": 0.7, "lr_schedule": "linear", "lr_decay": 0.0,
     "lr_decay_at": 0.8,
 }  # fmt: skip
-# Of SLANG and of a full covariance, whose structure costs more.
-LOW_RANK: dict[str, Any] = {"epochs": 120, "batch_size": 32, "samples": 2, "warm_start": 0.7, "initial_precision": 50.0}
-FULL = LATE | {"factor_interval": 20}
+# Of SLANG, whose low rank is averaged slowly, and of a full covariance: the expectation over targets in place of drawn
+# ones, since its F is estimated from fewer gradients than it has directions.
+LOW_RANK: dict[str, Any] = {
+    "preset": "plain", "epochs": 120, "batch_size": 64, "min_batches": 16, "samples": 2, "warm_start": 0.5, "lr": 0.3,
+    "lr_schedule": "linear", "lr_decay": 0.0, "lr_decay_at": 0.7, "trust_region": 0.25, "initial_precision": 50.0,
+}  # fmt: skip
+FULL = DEFAULT | {"fisher": "exact"}
 
 
 def grid(posterior: str, base: dict[str, Any], **settings: list[Any]) -> dict[str, Candidate]:
@@ -49,8 +53,8 @@ CANDIDATES: dict[str, Candidate] = (
         "vogn", NATURAL | {"prior_variance": 1.0, "kl_start": 1.0, "damping": 1e-4}, lr=[0.01, 0.001],
         beta2=[0.1, 0.01], kl_weight=[1.0, 0.2],
     )
-    | grid("slang", LOW_RANK, rank=[1, 8], lr=[0.03, 0.01], kl_weight=[1.0, 0.2])
-    | grid("full", FULL, lr=[1.0, 0.3])
+    | grid("slang", LOW_RANK, rank=[1, 8], beta=[0.005, 0.01], prior_variance=[1.0, 2.0])
+    | grid("full", FULL, beta=[0.01, 0.02], statistics_interval=[1, 5])
     | grid("mc-dropout", BATCHES, lr=[0.003, 0.01], rate=[0.01, 0.05, 0.1])
     | grid("map", BATCHES, lr=[0.003, 0.01], prior_variance=[0.1, 1.0])
 )  # fmt: skip

@@ -69,7 +69,11 @@ class SLANG(GaussianPosterior):
     lr: float = 0.01  # alpha
     beta: float = 0.01  # averaging rate of the precision
     decay: float = 0.0  # p; 0: alpha and beta stay as they are
+    lr_decay: float = 1.0  # what alpha and beta are multiplied with, too, ...
+    lr_decay_at: float = 0.5  # ... after this part of the training
+    lr_schedule: natural.Schedule = "step"  # or "linear": in a straight line from there to the end
     momentum: float = 0.9  # of the likelihood's gradient, before preconditioning
+    trust_region: float | None = None  # how far a step may move q before alpha decays: a KL divergence in nats
     initial_precision: float = 1.0  # what d starts from
     bias_prior_variance: float | None = None  # the prior's on biases, which is then not learned; None: as on weights
     power_iterations: int = 4  # of the randomised eigendecomposition
@@ -77,6 +81,8 @@ class SLANG(GaussianPosterior):
     ranges: ClassVar[dict[str, str]] = {
         "beta": "(0, 1]",
         "decay": "[0, inf)",
+        "lr_decay": "[0, 1]",
+        "lr_decay_at": "[0, 1]",
         "momentum": "[0, 1)",
         "warm_start": "[0, 1]",
     }
@@ -97,6 +103,7 @@ class SLANG(GaussianPosterior):
         shared = state.common
         n_data, step = float(shared.n_data), int(shared.step) + 1
         schedule = natural.power_decay(step, self.decay)
+        schedule *= natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
         noisy = self.weight_noise and progress >= self.warm_start
@@ -115,11 +122,10 @@ class SLANG(GaussianPosterior):
         precision = LowRankFactor(columns, tuple(diagonal))
 
         average, corrected = natural.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
-        ascent = tuple((count * v - p * m).unsqueeze(1) for v, p, m in zip(corrected, prior, state.mean, strict=True))
-        direction = precision.solve(ascent)
-        mean = tuple(
-            torch.add(m, d.squeeze(1), alpha=self.lr * schedule) for m, d in zip(state.mean, direction, strict=True)
-        )
+        ascent = tuple(count * v - p * m for v, p, m in zip(corrected, prior, state.mean, strict=True))
+        direction = tuple(d.squeeze(1) for d in precision.solve(tuple(v.unsqueeze(1) for v in ascent)))
+        direction = natural.clipped(direction, ascent, self.lr, natural.step_limit(None, self.trust_region, 1.0))
+        mean = tuple(torch.add(m, d, alpha=self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
 
         return end_update(self, seen, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)
 

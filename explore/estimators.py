@@ -46,11 +46,12 @@ class _Bayesian(BaseEstimator):
         standardise: Any = True,
         dtype: Any = "float64",
         calibrate: Any = 0.0,
+        noise: Any = None,
         random_state: Any = None,
     ):  # of any type, as scikit-learn has it: what is wrong is said by `fit`
         self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
         self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
-        self.calibrate, self.random_state = calibrate, random_state
+        self.calibrate, self.noise, self.random_state = calibrate, noise, random_state
 
     def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
         if self.dtype not in DTYPES:
@@ -90,8 +91,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 
     Args:
         posterior: a name of `explore list posteriors`.
-        preset: of the posterior's settings; None: `small` for fewer than 64 examples, `hundreds` for fewer than 250,
-            for more `default`, where there is one, else the first.
+        preset: of the posterior's settings; None: `small` for fewer than 64 examples, `hundreds`, where there is one,
+            for fewer than 250, else `default`.
         settings: of the posterior, in place of the preset's.
         hidden: units of each hidden layer.
         epochs: passes over the data; None: as many as the preset says.
@@ -100,6 +101,9 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         dtype: to compute in: "float64", as scikit-learn does, or "float32".
         calibrate: the share of the data that a second fit holds out, to which one factor on the predictive variance is
             fitted; 0 for none, and so always for classes.
+        noise: settings of the `Gaussian` that targets scatter by, such as {"noise_std": 0.1}, in standard deviations of
+            the targets; None: unknown noise, with a prior on its precision that says next to nothing (Gam(1, 0.01)), and
+            under a preset other than `default` and `hundreds` with that of the papers (Gam(6, 6)).
         random_state: seed of all random numbers, as everywhere in scikit-learn.
 
     Attributes:
@@ -110,7 +114,11 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         """Fit from scratch to features X [P, D] and targets y, [P] or [P, O]."""
         x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
-        self._fit(x, y.reshape(len(x), -1).astype(np.float64), Gaussian(), 1 if self._flat else y.shape[1])
+        known, own = registry.settings_of(Gaussian), registry.noise_for(self.preset) | dict(self.noise or {})
+        if unknown := sorted(own.keys() - known):
+            raise one_of("setting of the noise", unknown[0], known)
+        targets = y.reshape(len(x), -1).astype(np.float64)
+        self._fit(x, targets, Gaussian(**own), targets.shape[1])
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
@@ -143,7 +151,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for two classes or more, whatever they are called.
 
-    Its parameters are those of `BayesianRegressor`.
+    Its parameters are those of `BayesianRegressor`; of `noise` and `calibrate` it has none.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.

@@ -204,7 +204,16 @@ def presets_for(rows: int, classes: bool) -> tuple[str, ...]:
         return ("small",)
     if classes:
         return ("classes", "default")
-    return ("hundreds", "small" if rows < 100 else "default") if rows < 250 else ("default",)
+    return ("hundreds", "default") if rows < 250 else ("default",)
+
+
+def noise_for(preset: str | None) -> dict[str, float]:
+    """The settings of `Gaussian` for a table of one's own: the prior on the noise that its presets were chosen with.
+
+    Args:
+        preset: that was asked for; None: the one of `presets_for`. The others were chosen with the papers' prior.
+    """
+    return {"prior_shape": 1.0, "prior_rate": 0.01} if preset in (None, "default", "hundreds") else {}
 
 
 def posterior(name: str, net: Any, likelihood: Any, preset: str | None = None, **settings: Any) -> Any:

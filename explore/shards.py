@@ -66,7 +66,7 @@ def sharded_fit(
         return
     parts = _parts(len(x), rngs[0].arms, len(rngs))
     order = torch.cat(parts).argsort()
-    states = [None if state is None else tree.part(state, part) for part in parts]
+    states: list[State | None] = [None if state is None else tree.part(state, part) for part in parts]
     with joblib.Parallel(n_jobs=len(rngs)) as parallel:
         for stop in (epoch for epoch in at if epoch > done):
             ends: list[_Advanced] = parallel(
@@ -75,8 +75,10 @@ def sharded_fit(
             )
             for rng, end in zip(rngs, ends, strict=True):
                 rng.generator.set_state(end.generator)
-            done, states = stop, [end.state for end in ends]
-            yield Epoch(stop, posterior.epochs, _joined(states, order), _joined([end.info for end in ends], order))
+            done, joined = stop, _joined([end.state for end in ends], order)
+            # Not as they came: a fit that is resumed has no strides but these, and they decide last digits.
+            states = [tree.part(joined, part) for part in parts]
+            yield Epoch(stop, posterior.epochs, joined, _joined([end.info for end in ends], order))
 
 
 def _parts(replicas: int, arms: int, shards: int) -> list[Tensor]:

@@ -69,8 +69,11 @@ def test_every_shard_has_the_same_part_of_each_arm():
     equal(tree.part(last.state, slice(0, 3)), tree.part(last.state, slice(3, 6)))
 
 
-def test_a_comparison_continues_in_shards_bit_for_bit():
-    p = registry.posterior("bbb", Net(mlp(13, [4], 1)), Gaussian(), epochs=4, batch_size=200, samples=2)
+# The roots of noisy K-FAC are strided where they were made, and were not where a fit went on.
+@pytest.mark.parametrize("own", [{"name": "bbb"}, {"name": "noisy-kfac"}, {"name": "noisy-kfac", "members": 2}], ids=str)
+def test_a_comparison_continues_in_shards_bit_for_bit(own):
+    settings = {"epochs": 4, "batch_size": 200, "samples": 2} | own
+    p = registry.posterior(net=Net(mlp(13, [20], 1)), likelihood=Gaussian(), **settings)
     splits = compare.split(load("boston"), 3, Rng(0))
 
     def measured(saved=None):
@@ -81,7 +84,7 @@ def test_a_comparison_continues_in_shards_bit_for_bit():
     rest = measured(whole[1].saved)
     assert [m.epoch for m in rest] == [3, 4]
     equal(rest[-1].state, whole[-1].state)
-    equal(rest[-1].scalars, whole[-1].scalars)
+    equal(*(tree.map_tensors(torch.nan_to_num, part[-1].scalars) for part in (rest, whole)))  # some a mixture has not
 
 
 def test_a_learner_in_shards_begins_both_arms_alike():

@@ -68,7 +68,8 @@ class Experiment:
             self.load_state_dict(old.state)
         self.parts = (self.dataset.name,)
         parts, where = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
-        self.plan = f"{', '.join(self.posteriors)} on {parts}{settings.splits} splits, on {where}"
+        named = (n if p.preset == "default" else f"{n} (preset {p.preset})" for n, p in settings.posteriors.items())
+        self.plan = f"{', '.join(named)} on {parts}{settings.splits} splits, on {where}"
         self.note = self.dataset.note
         self.total = sum(p.epochs for p in self.posteriors.values())
         self.done = self._epochs(self.finished, self._saved)

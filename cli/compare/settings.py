@@ -40,21 +40,13 @@ class Settings(problem.Problem):
     validation: float  # share of each training part that is tested on in place of the test part; 0: none
 
 
-def _preferred(common: problem.Problem, classes: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Which of the presets of each posterior, by the task, and by the rows that are trained on."""
-    if common.task == "classification":
-        return dict.fromkeys(classes, ("classes", *PRESETS))
-    # What is best with few rows was only looked at for those that have a preset for it.
-    known = [name for name, make in classes.items() if "hundreds" in registry.presets(make)]
-    few = registry.presets_for(round(0.9 * len(common.load().x)), False) if known else ()  # of the standard splits
-    return dict.fromkeys(classes, PRESETS) | dict.fromkeys(known, (*few, *PRESETS))
-
-
 def resolve(options: Mapping[str, Any]) -> Settings:
     """The settings that command-line options ask for: those for one posterior before those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common = problem.resolve(options)
-    noise, prefer = LIKELIHOODS[common.likelihood], _preferred(common, classes)
+    noise, rows, numbers = LIKELIHOODS[common.likelihood], len(common.load().x), common.task == "regression"
+    prefer = (*registry.presets_for(round(0.9 * rows), not numbers), *PRESETS)  # of the standard splits' training parts
+    free = registry.noise_for(options["preset"]) if numbers else {}
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", *classes], "--grid")
     known = {name: registry.settings_of(cls) for name, cls in classes.items()}
@@ -74,7 +66,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         if axes and not options["validate"] and not hasattr(cls, "divergence"):
             raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
         for point in _points(axes):
-            own = registry.configured("posteriors", name, fixed | point, options["preset"], prefer[name])
+            own = registry.configured("posteriors", name, fixed | point, options["preset"], prefer)
             chosen = {key: own.settings[key] for key in axes}
             label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
             if label in posteriors:
@@ -84,7 +76,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
         figures=options["figures"] and not options["grid"],
         calibrate=_share(options["calibrate"], common), validation=options["validate"] or 0.0,
-        likelihood_settings=parameters.complete(noise, registry.parse(noise, given["likelihood"])),
+        likelihood_settings=parameters.complete(noise, free | registry.parse(noise, given["likelihood"])),
     )  # fmt: skip
 
 

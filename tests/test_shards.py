@@ -70,7 +70,9 @@ def test_every_shard_has_the_same_part_of_each_arm():
 
 
 # The roots of noisy K-FAC are strided where they were made, and were not where a fit went on.
-@pytest.mark.parametrize("own", [{"name": "bbb"}, {"name": "noisy-kfac"}, {"name": "noisy-kfac", "members": 2}], ids=str)
+@pytest.mark.parametrize(
+    "own", [{"name": "bbb"}, {"name": "noisy-kfac"}, {"name": "noisy-kfac", "members": 2}], ids=str
+)
 def test_a_comparison_continues_in_shards_bit_for_bit(own):
     settings = {"epochs": 4, "batch_size": 200, "samples": 2} | own
     p = registry.posterior(net=Net(mlp(13, [20], 1)), likelihood=Gaussian(), **settings)

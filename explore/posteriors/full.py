@@ -25,7 +25,7 @@ from torch import Tensor
 
 from explore import parallel
 from explore.errors import InputError
-from explore.inference.natural import NaturalGradient
+from explore.inference.natural import TABLE, NaturalGradient
 from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, example_gradients
 from explore.inference.turns import Number
 from explore.linalg import averaged, inverse_root, inverse_triangle, over
@@ -151,7 +151,9 @@ class Full(NaturalGradient):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    "default": {},
+    # See noisy K-FAC's; experiments/table_defaults/others.py. In place of targets that are drawn the expectation over
+    # them, from every batch: with fewer gradients than weights, F would have directions that none has been in.
+    "default": TABLE | {"fisher": "exact", "beta": 0.02, "statistics_interval": 1, "prior_variance": 0.3},
     "small": {
         "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
     },

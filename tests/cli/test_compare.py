@@ -234,7 +234,9 @@ def test_classes(compare, csv, target, likelihood):
     splits = comparison.split(data, 2, rng)
     model: Any = {"categorical": library.Categorical(), "bernoulli": library.Bernoulli()}[likelihood]
     net = library.Net(library.mlp(data.x.shape[1], [4], 3 if likelihood == "categorical" else 1))
-    last: Any = list(comparison.follow(library.posterior("map", net, model, "small", epochs=3), splits, rng, samples=5))[-1]
+    last: Any = list(
+        comparison.follow(library.posterior("map", net, model, "small", epochs=3), splits, rng, samples=5)
+    )[-1]
     p = model.mean(net.output(last.state.weights, splits.test_x))[:, 0]
     error, own = (p.argmax(-1) != splits.test_y).float().mean(1), p.gather(2, splits.test_y.unsqueeze(2)).log()
     assert found.error.to_numpy() == pytest.approx(error.numpy(), rel=1e-6)

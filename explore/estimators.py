@@ -101,9 +101,9 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         dtype: to compute in: "float64", as scikit-learn does, or "float32".
         calibrate: the share of the data that a second fit holds out, to which one factor on the predictive variance is
             fitted; 0 for none, and so always for classes.
-        noise: settings of the `Gaussian` that targets scatter by, such as {"noise_std": 0.1}, in standard deviations of
-            the targets; None: unknown noise, with a prior on its precision that says next to nothing (Gam(1, 0.01)), and
-            under a preset other than `default` and `hundreds` with that of the papers (Gam(6, 6)).
+        noise: settings of the `Gaussian` that targets scatter by, such as {"noise_std": 0.1}, in standard deviations
+            of the targets; None: unknown noise, with a prior on its precision that says next to nothing
+            (Gam(1, 0.01)), and under a preset other than `default` and `hundreds` with the papers' (Gam(6, 6)).
         random_state: seed of all random numbers, as everywhere in scikit-learn.
 
     Attributes:

@@ -108,6 +108,20 @@ def test_a_fit_is_that_of_the_posterior_by_name():
     assert np.array_equal(ours.predict(X), theirs.predict(X).mean[0, :, 0])
 
 
+@pytest.mark.parametrize(
+    ("own", "noise"),
+    [
+        ({}, Gaussian(prior_shape=1.0, prior_rate=0.01)),
+        ({"preset": "default"}, Gaussian(prior_shape=1.0, prior_rate=0.01)),
+        ({"preset": "small"}, Gaussian()),
+        ({"noise": {"noise_std": 0.1}}, Gaussian(noise_std=0.1, prior_shape=1.0, prior_rate=0.01)),
+    ],
+)
+def test_the_noise_prior_goes_with_the_preset(own, noise):
+    fitted = explore.BayesianRegressor(epochs=1, **own).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])
+    assert fitted.model_.posterior.likelihood == noise
+
+
 def test_samples_are_joint_and_named_by_their_seed(regressor):
     near = np.vstack([X[:1], X[:1] + 1e-9])
     drawn = regressor.sample_y(near, 4000, random_state=1)

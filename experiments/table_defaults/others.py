@@ -60,7 +60,8 @@ CANDIDATES: dict[str, Candidate] = (
     | grid("map", BATCHES, lr=[0.003, 0.01], prior_variance=[0.1, 1.0])
 )  # fmt: skip
 # Those least below the best of their posterior over the sets that all its candidates were run on; of VOGN's two that
-# are level, the one with Bayes' weight; of MAP's the one with the prior of the others, since a narrow one, better here, flattens a sine.
+# are level, the one with Bayes' weight; of MAP's the one with the prior of the others, since a narrow one, better here,
+# flattens a sine.
 CHOSEN: dict[str, Candidate] = {"ensemble": FIRST["ensemble"]} | {
     name.partition(",")[0]: CANDIDATES[name]
     for name in (

@@ -58,12 +58,12 @@ PROBLEMS = {
 ONE, PLAIN, POWER = {"samples": 1}, {"preset": "plain"}, {"preset": "power"}
 IMAGES: dict[str, dict[str, Any]] = {
     "noisy-kfac": {"preset": "image"}, "noisy-ekfac": {"preset": "image"}, "vogn": {"preset": "image", **ONE},
-    "bbb": PLAIN | ONE, "slang": {}, "noisy-adam": PLAIN | ONE, "map": {}, "ensemble": {"members": 1}, "mc-dropout": {},
+    "bbb": PLAIN | ONE, "slang": {"preset": "uci"}, "noisy-adam": PLAIN | ONE, "map": {}, "ensemble": {"members": 1}, "mc-dropout": {},
     "whvi": POWER | ONE,
 }  # fmt: skip
 TABLE: dict[str, dict[str, Any]] = (
     dict.fromkeys(("noisy-kfac", "noisy-ekfac", "block-tridiagonal"), {"preset": "paper"})
-    | {"slang": {}, "vogn": PLAIN, "whvi": POWER}
+    | {"slang": {"preset": "uci"}, "vogn": PLAIN, "whvi": POWER}
     | dict.fromkeys(("noisy-adam", "full", "bbb", "tensor-factorised", "mc-dropout", "ensemble", "map"), PLAIN)
 )
 POSTERIORS = {"13-50-1": TABLE, "LeNet-5": IMAGES, "ResNet-18": IMAGES}

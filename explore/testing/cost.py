@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -23,7 +24,7 @@ class Cost(NamedTuple):
 
     operations: int  # on the device, but for views: a kernel is launched for each, or for a part of it
     flops: int  # of products, convolutions and factorisations; a multiplication and an addition are two
-    uploads: int  # copies of tensors from the host to the device
+    uploads: int  # copies of tensors, numbers and indices from the host to the device
 
 
 def measure(run: Callable[[], object]) -> Cost:
@@ -33,9 +34,24 @@ def measure(run: Callable[[], object]) -> Cost:
         RuntimeError: where the host reads a value, or tensors are on several devices.
     """
     flops = FlopCounterMode(display=False, custom_mapping=FACTORISATIONS)
-    with flops, _Operations() as seen:
+    with _Made() as made, flops, _Operations() as seen:
         run()
-    return Cost(seen.operations, flops.get_total_flops(), seen.uploads)
+    return Cost(seen.operations, flops.get_total_flops(), seen.uploads + made.uploads)
+
+
+class _Made(TorchFunctionMode):
+    """Counts the tensors that are made on the device of numbers of the host, which no operation shows."""
+
+    uploads = 0
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in MAKERS:
+            data = args[1] if func is Tensor.new_tensor else args[0]
+            self.uploads += out.is_meta and not isinstance(data, Tensor)
+        return out
 
 
 class _Operations(TorchDispatchMode):
@@ -55,7 +71,8 @@ class _Operations(TorchDispatchMode):
         return out
 
 
-COPIES = {aten._to_copy.default, aten.copy_.default}
+MAKERS = {torch.tensor, torch.as_tensor, Tensor.new_tensor}
+COPIES = {aten._to_copy.default, aten.copy_.default, aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
 
 
 def _matrices(shape: Sequence[int]) -> tuple[int, int]:

@@ -28,12 +28,52 @@ def test_costs_are_those_that_are_committed(net, posterior):
     assert dict(cost.counts(net, posterior)) == expected
 
 
+ONCE = COMMITTED[COMMITTED.what == "update"].set_index(["net", "posterior"])
+SGD = ONCE.flops["ResNet-18", "map"]  # forward and backward
+
+
+@pytest.mark.parametrize(
+    ("net", "posterior", "operations", "ratio"),
+    [
+        ("13-50-1", "noisy-kfac", 150, None),
+        ("ResNet-18", "noisy-kfac", None, 1.9),
+        ("ResNet-18", "noisy-ekfac", None, 1.9),
+        ("ResNet-18", "vogn", None, 1.35),
+        ("ResNet-18", "bbb", None, 2.2),
+        ("ResNet-18", "whvi", 3000, None),
+        ("ResNet-18", "slang", 2500, None),
+    ],
+)
+def test_an_update_may_not_cost_more(net, posterior, operations, ratio):
+    """Whatever is committed: operations, or products in those of plain gradient descent."""
+    found = ONCE.loc[net, posterior]
+    assert operations is None or found.operations <= operations
+    assert ratio is None or found.flops <= ratio * SGD
+
+
+@pytest.mark.parametrize("posterior", ["noisy-kfac", "noisy-ekfac"])
+def test_statistics_and_factors_may_not_add_more(posterior):
+    """At the papers' intervals, every 10th and 200th step, at most 1.3 times plain gradient descent."""
+    own = COMMITTED[(COMMITTED.net == "ResNet-18") & (COMMITTED.posterior == posterior)].set_index("what").flops
+    averaged, factored = own["update, statistics"], own["update, statistics and factors"]
+    assert (averaged - own["update"]) / 10 + (factored - averaged) / 200 <= 1.3 * SGD
+
+
+def test_nothing_is_copied_to_the_device():
+    assert (COMMITTED.uploads == 0).all()
+
+
 def test_counts_by_hand():
     a, b = torch.empty(2, 3, 4, device="meta"), torch.empty(2, 4, 5, device="meta")
     assert measure(lambda: torch.bmm(a, b).relu().view(-1)) == Cost(2, 2 * 2 * 3 * 4 * 5, 0)
     assert measure(lambda: torch.zeros(3).add(1)) == Cost(0, 0, 0)  # on the host
     assert measure(lambda: a * torch.ones(())) == Cost(1, 0, 0)
     assert measure(lambda: torch.ones(4).to("meta")) == Cost(1, 0, 1)
+    assert measure(lambda: torch.tensor([1.0, 2.0], device="meta")).uploads == 1
+    assert measure(lambda: torch.as_tensor(1.0, device="meta")).uploads == 1
+    assert measure(lambda: a.new_tensor([1.0])).uploads == 1
+    assert measure(lambda: a[:, torch.tensor([0, 1])]).uploads == 1
+    assert measure(lambda: (torch.full((2,), 1.0, device="meta"), a[:, torch.tensor([1]).to("meta")])).uploads == 1
     square = torch.empty(2, 6, 6, device="meta")
     assert measure(lambda: torch.linalg.cholesky_ex(square)).flops == 2 * 6**3 // 3
     assert measure(lambda: torch.linalg.solve_triangular(square, square, upper=False)).flops == 2 * 6**3

@@ -78,8 +78,10 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     files = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
     settings, experiments, recording, report = files
     folder = Path(options["resume"]) if options["resume"] else ranks.continued()
+    # A job that is restarted names its modules once more.
+    trusted = (*options["trust"], *trust.modules({key: options[key] for key in ("net", "posterior") if key in options}))
     with start.reading(folder):
-        recorded = start.settings(settings.Settings, folder, command, options["trust"]) if folder else None
+        recorded = start.settings(settings.Settings, folder, command, trusted) if folder else None
         old = ranks.opened(folder, recorded) if folder else None
         device, now = start.compute(options, old)
         wanted = settings.extended(recorded, options["extend"]) if options.get("extend") else recorded

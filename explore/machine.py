@@ -1,6 +1,9 @@
 """What this machine has."""
 
 import os
+import time
+
+import torch
 
 
 def memory() -> float:
@@ -12,3 +15,10 @@ def memory() -> float:
 def cores() -> int:
     """Processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def seconds(device: str) -> float:
+    """A clock, read once all that was asked of the device is done."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

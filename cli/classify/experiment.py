@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from explore import classification
+from explore import classification, machine, parallel
 from explore.classification import Classified, Measured, Task
 from explore.cli import problem
 from explore.cli.classify.settings import PAIRS, Settings
@@ -52,10 +51,11 @@ class Experiment:
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         loaded, settings = settings.load()
         self.settings = settings
-        self.rng = Rng(settings.seed, device)
+        self.rng, self._device = Rng(settings.seed, device), device
         self.name, self.classes, self.shape = loaded.name, loaded.classes, loaded.shape
         self.posterior = settings.build(loaded.shape, len(loaded.classes))
         classification.check_warmup(self.posterior, settings.warmup)
+        parallel.own(slice(0, self.posterior.batch_size))  # refused before there is a run
         problem.check_memory(self.posterior, 1, settings.samples)
         train, test = _parts(len(loaded.x), settings)
         mean, scale = map(self.rng.tensor, loaded.moments())
@@ -71,6 +71,7 @@ class Experiment:
             self._feed(_of(x, train), self.rng.stream("fit"), settings.augment or "none"), y[train].unsqueeze(0),
             self._feed(test_x, self.rng), test_y,
         )  # fmt: skip
+        parallel.share(len(test_y))
         self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
         self._others, self._missing = None, ""  # images of another kind, or why there are none
         try:
@@ -94,6 +95,10 @@ class Experiment:
         notes = [f"Training images are augmented: {settings.augment}."] if settings.augment != "none" else []
         if settings.stream:
             notes.append("Images stay in their files, and are decoded when they are needed.")
+        if left := self.posterior.batch_size % parallel.world().processes:
+            notes.append(
+                f"Of every batch of {self.posterior.batch_size} images {left} are left out: it does not divide."
+            )
         self.note = "\n".join(notes)
         self.total = self.posterior.epochs
 
@@ -114,15 +119,15 @@ class Experiment:
         if self.finished:
             return
         emit(None)
-        s, last, begin = self.settings, None, time.perf_counter()
+        s, last, begin = self.settings, None, machine.seconds(self._device)
         for event in classification.follow(self.posterior, self.task, self.rng, s.samples, s.warmup, self._saved):
             if isinstance(event, Epoch):
-                self._seconds.append(time.perf_counter() - begin)
+                self._seconds.append(machine.seconds(self._device) - begin)
             else:
                 # A checkpoint after the last epoch would skip what comes below.
                 last, self._saved = event, event.saved if event.epoch < self.total else self._saved
             emit(event)
-            begin = time.perf_counter()
+            begin = machine.seconds(self._device)
         assert last is not None and last.epoch == self.total
         self.finished = self._finish(last)
         self.saved = self._keep(last)

@@ -22,6 +22,7 @@ SHOWN = {
     "auroc_information": "AUROC of mutual information",
 }  # fmt: skip
 FIGURE = "reliability.png"
+IDLE = 0.9  # from this part of the errors of a guess on, hardly anything was learnt
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
@@ -39,7 +40,13 @@ def report(experiment: Experiment, folder: Path) -> Report:
             against = f", against {Path(str(experiment.settings.ood)).name}" if name.startswith("auroc") else ""
             table.add_row(called + against, f"{values[name]:.4f}")
     failures = [] if finished.alive else ["the fit failed and was stopped where it stood."]
-    facts = [("epoch", f"{finished.epoch_seconds:.1f} s"), ("model", saved.said(folder))]
+    most = experiment.task.test_y.bincount().max().item() / len(experiment.task.test_y)
+    if finished.alive and values["error"] > IDLE * (1 - most):
+        failures.append(
+            f"hardly anything was learnt: the most frequent class alone would be wrong on {100 * (1 - most):.2f} %; "
+            "take more --epochs, smaller batches (-p batch_size=32), another step (-p lr=...) or another posterior."
+        )
+    facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.said(folder))]
     verdict = (
         f"{experiment.settings.posterior} on {experiment.settings.net}: {100 * values['error']:.2f} % of the {part} "
         f"images of {experiment.name} are wrong, log-likelihood {values['log_likelihood']:.4f}."

@@ -91,7 +91,7 @@ class Settings:
         """
         if self.ood is None:
             return None
-        if Path(self.ood).exists():
+        if self.ood not in registry.names("images") and Path(self.ood).exists():
             return images.read_inputs(Path(self.ood), shape)[1]
         found = images.load(self.ood)
         if found.shape != shape:
@@ -110,6 +110,13 @@ def fingerprint(found: Images) -> str:
         else:
             whole.update(np.ascontiguousarray(part).data)
     return whole.hexdigest()
+
+
+def _place(ood: str | None) -> str | None:
+    """The name of a set, or else the path of what is there."""
+    if ood in (None, "none"):
+        return None
+    return str(Path(ood).resolve()) if ood not in registry.names("images") and Path(ood).exists() else ood
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
@@ -143,7 +150,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         train=options["train"],
         test=options["test"],
         validation=options["validate"] or 0.0,
-        ood=None if ood == "none" else str(Path(ood).resolve()) if ood and Path(ood).exists() else ood,
+        ood=_place(ood),
         seed=options["seed"],
         samples=options["samples"],
         processes=parallel.world().processes,

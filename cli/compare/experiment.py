@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import joblib
 from torch import Tensor
 
-from explore import compare, toys
+from explore import compare, machine, toys
 from explore.cli import problem, saved
 from explore.cli.compare.settings import Settings
 from explore.cli.saved import Saved
@@ -53,7 +52,7 @@ class Experiment:
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         self.settings = settings
         self.dataset, self._schema = settings.table()
-        self.rng = Rng(settings.seed, device)
+        self.rng, self._device = Rng(settings.seed, device), device
         self.splits = compare.split(self.dataset, settings.splits, self.rng, settings.validation)
         self.posteriors: dict[str, Predictive] = {}
         for name, own in settings.posteriors.items():
@@ -90,18 +89,18 @@ class Experiment:
         while name := self.current:
             emit((name, None))
             posterior, last = self.posteriors[name], None
-            begin, before = time.perf_counter(), self._epochs(self.finished, None)
+            begin, before = machine.seconds(self._device), self._epochs(self.finished, None)
             own = self.settings.samples, self._saved, self.settings.calibrate, self.settings.jobs
             for event in compare.follow(posterior, self.splits, self.rng, *own):
                 if isinstance(event, Epoch):
-                    self._seconds += time.perf_counter() - begin
+                    self._seconds += machine.seconds(self._device) - begin
                     self.done = before + event.epoch
                 else:
                     last = event
                     # A checkpoint after the last epoch would skip what comes below.
                     self._saved = event.saved if event.epoch < posterior.epochs else self._saved
                 emit((name, event))
-                begin = time.perf_counter()
+                begin = machine.seconds(self._device)
             assert last is not None and last.epoch == posterior.epochs
             self.finished[name] = self._finish(posterior, last.scalars, last.state)
             self._saved, self._seconds = None, 0.0

@@ -58,8 +58,8 @@ PROBLEMS = {
 ONE, PLAIN, POWER = {"samples": 1}, {"preset": "plain"}, {"preset": "power"}
 IMAGES: dict[str, dict[str, Any]] = {
     "noisy-kfac": {"preset": "image"}, "noisy-ekfac": {"preset": "image"}, "vogn": {"preset": "image", **ONE},
-    "bbb": PLAIN | ONE, "slang": {"preset": "uci"}, "noisy-adam": PLAIN | ONE, "map": {}, "ensemble": {"members": 1}, "mc-dropout": {},
-    "whvi": POWER | ONE,
+    "bbb": PLAIN | ONE, "slang": {"preset": "uci"}, "noisy-adam": PLAIN | ONE, "map": {}, "ensemble": {"members": 1},
+    "mc-dropout": {}, "whvi": POWER | ONE,
 }  # fmt: skip
 TABLE: dict[str, dict[str, Any]] = (
     dict.fromkeys(("noisy-kfac", "noisy-ekfac", "block-tridiagonal"), {"preset": "paper"})

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 
 import explore as package
-from explore import classification, files, images, record
-from explore.cli.classify import settings
+from explore import classification, files, images, parallel, record
+from explore.cli.classify import command, experiment, settings
 from explore.errors import InputError
 
 TINY = ["classify", "--dataset", "digits", "--net", "mlp", "-p", "net.hidden=12", "--epochs", "3", "--samples", "5"]
@@ -201,6 +201,48 @@ def test_others_that_cannot_be_had_are_said(explore, monkeypatch):
     result = explore(*TINY, "--train", 50)
     assert result.exit_code == 0, result.output
     assert "there is no test on images of another kind, no-such-set" in result.stderr and "AUROC" not in result.stdout
+
+
+def test_a_set_goes_before_a_folder_of_its_name(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("mnist").mkdir()
+    Path("mine").mkdir()
+    assert [settings._place(ood) for ood in (None, "none", "mnist", "mine")] == [
+        None,
+        None,
+        "mnist",
+        f"{tmp_path}/mine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "idle"), [(["-p", "lr=1e-9"], True), (["--posterior", "map", "-p", "lr=0.01"], False)]
+)
+def test_that_hardly_anything_was_learnt_is_said(explore, options, idle):
+    result = explore(*TINY, *options, "--epochs", 20)
+    assert result.exit_code == 0 and ("hardly anything was learnt" in result.stderr) == idle
+    y = images.load("digits").test_y
+    guess = f"{100 * (1 - np.bincount(y).max() / len(y)):.2f} %"
+    assert (f"the most frequent class alone would be wrong on {guess};" in result.stderr) == idle
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-p", "batch_size=43"], None),
+        (["-p", "batch_size=1"], "a batch of 1 examples does not divide into 2 parts"),
+        (["--test", "1"], "1 examples cannot be divided among 2 processes"),
+    ],
+)
+def test_what_processes_cannot_divide_is_said(options, message):
+    """Before there is a run."""
+    asked = settings.resolve(command.make_context("classify", [*TINY[1:], *options]).params)
+    with parallel.within(parallel.World(2, 0, 1)):
+        if message is None:
+            assert "Of every batch of 43 images 1 are left out" in experiment.Experiment(asked, "cpu").note
+        else:
+            with pytest.raises(InputError, match=message):
+                experiment.Experiment(asked, "cpu")
 
 
 def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):

@@ -1,12 +1,14 @@
 """What an update of each posterior asks of a GPU, counted without one.
 
     python -m experiments.benchmarks.cost
-    python -m experiments.benchmarks.cost --launch 4e-6 --flops 60e12    # another GPU
+    python -m experiments.benchmarks.cost --launch 4e-6 --flops 60e12 --bandwidth 2e12    # another GPU
 
-Operations that are not views, floating-point operations and copies to the device, on torch's `meta` device, where any
-read of a value by the host would raise. An update is counted in a step that neither averages statistics nor
-factorises, then in one that averages, and in one that does both, where a posterior has such intervals. Writes
-results/cost.csv, which a test compares with what it counts itself, and results/cost.md.
+Operations that are not views, floating-point operations, copies to the device and bytes read and written, on torch's
+`meta` device, where any read of a value by the host would raise. An update is counted in a step that neither averages
+statistics nor factorises, then in one that averages, and in one that does both, where a posterior has such intervals. A
+step takes at least as long as its launches, its arithmetic, or its traffic with the memory; an epoch, over the 455
+examples of Boston or 50,000 images, is made of such steps at those intervals. Writes results/cost.csv, which a test
+compares with what it counts itself, and results/cost.md.
 """
 
 from __future__ import annotations
@@ -46,12 +48,13 @@ class Problem(NamedTuple):
     replicas: int
     batch: int
     samples: int  # for predictions
+    examples: int  # an epoch
 
 
 PROBLEMS = {
-    "13-50-1": Problem(lambda: mlp(13, [50], 1), (13,), Gaussian(), 20, 10, 10),
-    "LeNet-5": Problem(lenet5, (3, 32, 32), Categorical(), 1, 128, 10),
-    "ResNet-18": Problem(resnet18, (3, 32, 32), Categorical(), 1, 128, 2),
+    "13-50-1": Problem(lambda: mlp(13, [50], 1), (13,), Gaussian(), 20, 10, 10, 455),
+    "LeNet-5": Problem(lenet5, (3, 32, 32), Categorical(), 1, 128, 10, 50_000),
+    "ResNet-18": Problem(resnet18, (3, 32, 32), Categorical(), 1, 128, 2, 50_000),
 }
 """20 replicas of a net for a table, and images in batches of 128."""
 
@@ -92,10 +95,15 @@ def counts(name: str, posterior: str) -> Iterator[tuple[str, Cost]]:
         yield "gain", measure(lambda: made.gain(state, batch, rng))
 
 
+def intervals(posterior: Any) -> tuple[int, int]:
+    """Steps between averages of statistics, and between factorisations or eigenvectors."""
+    averaged, factored = getattr(posterior, "statistics_interval", 1), getattr(posterior, "factor_interval", 1)
+    return averaged, getattr(posterior, "basis_interval", factored)
+
+
 def steps(posterior: Any) -> dict[str, int]:
     """At which step what is done."""
-    averaged, factored = getattr(posterior, "statistics_interval", 1), getattr(posterior, "factor_interval", 1)
-    factored = getattr(posterior, "basis_interval", factored)  # of eigenvectors
+    averaged, factored = intervals(posterior)
     if averaged == factored == 1:
         return {"update": 1}
     return {"update": 1, "update, statistics": averaged, "update, statistics and factors": averaged * factored}
@@ -112,29 +120,41 @@ def rows(nets: list[str]) -> Iterator[tuple[Any, ...]]:
             yield from ((name, posterior, what, *cost) for what, cost in counts(name, posterior))
 
 
+def epoch(name: str, posterior: str, times: dict[str, float]) -> float:
+    """The time of an epoch, from those of each kind of step."""
+    problem = PROBLEMS[name]
+    made = registry.posterior(posterior, Net(problem.module()), problem.likelihood, **POSTERIORS[name][posterior])
+    steps, plain = problem.examples / problem.batch, times["update"]
+    averaged = times.get("update, statistics", plain)
+    every, seldom = intervals(made)
+    return steps * (
+        plain + (averaged - plain) / every + (times.get("update, statistics and factors", averaged) - averaged) / seldom
+    )
+
+
 @click.command(cls=Script)
 @click.option("--launch", default=4e-6, show_default=True, help="Seconds for which an operation keeps the device.")
 @click.option("--flops", default=60e12, show_default=True, help="Floating-point operations a second.")
-def main(launch: float, flops: float) -> None:
+@click.option("--bandwidth", default=2e12, show_default=True, help="Bytes a second between device and its memory.")
+def main(launch: float, flops: float, bandwidth: float) -> None:
     """Count everything, and write the tables."""
     found = list(rows(list(PROBLEMS)))
     with (RESULTS / "cost.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *found])
+    least = {
+        (net, posterior, what): max(operations * launch, count / flops, moved / bandwidth)
+        for net, posterior, what, operations, count, _, moved in found
+    }
     made = {}
     for net in PROBLEMS:
-        lines = [
-            [
-                posterior,
-                what,
-                operations,
-                f"{count / 1e9:.3f}",
-                uploads,
-                f"{max(operations * launch, count / flops) * 1e3:.2f}",
-            ]
-            for own, posterior, what, operations, count, uploads in found
-            if own == net
-        ]
-        heads = ["posterior", "", "operations", "GFLOP", "uploads", "ms at least"]
+        lines = []
+        for own, posterior, what, operations, count, uploads, moved in found:
+            if own == net:
+                times = {w: t for (n, p, w), t in least.items() if (n, p) == (net, posterior)}
+                whole = f"{epoch(net, posterior, times):.3g}" if what == "update" else ""
+                cells = [operations, f"{count / 1e9:.3f}", f"{moved / 1e9:.3f}", uploads, f"{1e3 * times[what]:.2f}"]
+                lines.append([posterior, what, *cells, whole])
+        heads = ["posterior", "", "operations", "GFLOP", "GB", "uploads", "ms at least", "seconds an epoch at least"]
         made[f"{net}, {PROBLEMS[net].replicas} replicas, batches of {PROBLEMS[net].batch}"] = markdown(heads, lines)
     (RESULTS / "cost.md").write_text(sections(made), encoding="utf-8")
     click.echo(sections(made))

@@ -25,6 +25,7 @@ class Cost(NamedTuple):
     operations: int  # on the device, but for views: a kernel is launched for each, or for a part of it
     flops: int  # of products, convolutions and factorisations; a multiplication and an addition are two
     uploads: int  # copies of tensors, numbers and indices from the host to the device
+    bytes: int  # that those operations read and write, were nothing of it kept in a cache
 
 
 def measure(run: Callable[[], object]) -> Cost:
@@ -36,7 +37,7 @@ def measure(run: Callable[[], object]) -> Cost:
     flops = FlopCounterMode(display=False, custom_mapping=FACTORISATIONS)
     with _Made() as made, flops, _Operations() as seen:
         run()
-    return Cost(seen.operations, flops.get_total_flops(), seen.uploads + made.uploads)
+    return Cost(seen.operations, flops.get_total_flops(), seen.uploads + made.uploads, seen.bytes)
 
 
 class _Made(TorchFunctionMode):
@@ -57,7 +58,7 @@ class _Made(TorchFunctionMode):
 class _Operations(TorchDispatchMode):
     """Counts what is done to tensors on the device; those of the host, such as a count of steps, are free."""
 
-    operations = uploads = 0
+    operations = uploads = bytes = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -66,6 +67,7 @@ class _Operations(TorchDispatchMode):
         given, made = ([t for t in tree_leaves(leaves) if isinstance(t, Tensor)] for leaves in ((args, kwargs), out))
         if any(t.is_meta for t in made) and not func.is_view and func is not aten._unsafe_view.default:
             self.operations += 1
+            self.bytes += sum(map(_bytes, {id(t): t for t in given}.values())) + sum(map(_bytes, made))
             # A number of the host goes along with an operation between tensors; it is no copy.
             self.uploads += func in COPIES and any(not t.is_meta for t in given)
         return out
@@ -73,6 +75,11 @@ class _Operations(TorchDispatchMode):
 
 MAKERS = {torch.tensor, torch.as_tensor, Tensor.new_tensor}
 COPIES = {aten._to_copy.default, aten.copy_.default, aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
+
+
+def _bytes(tensor: Tensor) -> int:
+    """What is touched of it; of what is repeated by a stride of 0, once."""
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
 def _matrices(shape: Sequence[int]) -> tuple[int, int]:

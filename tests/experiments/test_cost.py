@@ -24,7 +24,7 @@ def test_every_posterior_but_those_that_run_on_the_host_is_counted():
 def test_costs_are_those_that_are_committed(net, posterior):
     """Where this fails on purpose, `python -m experiments.benchmarks.cost` writes the new ones."""
     own = COMMITTED[(COMMITTED.net == net) & (COMMITTED.posterior == posterior)]
-    expected = {row.what: Cost(row.operations, row.flops, row.uploads) for row in own.itertuples()}
+    expected = {row.what: Cost(row.operations, row.flops, row.uploads, row.bytes) for row in own.itertuples()}
     assert dict(cost.counts(net, posterior)) == expected
 
 
@@ -59,16 +59,26 @@ def test_statistics_and_factors_may_not_add_more(posterior):
     assert (averaged - own["update"]) / 10 + (factored - averaged) / 200 <= 1.3 * SGD
 
 
+def test_an_epoch_has_its_steps_at_their_intervals():
+    times = {"update": 1.0, "update, statistics": 2.0, "update, statistics and factors": 5.0}
+    assert cost.epoch("LeNet-5", "noisy-kfac", times) == pytest.approx(50_000 / 128 * (1 + 1 / 10 + 3 / 200))
+    assert cost.epoch("13-50-1", "map", {"update": 1.0}) == 45.5
+
+
 def test_nothing_is_copied_to_the_device():
     assert (COMMITTED.uploads == 0).all()
 
 
 def test_counts_by_hand():
     a, b = torch.empty(2, 3, 4, device="meta"), torch.empty(2, 4, 5, device="meta")
-    assert measure(lambda: torch.bmm(a, b).relu().view(-1)) == Cost(2, 2 * 2 * 3 * 4 * 5, 0)
-    assert measure(lambda: torch.zeros(3).add(1)) == Cost(0, 0, 0)  # on the host
-    assert measure(lambda: a * torch.ones(())) == Cost(1, 0, 0)
-    assert measure(lambda: torch.ones(4).to("meta")) == Cost(1, 0, 1)
+    assert measure(lambda: torch.bmm(a, b).relu().view(-1)) == Cost(
+        2, 2 * 2 * 3 * 4 * 5, 0, 4 * (24 + 40 + 30 + 2 * 30)
+    )
+    assert measure(lambda: torch.zeros(3).add(1)) == Cost(0, 0, 0, 0)  # on the host
+    assert measure(lambda: a * torch.ones(())) == Cost(1, 0, 0, 4 * (24 + 1 + 24))
+    assert measure(lambda: torch.ones(4).to("meta")) == Cost(1, 0, 1, 4 * (4 + 4))
+    assert measure(lambda: a.mul(a)).bytes == 4 * (24 + 24)  # read once
+    assert measure(lambda: torch.empty(1, 4, device="meta").expand(3, 4).add(1)).bytes == 4 * (4 + 4 + 12)
     assert measure(lambda: torch.tensor([1.0, 2.0], device="meta")).uploads == 1
     assert measure(lambda: torch.as_tensor(1.0, device="meta")).uploads == 1
     assert measure(lambda: a.new_tensor([1.0])).uploads == 1

@@ -18,6 +18,7 @@ COUNTS: list[tuple[Any, dict[str, Any], int]] = [
     (networks.lenet5, dict(in_channels=1, size=28), 61_706),
     (networks.lenet5, {}, 62_006),
     (networks.alexnet, {}, 2_472_266),
+    (networks.alexnet_dense, {}, 23_272_266),  # of which WHVI's paper leaves a tenth
     (networks.vgg16, {}, 3_682_730),
     (networks.vgg16, dict(batch_norm=True), 3_682_730 + 2 * (2 * 32 + 2 * 64 + 3 * 128 + 6 * 256)),
     (networks.resnet18, {}, 11_173_962),
@@ -38,7 +39,12 @@ def test_parameters_and_shapes(build, arguments, count):
 
 
 def test_larger_images():
-    for build, size in ((networks.alexnet, 64), (networks.vgg16, 64), (networks.resnet18, 40)):
+    for build, size in (
+        (networks.alexnet, 64),
+        (networks.alexnet_dense, 64),
+        (networks.vgg16, 64),
+        (networks.resnet18, 40),
+    ):
         arguments: dict[str, Any] = {} if build is networks.resnet18 else {"size": size}
         assert build(classes=3, **arguments).eval()(torch.zeros(1, 3, size, size)).shape == (1, 3)
 
@@ -48,6 +54,7 @@ def test_larger_images():
     [
         (lambda: networks.lenet5(size=30), "28 or 32"),
         (lambda: networks.alexnet(size=28), "at least 29"),
+        (lambda: networks.alexnet_dense(size=14), "at least 15"),
         (lambda: networks.vgg16(size=31), "at least 32"),
         (lambda: networks.resnet18(stem="small"), "cifar, imagenet"),
     ],

@@ -7,6 +7,10 @@
 mnist: two layers of 400; SLANG with L = 1 and 32 and Bayes by Backprop (Mishkin et al., SLANG, 2018, Table 3).
 vgg16: CIFAR-10, the half-width VGG16; SGD, K-FAC, noisy K-FAC and noisy EK-FAC, with and without augmentation (Bae et
 al., Eigenvalue Corrected Noisy Natural Gradient, 2018, Table 2).
+lenet5, alexnet, resnet18: CIFAR-10; Adam, MC dropout, VOGN and noisy K-FAC (Osawa et al., Practical Deep Learning with
+Bayesian Principles, 2019, Table 1). ablation: VOGN on the VGG16, with and without momentum and batch normalisation.
+whvi: CIFAR-10, AlexNet with its dense layers of 4096; Adam, and WHVI in the dense layers without and with three flows
+beside dropout in the convolutions (Rossi et al., Walsh-Hadamard Variational Inference, 2020, Table 4).
 
 The shortened runs have fewer epochs, and of CIFAR-10 fewer images; `--full` has the papers' lengths. Each line of
 `choose` tests one step size on a tenth of the training images, with a seed that is not reported.
@@ -66,6 +70,16 @@ VGG16: dict[str, Arm] = {
     "noisy K-FAC": Arm(_settings("noisy-kfac", *OFTEN, preset="image"), (0.03, 0.1, 0.3)),
     "noisy EK-FAC": Arm(_settings("noisy-ekfac", *EIGEN, preset="image"), (), "noisy K-FAC"),
 }
+PRACTICAL: dict[str, Arm] = {
+    "Adam": Arm(_settings("map", "batch_size=128"), (0.001, 0.003, 0.01)),
+    "MC dropout": Arm(_settings("mc-dropout", "batch_size=128", "rate=0.1"), (0.001, 0.003, 0.01)),
+    "VOGN": Arm(_settings("vogn", "batch_size=128", "samples=3", "augmentation=1", preset="image"),
+                (0.0003, 0.001, 0.003, 0.01)),
+    "noisy K-FAC": VGG16["noisy K-FAC"],
+}  # fmt: skip
+CIFAR = ("--dataset", "cifar10", "--ood", "none", "--samples", "10")
+SMALLER = ("--train", "5000", "--test", "2000", "--epochs", "15")
+WALSH = "convolutions=mc-dropout", "last_layer=whvi", "vectors=stack", "samples=1", "batch_size=64"
 STUDIES = {
     "mnist": Study(
         ("--dataset", "mnist", "--net", "mlp", "--ood", "none", "--samples", "50"),
@@ -85,6 +99,30 @@ STUDIES = {
                 (*arm.options, "--augment", augment), arm.grid if augment == "none" else (), arm.like or name
             )
             for augment, (name, arm) in product(("none", "crop-flip"), VGG16.items())
+        },
+    ),
+    "lenet5": Study((*CIFAR, "--net", "lenet5", "--augment", "none"), SMALLER, ("--epochs", "210"), PRACTICAL),
+    "alexnet": Study((*CIFAR, "--net", "alexnet", "--augment", "none"), SMALLER, ("--epochs", "160"), PRACTICAL),
+    "resnet18": Study(
+        (*CIFAR, "--net", "resnet18", "-p", "net.stem=imagenet", "--augment", "crop-flip"), SMALLER,
+        ("--epochs", "160"), PRACTICAL,
+    ),
+    "ablation": Study(
+        (*CIFAR, "--net", "vgg16", "--augment", "none"), SMALLER, ("--epochs", "160"),
+        {
+            f"momentum {momentum}, {'with' if norm else 'without'} batch normalisation": Arm(
+                (*PRACTICAL["VOGN"].options, "-p", f"momentum={momentum}", "-p", f"net.batch_norm={norm}"),
+                PRACTICAL["VOGN"].grid,
+            )
+            for momentum, norm in product((0.9, 0.0), (False, True))
+        },
+    ),
+    "whvi": Study(
+        (*CIFAR, "--net", "alexnet-dense", "--augment", "crop-flip"), SMALLER, ("--epochs", "160"),
+        {
+            "Adam": PRACTICAL["Adam"],
+            "WHVI": Arm(_settings("whvi", *WALSH), (0.001, 0.003, 0.01)),
+            "WHVI, three flows": Arm(_settings("whvi", *WALSH, "flows=3"), (), "WHVI"),
         },
     ),
 }  # fmt: skip

@@ -17,6 +17,7 @@ from explore.fit import last_epoch
 from explore.inference.gaussian import GaussianPosterior
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
+from explore.networks import alexnet_dense
 from explore.posteriors import whvi
 from explore.posteriors.whvi import WHVI
 from explore.rng import Rng
@@ -189,6 +190,13 @@ def test_number_of_parameters():
     assert square == [6, 6, 6]  # S1, S2, and mean and deviation of g and of the bias
     vector = [parameters(build(nn.Linear(d * d, 1, bias=False), last_layer="whvi")) / d for d in (4, 16, 64)]
     assert vector == [4, 4, 4]
+
+
+@pytest.mark.parametrize(("flows", "paper"), [(0, 2_310_996), (3, 2_366_301)])
+def test_number_of_parameters_of_the_papers_alexnet(flows, paper):
+    """WHVI in its dense layers; of the last one's S1 the paper counts the 4086 entries that no output reads too."""
+    settings = {"convolutions": "mc-dropout", "last_layer": "whvi", "vectors": "stack"}
+    assert parameters(build(alexnet_dense(), flows=flows, **settings)) == paper - (4096 - 10)
 
 
 # The bound -------------------------------------------------------------------------------------------------

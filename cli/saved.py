@@ -124,27 +124,28 @@ def read(folder: Path, settings: Any, device: str = "cpu") -> Saved:
         if hasattr(settings, "build"):
             made = settings.build(shape, len(called.classes))
         else:
-            made = posterior(settings, called, *own[name], shape)
+            made = posterior(settings, called, *own[name], shape=shape)
         models[name] = FittedModel.from_state_dict(made, state, device)
         if models[name].replicas != len(replicas):
             raise InputError(f"{path} is damaged: it names {len(replicas)} replicas of {models[name].replicas}")
     return Saved(called, replicas, models, schema, transform)
 
 
-def posteriors(settings: Any) -> dict[str, tuple[str, Any]]:
-    """Of each posterior of a run, by what the run calls it: its name and settings."""
+def posteriors(settings: Any) -> dict[str, tuple[str, Any, Any]]:
+    """Of each posterior of a run, by what the run calls it: its name, its settings, and those of its likelihood."""
     if hasattr(settings, "posteriors"):
-        return {called: (own.name, own.settings) for called, own in settings.posteriors.items()}
-    return {settings.posterior: (settings.posterior, settings.posterior_settings)}
+        return {name: (own.name, own.settings, settings.noise(name)) for name, own in settings.posteriors.items()}
+    noise = getattr(settings, "likelihood_settings", {})
+    return {settings.posterior: (settings.posterior, settings.posterior_settings, noise)}
 
 
-def posterior(settings: Any, called: Names, name: str, own: Any, shape: tuple[int, ...] = ()) -> Predictive:
+def posterior(settings: Any, called: Names, name: str, own: Any, noise: Any, shape: tuple[int, ...] = ()) -> Predictive:
     """A posterior as the run has it, for inputs of a shape where these are images."""
     dataset = called.dataset
     if getattr(settings, "net", None):
         dataset = dataset._replace(x=np.empty((0, *shape)))
     asked = replace(settings, likelihood=problem.likelihood_of(dataset))
-    return problem.posterior(asked, dataset, name, own, settings.likelihood_settings)
+    return problem.posterior(asked, dataset, name, own, noise)
 
 
 def said(folder: Path) -> str:

@@ -36,7 +36,8 @@ OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
 )  # fmt: skip
 @click.option(
     "--grid", multiple=True, metavar="KEY=A,B",
-    help="Values to choose from, of a setting of all posteriors that have it, or of POSTERIOR.KEY; repeatable.",
+    help="Values to choose from, of a setting of all posteriors that have it, of POSTERIOR.KEY or likelihood.KEY; "
+    "repeatable.",
 )  # fmt: skip
 @click.option(
     "--validate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",

@@ -56,7 +56,7 @@ class Experiment:
         self.splits = compare.split(self.dataset, settings.splits, self.rng, settings.validation)
         self.posteriors: dict[str, Predictive] = {}
         for name, own in settings.posteriors.items():
-            noise = settings.likelihood_settings
+            noise = settings.noise(name)
             self.posteriors[name] = made = problem.posterior(settings, self.dataset, own.name, own.settings, noise)
             problem.check_memory(made, settings.splits, settings.samples)
         self.finished: dict[str, Finished] = {}

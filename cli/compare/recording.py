@@ -71,6 +71,6 @@ def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
     """What tells this row from others; all that the posteriors of a run share is in config.json."""
     s = comparison.settings
     own = s.posteriors[name]
-    noise = {f"likelihood.{key}": value for key, value in s.likelihood_settings.items()}
+    noise = {f"likelihood.{key}": value for key, value in s.noise(name).items()}
     net = {"dataset": comparison.dataset.name, "hidden": list(s.hidden)}
     return {"posterior": own.name, "preset": own.preset} | dict(own.settings) | net | noise

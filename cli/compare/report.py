@@ -15,6 +15,7 @@ from explore import files
 from explore.cli import saved
 from explore.cli.compare import figures
 from explore.cli.compare.experiment import Experiment
+from explore.cli.compare.settings import LIKELIHOOD
 from explore.cli.estimate import SIGN, clipped, decimals, estimate, title, unit
 from explore.cli.run import Report
 from explore.compare import OWN
@@ -102,7 +103,8 @@ def verdicts(comparison: Experiment) -> Iterator[str]:
         (best, values), *others = each.items()
         lead = [values - other for _, other in others[:1]]
         ahead = "".join(f", {estimate(v).text(decimals(v))} above the next" for v in lead)
-        options = " ".join(f"-p {name}.{key}={v}" for key, v in comparison.settings.posteriors[best].chosen.items())
+        chosen = comparison.settings.posteriors[best].chosen.items()
+        options = " ".join(f"-p {key if key.startswith(LIKELIHOOD) else f'{name}.{key}'}={v}" for key, v in chosen)
         yield f"{name}: best of {len(each)} by the {by}{ahead}: {options}"
 
 

@@ -14,6 +14,7 @@ from explore.errors import InputError, one_of, shown
 from explore.likelihoods import LIKELIHOODS
 
 PRESETS = ("default", "uci", "paper")  # the first of them that there is
+LIKELIHOOD = "likelihood."
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,9 @@ class Posterior:
     name: str
     preset: str
     settings: Values
-    chosen: Values  # those of them that its rivals of the same name have otherwise
+    chosen: (
+        Values  # what its rivals of the same name have otherwise, of its settings and, as likelihood.KEY, the noise's
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,12 @@ class Settings(problem.Problem):
     calibrate: float
     validation: float  # share of each training part that is tested on in place of the test part; 0: none
 
+    def noise(self, name: str) -> Values:
+        """The settings of the likelihood of one of the posteriors."""
+        chosen = self.posteriors[name].chosen.items()
+        own = {key.removeprefix(LIKELIHOOD): value for key, value in chosen if key.startswith(LIKELIHOOD)}
+        return dict(self.likelihood_settings) | own
+
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """The settings that command-line options ask for: those for one posterior before those for all."""
@@ -48,7 +57,10 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     prefer = (*registry.presets_for(round(0.9 * rows), not numbers), *PRESETS)  # of the standard splits' training parts
     free = registry.noise_for(options["preset"]) if numbers else {}
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
-    grid = parameters.split(options["grid"], ["", *classes], "--grid")
+    grid = parameters.split(options["grid"], ["", "likelihood", *classes], "--grid")
+    if both := given["likelihood"].keys() & grid["likelihood"].keys():
+        raise InputError(f"likelihood.{min(both)} stands in --grid and is fixed too; give it once")
+    shared = {LIKELIHOOD + key: text for key, text in grid["likelihood"].items()}
     known = {name: registry.settings_of(cls) for name, cls in classes.items()}
     every = {key for own in known.values() for key in own}
     if unknown := {*given[""], *grid[""]} - every:
@@ -63,11 +75,12 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         )
         if both := fixed.keys() & axes.keys():
             raise InputError(f"{min(both)} of {name} stands in --grid and is fixed too; give it once")
-        if axes and not options["validate"] and not hasattr(cls, "divergence"):
+        if axes | shared and not options["validate"] and not hasattr(cls, "divergence"):
             raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
-        for point in _points(axes):
+        for point in _points(axes | shared):
+            scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
             own = registry.configured("posteriors", name, fixed | point, options["preset"], prefer)
-            chosen = {key: own.settings[key] for key in axes}
+            chosen = {key: own.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
             label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
             if label in posteriors:
                 raise InputError(f"--grid names {label} twice; name each value once")

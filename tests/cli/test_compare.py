@@ -613,3 +613,23 @@ def test_overlay_of_wrong_folders(compare, explore, damage, message):
     assert result.exit_code == 2
     assert message in result.stderr
     assert not Path("runs/compare-overlay").exists()
+
+
+def test_a_grid_over_the_noise(compare, explore):
+    """Each candidate is fitted, recorded and saved with its own."""
+    axes = ["--posterior", "map", "--grid", "likelihood.noise_std=0.1,0.9", "--validate", 0.25]
+    found = json.loads(compare(*axes, "--json", "--name", "grid").stdout)
+    compare("--posterior", "map", "-p", "likelihood.noise_std=0.9", "--name", "one")
+    assert found["chosen"]["map"].keys() == {"likelihood.noise_std"}
+    run = "runs/compare-grid"
+    for std in (0.1, 0.9):
+        fitted = library.load_run(run, posterior=f"map likelihood.noise_std={std}").fitted
+        assert fitted.posterior.likelihood == library.Gaussian(noise_std=std, prior_shape=1.0, prior_rate=0.01)
+    grid, one = (pd.read_csv(f"runs/compare-{n}/results.csv") for n in ("grid", "one"))
+    assert grid.groupby("posterior").log_likelihood.mean().nunique() == 2 and len(one) == len(grid) / 2
+    said = compare(*axes, "--name", "again").stdout
+    assert "-p likelihood.noise_std=0." in said
+    both = explore("compare", *TINY, *axes, "-p", "likelihood.noise_std=0.5")
+    assert both.exit_code == 2 and "likelihood.noise_std stands in --grid and is fixed too" in both.stderr
+    unknown = explore("compare", *TINY, "--posterior", "map", "--grid", "likelihood.std=1,2", "--validate", 0.25)
+    assert unknown.exit_code == 2 and "std" in unknown.stderr

@@ -79,7 +79,8 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     settings, experiments, recording, report = files
     folder = Path(options["resume"]) if options["resume"] else ranks.continued()
     # A job that is restarted names its modules once more.
-    trusted = (*options["trust"], *trust.modules({key: options[key] for key in ("net", "posterior") if key in options}))
+    named = {key: options.get(key) for key in ("net", "posterior", "acquisition")}
+    trusted = (*options["trust"], *trust.modules(named))
     with start.reading(folder):
         recorded = start.settings(settings.Settings, folder, command, trusted) if folder else None
         old = ranks.opened(folder, recorded) if folder else None

@@ -151,7 +151,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for two classes or more, whatever they are called.
 
-    Its parameters are those of `BayesianRegressor`; of `noise` and `calibrate` it has none.
+    Its parameters are those of `BayesianRegressor`; `noise` and `calibrate` are refused, since classes have neither.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.
@@ -164,6 +164,8 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         """Fit from scratch to features X [P, D] and classes y [P]."""
         x, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
+        if self.noise is not None:
+            raise InputError("noise is that of numbers, and classes have none; leave it out")
         encoder = LabelEncoder().fit(y)
         self.classes_ = encoder.classes_
         if (n := len(self.classes_)) < 2:

@@ -197,6 +197,7 @@ def test_random_states():
         ({"hidden": (5, 0)}, "hidden is"),
         ({"hidden": "50"}, "hidden is '50'"),
         ({"dtype": "float16"}, "unknown dtype 'float16'; allowed: float32, float64"),
+        ({"noise": {"std": 0.1}}, "unknown setting of the noise 'std'; allowed: .*noise_std"),
     ],
 )
 def test_wrong_parameters_are_said_when_fitting(settings, message):
@@ -211,3 +212,5 @@ def test_what_is_not_supported_is_refused(regressor):
         explore.BayesianRegressor(**QUICK).fit(X, Y, **{"sample_weight": np.ones(40)})
     with pytest.raises(InputError, match="one class, 'setosa'"):
         explore.BayesianClassifier(**QUICK).fit(IRIS.data[:10], NAMES[:10])
+    with pytest.raises(InputError, match="noise is that of numbers, and classes have none"):
+        explore.BayesianClassifier(**QUICK, noise={"noise_std": 0.1}).fit(IRIS.data, NAMES)

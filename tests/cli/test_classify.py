@@ -11,6 +11,7 @@ from PIL import Image
 
 import explore as package
 from explore import classification, files, images, parallel, record
+from explore.cli import ranks
 from explore.cli.classify import command, experiment, settings
 from explore.errors import InputError
 
@@ -257,6 +258,10 @@ def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
     refused = explore("classify", "--resume", run)
     assert refused.exit_code == 2 and "--trust mynet" in refused.stderr
     assert explore("classify", "--resume", run, "--trust", "mynet").exit_code == 0
+    # A job that is restarted names its modules once more.
+    monkeypatch.setattr(ranks, "continued", lambda: Path(run))
+    assert explore("classify", "--dataset", "digits", *options).exit_code == 0
+    assert explore("classify", "--dataset", "digits", *options[2:]).exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,11 @@ class Problem:
 
 def resolve(options: Mapping[str, Any]) -> Problem:
     """The data and the network that command-line options ask for."""
+    return loaded(options)[0]
+
+
+def loaded(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
+    """The same, and the data, which have to be read for it."""
     id_column = options.get("id_column")  # of `explore active` alone
     if options["data"] and options["dataset"]:
         raise InputError("give --dataset or --data, not both")
@@ -109,7 +114,8 @@ def resolve(options: Mapping[str, Any]) -> Problem:
         net=net,
     )
     dataset = asked.load()
-    return replace(asked, task=dataset.task, fingerprint=fingerprint(dataset), likelihood=likelihood_of(dataset))
+    likelihood = likelihood_of(dataset)
+    return replace(asked, task=dataset.task, fingerprint=fingerprint(dataset), likelihood=likelihood), dataset
 
 
 def pictures(found: Images) -> Dataset:

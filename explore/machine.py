@@ -1,7 +1,13 @@
 """What this machine has."""
 
+from __future__ import annotations
+
 import os
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 def memory() -> float:
@@ -15,9 +21,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def seconds(device: str) -> float:
+def seconds(device: torch.device) -> float:
     """A clock, read once all that was asked of the device is done."""
-    if device.startswith("cuda"):
+    if device.type == "cuda":
         import torch  # noqa: PLC0415 - listing what there is takes no torch
 
         torch.cuda.synchronize(device)

@@ -53,15 +53,8 @@ def alexnet(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Modul
     side = ((size - 1) // 4 + 1) // 8  # a stride of 4, and three poolings
     if side < 1:
         raise InputError(f"size is {size}; AlexNet takes images of at least 29 pixels a side")
-    return nn.Sequential(
-        nn.Conv2d(in_channels, 64, 11, stride=4, padding=5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(256 * side**2, classes),
-    )  # fmt: skip
+    first = nn.Conv2d(in_channels, 64, 11, stride=4, padding=5)
+    return _alexnet(first, nn.Conv2d(64, 192, 5, padding=2), side, [], classes)
 
 
 def alexnet_dense(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
@@ -78,16 +71,20 @@ def alexnet_dense(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn
     side = (size + 1) // 2 // 8  # a stride of 2, and three poolings
     if side < 1:
         raise InputError(f"size is {size}; AlexNet with dense layers takes images of at least 15 pixels a side")
+    first = nn.Conv2d(in_channels, 64, 3, stride=2, padding=1)
+    return _alexnet(first, nn.Conv2d(64, 192, 3, padding=1), side, [4096, 4096], classes)
+
+
+def _alexnet(first: nn.Conv2d, second: nn.Conv2d, side: int, hidden: list[int], classes: int) -> nn.Module:
+    """AlexNet by its first two convolutions, the pixels a side at the end of all five, and its dense layers."""
     return nn.Sequential(
-        nn.Conv2d(in_channels, 64, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(64, 192, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        first, nn.ReLU(), nn.MaxPool2d(2),
+        second, nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(),
         nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
         nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(256 * side**2, 4096), nn.ReLU(),
-        nn.Linear(4096, 4096), nn.ReLU(),
-        nn.Linear(4096, classes),
+        *mlp(256 * side**2, hidden, classes).children(),
     )  # fmt: skip
 
 

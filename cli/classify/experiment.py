@@ -51,7 +51,7 @@ class Experiment:
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         loaded, settings = settings.load()
         self.settings = settings
-        self.rng, self._device = Rng(settings.seed, device), device
+        self.rng = Rng(settings.seed, device)
         self.name, self.classes, self.shape = loaded.name, loaded.classes, loaded.shape
         self.posterior = settings.build(loaded.shape, len(loaded.classes))
         classification.check_warmup(self.posterior, settings.warmup)
@@ -119,15 +119,15 @@ class Experiment:
         if self.finished:
             return
         emit(None)
-        s, last, begin = self.settings, None, machine.seconds(self._device)
+        s, last, begin = self.settings, None, machine.seconds(self.rng.device)
         for event in classification.follow(self.posterior, self.task, self.rng, s.samples, s.warmup, self._saved):
             if isinstance(event, Epoch):
-                self._seconds.append(machine.seconds(self._device) - begin)
+                self._seconds.append(machine.seconds(self.rng.device) - begin)
             else:
                 # A checkpoint after the last epoch would skip what comes below.
                 last, self._saved = event, event.saved if event.epoch < self.total else self._saved
             emit(event)
-            begin = machine.seconds(self._device)
+            begin = machine.seconds(self.rng.device)
         assert last is not None and last.epoch == self.total
         self.finished = self._finish(last)
         self.saved = self._keep(last)

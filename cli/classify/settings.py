@@ -91,7 +91,7 @@ class Settings:
         """
         if self.ood is None:
             return None
-        if self.ood not in registry.names("images") and Path(self.ood).exists():
+        if _is_path(self.ood):
             return images.read_inputs(Path(self.ood), shape)[1]
         found = images.load(self.ood)
         if found.shape != shape:
@@ -112,11 +112,16 @@ def fingerprint(found: Images) -> str:
     return whole.hexdigest()
 
 
+def _is_path(ood: str) -> bool:
+    """Whether it is that of a file or a folder; the name of a set goes before it."""
+    return ood not in registry.names("images") and Path(ood).exists()
+
+
 def _place(ood: str | None) -> str | None:
-    """The name of a set, or else the path of what is there."""
-    if ood in (None, "none"):
+    """The name of a set, or the whole path of what is there."""
+    if ood is None or ood == "none":
         return None
-    return str(Path(ood).resolve()) if ood not in registry.names("images") and Path(ood).exists() else ood
+    return str(Path(ood).resolve()) if _is_path(ood) else ood
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:

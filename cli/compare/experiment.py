@@ -52,7 +52,7 @@ class Experiment:
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         self.settings = settings
         self.dataset, self._schema = settings.table()
-        self.rng, self._device = Rng(settings.seed, device), device
+        self.rng = Rng(settings.seed, device)
         self.splits = compare.split(self.dataset, settings.splits, self.rng, settings.validation)
         self.posteriors: dict[str, Predictive] = {}
         for name, own in settings.posteriors.items():
@@ -89,18 +89,18 @@ class Experiment:
         while name := self.current:
             emit((name, None))
             posterior, last = self.posteriors[name], None
-            begin, before = machine.seconds(self._device), self._epochs(self.finished, None)
+            begin, before = machine.seconds(self.rng.device), self._epochs(self.finished, None)
             own = self.settings.samples, self._saved, self.settings.calibrate, self.settings.jobs
             for event in compare.follow(posterior, self.splits, self.rng, *own):
                 if isinstance(event, Epoch):
-                    self._seconds += machine.seconds(self._device) - begin
+                    self._seconds += machine.seconds(self.rng.device) - begin
                     self.done = before + event.epoch
                 else:
                     last = event
                     # A checkpoint after the last epoch would skip what comes below.
                     self._saved = event.saved if event.epoch < posterior.epochs else self._saved
                 emit((name, event))
-                begin = machine.seconds(self._device)
+                begin = machine.seconds(self.rng.device)
             assert last is not None and last.epoch == posterior.epochs
             self.finished[name] = self._finish(posterior, last.scalars, last.state)
             self._saved, self._seconds = None, 0.0

@@ -24,9 +24,7 @@ class Posterior:
     name: str
     preset: str
     settings: Values
-    chosen: (
-        Values  # what its rivals of the same name have otherwise, of its settings and, as likelihood.KEY, the noise's
-    )
+    chosen: Values  # what its rivals of the same name have otherwise, also of the likelihood.KEY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +50,10 @@ class Settings(problem.Problem):
 def resolve(options: Mapping[str, Any]) -> Settings:
     """The settings that command-line options ask for: those for one posterior before those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
-    common = problem.resolve(options)
-    noise, rows, numbers = LIKELIHOODS[common.likelihood], len(common.load().x), common.task == "regression"
-    prefer = (*registry.presets_for(round(0.9 * rows), not numbers), *PRESETS)  # of the standard splits' training parts
+    common, data = problem.loaded(options)
+    noise, numbers = LIKELIHOODS[common.likelihood], common.task == "regression"
+    trained = round(0.9 * len(data.x))  # of the standard splits
+    prefer = (*registry.presets_for(trained, not numbers), *PRESETS)
     free = registry.noise_for(options["preset"]) if numbers else {}
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", "likelihood", *classes], "--grid")

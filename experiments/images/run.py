@@ -93,7 +93,7 @@ STUDIES = {
     ),
     "vgg16": Study(
         ("--dataset", "cifar10", "--net", "vgg16", "--ood", "none", "--samples", "5"),
-        ("--train", "5000", "--test", "2000", "--epochs", "15"), ("--epochs", "150"),
+        SMALLER, ("--epochs", "150"),
         {
             f"{name}{', augmented' if augment != 'none' else ''}": Arm(
                 (*arm.options, "--augment", augment), arm.grid if augment == "none" else (), arm.like or name

@@ -92,12 +92,15 @@ def test_steps_are_bounded_by_what_they_do_to_the_predictions(name):
 
 @having("trust_region")
 def test_steps_are_bounded_by_how_far_they_move_the_posterior(name):
-    """The divergence d^T P d / (2 scale) is at most that many nats; the tighter of two bounds holds."""
+    """The divergence N / (2 lambda) d^T P d is at most that many nats; the tighter of two bounds holds.
+
+    SLANG's P is the precision as it is.
+    """
     own, state = build(name, kl_weight=0.5), after(build(name), 2)
 
     def moved(**limits):
         new, _ = dataclasses.replace(own, **limits).update(state, data(), draw(2))
-        return change(own, state, new) / (2 * own.gaussian(new)[2])
+        return (0.5 if name == "slang" else N / (2 * 0.5)) * change(own, state, new)
 
     limit = 0.1 * float(moved().min())
     close(moved(trust_region=limit), each(limit))

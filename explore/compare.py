@@ -1,14 +1,14 @@
 """Posteriors under the same splits: each is fitted on all splits at once, and measured as it learns.
 
-The splits are replicas. Every posterior starts from the same random stream and never sees another, so that its numbers
-do not depend on what it is compared with. What a posterior without a density does not have is NaN: all report the same
-tags.
+The splits are replicas, and so are candidates that differ in a few numbers. Every posterior has the same random stream
+and never sees another, so that its numbers do not depend on what it is compared with. What a posterior without a
+density does not have is NaN: all report the same tags.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from explore.data.base import Dataset
 from explore.data.splits import uci_splits
 from explore.errors import InputError
 from explore.fit import Epoch
+from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.pool import Scales
 from explore.predict import Predictor
@@ -31,7 +32,7 @@ from explore.scaling import UNSCALED, Standardiser
 from explore.shapes import State
 from explore.shards import sharded_fit, stops, streams
 
-POINTS = 50  # how often a posterior is measured
+POINTS, FEWEST = 50, 10  # how often a posterior is measured, and how often at least where it is one of candidates
 TRAINING = 1000  # training examples at most that it is measured on
 BINS = 15  # of confidence
 LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)  # nominal coverage of central intervals
@@ -128,19 +129,38 @@ def follow(
         `Epoch` after each epoch (in several processes only before `Measured`), and `Measured` after some `POINTS` of
         them at equal distances.
     """
-    shards, done, state = streams(rng.stream("fit"), min(jobs, len(splits.x))), 0, None
+    for event in follow_candidates([posterior], splits, rng, samples, saved, calibrate, jobs):
+        yield event if isinstance(event, Epoch) else event[0]
+
+
+def follow_candidates(
+    posteriors: Sequence[Predictive],
+    splits: Splits,
+    rng: Rng,
+    samples: int = 100,
+    saved: Mapping[str, Any] | None = None,
+    calibrate: float = 0.0,
+    jobs: int = 1,
+) -> Iterator[Epoch | list[Measured]]:
+    """As `follow`, of posteriors that are `candidates.alike`, in one fit; each is measured, but less often."""
+    count, each = len(posteriors), len(splits.x)
+    posterior, root = candidates.together(posteriors, each, rng), rng.stream("fit").in_arms(count)
+    x, y = (torch.cat([t] * count) if count > 1 else t for t in (splits.x, splits.y))
+    shards, done, state = streams(root, min(jobs, each)), 0, None
     if saved is not None:
-        state = tree.restore(posterior.init(splits.x.shape[1], len(splits.x), rng.stream("fit")), saved["state"])
+        state = tree.restore(posterior.init(x.shape[1], len(x), rng.stream("fit").in_arms(count)), saved["state"])
         for stream, generator in zip(shards, saved["generator"].reshape(len(shards), -1), strict=True):
             stream.generator.set_state(generator.clone())
         done = saved["epoch"]
-    factor = None
-    if calibrate:
-        found, own = (saved or {}).get("factor"), rng.stream("calibrate")
-        factor = held_out_factor(posterior, splits.x, splits.y, own, calibrate, samples) if found is None else found
-        factor = factor.to(splits.x)
-    when = stops(posterior.epochs, POINTS)
-    for epoch in sharded_fit(posterior, splits.x, splits.y, shards, when, done, state):
+    factor = (saved or {}).get("factor")
+    if calibrate and factor is None:
+        found = (
+            held_out_factor(p, splits.x, splits.y, rng.stream("calibrate"), calibrate, samples) for p in posteriors
+        )
+        factor = torch.cat(list(found))
+    parts = [slice(k * each, (k + 1) * each) for k in range(count)]
+    when = stops(posterior.epochs, max(FEWEST, POINTS // count))
+    for epoch in sharded_fit(posterior, x, y, shards, when, done, state):
         yield epoch
         if epoch.epoch in when:
             here = {
@@ -149,8 +169,12 @@ def follow(
                 "state": {path: leaf.cpu() for path, leaf in tree.save(epoch.state).items()},
             }
             here |= {} if factor is None else {"factor": factor.cpu()}
-            scalars = measure(posterior, epoch.state, splits, rng.stream("test", epoch.epoch), samples, factor)
-            yield Measured(epoch.epoch, scalars, epoch.state, here)
+            measured = []
+            for one, part in zip(posteriors, parts, strict=True):
+                own, stream = tree.part(epoch.state, part), rng.stream("test", epoch.epoch)
+                scale = None if factor is None else factor[part].to(splits.x)
+                measured.append(Measured(epoch.epoch, measure(one, own, splits, stream, samples, scale), own, here))
+            yield measured
 
 
 def measure(

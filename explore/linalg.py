@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -96,9 +97,10 @@ def added(parts: Sequence[Tensor]) -> Tensor:
 
 
 def moved(x: Tensor, direction: Tensor, step: float | Tensor, per: Tensor | None = None) -> Tensor:
-    """X + step d / per, of the step a number or a tensor without axes."""
+    """X + step d / per, of the step a number or a tensor, without axes or with one for each replica."""
     if isinstance(step, Tensor):
-        return torch.addcmul(x, direction, step) if per is None else torch.addcdiv(x, step * direction, per)
+        own = cast(Tensor, over(step, x))
+        return torch.addcmul(x, direction, own) if per is None else torch.addcdiv(x, own * direction, per)
     if per is None:
         return torch.add(x, direction, alpha=step)
     return torch.addcdiv(x, direction, per, value=step)
@@ -111,9 +113,9 @@ def averaged(
     keep: float | Tensor,
     weight: float | Tensor,
 ) -> Float[Tensor, "N I O"]:
-    """Keep old + weight x y, of numbers or tensors without axes."""
+    """Keep old + weight x y, of numbers or tensors, without axes or with one for each replica."""
     if isinstance(keep, Tensor) or isinstance(weight, Tensor):
-        return torch.baddbmm(keep * old, weight * x, y)
+        return torch.baddbmm(over(keep, old) * old, over(weight, x) * x, y)
     return torch.baddbmm(old, x, y, beta=keep, alpha=weight)
 
 

@@ -60,6 +60,10 @@ class Rng:
             raise one_of("random stream", name, STREAMS)
         return Rng(self.seed, self.device, self.dtype, self.arms, (STREAMS.index(name), *index))
 
+    def in_arms(self, arms: int) -> Rng:
+        """The same stream from its start, for so many arms."""
+        return Rng(self.seed, self.device, self.dtype, arms, self._key)
+
     def shard(self, *index: int) -> Rng:
         """A fresh stream for a part of what this one is for."""
         return Rng(self.seed, self.device, self.dtype, self.arms, (*self._key, *index))

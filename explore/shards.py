@@ -18,6 +18,7 @@ from torch import Tensor
 
 from explore import tree
 from explore.fit import Epoch, fit
+from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.rng import Rng
 from explore.shapes import Info, State
@@ -66,12 +67,13 @@ def sharded_fit(
         return
     parts = _parts(len(x), rngs[0].arms, len(rngs))
     order = torch.cat(parts).argsort()
+    posteriors = [candidates.part(posterior, part) for part in parts]
     states: list[State | None] = [None if state is None else tree.part(state, part) for part in parts]
     with joblib.Parallel(n_jobs=len(rngs)) as parallel:
         for stop in (epoch for epoch in at if epoch > done):
             ends: list[_Advanced] = parallel(
-                joblib.delayed(_advance)(posterior, x[part], y[part], rng, done, old, stop, torch.get_num_threads())
-                for part, rng, old in zip(parts, rngs, states, strict=True)
+                joblib.delayed(_advance)(own, x[part], y[part], rng, done, old, stop, torch.get_num_threads())
+                for own, part, rng, old in zip(posteriors, parts, rngs, states, strict=True)
             )
             for rng, end in zip(rngs, ends, strict=True):
                 rng.generator.set_state(end.generator)

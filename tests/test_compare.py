@@ -165,6 +165,26 @@ def test_saved_continues_bit_for_bit(members):
             torch.testing.assert_close(value, b.scalars[tag], rtol=0, atol=0, equal_nan=True, msg=tag)
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("calibrate", [0.0, 0.2])
+def test_candidates_are_measured_as_each_alone(jobs, calibrate):
+    splits = compare.split(dataset(), R, draw())
+    every = [posterior(epochs=4, members=2, lr=lr, prior_variance=eta) for lr, eta in ((0.1, 1.0), (0.3, 0.2))]
+
+    def measured(posteriors, saved=None):
+        found = compare.follow_candidates(posteriors, splits, draw(), S, saved, calibrate, jobs)
+        return [event for event in found if isinstance(event, list)]
+
+    together = measured(every)
+    for k, p in enumerate(every):
+        for ours, (alone,) in zip(together, measured([p]), strict=True):
+            for tag, value in alone.scalars.items():
+                torch.testing.assert_close(ours[k].scalars[tag], value, rtol=1e-8, atol=1e-10, equal_nan=True, msg=tag)
+    rest = measured(every, together[1][0].saved)
+    for tag, value in together[-1][1].scalars.items():
+        torch.testing.assert_close(rest[-1][1].scalars[tag], value, rtol=0, atol=0, equal_nan=True, msg=tag)
+
+
 @pytest.mark.parametrize(("name", "members"), [("ensemble", 5), ("map", 10)])
 def test_toys_are_learnt(monkeypatch, name, members):
     monkeypatch.setattr(toys, "UPDATES", 400)

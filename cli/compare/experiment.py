@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import joblib
 from torch import Tensor
 
-from explore import compare, machine, toys
+from explore import compare, machine, registry, toys, tree
 from explore.cli import problem, saved
 from explore.cli.compare.settings import Settings
 from explore.cli.saved import Saved
 from explore.compare import Measured
 from explore.fit import Epoch
 from explore.fitted import FittedModel
+from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.likelihoods import Gaussian
 from explore.predict import Predictor
@@ -29,13 +30,14 @@ class Finished(NamedTuple):
 
     scalars: dict[str, Tensor]  # tag -> [R], after the last epoch
     alive: Tensor  # [R] whether the fit of a split went well
-    seconds: float  # of the fit alone
+    seconds: float  # of the fit alone, or its share of that of several candidates
     reliability: compare.Reliability
     bands: toys.Bands | None
     boundary: toys.Boundary | None
 
 
 FACTOR = "test/variance_factor"
+HELD = 5 * 10**7  # numbers of states and inputs that a fit of several candidates may hold
 Event = tuple[str, Epoch | Measured | Finished | None]  # of a posterior; None: its fit begins, or goes on
 PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary": toys.Boundary}
 
@@ -45,6 +47,7 @@ class Experiment:
 
     Attributes:
         posteriors: by name, in their order.
+        groups: their names, together where they are candidates that one fit takes.
         finished: those that are done.
         saved: the posterior that was fitted last, to be kept; the others are those of `explore.cli.run.Experiment`.
     """
@@ -59,6 +62,7 @@ class Experiment:
             noise = settings.noise(name)
             self.posteriors[name] = made = problem.posterior(settings, self.dataset, own.name, own.settings, noise)
             problem.check_memory(made, settings.splits, settings.samples)
+        self.groups = list(self._grouped())
         self.finished: dict[str, Finished] = {}
         self.saved: Saved | None = None
         self._saved: dict[str, Any] | None = None  # of the posterior that is being fitted
@@ -73,47 +77,83 @@ class Experiment:
         self.total = sum(p.epochs for p in self.posteriors.values())
         self.done = self._epochs(self.finished, self._saved)
 
+    def _grouped(self) -> Iterator[list[str]]:
+        """Candidates of a grid side by side in one fit, where it takes them: as many as the memory is for."""
+        left = dict(self.settings.posteriors)
+        while left:
+            first, own = next(iter(left.items()))
+            cls = registry.find("posteriors", own.name)
+            group = [
+                name
+                for name, other in left.items()
+                if name == first
+                or (other.name == own.name and candidates.alike(cls, [own.settings, other.settings]))
+                and self.settings.noise(name) == self.settings.noise(first)
+            ]
+            group = group[: self._side_by_side(self.posteriors[first])] if len(group) > 1 else group
+            left = {name: other for name, other in left.items() if name not in group}
+            yield group
+
+    def _side_by_side(self, posterior: Predictive) -> int:
+        """How many such posteriors fit into one."""
+        state = posterior.init(1, len(self.splits.x), Rng(0, "meta"))
+        return max(1, HELD // (self.splits.x.numel() + sum(t.numel() for t in tree.tensors(state))))
+
     @property
-    def current(self) -> str | None:
-        """The posterior that comes next, or goes on."""
-        return next((name for name in self.posteriors if name not in self.finished), None)
+    def current(self) -> list[str]:
+        """The posteriors that come next, or go on."""
+        return next((group for group in self.groups if group[0] not in self.finished), [])
 
     @property
     def doing(self) -> str:
-        return self.current or ""
+        names = self.current
+        return f"{self.settings.posteriors[names[0]].name}, {len(names)} candidates" if names[1:] else "".join(names)
+
+    def ends_group(self, name: str) -> bool:
+        """Whether it is the last of those that are fitted with it."""
+        return any(name == group[-1] for group in self.groups)
 
     def warnings(self) -> Iterator[str]:
         yield from ()
 
     def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
-        while name := self.current:
-            emit((name, None))
-            posterior, last = self.posteriors[name], None
-            begin, before = machine.seconds(self.rng.device), self._epochs(self.finished, None)
+        while names := self.current:
+            for name in names:
+                emit((name, None))
+            posteriors, last = [self.posteriors[name] for name in names], []
+            epochs, before = posteriors[0].epochs, self._epochs(self.finished, None)
+            begin = machine.seconds(self.rng.device)
             own = self.settings.samples, self._saved, self.settings.calibrate, self.settings.jobs
-            for event in compare.follow(posterior, self.splits, self.rng, *own):
+            for event in compare.follow_candidates(posteriors, self.splits, self.rng, *own):
                 if isinstance(event, Epoch):
                     self._seconds += machine.seconds(self.rng.device) - begin
-                    self.done = before + event.epoch
+                    self.done = before + len(names) * event.epoch
+                    emit((names[0], event))
                 else:
                     last = event
                     # A checkpoint after the last epoch would skip what comes below.
-                    self._saved = event.saved if event.epoch < posterior.epochs else self._saved
-                emit((name, event))
+                    self._saved = last[0].saved if last[0].epoch < epochs else self._saved
+                    for name, measured in zip(names, last, strict=True):
+                        emit((name, measured))
                 begin = machine.seconds(self.rng.device)
-            assert last is not None and last.epoch == posterior.epochs
-            self.finished[name] = self._finish(posterior, last.scalars, last.state)
+            assert last and last[0].epoch == epochs
+            self._seconds /= len(names)
+            found = [self._finish(p, m.scalars, m.state) for p, m in zip(posteriors, last, strict=True)]
+            every = self.finished | dict(zip(names, found, strict=True))
+            self.finished = {name: every[name] for name in self.posteriors if name in every}
             self._saved, self._seconds = None, 0.0
-            self.saved = self._keep(name, last.state, last.scalars.get(FACTOR))
-            emit((name, self.finished[name]))
+            for name, measured in zip(names, last, strict=True):
+                self.saved = self._keep(name, measured.state, measured.scalars.get(FACTOR))
+                emit((name, self.finished[name]))
 
     def where(self, saved: Mapping[str, Any]) -> str:
         done, epochs = saved["finished"], self._epochs(saved["finished"], saved["saved"])
         return f"{len(done)} of {len(self.posteriors)} posteriors, {epochs} of {self.total} epochs"
 
-    def _epochs(self, finished: Iterable[str], saved: Mapping[str, Any] | None) -> int:
+    def _epochs(self, finished: Collection[str], saved: Mapping[str, Any] | None) -> int:
         """How many epochs of all posteriors together are done."""
-        return sum(self.posteriors[name].epochs for name in finished) + (saved or {}).get("epoch", 0)
+        here = next((len(group) for group in self.groups if group[0] not in finished), 0)
+        return sum(self.posteriors[name].epochs for name in finished) + here * (saved or {}).get("epoch", 0)
 
     def _finish(self, posterior: Predictive, scalars: dict[str, Tensor], state: State) -> Finished:
         s, rng = self.settings, self.rng.stream("test", posterior.epochs)  # the samples that the metrics were taken on

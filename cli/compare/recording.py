@@ -26,12 +26,13 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
         case name, Measured() as measured:
             means = {tag: float(value.double().mean()) for tag, value in measured.scalars.items()}
             run.scalars(file_name(name), measured.epoch, means)
-            return measured.epoch if measured.epoch < comparison.posteriors[name].epochs else None
+            last = measured.epoch == comparison.posteriors[name].epochs
+            return measured.epoch if comparison.ends_group(name) and not last else None
         case name, Finished() as finished:
             finish(run, comparison, name, finished)
             assert comparison.saved is not None
             saved.add(run.folder, comparison.saved, comparison.settings)
-            return 0
+            return 0 if comparison.ends_group(name) else None
     return None
 
 

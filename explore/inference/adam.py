@@ -24,16 +24,16 @@ class Moving(NamedTuple):
     second: Tensors
 
 
-def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float) -> Weights:
+def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float | Tensor) -> Weights:
     """The gradient of -E[log p(y|x,W)] + decay |W|^2 / 2 for each sample of the weights by itself.
 
     Args:
         taps: of the log-likelihood.
         penalised: W, or whatever else the gradient of the penalty is `decay` times of.
-        decay: 1 / (N eta).
+        decay: 1 / (N eta), or each replica's own [R].
     """
     own = tuple(torch.einsum("rsbti,rsbto->rsio", t.inputs, t.grads) / t.grads.shape[2] for t in taps)
-    return tuple(decay * w - g for w, g in zip(penalised, parallel.mean(own), strict=True))
+    return tuple(over(decay, w) * w - g for w, g in zip(penalised, parallel.mean(own), strict=True))
 
 
 def start(parameters: Tensors) -> Moving:

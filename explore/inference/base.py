@@ -24,6 +24,7 @@ from explore.inference.prior import Prior, Rows
 from explore.inference.structures import Dampings
 from explore.inference.sub_batches import forward_in_parts
 from explore.inference.turns import Turn
+from explore.linalg import over
 from explore.models import Layer, Likelihood, Network, Noise, Phi, Pullback, count_samples
 from explore.rng import Rng
 from explore.shapes import Batch, Info, LayerTaps, NormTaps, State, Weights
@@ -70,6 +71,7 @@ class Predictive(ABC):
         "epochs": "[1, 1e6]", "min_batches": "[1, 1e6]", "samples": "[1, 1e4]", "gain_samples": "[1, 1e4]"
     }  # fmt: skip
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
+    by_replica: ClassVar[frozenset[str]] = frozenset()  # settings of which replicas may differ, see `candidates`
     no_mixture: ClassVar[str] = ""  # why there are no mixtures of it; empty: there are
 
     @property
@@ -239,7 +241,7 @@ class Variational(Predictive):
     def variances(self, state: State) -> tuple[Rows, ...]:
         """Eta of each tensor of coordinates."""
         learned: Prior | None = state.common.prior
-        return (self.eta,) * len(self.coordinates) if learned is None else learned.variance
+        return self._all(self.eta) if learned is None else learned.variance
 
     def gamma(self, shared: Common, weight: float | None = None, held: bool = False) -> Dampings:
         """Gamma = lambda / (N eta): a number, or of each tensor of coordinates where eta is learned.
@@ -252,8 +254,14 @@ class Variational(Predictive):
         """
         weight, n_data = self.kl_weight if weight is None else weight, float(shared.n_data)
         if shared.prior is None:
-            return weight / (n_data * self.eta)
-        return tuple(weight / (n_data * eta) for eta in (shared.prior.held if held else shared.prior.variance))
+            gamma = weight / (n_data * self.eta)
+            return self._all(gamma) if isinstance(gamma, Tensor) else gamma
+        etas = shared.prior.held if held else shared.prior.variance
+        return tuple(over(weight, eta) / (n_data * eta) for eta in etas)
+
+    def _all(self, value: float | Tensor) -> tuple[Rows, ...]:
+        """The same for all tensors of coordinates; of each replica's own [R] as [R, 1, 1]."""
+        return (value[:, None, None] if isinstance(value, Tensor) else value,) * len(self.coordinates)
 
     @property
     @abstractmethod

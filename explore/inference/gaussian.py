@@ -18,6 +18,7 @@ from explore.inference import prior
 from explore.inference.base import Variational, settle
 from explore.inference.prior import Prior
 from explore.inference.structures import Factor
+from explore.linalg import moved
 from explore.models import Layer
 from explore.rng import Rng
 from explore.shapes import Batch, Means, State, Taps, Weights
@@ -73,7 +74,8 @@ class GaussianPosterior(Variational):
         mean, precision, scale = self.gaussian(state)
         eps = tuple(rng.normal(m.shape[0], n, *m.shape[1:]) for m in mean)
         noise = precision.root(eps)
-        return tuple(torch.add(m.unsqueeze(1), x, alpha=math.sqrt(scale)) for m, x in zip(mean, noise, strict=True))
+        root = scale.sqrt() if isinstance(scale, Tensor) else math.sqrt(scale)
+        return tuple(moved(m.unsqueeze(1), x, root) for m, x in zip(mean, noise, strict=True))
 
     def solve(self, state: State, v: Weights) -> Weights:
         """Sigma v, the covariance times vectors: x with Sigma^-1 x = v.

@@ -117,7 +117,7 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
     return Taps(inputs, torch.cat([t.grads for t in taps], 1))
 
 
-def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> Means:
+def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
     """The direction d, scaled so that the step lr d changes the predictions by no more than a limit.
 
     The trust region of K-FAC: lr^2 d^T F d, which is twice the KL divergence between the predictions before and after
@@ -137,14 +137,18 @@ def clipped(direction: Means, image: Means, lr: float, limit: float | None) -> M
     return tuple(scale * d for d in direction)
 
 
-def step_limit(kl_clip: float | None, trust_region: float | None, scale: float) -> float | None:
+def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number) -> Number | None:
     """The limit of `clipped`, by what a step may do to the predictions and by how far it may move q.
 
     A step from M to M + lr d moves q = N(M, scale (F + gamma)^-1) by lr^2 d^T (F + gamma) d / (2 scale) nats:
     with scale = lambda / N, the more examples there are, the shorter are the steps that stay within q's deviation.
     """
-    limits = (kl_clip, None if trust_region is None else 2 * scale * trust_region)
-    return min((limit for limit in limits if limit is not None), default=None)
+    if trust_region is None:
+        return kl_clip
+    limit = 2 * scale * trust_region
+    if kl_clip is None:
+        return limit
+    return limit.clamp_max(kl_clip) if isinstance(limit, Tensor) else min(limit, kl_clip)
 
 
 def adapt(
@@ -244,6 +248,7 @@ class NaturalGradient(GaussianPosterior):
         "extrinsic_damping": "[0, inf)",
         "warm_start": "[0, 1]",
     }
+    by_replica = frozenset({"lr", "beta", "lr_decay", "prior_variance", "kl_weight", "trust_region"})
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...] | None:
@@ -286,7 +291,7 @@ class NaturalGradient(GaussianPosterior):
 
         new = NaturalState(common, mean, average, statistics, state.damping, sampling, step_factor)
         if self.adaptive_damping:
-            change = tuple(lr * d for d in direction)
+            change = tuple(over(lr, d) * d for d in direction)
             there = tuple(w + c.unsqueeze(1) for w, c in zip(weights, change, strict=True))
             gained = seen.nll - train_nll(self, state, there, seen.noise, batch)
             pull = tuple(c * d for c, d in zip(each_layer(gamma, len(change)), change, strict=True))

@@ -32,6 +32,8 @@ class PointEstimate(Predictive):
     lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
     prior_variance: float | Literal["learned"] = 1.0  # eta, which these do not learn
 
+    by_replica = frozenset({"lr", "prior_variance"})
+
     def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
         return self.start(n_data, replicas, rng)
 
@@ -60,7 +62,8 @@ class PointEstimate(Predictive):
         noise, step = self.likelihood.expected(state.common.noise), int(state.common.step) + 1
         seen = train_pass(self, state, noisy or state.weights, noise, batch)
         taps = tuple(layer.taps(t) for layer, t in zip(noisy, seen.taps, strict=True)) if noisy else seen.taps
-        decay = 1 / (float(state.common.n_data) * float(self.prior_variance))
+        assert not isinstance(self.prior_variance, str)
+        decay = 1 / (float(state.common.n_data) * self.prior_variance)
         gradients = adam.loss_gradients(taps, penalised or state.weights, decay)
         weights, moving = descend(state.weights, gradients, state.moving, numbers(self.turn(step, progress)))
         return end_update(self, seen, PointState(state.common, weights, moving), state)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 Number = float | Tensor
-"""A number, or a tensor without axes that holds it."""
+"""A number, or a tensor that holds it: without axes, or [R], each replica's own."""
 
 
 class Turn(NamedTuple):

@@ -27,7 +27,7 @@ from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped,
 from explore.inference.natural import CLASSES, HUNDREDS, TABLE, NaturalGradient
 from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, mean_gradients, sample_gradients
 from explore.inference.turns import Number
-from explore.linalg import eigh, inverse_root
+from explore.linalg import eigh, inverse_root, over
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
@@ -183,8 +183,8 @@ class BlockTridiagonalKronecker:
         rate = self.kronecker.beta * schedule
         between = tuple(
             KroneckerMoments(
-                torch.lerp(m.inputs, _cross(left.inputs, right.inputs), rate),
-                torch.lerp(m.outputs, _cross(left.grads, right.grads), rate),
+                torch.lerp(m.inputs, _cross(left.inputs, right.inputs), over(rate, m.inputs)),
+                torch.lerp(m.outputs, _cross(left.grads, right.grads), over(rate, m.outputs)),
             )
             for m, left, right in zip(q.between, taps[:-1], taps[1:], strict=True)
         )

@@ -110,7 +110,7 @@ class Dense:
         self, fisher: Float[Tensor, "R W W"], taps: tuple[Taps, ...], schedule: Number, step: int
     ) -> Float[Tensor, "R W W"]:
         rate, (s, b) = self.beta * schedule, taps[0].grads.shape[1:3]
-        fisher = (1 - rate) * fisher
+        fisher = over(1 - rate, fisher) * fisher
         for part in example_gradients(taps):
             g = flatten(part).flatten(1, 2)
             fisher = averaged(fisher, g.mT, g, 1, rate / (s * b))

@@ -29,7 +29,7 @@ from explore.inference.base import Common, common, end_update
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures import Blocks, Diagonal, each_layer, mean_squares
 from explore.inference.turns import Turn, numbers
-from explore.linalg import moved
+from explore.linalg import moved, over
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
 
@@ -69,6 +69,7 @@ class NoisyAdam(GaussianPosterior):
         "extrinsic_damping": "[0, inf)",
         "warm_start": "[0, 1]",
     }
+    by_replica = natural.NaturalGradient.by_replica
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:
@@ -95,7 +96,8 @@ class NoisyAdam(GaussianPosterior):
         gradient = parallel.mean(natural.regularised_gradient(natural.mean_gradient(seen.taps), weights, gamma))
         average, corrected = natural.momentum(state.momentum, gradient, self.momentum, correction)
         squares = tuple(
-            torch.lerp(f, mean_squares(t), self.beta * schedule) for f, t in zip(state.squares, fisher, strict=True)
+            torch.lerp(f, mean_squares(t), over(self.beta * schedule, f))
+            for f, t in zip(state.squares, fisher, strict=True)
         )
         damping = tuple(c + self.extrinsic_damping for c in each_layer(gamma, len(squares)))
         direction = tuple(m / (f.sqrt() + c) for m, f, c in zip(corrected, squares, damping, strict=True))

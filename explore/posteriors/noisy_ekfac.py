@@ -80,7 +80,7 @@ class EigenRule:
     def scaled(self, q: Eigen, taps: Taps, schedule: Number) -> Eigen:
         """With r moved towards the batch's."""
         new = mean_squares(rotate(taps, q.inputs, q.outputs))
-        return q._replace(scale=torch.lerp(q.scale, new, self.omega * schedule))
+        return q._replace(scale=torch.lerp(q.scale, new, over(self.omega * schedule, new)))
 
     def factor(self, q: Eigen, damping: Damping) -> tuple[EigenFactor, Bool[Tensor, " R"]]:
         return EigenFactor(q.inputs, q.outputs, q.scale + over(damping, q.scale)), q.ok

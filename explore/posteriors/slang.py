@@ -44,7 +44,7 @@ from explore.inference.low_rank import (
 )
 from explore.inference.prior import Rows
 from explore.inference.structures import example_gradients, gradient_moments
-from explore.linalg import eigh
+from explore.linalg import eigh, moved
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, Taps, flatten, unflatten
 
@@ -86,6 +86,7 @@ class SLANG(GaussianPosterior):
         "momentum": "[0, 1)",
         "warm_start": "[0, 1]",
     }
+    by_replica = frozenset({"lr", "prior_variance", "trust_region"})
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:
@@ -125,7 +126,7 @@ class SLANG(GaussianPosterior):
         ascent = tuple(count * v - p * m for v, p, m in zip(corrected, prior, state.mean, strict=True))
         direction = tuple(d.squeeze(1) for d in precision.solve(tuple(v.unsqueeze(1) for v in ascent)))
         direction = natural.clipped(direction, ascent, self.lr, natural.step_limit(None, self.trust_region, 1.0))
-        mean = tuple(torch.add(m, d, alpha=self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
+        mean = tuple(moved(m, d, self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
 
         return end_update(self, seen, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)
 

@@ -35,7 +35,7 @@ from explore.inference.base import Common, common, end_update
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
 from explore.inference.turns import Turn, numbers
-from explore.linalg import moved
+from explore.linalg import moved, over
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
 
@@ -85,6 +85,7 @@ class VOGN(GaussianPosterior):
         "lr_decay_at": "[0, 1]",
         "warm_start": "[0, 1]",
     }
+    by_replica = frozenset({"lr", "beta2", "lr_decay", "prior_variance"})
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:
@@ -116,7 +117,7 @@ class VOGN(GaussianPosterior):
 
         gradient = tuple(torch.sub(c * mu, g) for mu, g, c in zip(state.mean, ascent, decay, strict=True))
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
-        squares = tuple(torch.lerp(s, h, rate) for s, h in zip(state.squares, new, strict=True))
+        squares = tuple(torch.lerp(s, h, over(rate, s)) for s, h in zip(state.squares, new, strict=True))
         mean = tuple(
             moved(mu, m, -lr, s + (c + self.damping))
             for mu, m, s, c in zip(state.mean, average, squares, decay, strict=True)

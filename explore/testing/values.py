@@ -14,6 +14,7 @@ from explore import predict, registry, tree
 from explore.errors import InputError, check_range
 from explore.fit import fit
 from explore.graphs import Updates
+from explore.inference import candidates
 from explore.inference.base import settle
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
@@ -208,6 +209,26 @@ def three_replicas_equal_three_lone_runs(subject: Subject, net: Net) -> None:
         for (path, a), (_, b) in [*kept, *zip(tree.leaves(drawn), tree.leaves(mine), strict=True)]:
             why = f"{subject.name}: {path} of replica {r} is not what it is in a run of that replica alone"
             assert_close(a[r : r + 1] if a.dim() else a, b, why, rtol=1e-9)
+
+
+@POSTERIORS.check(of=lambda subject: bool(subject.cls.by_replica))
+def candidates_in_one_fit_are_what_each_is_alone(subject: Subject) -> None:
+    given = {name: getattr(subject.build(), name, 0.5) or 0.5 for name in sorted(subject.cls.by_replica)}
+    posteriors = [subject.build(**dict[str, Any]({n: c * v for n, v in given.items()})) for c in (1.0, 0.7)]
+    batch, rng = data(), seeded(kind=functools.partial(Rng, arms=2))
+    whole = candidates.together(posteriors, R, rng)
+    twice = Batch(*(t.repeat(2, *[1] * (t.dim() - 1)) for t in batch))
+    ours = train(whole, start(whole, N, 2 * R, rng), twice, rng, 20, ends=True)
+    parts = [tree.part(ours, slice(k * R, (k + 1) * R)) for k in range(2)]
+    for posterior, mine in zip(posteriors, parts, strict=True):
+        rng = seeded()
+        alone = train(posterior, start(posterior, N, R, rng), batch, rng, 20, ends=True)
+        drawn = (posterior.sample(state, 3, seeded(9)) for state in (mine, alone))
+        for (path, a), (_, b) in zip(*map(tree.leaves, drawn), strict=True):
+            why = f"{subject.name}: {path} of a candidate is not what it is in a fit by itself; is `by_replica` right?"
+            assert_close(a, b, why, rtol=1e-9)
+    one, two = (posterior.sample(state, 3, seeded(9)) for posterior, state in zip(posteriors, parts, strict=True))
+    assert not torch.equal(next(tree.leaves(one))[1], next(tree.leaves(two))[1])
 
 
 def _cached(path: str) -> bool:

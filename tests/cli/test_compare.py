@@ -21,7 +21,7 @@ import explore as library
 from explore import compare as comparison
 from explore import fit, predict, record, registry, toys
 from explore.cli import estimate
-from explore.cli.compare import recording
+from explore.cli.compare import experiment, recording
 from explore.data import load_csv, uci_splits
 from explore.posteriors.vogn import VOGN
 from explore.testing.oracles import mean_and_se
@@ -376,6 +376,49 @@ def test_an_interrupted_grid_goes_on_where_it_was(compare, explore, monkeypatch)
     assert explore("compare", "--resume", "runs/compare-cut").exit_code == 0
     whole, cut = (pd.read_csv(f"runs/compare-{n}/results.csv").drop(columns="seconds") for n in ("whole", "cut"))
     pd.testing.assert_frame_equal(whole, cut)
+
+
+APART = ["--posterior", "noisy-kfac", "--grid", "lr=0.01,0.1", "--grid", "members=1,2", "--epochs", 6]
+
+
+def test_candidates_of_other_shapes_are_fitted_apart(compare, monkeypatch):
+    fits, follow = [], comparison.follow_candidates
+
+    def counted(posteriors, *arguments):
+        fits.append(len(posteriors))
+        yield from follow(posteriors, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(comparison, "follow_candidates", counted)
+        found = json.loads(compare(*APART, "--validate", 0.25, "--json").stdout)
+    assert fits == [2, 2]
+    names = [f"noisy-kfac lr={lr} members={members}" for lr in (0.01, 0.1) for members in (1, 2)]
+    assert list(found["posteriors"]) == names
+    monkeypatch.setattr(experiment, "HELD", 1)  # each by itself
+    alone = json.loads(compare(*APART, "--validate", 0.25, "--json", "--name", "alone").stdout)
+    for name in names:
+        one, other = (f["posteriors"][name]["log_likelihood"]["mean"] for f in (found, alone))
+        assert one == pytest.approx(other, rel=1e-5)
+
+
+def test_candidates_of_one_fit_go_on_where_they_were(compare, explore, monkeypatch):
+    compare(*APART, "--validate", 0.25, "--name", "whole")
+    calls, write = iter(range(99)), recording.write
+
+    def stop(run, now, event):
+        if isinstance(event[1], comparison.Measured) and next(calls) == 8:  # between the two of an epoch
+            raise KeyboardInterrupt
+        return write(run, now, event)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recording, "write", stop)
+        with pytest.raises(AssertionError):
+            compare(*APART, "--validate", 0.25, "--name", "cut")
+    assert explore("compare", "--resume", "runs/compare-cut").exit_code == 0
+    whole, cut = (pd.read_csv(f"runs/compare-{n}/results.csv").drop(columns="seconds") for n in ("whole", "cut"))
+    pd.testing.assert_frame_equal(whole, cut)
+    lines = [Path(f"runs/compare-{n}/metrics.jsonl").read_text() for n in ("whole", "cut")]
+    assert lines[0] == lines[1]
 
 
 def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):

@@ -17,13 +17,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import tree
+from explore import candidates, tree
 from explore.calibration import held_out_factor
 from explore.data.base import Dataset
 from explore.data.splits import uci_splits
 from explore.errors import InputError
 from explore.fit import Epoch
-from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.pool import Scales
 from explore.predict import Predictor

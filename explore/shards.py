@@ -16,9 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import tree
+from explore import candidates, tree
 from explore.fit import Epoch, fit
-from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.rng import Rng
 from explore.shapes import Info, State

@@ -24,7 +24,7 @@ FLOORS = {
             "nets data",
             "networks images",
             "inference feed",
-            "posteriors graphs",
+            "posteriors graphs candidates",
             "predict fit recorded",
             "pool calibration shards",
             "fitted",

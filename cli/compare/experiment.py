@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import joblib
 from torch import Tensor
 
-from explore import compare, machine, registry, toys, tree
+from explore import candidates, compare, machine, registry, toys, tree
 from explore.cli import problem, saved
 from explore.cli.compare.settings import Settings
 from explore.cli.saved import Saved
 from explore.compare import Measured
 from explore.fit import Epoch
 from explore.fitted import FittedModel
-from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.likelihoods import Gaussian
 from explore.predict import Predictor

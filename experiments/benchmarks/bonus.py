@@ -5,8 +5,8 @@
 5000 transitions of a 17-dimensional observation and a 6-dimensional action, a dynamics model with 32 hidden units, 10
 weight samples and otherwise the posterior's `vime` preset; 500 updates on batches of 10. For scale, "one by one" is
 what VIME's own code does: for every transition an update from the state before, and the KL divergence between the two;
-timed on some of them. Processor time of one thread, as the machine may be shared; medians.
-Writes results/bonus.csv and .md.
+timed on some of them. Processor time of one thread, as the machine may be shared, or with `--device cuda` seconds;
+medians. Writes results/bonus.csv and .md, or bonus_gpu.csv and .md.
 """
 
 from __future__ import annotations
@@ -36,19 +36,23 @@ def transitions(n: int, observations: int, actions: int) -> Transitions:
     return Transitions(o, a, np.tanh(o + a @ rng.normal(size=(actions, observations))))
 
 
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    work()
+def seconds(work: Callable[[], object], repeats: int, device: str) -> float:
+    clock = time.perf_counter if device.startswith("cuda") else time.process_time
     times = []
-    for _ in range(repeats):
-        start = time.process_time()
+    for _ in range(repeats + 1):
+        start = clock()
         work()
-        times.append(time.process_time() - start)
-    return statistics.median(times)
+        if device.startswith("cuda"):
+            torch.cuda.synchronize()
+        times.append(clock() - start)
+    return statistics.median(times[1:])
 
 
-def measure(name: str, n: int, observations: int, actions: int, alone: int, repeats: int) -> dict[str, float | str]:
+def measure(
+    name: str, n: int, observations: int, actions: int, alone: int, repeats: int, device: str
+) -> dict[str, float | str]:
     spaces = Box(-np.inf, np.inf, (observations,)), Box(-1.0, 1.0, (actions,))
-    reward = IntrinsicReward(*spaces, posterior=name)
+    reward = IntrinsicReward(*spaces, posterior=name, device=device)
     data = transitions(n, observations, actions)
     reward.batch(data)
     posterior, state = reward.dynamics.posterior, reward.dynamics.state.posterior
@@ -60,9 +64,9 @@ def measure(name: str, n: int, observations: int, actions: int, alone: int, repe
             new, _ = posterior.update(state, one, reward.rng.stream("fit", i))
             posterior.kl(new, state)  # type: ignore[attr-defined]
 
-    score = seconds(lambda: reward.score(data), repeats)
-    single = seconds(one_by_one, 1) / alone * n
-    updates = seconds(lambda: reward.dynamics.train(reward.replay, reward.rng.stream("fit", 0)), repeats)
+    score = seconds(lambda: reward.score(data), repeats, device)
+    single = seconds(one_by_one, 1, device) / alone * n
+    updates = seconds(lambda: reward.dynamics.train(reward.replay, reward.rng.stream("fit", 0)), repeats, device)
     return {
         "posterior": name, "score_s": score, "updates_s": updates, "iteration_s": score + updates,
         "one_by_one_s": single, "times_faster": single / score,
@@ -73,17 +77,19 @@ def measure(name: str, n: int, observations: int, actions: int, alone: int, repe
 @click.option("--transitions", "n", type=click.IntRange(min=1), default=5000, show_default=True)
 @click.option("--alone", type=click.IntRange(min=1), default=200, show_default=True, help="Timed one by one.")
 @click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True)
-def main(n: int, alone: int, repeats: int) -> None:
+@click.option("--device", default="cpu", show_default=True)
+def main(n: int, alone: int, repeats: int, device: str) -> None:
     """Measure all posteriors and write the table."""
     torch.set_num_threads(1)
     rows = []
     for name in POSTERIORS:
-        rows.append(measure(name, n, 17, 6, alone, repeats))
+        rows.append(measure(name, n, 17, 6, alone, repeats, device))
         click.echo(rows[-1])
     table = pd.DataFrame(rows)
-    table.to_csv(HERE / "results" / "bonus.csv", index=False, float_format="%.4g")
+    stem = HERE / "results" / ("bonus_gpu" if device.startswith("cuda") else "bonus")
+    table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4g")
     lines = [[v if isinstance(v, str) else f"{v:.3g}" for v in row] for row in table.values]
-    (HERE / "results" / "bonus.md").write_text(markdown(list(table), lines))
+    stem.with_suffix(".md").write_text(markdown(list(table), lines))
 
 
 if __name__ == "__main__":

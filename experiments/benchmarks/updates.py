@@ -1,39 +1,71 @@
-"""Seconds per update of every posterior, for many small nets side by side and for one ResNet-18.
+"""Seconds per update of every posterior: of many small nets side by side, and of one ResNet-18 beside plain SGD.
 
-    python -m experiments.benchmarks.updates --device cpu --device cuda
+    python -m experiments.benchmarks.updates --case small      # on the processor
+    python -m experiments.benchmarks.updates --device cuda     # also by CUDA graphs, and in bfloat16
 
-small: 20 replicas of a 13-50-1 net with 10 weight samples (or members) each, batches of 10.
-resnet: one ResNet-18 for 32x32 images with batch normalisation, batch 128, one weight sample. Factors are refreshed as
-often as each posterior's preset `image` says, and an average over `--updates` steps has its share of that.
+small: 20 replicas of a 13-50-1 net with 10 weight samples (or members) each, batches of 10. resnet: one ResNet-18 for
+32x32 images with batch normalisation, batch 128, one weight sample; factors are renewed as often as each posterior's
+preset `image` says, and a mean over `--updates` steps has its share of that. Medians of `--repeats`.
 
-Writes results/updates.csv beside this file, or what --out names: device, case, posterior, seconds per update (median of
-`--repeats`), and the reason where a posterior refuses a net.
+`off` says how far the outputs of sampled nets are, after three updates, from those in double precision on the processor
+with the same random numbers: the norm of the difference over that of the outputs.
+
+Writes results/updates.csv and .md, or results/updates_gpu.* of a GPU.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pandas as pd
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from explore import networks, registry
+from experiments.shared import FOLDER, Names, markdown
+from explore import graphs, networks, registry
+from explore.cli.script import Script
 from explore.errors import InputError
+from explore.inference.base import Predictive
 from explore.likelihoods import Categorical, Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
 from explore.shapes import Batch
 
+HERE = Path(__file__).parent
 COUNTS = ("samples", "members")  # fields that say how many nets a posterior runs at once
-RESULTS = Path(__file__).parent / "results" / "updates.csv"
+CASES = {"small": (20, 455, "13-50-1"), "resnet": (1, 50000, "ResNet-18")}  # replicas, examples, the net
+SGD = "SGD"
 
 
-def build(name: str, case: str):
-    """The posterior of a case with its data: (posterior, replicas, examples it stands for, batch)."""
+class Shared(Rng):
+    """A stream with the same numbers on every device and in every precision: drawn in double on the processor."""
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.generator = torch.Generator().manual_seed(self.seed)
+
+    def gamma(self, concentration: Tensor) -> Tensor:
+        """As on a processor."""
+        place = self.device, self.dtype
+        self.device, self.dtype = torch.device("cpu"), torch.float64
+        drawn = super().gamma(concentration.cpu().double())
+        self.device, self.dtype = place
+        return drawn.to(concentration)
+
+    def _repeat(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+        return draw(*shape, generator=self.generator, dtype=torch.float64).to(self.device, self.dtype)
+
+
+def build(name: str, case: str, amp: bool = False) -> Predictive:
+    """The posterior of a case."""
     cls = registry.find("posteriors", name)
     presets = registry.presets(cls)
     preset = "image" if case == "resnet" and "image" in presets else next(iter(presets))
@@ -42,62 +74,137 @@ def build(name: str, case: str):
         if field.name in COUNTS:
             settings[field.name] = 1 if case == "resnet" else 10
     if case == "resnet":
-        return cls(net=Net(networks.resnet18()), likelihood=Categorical(), **settings), 1, 50000
-    return cls(net=Net(mlp(13, [50], 1)), likelihood=Gaussian(), **settings), 20, 455
+        return cls(net=Net(networks.resnet18(), amp=amp), likelihood=Categorical(), **settings)
+    return cls(net=Net(mlp(13, [50], 1), amp=amp), likelihood=Gaussian(), **settings)
 
 
 def batch(case: str, rng: Rng) -> Batch:
+    """Random examples."""
     if case == "resnet":
         return Batch(rng.normal(1, 128, 3, 32, 32), (10 * rng.uniform(1, 128)).long())
     return Batch(rng.normal(20, 10, 13), rng.normal(20, 10, 1))
 
 
-def measure(name: str, case: str, device: str, updates: int, repeats: int) -> float:
-    """Median over the repeats of the seconds per update."""
-    rng = Rng(0, device)
-    posterior, replicas, n_data = build(name, case)
-    data = batch(case, rng)
-    state = posterior.init(n_data, replicas, rng)
+def median(step: Callable[[], Any], device: str, updates: int, repeats: int) -> float:
+    """Seconds of a step: the median over the repeats of means over some steps."""
     times = []
-    for repeat in range(repeats + 1):  # the first one warms up
+    for repeat in range(repeats + 1):  # the first one warms up, and records graphs
         start = time.perf_counter()
-        for _ in range(updates if repeat else 1):
-            state, _ = posterior.update(state, data, rng)
+        for _ in range(updates if repeat else graphs.WARM + graphs.CHECKED + 1):
+            step()
         if device.startswith("cuda"):
             torch.cuda.synchronize()
-        if repeat:
-            times.append((time.perf_counter() - start) / updates)
-    return statistics.median(times)
+        times.append((time.perf_counter() - start) / updates)
+    return statistics.median(times[1:])
 
 
-@click.command()
-@click.option("--device", "devices", multiple=True, default=["cpu"], show_default=True)
-@click.option("--case", "cases", multiple=True, type=click.Choice(["small", "resnet"]), default=["small", "resnet"])
+def ours(name: str, case: str, device: str, updates: int, repeats: int, recorded: bool, amp: bool) -> float:
+    """Seconds per update of a posterior."""
+    rng, posterior, (replicas, n_data, _) = Rng(0, device), build(name, case, amp), CASES[case]
+    with graphs.use(recorded):
+        data, update = batch(case, rng), graphs.updates(posterior, rng)
+    state = posterior.init(n_data, replicas, rng)
+
+    def step() -> None:
+        nonlocal state
+        state, _ = update(state, data, 0.5)
+
+    return median(step, device, updates, repeats)
+
+
+def sgd(device: str, updates: int, repeats: int, amp: bool) -> float:
+    """Those of a ResNet-18 as torch has it, with momentum."""
+    rng, net = Rng(0, device), networks.resnet18().to(device).train()
+    (x,), (y,) = batch("resnet", rng)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=amp):
+            loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        optimiser.step()
+
+    return median(step, device, updates, repeats)
+
+
+def off(name: str, case: str, device: str) -> float:
+    """How far from double precision three updates lead."""
+    found = []
+    for place, dtype in (("cpu", torch.float64), (device, torch.float32)):
+        rng, posterior, (replicas, n_data, _) = Shared(0, place, dtype), build(name, case), CASES[case]
+        data, state = batch(case, rng), posterior.init(n_data, replicas, rng)
+        for i in range(3):
+            state, _ = posterior.update(state, data, rng, 0.5 + i / 100)
+        layers = posterior.sample(state, 4, rng)
+        found.append(posterior.net.output(layers, data.x[:, :16]).double().cpu())
+    exact, here = found
+    return float((here - exact).norm() / exact.norm())
+
+
+def line(name: str, case: str, device: str, updates: int, repeats: int) -> dict[str, Any]:
+    """What is measured of a posterior, or why it is not."""
+    row: dict[str, Any] = {"case": case, "method": name, "refused": ""}
+    gpu = device.startswith("cuda")
+    try:
+        if name == SGD:
+            row["seconds"] = sgd(device, updates, repeats, amp=False)
+            return row | ({"bfloat16": sgd(device, updates, repeats, amp=True)} if gpu else {})
+        row["seconds"] = ours(name, case, device, updates, repeats, recorded=False, amp=False)
+        if gpu:
+            recorded, amp = case == "small", case == "resnet"
+            row["graph" if recorded else "bfloat16"] = ours(name, case, device, updates, repeats, recorded, amp)
+        row["off"] = off(name, case, device)
+    except InputError as error:
+        row["refused"] = str(error)
+    return row
+
+
+def table(rows: pd.DataFrame) -> str:
+    """A section a case; of the ResNet-18 also how many times the seconds of SGD they are."""
+    made = ""
+    for case, own in rows.groupby("case", sort=False):
+        timed = [column for column in ("seconds", "graph", "bfloat16") if column in own and own[column].notna().any()]
+        base, lines = own[own.method == SGD], []
+        for _, row in own.iterrows():
+            cells = [_number(1e3 * row[t], ".3g") for t in timed]
+            cells += [_number(row[t] / base[t].iloc[0], ".2f") for t in timed] if len(base) else []
+            lines.append([row.method, *cells, _number(row.get("off", math.nan), ".1e"), row.refused])
+        heads = ["", *(f"{t.replace('seconds', 'float32')}, ms" for t in timed)]
+        heads += [f"{t.replace('seconds', 'float32')} over SGD" for t in timed] if len(base) else []
+        made += f"## {CASES[str(case)][2]}\n\n{markdown([*heads, 'off', 'refused'], lines)}\n"
+    return made
+
+
+def _number(value: float, form: str) -> str:
+    return "" if math.isnan(value) else format(value, form)
+
+
+@click.command(cls=Script)
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--case", "cases", type=Names("case", CASES), default=",".join(CASES), show_default=True)
 @click.option("--posterior", "names", multiple=True, help="Names; all that are updated step by step by default.")
 @click.option("--updates", default=100, show_default=True, help="Of the small nets; a tenth of it of the ResNet.")
 @click.option("--repeats", default=3, show_default=True)
 @click.option("--threads", default=1, show_default=True, help="Processor threads.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=RESULTS)
+@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
 def main(
-    devices: list[str], cases: list[str], names: list[str], updates: int, repeats: int, threads: int, out: Path
+    device: str, cases: list[str], names: tuple[str, ...], updates: int, repeats: int, threads: int, out: Path
 ) -> None:
-    """Time every posterior on every device, and write the table."""
+    """Time every posterior, and write the table."""
     torch.set_num_threads(threads)
+    gpu, every = device.startswith("cuda"), names or [n for n in registry.names("posteriors") if n != "hmc"]
     rows = []
-    for device in devices:
-        label = torch.cuda.get_device_name(device) if device.startswith("cuda") else f"cpu, {threads} thread(s)"
-        for case in cases:
-            for name in names or [n for n in registry.names("posteriors") if n != "hmc"]:
-                row = {"device": label, "case": case, "posterior": name, "seconds": float("nan"), "refused": ""}
-                try:
-                    steps = updates if case == "small" else max(1, updates // 10)
-                    row["seconds"] = measure(name, case, device, steps, repeats)
-                except InputError as error:
-                    row["refused"] = str(error)
-                rows.append(row)
-                print(f"{label:24} {case:8} {name:18} {row['seconds']:10.5f} {row['refused']}", flush=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_csv(out, index=False)
+    for case in cases:
+        for name in (SGD, *every) if case == "resnet" else every:
+            steps = updates if case == "small" else max(1, updates // 10)
+            rows.append(line(name, case, device, steps, repeats))
+            click.echo(rows[-1])
+    found, stem = pd.DataFrame(rows), out / f"updates{'_gpu' if gpu else ''}"
+    out.mkdir(parents=True, exist_ok=True)
+    found.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.5g")
+    place = torch.cuda.get_device_name(device) if gpu else f"{threads} processor thread(s)"
+    stem.with_suffix(".md").write_text(f"On {place}, torch {torch.__version__}.\n\n{table(found)}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from explore import predict, registry, tree
+from explore import candidates, predict, registry, tree
 from explore.errors import InputError, check_range
 from explore.fit import fit
 from explore.graphs import Updates
-from explore.inference import candidates
 from explore.inference.base import settle
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from explore import registry
-from explore.inference import candidates
+from explore import candidates, registry
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng

@@ -406,7 +406,7 @@ def test_candidates_of_one_fit_go_on_where_they_were(compare, explore, monkeypat
     calls, write = iter(range(99)), recording.write
 
     def stop(run, now, event):
-        if isinstance(event[1], comparison.Measured) and next(calls) == 8:  # between the two of an epoch
+        if isinstance(event[1], comparison.Measured) and next(calls) == 9:  # between the two of an epoch
             raise KeyboardInterrupt
         return write(run, now, event)
 

@@ -1,7 +1,7 @@
 """Problems small enough to draw, and what a posterior makes of them.
 
-They are fitted with the posterior's own settings but for the number of epochs: as many as make about 6000 updates, or
-the posterior's own number where it takes all data at once.
+They are fitted with the posterior's own settings, for its own number of epochs within those that make 3000 to 6000
+updates, or for that number alone where it takes all data at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from explore.predict import Predictor
 from explore.rng import Rng
 from explore.shapes import State
 
-UPDATES = 6000
+UPDATES = 3000, 6000
 
 
 class Bands(NamedTuple):
@@ -83,7 +83,8 @@ def _fit(
 ) -> tuple[Predictive, State]:
     steps = len(batches(x.shape[1], posterior.batch_size, posterior.min_batches))
     # A sampler takes all the data in every update, and counts its own iterations.
-    epochs = max(1, round(UPDATES / steps)) if steps > 1 else posterior.epochs
+    least, most = (max(1, round(updates / steps)) for updates in UPDATES)
+    epochs = min(max(posterior.epochs, least), most) if steps > 1 else posterior.epochs
     net = Net(mlp(x.shape[2], list(hidden), 1))
     posterior = posterior.with_settings(net=net, likelihood=likelihood, epochs=epochs)
     last = last_epoch(posterior, x, y, rng)

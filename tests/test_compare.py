@@ -187,7 +187,7 @@ def test_candidates_are_measured_as_each_alone(jobs, calibrate):
 
 @pytest.mark.parametrize(("name", "members"), [("ensemble", 5), ("map", 10)])
 def test_toys_are_learnt(monkeypatch, name, members):
-    monkeypatch.setattr(toys, "UPDATES", 400)
+    monkeypatch.setattr(toys, "UPDATES", (400, 400))
     p = posterior(name, lr=0.02, members=members)
     b = toys.bands(p, Gaussian(), [20], Rng(0), 10)
     seen = (b.x.abs() > 0.8) & (b.x.abs() < 1.9)

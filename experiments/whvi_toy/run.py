@@ -42,7 +42,7 @@ PAPER = {"WHVI": "1541", "WHVI, 10 flows": "4141", "mean field": "35k", "MC drop
 
 def build(method: str) -> Predictive:
     name, settings = METHODS[method]
-    made: Predictive = registry.posterior(name, Net(mlp(1, HIDDEN, 1)), NOISE, batch_size=64, **settings)
+    made: Predictive = registry.posterior(name, Net(mlp(1, HIDDEN, 1)), NOISE, batch_size=64, epochs=2000, **settings)
     return made
 
 

@@ -74,7 +74,7 @@ def scalars(run):
 
 def test_all_posteriors_share_all_tags(compare, monkeypatch):
     """Those with a density and those without."""
-    monkeypatch.setattr(toys, "UPDATES", 20)
+    monkeypatch.setattr(toys, "UPDATES", (20, 20))
     names = ["noisy-kfac", "slang", "map", "ensemble"]
     compare("--posterior", ",".join(names), "--figures")
     rows = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
@@ -560,7 +560,7 @@ def test_interrupted_by_the_user(compare, explore, monkeypatch):
 
 
 def test_a_finished_run_shows_its_result_again(compare, explore, monkeypatch):
-    monkeypatch.setattr(toys, "UPDATES", 20)
+    monkeypatch.setattr(toys, "UPDATES", (20, 20))
     first = compare("--posterior", "map,ensemble", "--figures")
     files = {path: path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
     again = explore("compare", "--resume", RUN)

@@ -69,7 +69,7 @@ def test_unknown_names_are_one_sentence(tmp_path):
 
 
 def test_toy(monkeypatch, tmp_path):
-    monkeypatch.setattr(toys, "UPDATES", 6)
+    monkeypatch.setattr(toys, "UPDATES", (6, 6))
     done = CliRunner().invoke(toy.main, ["--samples", "5", "--out", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0
     lines = (tmp_path / "table.md").read_text().splitlines()[2:]

@@ -67,7 +67,7 @@ EIGEN = ("statistics_interval=5", "basis_interval=20", "reset_interval=20")
 VGG16: dict[str, Arm] = {
     "SGD": Arm(_settings("map", "optimiser=sgd", "batch_size=128", "prior_variance=0.1"), (0.01, 0.03, 0.1)),
     "K-FAC": Arm(_settings("noisy-kfac", *NOISE, *OFTEN, preset="image"), (), "noisy K-FAC"),
-    "noisy K-FAC": Arm(_settings("noisy-kfac", *OFTEN, preset="image"), (0.03, 0.1, 0.3)),
+    "noisy K-FAC": Arm(_settings("noisy-kfac", *OFTEN, preset="image"), (0.1, 0.3, 1.0)),
     "noisy EK-FAC": Arm(_settings("noisy-ekfac", *EIGEN, preset="image"), (), "noisy K-FAC"),
 }
 PRACTICAL: dict[str, Arm] = {

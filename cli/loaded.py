@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from explore import registry
 from explore.cli import parameters, saved, trust
 from explore.cli.saved import Saved
 from explore.data.reading import Cells
@@ -220,6 +221,8 @@ def chosen(folder: Path, trusted: Sequence[str], given: dict[str, Any], device: 
     kept = saved.read(folder, settings, device)
     asked = {key: value for key, value in given.items() if value is not None}
     posterior = asked.pop("posterior", next(iter(kept.models)))
+    named = {registry.hyphened(name): name for name in kept.models}  # candidates of a grid name settings, too
+    posterior = named.get(registry.hyphened(posterior), posterior)
     if posterior not in kept.models:
         raise one_of(f"posterior of {folder}", posterior, kept.models)
     left = list(range(len(kept.replicas)))

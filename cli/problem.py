@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from explore import data, images, machine, networks, parallel, registry
+from explore.cli import own_network
 from explore.cli.parameters import Values
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
@@ -169,6 +170,7 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
     outputs = {0: dataset.y.shape[-1], 2: 1}.get(classes, classes)
     shape = tuple(map(int, dataset.x.shape[1:]))
     if problem.net:
+        own_network.outputs(problem.net, shape, outputs, problem.net_settings)  # type: ignore[arg-type]
         net = Net(networks.build(problem.net, shape, outputs, problem.net_settings))  # type: ignore[arg-type]
     else:
         net = Net(dense([*shape, *problem.hidden, outputs]))

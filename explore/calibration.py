@@ -8,11 +8,13 @@ are most likely.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore import candidates, tree
 from explore.errors import InputError, check_range
 from explore.fit import last_epoch
 from explore.inference.base import Predictive
@@ -26,33 +28,49 @@ GRID, ROUNDS = 21, 4  # of the search: after so many rounds the factor is known 
 def held_out_factor(
     posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, share: float, samples: int
 ) -> Float[Tensor, " R"]:
-    """The factor for a posterior that is fitted to all of some examples.
+    """As `held_out_factors`, of one posterior."""
+    return held_out_factors([posterior], x, y, rng, share, samples)[0]
 
-    It is fitted from scratch to a random part of them, and the factor to the rest, each replica to its own.
+
+def held_out_factors(
+    posteriors: Sequence[Predictive], x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, share: float, samples: int
+) -> list[Float[Tensor, " R"]]:
+    """The factors for posteriors that are fitted to all of some examples.
+
+    Each is fitted from scratch to a random part of them, and the factor to the rest, each replica to its own.
 
     Args:
-        posterior: what to fit; its own settings say for how long.
+        posteriors: what to fit, in one fit (`explore.candidates`); their own settings say for how long.
         x: inputs.
         y: targets [R, n, O].
-        rng: the stream of this calibration.
+        rng: the stream of this calibration; of several posteriors it is taken from its start.
         share: of the examples to hold out, in (0, 0.5].
         samples: weight samples for predictions.
 
     Raises:
         InputError: for classes, a share out of range, or a single example.
     """
-    if posterior.likelihood.discrete:
+    if posteriors[0].likelihood.discrete:
         raise InputError("calibration is a factor on a predictive variance, which classes do not have; leave it out")
     check_range("calibrate", share, "(0, 0.5]")
     replicas, n = x.shape[:2]
     if n < 2:
         raise InputError("calibration holds out some of the examples; one is not enough")
-    order, held = rng.permutation(replicas, n), max(1, round(share * n))
-    rows = torch.arange(replicas, device=x.device).unsqueeze(1)
+    count = len(posteriors)
+    rng = rng.in_arms(count) if count > 1 else rng
+    order, held = rng.permutation(count * replicas, n), max(1, round(share * n))
+    rows = torch.arange(replicas, device=x.device).repeat(count).unsqueeze(1)
     out, rest = order[:, :held], order[:, held:]
-    state = last_epoch(posterior, x[rows, rest], y[rows, rest], rng).state
-    found = variance_factor(Predictor.sample(posterior, state, samples, rng), x[rows, out], y[rows, out])
-    return torch.where(state.common.alive, found, 1.0)
+    fitted = candidates.together(posteriors, replicas, rng)
+    state, after, factors = last_epoch(fitted, x[rows, rest], y[rows, rest], rng).state, rng.generator.get_state(), []
+    for k, posterior in enumerate(posteriors):
+        part = slice(k * replicas, (k + 1) * replicas)
+        own, alone = tree.part(state, part), rng.in_arms(1)
+        alone.generator.set_state(after)
+        predictor = Predictor.sample(posterior, own, samples, alone)
+        found = variance_factor(predictor, x[rows[part], out[part]], y[rows[part], out[part]])
+        factors.append(torch.where(own.common.alive, found, 1.0))
+    return factors
 
 
 def variance_factor(

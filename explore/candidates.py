@@ -3,7 +3,7 @@
 Each posterior names in `by_replica` the settings of which every replica may have its own value: a tensor [R] in place
 of the number. K candidates on R data sets each are then one posterior with K R replicas, candidate by candidate, whose
 updates cost little more than those of one where nets are small. With a stream of K arms each gets the random numbers
-that it gets alone.
+that it gets alone, but for the noise's on a GPU.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from explore.inference.members import Mixture
 from explore.rng import Rng
 
 
+def by_replica(cls: type[Predictive]) -> frozenset[str]:
+    """What the class itself says; a child may read as a number what its parent takes as a tensor."""
+    return vars(cls).get("by_replica", frozenset())
+
+
 def alike(cls: type[Predictive], settings: Sequence[Mapping[str, Any]]) -> bool:
     """Whether posteriors of a class with these settings can be `together`: they differ in such numbers alone."""
     first = settings[0]
     different = {name for own in settings for name in own if own[name] != first[name]}
-    return different <= cls.by_replica and all(
+    return different <= by_replica(cls) and all(
         isinstance(own[name], int | float) for own in settings for name in different
     )
 
@@ -45,7 +50,8 @@ def together(posteriors: Sequence[Predictive], replicas: int, rng: Rng) -> Predi
         inner = [p.posterior for p in posteriors if isinstance(p, Mixture)]
         return replace(first, posterior=together(inner, replicas * first.members, rng))
     given = {f.name: [getattr(p, f.name) for p in posteriors] for f in fields(first) if f.name in first.by_replica}
-    return _with(first, {n: rng.tensor(v).repeat_interleave(replicas) for n, v in given.items() if len(set(v)) > 1})
+    different = {name: [float(v) for v in values] for name, values in given.items() if len(set(values)) > 1}
+    return _with(first, {name: rng.tensor(values).repeat_interleave(replicas) for name, values in different.items()})
 
 
 def part(posterior: Predictive, rows: Tensor) -> Predictive:

@@ -151,13 +151,15 @@ def _epochs(
 
 
 def check_warmup(posterior: Predictive, warmup: int) -> None:
-    """Refuse epochs of warm-up for a posterior without steps.
+    """Refuse epochs of warm-up for a posterior without steps, or more than there are.
 
     Raises:
         InputError: in one sentence.
     """
     if warmup and not hasattr(posterior, "lr"):
         raise InputError(f"{type(posterior).__name__} has no lr that could be warmed up; leave the warm-up out")
+    if warmup > posterior.epochs:
+        raise InputError(f"the warm-up of {warmup} epochs is longer than training, {posterior.epochs}; shorten it")
 
 
 def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:

@@ -1,8 +1,8 @@
 """Posteriors under the same splits: each is fitted on all splits at once, and measured as it learns.
 
 The splits are replicas, and so are candidates that differ in a few numbers. Every posterior has the same random stream
-and never sees another, so that its numbers do not depend on what it is compared with. What a posterior without a
-density does not have is NaN: all report the same tags.
+and never sees another, so that its numbers do not depend on what it is compared with, but for the last digits of
+candidates. What a posterior without a density does not have is NaN: all report the same tags.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore import candidates, tree
-from explore.calibration import held_out_factor
+from explore.calibration import held_out_factors
 from explore.data.base import Dataset
 from explore.data.splits import uci_splits
 from explore.errors import InputError
@@ -153,10 +153,8 @@ def follow_candidates(
         done = saved["epoch"]
     factor = (saved or {}).get("factor")
     if calibrate and factor is None:
-        found = (
-            held_out_factor(p, splits.x, splits.y, rng.stream("calibrate"), calibrate, samples) for p in posteriors
-        )
-        factor = torch.cat(list(found))
+        found = held_out_factors(posteriors, splits.x, splits.y, rng.stream("calibrate"), calibrate, samples)
+        factor = torch.cat(found)
     parts = [slice(k * each, (k + 1) * each) for k in range(count)]
     when = stops(posterior.epochs, max(FEWEST, POINTS // count))
     for epoch in sharded_fit(posterior, x, y, shards, when, done, state):

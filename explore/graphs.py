@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from explore import parallel, tree
 from explore.inference.base import Predictive
@@ -125,7 +126,8 @@ class Updates:
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
         """As `posterior.update`."""
         turn = self.posterior.turn(int(state.common.step) + 1, progress) if self.recorder else Turn()
-        if self.recorder is None or turn.kind is None:
+        apart = any(isinstance(number, Tensor) for number in turn.numbers)  # of candidates, see `explore.candidates`
+        if self.recorder is None or turn.kind is None or apart:
             return self.posterior.update(state, batch, self.rng, progress)
         if (n_data := float(state.common.n_data)) != self._n_data:
             self._graphs, self._seen, self._here, self._n_data = {}, {}, None, n_data

@@ -175,6 +175,10 @@ def _parts(count: int, settings: Settings) -> tuple[Tensor, Tensor | None]:
     """Which of the training images are trained on, and which are tested on in place of the test images."""
     order = Rng(settings.seed).stream("split").permutation(1, count)[0]
     held = round(settings.validation * count)
+    if settings.validation and not held:
+        raise InputError(
+            f"--validate {settings.validation:g} of {count} training images leaves none; take a larger share"
+        )
     rest = order[held:]
     if settings.train is not None:
         _check("train", settings.train, len(rest))

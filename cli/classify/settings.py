@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from explore import images, networks, parallel, registry
-from explore.cli import parameters
+from explore.cli import own_network, parameters
 from explore.cli.parameters import Values
 from explore.errors import InputError
 from explore.feed import Augmentation
@@ -37,6 +37,7 @@ class Settings:
     fingerprint: str | None = None  # of the images that the run began with
     net: str
     net_settings: Values
+    outputs: tuple[float, ...] | None = None  # by which a network of the user's is known again
     amp: bool
     posterior: str
     preset: str
@@ -70,14 +71,22 @@ class Settings:
         if "augmentation" in known and "augmentation" not in own:  # a factor on the number of data, of augmented ones
             own["augmentation"] = 1.0 if augment == "none" else known["augmentation"]
         stream = isinstance(found.x, ImageFiles)
-        return found, replace(self, fingerprint=whole, augment=augment, stream=stream, posterior_settings=own)
+        started = replace(self, fingerprint=whole, augment=augment, stream=stream, posterior_settings=own)
+        if self.outputs is None:
+            started = replace(started, outputs=self._outputs(found.shape, len(found.classes)))
+        return found, started
 
     def _preset(self) -> tuple[type, Values]:
         make = registry.find("posteriors", self.posterior)
         return make, registry.settings_in(make, self.preset)
 
+    def _outputs(self, shape: tuple[int, int, int], classes: int) -> tuple[float, ...]:
+        return own_network.outputs(self.net, shape, classes, self.net_settings)
+
     def build(self, shape: tuple[int, int, int], classes: int) -> Predictive:
         """The posterior, on a network for images of a shape (channels, height, width)."""
+        if self.outputs:
+            own_network.check_known(self.net, self._outputs(shape, classes), self.outputs)
         net = Net(networks.build(self.net, shape, classes, self.net_settings), self.amp)
         found = registry.find("posteriors", self.posterior)
         made: Predictive = registry.build(found, net, Categorical(), self.posterior_settings)

@@ -36,7 +36,7 @@ class Finished(NamedTuple):
 
 
 FACTOR = "test/variance_factor"
-HELD = 5 * 10**7  # numbers of states and inputs that a fit of several candidates may hold
+HELD = 5 * 10**7  # numbers of inputs, states and updates that a fit of several candidates may hold
 Event = tuple[str, Epoch | Measured | Finished | None]  # of a posterior; None: its fit begins, or goes on
 PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary": toys.Boundary}
 
@@ -95,8 +95,11 @@ class Experiment:
 
     def _side_by_side(self, posterior: Predictive) -> int:
         """How many such posteriors fit into one."""
-        state = posterior.init(1, len(self.splits.x), Rng(0, "meta"))
-        return max(1, HELD // (self.splits.x.numel() + sum(t.numel() for t in tree.tensors(state))))
+        (replicas, n), net = self.splits.x.shape[:2], posterior.net
+        state = posterior.init(1, replicas, Rng(0, "meta"))
+        layers = net.weights + min(n, posterior.batch_size) * sum(map(sum, net.shapes))
+        update = getattr(posterior, "samples", 1) * replicas * layers
+        return max(1, HELD // (self.splits.x.numel() + sum(t.numel() for t in tree.tensors(state)) + update))
 
     @property
     def current(self) -> list[str]:

@@ -3,7 +3,8 @@
 metrics.jsonl and TensorBoard: a series a posterior, all with the same tags but for the variances of a prior that is
 learned; a step is an epoch, a value the mean over splits. results.csv: one line a posterior and split, after the last
 epoch, without those variances, with the seconds that the posterior's fit took on all splits together, and whether it
-went well on this one (`alive`). Splits count from 1. model.pt: all posteriors that are done, of all splits.
+went well on this one (`alive`). Posteriors stand in the order in which they were done, splits count from 1. model.pt:
+all posteriors that are done, of all splits.
 """
 
 from __future__ import annotations

@@ -4,11 +4,13 @@
     python -m experiments.benchmarks.updates --device cuda     # also by CUDA graphs, and in bfloat16
 
 small: 20 replicas of a 13-50-1 net with 10 weight samples (or members) each, batches of 10. resnet: one ResNet-18 for
-32x32 images with batch normalisation, batch 128, one weight sample; factors are renewed as often as each posterior's
-preset `image` says, and a mean over `--updates` steps has its share of that. Medians of `--repeats`.
+32x32 images with batch normalisation, batch 128, one weight sample, the preset `image`. A mean over `--updates` steps
+has its share of what is renewed as often as that; not of the ResNet's factors, which are every 200th step (`cost.py`
+counts them). Medians of `--repeats`.
 
-`off` says how far the outputs of sampled nets are, after three updates, from those in double precision on the processor
-with the same random numbers: the norm of the difference over that of the outputs.
+`off` says how far the outputs of sampled nets are, after three updates of which the second renews everything, from
+those in double precision on the processor with the same random numbers: the norm of the difference over that of the
+outputs.
 
 Writes results/updates.csv and .md, or results/updates_gpu.* of a GPU.
 """
@@ -43,6 +45,7 @@ HERE = Path(__file__).parent
 COUNTS = ("samples", "members")  # fields that say how many nets a posterior runs at once
 CASES = {"small": (20, 455, "13-50-1"), "resnet": (1, 50000, "ResNet-18")}  # replicas, examples, the net
 SGD = "SGD"
+RENEWED: dict[str, Any] = dict.fromkeys(("statistics_interval", "factor_interval", "basis_interval"), 2)
 
 
 class Shared(Rng):
@@ -64,8 +67,8 @@ class Shared(Rng):
         return draw(*shape, generator=self.generator, dtype=torch.float64).to(self.device, self.dtype)
 
 
-def build(name: str, case: str, amp: bool = False) -> Predictive:
-    """The posterior of a case."""
+def build(name: str, case: str, amp: bool = False, **given: Any) -> Predictive:
+    """The posterior of a case; of the settings given it takes those that it has."""
     cls = registry.find("posteriors", name)
     presets = registry.presets(cls)
     preset = "image" if case == "resnet" and "image" in presets else next(iter(presets))
@@ -73,6 +76,8 @@ def build(name: str, case: str, amp: bool = False) -> Predictive:
     for field in dataclasses.fields(cls):
         if field.name in COUNTS:
             settings[field.name] = 1 if case == "resnet" else 10
+        elif field.name in given:
+            settings[field.name] = given[field.name]
     if case == "resnet":
         return cls(net=Net(networks.resnet18(), amp=amp), likelihood=Categorical(), **settings)
     return cls(net=Net(mlp(13, [50], 1), amp=amp), likelihood=Gaussian(), **settings)
@@ -85,12 +90,12 @@ def batch(case: str, rng: Rng) -> Batch:
     return Batch(rng.normal(20, 10, 13), rng.normal(20, 10, 1))
 
 
-def median(step: Callable[[], Any], device: str, updates: int, repeats: int) -> float:
-    """Seconds of a step: the median over the repeats of means over some steps."""
+def median(step: Callable[[], Any], device: str, updates: int, repeats: int, warm: int = 3) -> float:
+    """Seconds of a step: the median over the repeats of means over some steps, after others to warm up."""
     times = []
-    for repeat in range(repeats + 1):  # the first one warms up, and records graphs
+    for repeat in range(repeats + 1):
         start = time.perf_counter()
-        for _ in range(updates if repeat else graphs.WARM + graphs.CHECKED + 1):
+        for _ in range(updates if repeat else warm):
             step()
         if device.startswith("cuda"):
             torch.cuda.synchronize()
@@ -109,7 +114,10 @@ def ours(name: str, case: str, device: str, updates: int, repeats: int, recorded
         nonlocal state
         state, _ = update(state, data, 0.5)
 
-    return median(step, device, updates, repeats)
+    kinds = (
+        getattr(posterior, "factor_interval", 1) if recorded else 1
+    )  # each is recorded when it has come often enough
+    return median(step, device, updates, repeats, kinds * (graphs.WARM + graphs.CHECKED + 1))
 
 
 def sgd(device: str, updates: int, repeats: int, amp: bool) -> float:
@@ -132,7 +140,7 @@ def off(name: str, case: str, device: str) -> float:
     """How far from double precision three updates lead."""
     found = []
     for place, dtype in (("cpu", torch.float64), (device, torch.float32)):
-        rng, posterior, (replicas, n_data, _) = Shared(0, place, dtype), build(name, case), CASES[case]
+        rng, posterior, (replicas, n_data, _) = Shared(0, place, dtype), build(name, case, **RENEWED), CASES[case]
         data, state = batch(case, rng), posterior.init(n_data, replicas, rng)
         for i in range(3):
             state, _ = posterior.update(state, data, rng, 0.5 + i / 100)

@@ -18,7 +18,7 @@ from explore.inference import prior
 from explore.inference.base import Variational, settle
 from explore.inference.prior import Prior
 from explore.inference.structures import Factor
-from explore.linalg import moved
+from explore.linalg import moved, over
 from explore.models import Layer
 from explore.rng import Rng
 from explore.shapes import Batch, Means, State, Taps, Weights
@@ -125,7 +125,7 @@ class GaussianPosterior(Variational):
         if learned is None or (own := self.own_bias_variance) is None:
             return state
         mean, precision, scale = self.gaussian(state)
-        second = tuple(scale * v + m.square() for v, m in zip(precision.variance(), mean, strict=True))
+        second = tuple(over(scale, v) * v + m.square() for v, m in zip(precision.variance(), mean, strict=True))
         learned = learned._replace(variance=prior.maximum(second, own))
         return settle(state._replace(common=state.common._replace(prior=learned)), state)
 

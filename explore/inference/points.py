@@ -32,8 +32,6 @@ class PointEstimate(Predictive):
     lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
     prior_variance: float | Literal["learned"] = 1.0  # eta, which these do not learn
 
-    by_replica = frozenset({"lr", "prior_variance"})
-
     def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
         return self.start(n_data, replicas, rng)
 

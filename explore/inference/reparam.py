@@ -178,7 +178,6 @@ class Reparameterised(GaussianPosterior):
     noise_start: int = 0  # so many steps are done before the likelihood's noise is learnt
 
     ranges: ClassVar[dict[str, str]] = {"noise_start": "[0, inf)"}
-    by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
 
     @property
     @abstractmethod

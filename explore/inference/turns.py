@@ -17,7 +17,7 @@ class Turn(NamedTuple):
     """All that an update reads of the number of its step and of the progress."""
 
     kind: Hashable = None  # what it branches on; None: it is not to be recorded
-    numbers: tuple[float, ...] = ()  # steps and rates
+    numbers: tuple[Number, ...] = ()  # steps and rates
 
 
 _dials: Float[Tensor, " _n"] | None = None

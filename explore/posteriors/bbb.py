@@ -23,6 +23,8 @@ from explore.inference.reparam import TABLE, Factorised, Form, Reparameterised
 class BBB(Reparameterised):
     """Bayes by Backprop: `init`, `update` and `sample` are those of `Reparameterised`, where z are the weights."""
 
+    by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
+
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:
         return self.net.biases

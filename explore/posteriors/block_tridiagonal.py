@@ -223,6 +223,8 @@ class BlockTridiagonal(NaturalGradient):
     `init`, `update` and the density are those of `NaturalGradient`, with one factor over all layers.
     """
 
+    by_replica = NaturalGradient.by_replica
+
     @property
     def structure(self) -> BlockTridiagonalKronecker:
         return BlockTridiagonalKronecker(KroneckerRule(self.beta))

@@ -24,6 +24,7 @@ class Ensemble(PointEstimate):
 
     members: int = 5
     ranges: ClassVar[dict[str, str]] = {"members": "[1, 1e4]"}
+    by_replica = frozenset({"lr", "prior_variance"})
     no_mixture: ClassVar[str] = "an ensemble is a mixture of nets already; its members are a setting of its own"
 
     @property

@@ -133,6 +133,8 @@ class Full(NaturalGradient):
         InputError: for a network with more than 4096 weights.
     """
 
+    by_replica = NaturalGradient.by_replica
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.net.weights > MAX_WEIGHTS:

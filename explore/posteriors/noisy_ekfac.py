@@ -137,6 +137,7 @@ class NoisyEKFAC(NaturalGradient):
     scale_interval: int = 1  # T_scale: steps between updates of r
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}
+    by_replica = NaturalGradient.by_replica
 
     @property
     def structure(self) -> PerLayer:

@@ -32,6 +32,8 @@ class NoisyKFAC(NaturalGradient):
 
     damping: Literal["split", "exact"] = "split"
 
+    by_replica = NaturalGradient.by_replica
+
     @property
     def structure(self) -> PerLayer:
         return KroneckerLayers(KroneckerRule(self.beta, self.damping))

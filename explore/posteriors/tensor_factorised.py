@@ -29,6 +29,8 @@ from explore.rng import Rng
 class TensorFactorised(Reparameterised):
     """Factorised tensors with Gaussian factors: `init`, `update` and `sample` are those of `Reparameterised`."""
 
+    by_replica = frozenset({"lr", "prior_variance", "kl_weight"})
+
     @cached_property
     def forms(self) -> tuple[Form, ...]:
         *hidden, last = zip(self.net.shapes, self.net.biases, strict=True)

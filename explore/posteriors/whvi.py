@@ -78,7 +78,7 @@ class WHVI(Reparameterised):
     rate: float = 0.05
 
     ranges: ClassVar[dict[str, str]] = {"flows": "[0, 1000]", "rate": "[0, 1)"}
-    by_replica = frozenset({"lr", "kl_weight"})
+    by_replica = frozenset({"lr", "kl_weight"})  # not the prior's variance, which the forms of layers read
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:

@@ -210,24 +210,36 @@ def three_replicas_equal_three_lone_runs(subject: Subject, net: Net) -> None:
             assert_close(a[r : r + 1] if a.dim() else a, b, why, rtol=1e-9)
 
 
-@POSTERIORS.check(of=lambda subject: bool(subject.cls.by_replica))
-def candidates_in_one_fit_are_what_each_is_alone(subject: Subject) -> None:
-    given = {name: getattr(subject.build(), name, 0.5) or 0.5 for name in sorted(subject.cls.by_replica)}
-    posteriors = [subject.build(**dict[str, Any]({n: c * v for n, v in given.items()})) for c in (1.0, 0.7)]
+@POSTERIORS.check({"prior-given": False, "prior-learned": True}, of=lambda s: bool(candidates.by_replica(s.cls)))
+def candidates_in_one_fit_are_what_each_is_alone(subject: Subject, learned: bool) -> None:
+    if learned and not subject.learns_prior:
+        pytest.skip("it learns no prior")
+    names = candidates.by_replica(subject.cls) - ({"prior_variance"} if learned else set())
+    given = {name: getattr(subject.build(), name, 0.5) or 0.5 for name in sorted(names)}
+    fixed: dict[str, Any] = {"prior_variance": "learned"} if learned else {}
+    posteriors = [subject.build(**dict[str, Any]({n: c * v for n, v in given.items()}), **fixed) for c in (1.0, 0.7)]
     batch, rng = data(), seeded(kind=functools.partial(Rng, arms=2))
     whole = candidates.together(posteriors, R, rng)
-    twice = Batch(*(t.repeat(2, *[1] * (t.dim() - 1)) for t in batch))
-    ours = train(whole, start(whole, N, 2 * R, rng), twice, rng, 20, ends=True)
+    ours = _epochs(whole, start(whole, N, 2 * R, rng), Batch(*(torch.cat([t, t]) for t in batch)), rng)
     parts = [tree.part(ours, slice(k * R, (k + 1) * R)) for k in range(2)]
     for posterior, mine in zip(posteriors, parts, strict=True):
         rng = seeded()
-        alone = train(posterior, start(posterior, N, R, rng), batch, rng, 20, ends=True)
-        drawn = (posterior.sample(state, 3, seeded(9)) for state in (mine, alone))
+        alone = _epochs(posterior, start(posterior, N, R, rng), batch, rng)
+        drawn = ((posterior.sample(state, 3, seeded(9)), posterior.learned(state)) for state in (mine, alone))
         for (path, a), (_, b) in zip(*map(tree.leaves, drawn), strict=True):
             why = f"{subject.name}: {path} of a candidate is not what it is in a fit by itself; is `by_replica` right?"
             assert_close(a, b, why, rtol=1e-9)
     one, two = (posterior.sample(state, 3, seeded(9)) for posterior, state in zip(posteriors, parts, strict=True))
     assert not torch.equal(next(tree.leaves(one))[1], next(tree.leaves(two))[1])
+
+
+def _epochs(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
+    """The state after four epochs of five updates, by recordings where there may be some."""
+    updates = Updates(posterior, rng, Tape(rng.generator))
+    for i in range(20):
+        state, _ = updates(state, batch, i / 20)
+        state = updates.kept(posterior.end_epoch(state)) if i % 5 == 4 else state
+    return posterior.finish(state, iter([batch]), rng)
 
 
 def _cached(path: str) -> bool:

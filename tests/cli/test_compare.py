@@ -676,3 +676,12 @@ def test_a_grid_over_the_noise(compare, explore):
     assert both.exit_code == 2 and "likelihood.noise_std stands in --grid and is fixed too" in both.stderr
     unknown = explore("compare", *TINY, "--posterior", "map", "--grid", "likelihood.std=1,2", "--validate", 0.25)
     assert unknown.exit_code == 2 and "std" in unknown.stderr
+
+
+def test_every_candidate_is_predicted_with(compare, explore):
+    compare("--posterior", "noisy-kfac", "--grid", "prior_variance=0.5,2", "--epochs", 3, "--splits", 2)
+    for eta in (0.5, 2.0):
+        name = f"noisy-kfac prior_variance={eta}"
+        found = explore("predict", RUN, "table.csv", "--posterior", name, "--json")
+        assert found.exit_code == 0, found.output
+        assert vars(library.load_run(RUN, posterior=name).fitted.posterior)["prior_variance"] == eta

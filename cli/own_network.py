@@ -1,0 +1,57 @@
+"""Networks that are functions of the user's: tried before there is a run, and known again when it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from explore import networks
+from explore.errors import InputError
+
+KEPT = 8  # outputs by which a network is known again
+CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
+
+
+def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:
+    """What a network gives for fixed weights and fixed images: empty for one of the library's own.
+
+    Raises:
+        InputError: where it does not take such images, gives another number of outputs than is wanted, or computes
+            something else each time that it is made.
+    """
+    if ":" not in name:
+        return ()
+    one, two = (_outputs(name, networks.build(name, shape, wanted, settings), shape) for _ in range(2))
+    if one.shape != (2, wanted):
+        raise InputError(
+            f"{name} gives {list(one.shape)} for two images; it must give logits of the classes, [2, {wanted}]"
+        )
+    if not torch.allclose(one, two, *CLOSE):
+        raise InputError(
+            f"{name} computes something else each time that it is called, with the same weights; draw what is random "
+            "in it by a generator with a seed of its own"
+        )
+    return tuple(one.flatten()[:KEPT].tolist())
+
+
+def check_known(name: str, found: Sequence[float], recorded: Sequence[float] | None) -> None:
+    """Refuse to go on, or to predict, with another network than the run's; older runs do not know theirs."""
+    if recorded is not None and not torch.allclose(torch.tensor(found), torch.tensor(recorded), *CLOSE):
+        raise InputError(f"{name} is not the network that the run began with; restore that function to continue")
+
+
+def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> Tensor:
+    rng = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.copy_(torch.randn(p.shape, generator=rng) / p[:1].numel() ** 0.5)
+        try:
+            found = module.eval()(torch.randn(2, *shape, generator=rng))
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise InputError(f"{name} does not take images [N, {', '.join(map(str, shape))}]: {error}") from error
+    if not isinstance(found, Tensor):
+        raise InputError(f"{name} returns a {type(found).__name__}; it must return one tensor, of logits")
+    return found

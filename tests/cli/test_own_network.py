@@ -1,0 +1,115 @@
+"""Networks that are functions of the user's: tried before there is a run, and known again."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from explore.cli import own_network
+from explore.errors import InputError
+
+CODE = """
+import torch
+from torch import nn
+
+
+class Random(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.fixed, self.last = torch.randn(64, 8), nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.last(torch.cos(x.flatten(1) @ self.fixed))
+
+
+class Two(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.last = nn.Linear(64, classes)
+
+    def forward(self, x):
+        return self.last(x.flatten(1)), x
+
+
+def random(classes):
+    return Random(classes)
+
+
+def seeded(classes):
+    made = Random(classes)
+    made.fixed = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+    return made
+
+
+def wide(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes + 1))
+
+
+def small(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, classes))
+
+
+def other_size(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(65, classes))
+
+
+def two(classes):
+    return Two(classes)
+"""
+TINY = ["classify", "--dataset", "digits", "--epochs", 1, "--train", 50, "--samples", 3, "--quiet", "--json"]
+
+
+@pytest.fixture
+def nets(monkeypatch, tmp_path):
+    (tmp_path / "ownnets.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "ownnets", raising=False)
+    return tmp_path / "ownnets.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("random", "ownnets:random computes something else each time"),
+        ("wide", r"ownnets:wide gives \[2, 11\] for two images; it must give logits of the classes, \[2, 10\]"),
+        ("other_size", r"ownnets:other_size does not take images \[N, 1, 8, 8\]: mat1 and mat2"),
+        ("two", "ownnets:two returns a tuple"),
+    ],
+)
+def test_what_is_refused(nets, name, message):
+    with pytest.raises(InputError, match=message):
+        own_network.outputs(f"ownnets:{name}", (1, 8, 8), 10, {})
+
+
+def test_it_is_refused_before_there_is_a_run(nets, explore):
+    found = explore(*TINY, "--net", "ownnets:wide")
+    assert found.exit_code == 2 and "ownnets:wide gives [2, 11]" in found.stderr
+    assert not Path("runs").exists()
+    found = explore("active", "--dataset", "digits", "--net", "ownnets:wide", "--rounds", 1, "--trials", 1)
+    assert found.exit_code == 2 and "ownnets:wide gives [2, 11]" in found.stderr
+
+
+def test_a_network_is_known_again(nets, monkeypatch):
+    small, seeded = (own_network.outputs(f"ownnets:{n}", (1, 8, 8), 10, {}) for n in ("small", "seeded"))
+    assert small == own_network.outputs("ownnets:small", (1, 8, 8), 10, {}) and len(small) == own_network.KEPT
+    own_network.check_known("ownnets:small", small, small)
+    own_network.check_known("ownnets:small", small, None)
+    with pytest.raises(InputError, match="ownnets:small is not the network that the run began with"):
+        own_network.check_known("ownnets:small", small, seeded)
+    assert own_network.outputs("mlp", (1, 8, 8), 10, {}) == ()
+
+
+def test_a_function_that_was_edited_is_not_gone_on_with(nets, explore):
+    found = explore(*TINY, "--net", "ownnets:small")
+    assert found.exit_code == 0, found.output
+    run = json.loads(found.stdout)["run"]
+    assert explore("classify", "--resume", run, "--trust", "ownnets").exit_code == 0
+    nets.write_text(CODE.replace("nn.ReLU()", "nn.Tanh()"))
+    del sys.modules["ownnets"]
+    sys.path_importer_cache.clear()
+    for again in (["classify", "--resume", run], ["predict", run, "images.npz"]):
+        Path("images.npz").touch()
+        found = explore(*again, "--trust", "ownnets")
+        assert found.exit_code == 2, found.output
+        assert "ownnets:small is not the network that the run began with" in found.stderr

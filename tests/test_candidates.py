@@ -43,6 +43,8 @@ def test_only_what_differs_is_a_tensor():
     both: Any = candidates.together([made(lr=0.1, beta=0.2), made(lr=0.3, beta=0.2)], 2, RNG)
     assert both.beta == 0.2 and both.lr.tolist() == [0.1, 0.1, 0.3, 0.3]
     assert made(lr=0.1).lr == 0.1
+    whole: Any = candidates.together([made(prior_variance=1), made(prior_variance=2)], 1, RNG)
+    assert whole.prior_variance.dtype == torch.float64
 
 
 @pytest.mark.parametrize(("members", "expected"), [(1, [0.2, 0.3]), (2, [0.2, 0.2, 0.3, 0.3])])

@@ -93,6 +93,8 @@ class Experiment:
             f"{tested} images of {self.name}, {self.posterior.epochs} epochs, on {device}"
         )
         notes = [f"Training images are augmented: {settings.augment}."] if settings.augment != "none" else []
+        if loaded.note:
+            notes.append(loaded.note)
         if settings.stream:
             notes.append("Images stay in their files, and are decoded when they are needed.")
         if left := self.posterior.batch_size % parallel.world().processes:

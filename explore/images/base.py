@@ -20,6 +20,7 @@ class Images(NamedTuple):
     test_y: np.ndarray
     classes: tuple[str, ...]  # the name of each class index
     augmentation: str = "none"  # what is common for it: "none", "crop" or "crop-flip"
+    note: str = ""  # a sentence on what was left out, if there is anything to say
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -54,8 +55,8 @@ def checked(images: Images) -> Images:
     for part, x, y in (("training", images.x, images.y), ("test", images.test_x, images.test_y)):
         if x.dtype != np.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3):
             raise InputError(
-                f"the {part} images of {images.name} are {x.dtype} {list(x.shape)}; they must be uint8, [images, "
-                "height, width] or with 1 or 3 channels last"
+                f"the {part} images of {images.name} are {x.dtype} {list(x.shape)}; they must be uint8 [images, 1 or 3 "
+                "channels, height, width]"
             )
         if len(x) != len(y) or not len(x):
             raise InputError(f"{images.name} has {len(x)} {part} images and {len(y)} classes of them")

@@ -21,19 +21,36 @@ __all__ = ["ImageFiles"]
 MOST = 16384  # pixels a side
 ORIENTATION = 0x0112  # the tag; from 5 on height and width are exchanged
 COUNTED = 10_000  # images at most whose values are counted for the moments of a set
+ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")  # modes with a channel of opacity
+DEEP = ("PNG", "PPM", "TIFF")  # formats in which 16-bit grey is told from other whole numbers
+BITS, PHOTOMETRIC = 258, 262  # tags of TIFF: bits of each channel, and 0 where 0 is white
 
 
 def pixels(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.ndarray, "C H W"]:
     """An image as bytes, scaled and cut to a height and a width, or as it is.
 
+    Of grey values of 16 bits the upper eight are kept; what is transparent is laid on white.
+
     Raises:
-        InputError: when it is none, or too large.
+        InputError: when it is none, too large, or of values that 8 bits cannot stand for.
     """
     with _opened(file) as image:
-        plain = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
+        plain = _opaque(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB")
     if sides is not None:
         plain = ImageOps.fit(plain, (sides[1], sides[0]), Image.Resampling.BILINEAR)
     return np.asarray(plain).reshape(plain.height, plain.width, -1).transpose(2, 0, 1)
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """The same in 8 bits, on white."""
+    clear = image.info.get("transparency")  # of a palette, or the one value that is transparent
+    if image.mode.startswith("I"):
+        values = np.asarray(image)  # `convert` would clip them to 255
+        return Image.fromarray(np.where(values == clear, 255, values >> 8).astype(np.uint8))
+    if image.mode in ALPHA or clear is not None:
+        whole = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", whole.size, "white"), whole)
+    return image
 
 
 def _height_and_width(file: Path) -> tuple[int, int]:
@@ -50,11 +67,26 @@ def _opened(file: Path) -> Iterator[Image.Image]:
         with Image.open(file) as image:
             if max(image.size) > MOST:
                 raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
+            _check_depth(file, image)
             yield image
     except InputError:
         raise
     except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise InputError(f"{file} is no image that can be read ({shown(str(error))})") from None
+
+
+def _check_depth(file: Path, image: Image.Image) -> None:
+    """Refuse values of neither 8 bits nor grey ones of 16, which a conversion would clip."""
+    if image.mode[0] not in "IF":
+        return
+    tags = getattr(image, "tag_v2", {})
+    bits, dark = tags.get(BITS, (16,))[0], tags.get(PHOTOMETRIC, 1)  # 12-bit TIFFs have the mode of 16-bit ones
+    signed = image.mode == "I" and image.format == "TIFF"  # and PNG and PPM have it for 16 bits without a sign
+    if image.mode == "F" or image.format not in DEEP or signed or (bits, dark) != (16, 1):
+        raise InputError(
+            f"{file} has values of another kind ({image.format}, mode {image.mode}); images must have 8 bits a "
+            "channel, or be grey PNG, PPM or TIFF files of 16 bits without a sign, where 0 is black"
+        )
 
 
 class ImageFiles:

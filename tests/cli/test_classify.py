@@ -294,3 +294,48 @@ def test_a_preset_for_augmented_images_counts_each_once_without(classify):
     assert own["augmentation"] == 1.0
     classify("--posterior", "vogn", "--name", "more", "--augment", "crop")
     assert record.read_config(Path("runs/classify-more"))["settings"]["posterior_settings"]["augmentation"] == 10.0
+
+
+def test_images_of_sixteen_bits_are_those_of_their_upper_eight(explore, tmp_path):
+    """In training, in predictions, and as images of another kind; other values are refused by the file's name."""
+    rng = np.random.default_rng(0)
+    for i in range(16):
+        deep = (rng.integers(0, 20000, (6, 6)) + 40000 * (i % 2)).astype(np.uint16)
+        for kind, x in (("deep", deep), ("plain", (deep >> 8).astype(np.uint8))):
+            path = tmp_path / kind / ("train" if i < 12 else "test") / "ab"[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(x).save(path)
+    made = []
+    for kind, other in (("deep", "plain"), ("plain", "deep")):
+        options = ["--net", "mlp", "-p", "net.hidden=8", "--epochs", 2, "--ood", tmp_path / other / "test", "--json"]
+        result = explore("classify", "--images", tmp_path / kind, "--grey", *options)
+        assert result.exit_code == 0, result.output
+        made.append(Path(json.loads(result.stdout)["run"]))
+        found = package.load_run(made[-1]).predict(tmp_path / other / "test").filter(like="p_")
+        np.testing.assert_allclose(found.to_numpy(), loaded(made[-1])["probabilities"], rtol=1e-4, atol=1e-6)
+    for one, other in zip(*(loaded(run).values() for run in made), strict=True):
+        np.testing.assert_array_equal(one, other)
+    Image.fromarray(np.zeros((6, 6), np.float32)).save("float.tif")
+    result = explore("predict", made[0], "float.tif")
+    assert result.exit_code == 2 and "float.tif has values of another kind (TIFF, mode F)" in result.stderr
+
+
+def test_arrays_to_predict_are_refused_as_they_are_in_the_file(explore, tmp_path):
+    run = explore("classify", "--images", arrays(tmp_path / "own.npz"), "--net", "mlp", "--epochs", 1, "--json")
+    np.savez("first.npz", x=np.zeros((5, 1, 8, 8), np.uint8))
+    result = explore("predict", json.loads(run.stdout)["run"], "first.npz")
+    assert result.exit_code == 2
+    assert "x of first.npz is uint8 [5, 1, 8, 8]; the model takes uint8 [images, 8, 8]" in result.stderr
+
+
+def test_what_is_left_out_of_a_folder_is_said(explore, tmp_path):
+    for part, name in ((p, n) for p in ("train", "test") for n in ("a", "b")):
+        folder = tmp_path / "mine" / part / name
+        folder.mkdir(parents=True)
+        for i in range(3):
+            Image.fromarray(np.full((8, 8), 200 if name == "a" else 20, np.uint8)).save(folder / f"{i}.png")
+    (tmp_path / "mine" / "train" / "a" / "notes.txt").write_text("mine")
+    options = ["--images", tmp_path / "mine", "--net", "mlp", "-p", "net.hidden=4", "--epochs", 1, "--samples", 2]
+    found = explore("classify", *options)
+    assert found.exit_code == 0, found.output
+    assert f"Files of {tmp_path / 'mine'} that are left out: 1; they have other endings" in found.stderr

@@ -12,7 +12,7 @@ from explore.errors import InputError
 from explore.feed import ImageFeed
 from explore.images import disk, own
 from explore.images.base import Images
-from explore.images.disk import ImageFiles
+from explore.images.disk import ImageFiles, pixels
 from explore.parallel import World
 from explore.rng import Rng
 
@@ -149,3 +149,92 @@ def test_what_comes_next_is_decoded_before_it_is_asked_for(folder, monkeypatch):
     monkeypatch.setattr(disk, "pixels", watched)
     shuffled[torch.zeros(1, 1, dtype=torch.long), torch.arange(9)[None]][:, 0:3]
     assert begun.wait(10)
+
+
+GREY = np.array([[0, 255, 256], [300, 40000, 65535]], np.uint16)
+
+
+@pytest.mark.parametrize("kind", ["png", "tif", "ppm"])
+@pytest.mark.parametrize("grey", [False, True])
+def test_of_sixteen_bits_the_upper_ones_are_kept(kind, grey, tmp_path):
+    path = tmp_path / f"deep.{kind}"
+    Image.fromarray(GREY).save(path)
+    expected = np.broadcast_to(GREY // 256, (1 if grey else 3, 2, 3))
+    np.testing.assert_array_equal(pixels(path, None, grey), expected)
+    np.testing.assert_array_equal(own.read_inputs(path, expected.shape)[1], expected[None])
+
+
+def test_of_sixteen_bits_in_the_other_order(tmp_path):
+    Image.frombytes("I;16B", (3, 2), GREY.astype(">u2").tobytes()).save(tmp_path / "deep.tif")
+    with Image.open(tmp_path / "deep.tif") as image:
+        assert image.mode == "I;16B"
+    np.testing.assert_array_equal(pixels(tmp_path / "deep.tif", None, True)[0], GREY // 256)
+
+
+def test_deep_images_are_turned_and_scaled(tmp_path):
+    Image.fromarray(GREY).save(tmp_path / "deep.png", exif=exif(6))
+    np.testing.assert_array_equal(pixels(tmp_path / "deep.png", None, True)[0], np.rot90(GREY // 256, -1))
+    Image.fromarray(np.full((9, 9), 40000, np.uint16)).save(tmp_path / "deep.png")
+    assert (pixels(tmp_path / "deep.png", (3, 3), True) == 40000 // 256).all()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("values", "tags"),
+    [
+        (GREY.astype(np.float32) / 65535, {}),
+        (GREY.astype(np.int32), {}),
+        (GREY, {disk.PHOTOMETRIC: 0}),
+    ],
+)
+def test_values_that_would_be_clipped_are_refused(folder, stream, values, tags):
+    Image.fromarray(values).save(folder / "train" / "dog" / "deep.tif", tiffinfo=tags)
+    with pytest.raises(
+        InputError, match=r"deep.tif has values of another kind \(TIFF, mode .*\); images must have 8 bits"
+    ):
+        images.read(folder, 3, stream=stream)
+
+
+def test_twelve_bits_are_not_taken_for_sixteen(tmp_path):
+    """The reader gives them the same mode."""
+    Image.fromarray(np.zeros((2, 4), np.uint16)).save(tmp_path / "deep.tif")
+    content = (tmp_path / "deep.tif").read_bytes()
+    entry = np.array([disk.BITS, 3, 1, 0, 16, 0], "<u2").tobytes()  # a short number, once
+    assert content.count(entry) == 1
+    (tmp_path / "deep.tif").write_bytes(content.replace(entry, entry[:8] + bytes([12, 0, 0, 0])))
+    with Image.open(tmp_path / "deep.tif") as image:
+        assert image.mode == "I;16"
+    with pytest.raises(InputError, match="another kind"):
+        pixels(tmp_path / "deep.tif", None, True)
+
+
+@pytest.mark.parametrize("grey", [False, True])
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L", "RGB", "I;16"])
+def test_what_is_transparent_is_laid_on_white(mode, grey, tmp_path):
+    """Black of it is not black: one pixel transparent, one opaque, and where there is a channel for it, one between."""
+    whole = Image.fromarray(np.array([[[0, 0, 0, 0], [40, 40, 40, 255], [0, 0, 0, 102]]], np.uint8))
+    path, expected = tmp_path / "clear.png", [255, 40, 153]
+    if mode in ("RGBA", "LA"):
+        whole.convert(mode).save(path)
+    else:
+        plain = (
+            Image.fromarray(np.array([[0, 40 << 8]], np.uint16))
+            if mode == "I;16"
+            else whole.crop((0, 0, 2, 1)).convert("L").convert(mode)
+        )
+        clear = {"P": plain.getpixel((0, 0)), "RGB": (0, 0, 0)}.get(mode, 0)
+        plain.save(path, transparency=clear)
+        expected = expected[:2]
+    np.testing.assert_array_equal(
+        pixels(path, None, grey), np.broadcast_to(expected, (1 if grey else 3, 1, len(expected)))
+    )
+
+
+def test_images_without_a_channel_of_opacity_are_as_they_were(tmp_path):
+    values = np.random.default_rng(0).integers(0, 256, (4, 5, 3), np.uint8)
+    for mode in ("RGB", "L", "1", "P", "CMYK"):
+        image = Image.fromarray(values).convert(mode)
+        image.save(tmp_path / "plain.tif")
+        for wanted in ("L", "RGB"):
+            expected = np.asarray(image.convert(wanted)).reshape(4, 5, -1).transpose(2, 0, 1)
+            np.testing.assert_array_equal(pixels(tmp_path / "plain.tif", None, wanted == "L"), expected)

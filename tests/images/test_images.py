@@ -175,12 +175,27 @@ ARRAYS: dict[str, Any] = {
     [
         ({"test_y": np.array([0, 1, 2])}, "classes that y has not: 2"),
         ({"y": np.array([0, 1])}, "7 training images and 2 classes"),
-        ({"y": np.zeros((7, 1))}, "2 and 1 axes"),
+        ({"y": np.zeros((7, 1))}, r"y of \S* is \[7, 1\]; it must be \[images\]"),
         ({"x": PARTS[0].astype(float)}, "must be uint8"),
         ({"x": PARTS[1]}, "channels last"),
         ({"test_x": PARTS[2][:, :4]}, "all must have one shape"),
         ({"y": np.zeros(7, int), "test_y": np.zeros(3, int)}, "has 1 class"),
         ({"x": np.zeros((7, 5, 4, 2), np.uint8)}, "1 or 3 channels"),
+        (
+            {"test_x": np.zeros((3, 3, 8, 9), np.uint8)},
+            r"test_x of \S* is uint8 \[3, 3, 8, 9\]; it must be uint8 \[images",
+        ),
+        ({"test_x": PARTS[2][:, :4]}, r"x and test_x of \S* are \[7, 5, 4\] and \[3, 4, 4\]"),
+        ({"y": np.array([0, 1, 0, np.nan, 0, np.inf, 0])}, "y of .* has labels that are no finite number: 2;"),
+        ({"test_y": np.array([0.0, 1.0, np.nan])}, "test_y of .* has labels that are no finite number: 1;"),
+        ({"test_y": np.array([0.0, 1.0, 2.0])}, "classes that y has not: 2$"),
+        ({"test_y": np.array(["0", "1", "1"])}, "y of .* is int64, test_y <U1; both must be numbers, or both text"),
+        (
+            {"y": np.array([*"abababa"], object)},
+            r"y of .* Python objects; save it as numbers or text, as by y.astype\(str\)",
+        ),
+        ({"x": PARTS[0].astype(object)}, "x of .* Python objects; save it as uint8$"),
+        ({"y": np.arange(7).astype(complex)}, "y of .* is complex128; it must be numbers or text"),
     ],
 )
 def test_arrays_that_are_refused(change, message, tmp_path):
@@ -188,6 +203,70 @@ def test_arrays_that_are_refused(change, message, tmp_path):
     np.savez(tmp_path / "own.npz", **given)
     with pytest.raises(InputError, match=message):
         images.read(tmp_path / "own.npz")
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (np.array([0.0, 1.0]), ("0", "1")),
+        (np.array([-1.0, 0.5], np.float32), ("-1", "0.5")),
+        (np.array([False, True]), ("False", "True")),
+        (np.array(["ä".encode(), b"b"]), ("b", "ä")),
+    ],
+)
+def test_names_of_classes(values, names, tmp_path):
+    given: dict[str, Any] = ARRAYS | {"y": values[ARRAYS["y"]], "test_y": values[ARRAYS["test_y"]]}
+    np.savez(tmp_path / "own.npz", **given)
+    found = images.read(tmp_path / "own.npz")
+    assert found.classes == names
+    order = [names.index(name) for name in (("ä", "b") if "ä" in names else names)]
+    np.testing.assert_array_equal(found.y, np.array(order)[ARRAYS["y"]])
+    np.testing.assert_array_equal(found.test_y, np.array(order)[ARRAYS["test_y"]])
+
+
+@pytest.mark.parametrize(
+    ("given", "shape", "message"),
+    [
+        ((7, 3, 8, 9), (3, 8, 9), r"is uint8 \[7, 3, 8, 9\]; the model takes uint8 \[images, 8, 9, 3\]$"),
+        ((7, 9, 8, 3), (3, 8, 9), r"is uint8 \[7, 9, 8, 3\]; the model takes uint8 \[images, 8, 9, 3\]$"),
+        ((7, 8, 9, 3), (1, 8, 9), r"is uint8 \[7, 8, 9, 3\]; the model takes uint8 \[images, 8, 9\]$"),
+        ((7, 8), (1, 8, 9), r"is uint8 \[7, 8\]; the model takes uint8 \[images, 8, 9\]$"),
+    ],
+)
+def test_arrays_to_predict_are_refused_as_they_are_in_the_file(given, shape, message, tmp_path):
+    np.savez(tmp_path / "some.npz", x=np.zeros(given, np.uint8))
+    with pytest.raises(InputError, match=message):
+        images.read_inputs(tmp_path / "some.npz", shape)
+
+
+def test_what_other_programs_leave_in_a_folder(folder):
+    expected = images.read(folder)
+    assert not expected.note
+    for hidden in ("train/.ipynb_checkpoints", "train/cat/.cache", "val/.hidden"):
+        save(folder / hidden / "0.png", np.zeros((6, 6, 3), np.uint8))
+    for hidden in ("train/cat/._1.png", "val/dog/.DS_Store", "train/.DS_Store"):
+        (folder / hidden).write_bytes(b"no image")
+    found = images.read(folder)
+    assert found.classes == ("cat", "dog") and not found.note
+    np.testing.assert_array_equal(found.x, expected.x)
+    (folder / "train" / "cat" / "._1.png").rename(folder / "val" / "cat" / "._1.png")
+    assert images.read_inputs(folder / "val", (3, 6, 6))[0] == ["cat/0.png", "dog/0.png"]
+
+
+def test_how_many_files_are_left_out_is_said(folder):
+    for other in ("train/cat/labels.txt", "val/dog/0.heic", "val/loose.png"):
+        (folder / other).write_bytes(b"")
+    assert images.read(folder).note.startswith(
+        f"Files of {folder} that are left out: 3; they have other endings than .bmp"
+    )
+
+
+def test_a_class_without_an_image_is_refused(folder):
+    (folder / "train" / "bird").mkdir()
+    with pytest.raises(InputError, match=r"train/bird holds no image \(.*\); each folder of train is a class"):
+        images.read(folder)
+    save(folder / "train" / "bird" / "0.png", np.zeros((6, 6, 3), np.uint8))
+    assert images.read(folder).test_y.tolist() == [1, 2]  # a class that is not tested is none that is wrong
 
 
 def test_files_that_are_refused(tmp_path):

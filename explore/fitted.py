@@ -1,10 +1,13 @@
-"""A fitted posterior as a value: it predicts in the target's own units, and is saved as tensors and whole numbers."""
+"""A fitted posterior as a value: it predicts in the target's own units, and is saved as tensors, numbers and texts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import zip_longest
+from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -13,10 +16,11 @@ from torch import Tensor
 
 from explore import mixture, tree
 from explore.calibration import held_out_factor
-from explore.errors import InputError, check_range
+from explore.errors import InputError, check_range, listed
 from explore.fit import last_epoch
 from explore.inference.base import Predictive
 from explore.inputs import RawInputs, numbers
+from explore.nets import Net
 from explore.pool import Pool, Scales
 from explore.predict import Predictor, parts
 from explore.rng import Rng
@@ -237,10 +241,11 @@ class FittedModel:
     # Saving -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, on the CPU, and whole numbers: with the posterior's settings all that it is."""
+        """Tensors, on the CPU, numbers, and texts that tell the posterior: with that all that it is."""
         tensors = tree.save({"state": self.state, "scales": self.scales, "factor": self.factor})
-        fields = {name: getattr(self, name) for name in WHOLE}
-        return {name: t.cpu() for name, t in tensors.items()} | fields | {"shape": list(self.shape)}
+        whole = {name: getattr(self, name) for name in WHOLE}
+        plain = {"shape": list(self.shape), "posterior": dict(_described("posterior", self.posterior))}
+        return {name: t.cpu() for name, t in tensors.items()} | whole | plain
 
     @staticmethod
     def from_state_dict(
@@ -249,17 +254,56 @@ class FittedModel:
         """What `state_dict` was made of, to the bit, given the same posterior.
 
         Raises:
-            InputError: when it was made of another posterior.
+            InputError: when it was made of another posterior: one of another class, net, likelihood or setting
+                (epochs apart). A state of an older version, which names none, is refused where its tensors do not fit.
         """
         try:
             state = {name[6:]: t for name, t in saved.items() if name.startswith("state.")}
             moments = {of: [saved[f"scales.{of}.{name}"].to(device) for name in Standardiser._fields] for of in "xy"}
-            fields, shape = {name: int(saved[name]) for name in WHOLE}, tuple(map(int, saved["shape"]))
+            whole, shape = {name: int(saved[name]) for name in WHOLE}, tuple(map(int, saved["shape"]))
+            theirs = {str(name): str(text) for name, text in saved.get("posterior", {}).items()}
             dtype = next(t.dtype for t in state.values() if t.dim() and t.is_floating_point())
             n_data, replicas = float(state["common.n_data"]), len(state["common.alive"])
             factor = saved["factor"].to(device) if "factor" in saved else None
         except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
             raise InputError(f"this is no saved model ({error!r}); FittedModel.state_dict makes one") from None
+        _check_same(theirs, dict(_described("posterior", posterior)))
         like = posterior.init(n_data, replicas, Rng(0, device, dtype))
         scales = Scales(*(Standardiser(*parts) for parts in moments.values()))
-        return FittedModel(posterior, tree.restore(like, state), scales, shape, factor=factor, **fields)
+        return FittedModel(posterior, tree.restore(like, state), scales, shape, factor=factor, **whole)
+
+
+def _described(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """(name, text) of a value and of all that it is made of: texts that another process would write too."""
+    if is_dataclass(value) and not isinstance(value, type):
+        yield name, type(value).__name__
+        for f in fields(value):
+            inner = f.name if name == "posterior" else f"{name}.{f.name}"  # a mixture's posterior takes its place
+            if f.init and inner != "epochs":  # how long it was fitted, which may depend on the number of labels
+                yield from _described(inner, getattr(value, f.name))
+    else:
+        yield name, _text(value)
+
+
+def _text(value: Any) -> str:
+    """A setting; equal ones have the same text, whether they are 1 or 1.0, and a tuple or a list."""
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_text, value))})"
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return repr(float(value)).removesuffix(".0")
+    text = value if isinstance(value, str) else value.text if isinstance(value, Net) else repr(value)
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # an address, as a function's text has it
+
+
+def _check_same(theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
+    """Refuse another posterior by the first difference; what only one version of explore has is none."""
+    for name in ours:
+        if theirs.get(name, ours[name]) != ours[name]:
+            lines = zip_longest(*(text.splitlines() for text in (theirs[name], ours[name])), fillvalue="")
+            there, here = next((listed([a.strip()]), listed([b.strip()])) for a, b in lines if a != b)
+            raise InputError(
+                f"the saved model does not belong here: its {name} is {there or 'shorter'}, and {here or 'less'} was "
+                "given; give the posterior that was fitted"
+            )

@@ -35,7 +35,7 @@ from explore.models import Layer, Network, Pullback, count_samples
 from explore.modules import check
 from explore.rng import Rng
 from explore.shapes import LayerTaps, NormTaps, Taps
-from explore.slots import ConvSlot, Lead, LinearSlot, NormSlot, WeightSlot
+from explore.slots import ConvSlot, Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
 
 
 class Net(Network):
@@ -51,7 +51,8 @@ class Net(Network):
     Raises:
         InputError: for any other layer that holds parameters or buffers, for a subclass or a parametrisation of these,
             a frozen layer, dropout and layers without a size; and in the first pass over several examples for a forward
-            in which examples meet or chance has a say (batch statistics, functional dropout).
+            in which examples meet or chance has a say (batch statistics, functional dropout). Every pass refuses a
+            forward that does something with layers but to call them, once each, or that fails on a tensor of inputs.
     """
 
     def __init__(self, module: nn.Module, amp: bool = False):
@@ -60,7 +61,7 @@ class Net(Network):
         root = nn.Sequential(copy.deepcopy(module)).eval()
         self._slots: list[WeightSlot] = []
         self._norms: list[NormSlot] = []
-        self._text = repr(module)
+        self.text = repr(module)  # its architecture
         self._checked = False  # whether examples are known not to meet
         self.sequence = tuple(_kinds(root))
         self._replace(root)
@@ -72,20 +73,20 @@ class Net(Network):
         self._shared = first is self._slots[0]
         self._module = root
         self.shapes = tuple((s.inputs, s.outputs) for s in self._slots)
-        self.biases = tuple(s.bias for s in self._slots)
+        self.biases = tuple(s.has_bias for s in self._slots)
         self.convolutions = tuple(isinstance(s, ConvSlot) for s in self._slots)
         self.norms = tuple(slot.norm for slot in self._norms)
         self.weights = sum(i * o for i, o in self.shapes)
 
     def _replace(self, root: nn.Sequential) -> None:
         for path, layer in list(root.named_modules()):
-            label = path.removeprefix("0.")  # the root Sequential has no name of its own
+            label = "" if path == "0" else path.removeprefix("0.")  # the root Sequential has no name of its own
             slot: WeightSlot | NormSlot
             if isinstance(layer, nn.Linear | nn.Conv2d):
                 slot = LinearSlot(layer, label) if isinstance(layer, nn.Linear) else ConvSlot(layer, label)
                 self._slots.append(slot)
             elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
-                slot = NormSlot(layer, label)
+                slot = (Norm1dSlot if isinstance(layer, nn.BatchNorm1d) else Norm2dSlot)(layer, label)
                 self._norms.append(slot)
             else:
                 continue
@@ -94,7 +95,7 @@ class Net(Network):
 
     def __repr__(self) -> str:
         return (
-            f"Net of {self.weights} weights, begun anew by posteriors (those of the module are not used):\n{self._text}"
+            f"Net of {self.weights} weights, begun anew by posteriors (those of the module are not used):\n{self.text}"
         )
 
     @property
@@ -198,6 +199,12 @@ class Net(Network):
                 out = self._module(folded)
             calls = [slot.call() for slot in self._slots] if taps else []
             statistics = tuple(norm.call() for norm in self._norms) if train else ()
+        except (AttributeError, StopIteration, TypeError) as error:  # of the user's forward
+            said = str(error) or type(error).__name__
+            raise InputError(
+                f"the network fails on an input {list(folded.shape)} ({said}); its forward must take one tensor "
+                "[B, ...] and may only call its layers"
+            ) from error
         finally:
             for each in (*self._slots, *self._norms):
                 each.end()

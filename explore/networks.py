@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 from torch import Tensor, nn
 
 from explore import registry
-from explore.errors import InputError, one_of
+from explore.errors import InputError, listed, one_of, shown
 from explore.nets import mlp
 
 
@@ -212,6 +212,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18, "resnet50": resnet50,
 }  # fmt: skip
 FIXED = ("in_channels", "classes", "size")  # what the images decide
+STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def network(name: str) -> Callable[..., nn.Module]:
@@ -230,7 +231,10 @@ def network(name: str) -> Callable[..., nn.Module]:
 
 def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
     """The arguments of a network that are not decided by the images and can be written as text: name -> type."""
-    hints = get_type_hints(build)
+    try:
+        hints = get_type_hints(build)
+    except (NameError, TypeError):  # of types that are only imported for a checker, or of what is no function
+        hints = {}
     return {
         name: hints[name]
         for name in inspect.signature(build).parameters
@@ -244,15 +248,26 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
     A function of the user's is called with those of `in_channels`, `classes` and `size` that it has.
 
     Raises:
-        InputError: for images that are not square, or settings that do not fit.
+        InputError: for images that are not square, settings that do not fit, or a function that cannot be called so.
     """
     channels, height, width = shape
     if height != width:
         raise InputError(f"images are {height} x {width} pixels; networks take square ones")
     make = network(name)
-    known = inspect.signature(make).parameters
-    given = {"in_channels": channels, "classes": classes, "size": height}
-    module = make(**{key: value for key, value in given.items() if key in known}, **settings)
+    try:
+        known = inspect.signature(make).parameters
+    except ValueError as error:  # of what is not written in Python
+        raise InputError(f"{name} cannot be called; it must be a function of {listed(FIXED)}") from error
+    given = dict(zip(FIXED, (channels, classes, height), strict=True))
+    given = {key: value for key, value in given.items() if key in known} | dict(settings)
+    missing = [key for key, p in known.items() if key not in given and p.default is p.empty and p.kind not in STARRED]
+    if missing:
+        raise InputError(f"{name} is called with in_channels, classes and size; give {listed(missing)} a default")
+    try:
+        module = make(**given)
+    except TypeError as error:
+        arguments = listed(f"{key}={shown(value)}" for key, value in given.items())
+        raise InputError(f"{name} cannot be called with {arguments}: {error}") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"{name} made a {type(module).__name__}; it must return a torch module")
     return module

@@ -2,6 +2,9 @@
 
 A slot meets inputs whose R, S and B are folded into the batch axis that the user's module knows. It unfolds them,
 applies R x S weight matrices, or normalises R x S batches, and folds back.
+
+To the user's forward a slot is the layer it replaces: it is an instance of that class, and has its geometry. It has no
+weights to read: those of a sample cannot be told from those of another there.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from torch import Tensor, nn
 from explore.errors import InputError
 from explore.linalg import product
 from explore.models import Layer, Norm
+from explore.modules import called
 
 Lead = tuple[int, int, int]
 """R, S and B."""
+TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")  # that a layer may have
 
 
 class Slot(nn.Module, ABC):
@@ -31,13 +36,26 @@ class Slot(nn.Module, ABC):
     _call: Any
     _lead_in: Lead  # of the inputs
 
-    def __init__(self, name: str):
-        super().__init__()
-        self.name = name
+    def __init__(self, layer: nn.Module, name: str):
+        nn.Module.__init__(self)  # not that of the layer's class, which would make weights
+        self.called = called(name)
+        absent = {key: None for key, tensor in layer._parameters.items() if tensor is None}
+        vars(self).update({key: getattr(layer, key) for key in layer.__constants__}, **absent)  # type: ignore[union-attr]
+        self._parameters = _Unreadable(self.called)
         self.end()
 
     # A slot holds neither parameters nor modules, for which nn.Module looks at every assignment.
     __setattr__ = object.__setattr__  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in TENSORS:
+            raise InputError(
+                f"{self.called}: a forward may only call layers, as weights come with every sample; it reads {name}"
+            )
+        return super().__getattr__(name)  # an AttributeError, which torch and hasattr rely on
+
+    def extra_repr(self) -> str:
+        return ""  # a layer's own asks for its bias
 
     def end(self) -> None:
         """Forget the pass."""
@@ -45,21 +63,21 @@ class Slot(nn.Module, ABC):
 
     def forward(self, a: Tensor) -> Tensor:
         if self._used:
-            raise InputError(f"layer {self.name!r} is used twice in one forward pass; give each use its own layer")
+            raise InputError(f"{self.called} is used twice in one forward pass; give each use its own layer")
         self._used = True
         if len(a) != math.prod(self._lead_in):
             raise InputError(
-                f"layer {self.name!r} gets {len(a)} inputs for {math.prod(self._lead_in)} examples; "
+                f"{self.called} gets {len(a)} inputs for {math.prod(self._lead_in)} examples; "
                 "these must stay on the first axis"
             )
         if wrong := self.misfit(a.shape[1:]):
-            raise InputError(f"layer {self.name!r} takes {wrong}; an example comes to it as {list(a.shape[1:])}")
+            raise InputError(f"{self.called} takes {wrong}; an example comes to it as {list(a.shape[1:])}")
         return self._run(a)
 
     def call(self) -> Any:
         """What the pass that just ran left."""
         if not self._used:
-            raise InputError(f"layer {self.name!r} was not used in the forward pass")
+            raise InputError(f"{self.called} was not used in the forward pass")
         return self._call
 
     @abstractmethod
@@ -71,6 +89,23 @@ class Slot(nn.Module, ABC):
         """The layer's output, folded."""
 
 
+class _Unreadable(dict[str, Any]):
+    """A slot's parameters for those who ask a module for all of them; none would be silently wrong."""
+
+    def __init__(self, layer: str):
+        super().__init__()
+        self._layer = layer
+
+    def items(self) -> Any:
+        raise InputError(
+            "a forward may only call layers, as weights come with every sample; it asks for the parameters of "
+            f"{self._layer}: take the device and the type of its input in place of theirs"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._layer,)  # else a copy would ask for the items
+
+
 class WeightSlot(Slot):
     """A layer with a weight matrix; it holds the layer's geometry."""
 
@@ -78,9 +113,9 @@ class WeightSlot(Slot):
     outputs: int
     width: int  # numbers that the last call held for one example of one sample
 
-    def __init__(self, name: str, bias: bool):
-        super().__init__(name)
-        self.bias = bias
+    def __init__(self, layer: nn.Linear | nn.Conv2d, name: str):
+        super().__init__(layer, name)
+        self.has_bias = layer.bias is not None
 
     def begin(self, layer: Layer, lead: Lead, lead_in: Lead, taps: bool) -> None:
         """Hold a layer for one pass over [R, S, B] examples; the inputs come for S samples, or once for all."""
@@ -90,7 +125,7 @@ class WeightSlot(Slot):
         """(input, tap) of the pass that just ran."""
         call = super().call()
         if call[0]._version != self._version:  # the gradient would be paired with the wrong input
-            raise InputError(f"the input of layer {self.name!r} is changed in place after its use; write x = x + y")
+            raise InputError(f"the input of {self.called} is changed in place after its use; write x = x + y")
         return call
 
     def _run(self, a: Tensor) -> Tensor:
@@ -126,19 +161,18 @@ class WeightSlot(Slot):
         return self.fold(self._layer(self.examples(a, self._lead_in)), a)
 
     def _with_one(self, a: Tensor) -> Tensor:
-        return F.pad(a, (0, 1), value=1.0) if self.bias else a
+        return F.pad(a, (0, 1), value=1.0) if self.has_bias else a
 
 
-class LinearSlot(WeightSlot):
+class LinearSlot(WeightSlot, nn.Linear):
     """A Linear layer, applied at any number of positions."""
 
     def __init__(self, layer: nn.Linear, name: str):
-        super().__init__(name, layer.bias is not None)
-        self.inputs, self.outputs = layer.in_features + self.bias, layer.out_features
+        super().__init__(layer, name)
+        self.inputs, self.outputs = self.in_features + self.has_bias, self.out_features
 
     def misfit(self, shape: torch.Size) -> str:
-        features = self.inputs - self.bias
-        return "" if shape and shape[-1] == features else f"{features} features"
+        return "" if shape and shape[-1] == self.in_features else f"{self.in_features} features"
 
     def apply_matrix(self, a: Tensor) -> Tensor:
         """[(R S B), ..., C] -> [(R S B), ..., O]."""
@@ -157,7 +191,7 @@ class LinearSlot(WeightSlot):
         return self._affine(a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(len(w), -1, -1), w)
 
     def _affine(self, a: Tensor, w: Tensor) -> Tensor:
-        return product(a, w[:, :-1], w[:, -1:]) if self.bias else product(a, w)
+        return product(a, w[:, :-1], w[:, -1:]) if self.has_bias else product(a, w)
 
     def examples(self, a: Tensor, lead: Lead) -> Tensor:
         """[(R S B), ..., C] -> [R, S, B, T, I]."""
@@ -172,33 +206,34 @@ class LinearSlot(WeightSlot):
         return h.reshape(-1, *a.shape[1:-1], self.outputs)
 
 
-class ConvSlot(WeightSlot):
+class ConvSlot(WeightSlot, nn.Conv2d):
     """A Conv2d layer."""
 
     def __init__(self, layer: nn.Conv2d, name: str):
-        super().__init__(name, layer.bias is not None)
-        if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        super().__init__(layer, name)
+        allowed = {"groups": layer.groups == 1, "padding_mode": layer.padding_mode == "zeros"}
+        allowed["padding"] = not isinstance(layer.padding, str)
+        if wrong := [f"{key}={getattr(layer, key)!r}" for key, right in allowed.items() if not right]:
             raise InputError(
-                f"layer {name!r}: convolutions must have groups=1, zero padding and padding given in numbers"
+                f"{self.called} has {' and '.join(wrong)}; convolutions must have groups=1, zero padding "
+                "(padding_mode='zeros') and padding given in numbers"
             )
-        self.kernel, self.stride = layer.kernel_size, layer.stride
-        self.padding, self.dilation = layer.padding, layer.dilation
-        self.channels = layer.in_channels
-        self.inputs = self.channels * layer.kernel_size[0] * layer.kernel_size[1] + self.bias
-        self.outputs = layer.out_channels
+        self.pad: tuple[int, ...] = layer.padding  # type: ignore[assignment]
+        self.inputs = self.in_channels * self.kernel_size[0] * self.kernel_size[1] + self.has_bias
+        self.outputs = self.out_channels
 
     def misfit(self, shape: torch.Size) -> str:
-        fits = len(shape) == 3 and shape[0] == self.channels and min(self._output_size(shape)) > 0
-        return "" if fits else f"images [{self.channels}, height, width] no smaller than its kernel"
+        fits = len(shape) == 3 and shape[0] == self.in_channels and min(self._output_size(shape)) > 0
+        return "" if fits else f"images [{self.in_channels}, height, width] no smaller than its kernel"
 
     def apply_matrix(self, a: Tensor) -> Tensor:
         """[(R S B), C, H, W] -> [(R S B), O, H', W'], as one convolution with a group for each R and S."""
         (r, s, b), groups = self._lead, self._lead_in[0] * self._lead_in[1]
         w = self._layer.flatten(0, 1).transpose(1, 2)  # [(R S), O, I]
-        kernel = (w[..., :-1] if self.bias else w).reshape(r * s * self.outputs, a.shape[1], *self.kernel)
-        bias = w[..., -1].reshape(-1) if self.bias else None
+        kernel = (w[..., :-1] if self.has_bias else w).reshape(r * s * self.outputs, a.shape[1], *self.kernel_size)
+        bias = w[..., -1].reshape(-1) if self.has_bias else None
         z = a.unflatten(0, (groups, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), H, W]
-        h = F.conv2d(z, kernel, bias, self.stride, self.padding, self.dilation, groups)
+        h = F.conv2d(z, kernel, bias, self.stride, self.pad, self.dilation, groups)
         return h.unflatten(1, (r * s, self.outputs)).transpose(0, 1).flatten(0, 1)
 
     def examples(self, a: Tensor, lead: Lead, part: slice = slice(None)) -> Tensor:
@@ -207,7 +242,7 @@ class ConvSlot(WeightSlot):
         lead = (a.shape[0], a.shape[1], a.shape[2])
         a = a.flatten(0, 2)
         if not a.is_cpu or (a.requires_grad and torch.is_grad_enabled()):
-            patches = F.unfold(a, self.kernel, self.dilation, self.padding, self.stride)
+            patches = F.unfold(a, self.kernel_size, self.dilation, self.pad, self.stride)
             return self._with_one(patches.transpose(1, 2)).unflatten(0, lead)
         return self._patches(a).permute(1, 2, 0).unflatten(0, lead)
 
@@ -216,17 +251,17 @@ class ConvSlot(WeightSlot):
 
         Each input is a row, so that examples and positions merge for free. Its gradient would be slow, though.
         """
-        (height, width), (down, across) = self._output_size(a.shape), self.padding
+        (height, width), (down, across) = self._output_size(a.shape), self.pad
         a = F.pad(a, (across, across, down, down)) if down or across else a
         count, channels = a.shape[:2]
         own, channel, row, column = a.stride()
         steps = (channel, row * self.dilation[0], column * self.dilation[1], own, row * self.stride[0])
         windows = a.as_strided(
-            (channels, *self.kernel, count, height, width), (*steps, column * self.stride[1]), a.storage_offset()
+            (channels, *self.kernel_size, count, height, width), (*steps, column * self.stride[1]), a.storage_offset()
         )
         patches = a.new_empty(self.inputs, count, height * width)
-        patches[: self.inputs - self.bias].view_as(windows).copy_(windows)
-        if self.bias:
+        patches[: self.inputs - self.has_bias].view_as(windows).copy_(windows)
+        if self.has_bias:
             patches[-1] = 1
         return patches
 
@@ -242,7 +277,7 @@ class ConvSlot(WeightSlot):
         return h.flatten(0, 2).transpose(1, 2).unflatten(-1, self._output_size(a.shape))
 
     def _output_size(self, shape: torch.Size) -> tuple[int, int]:
-        spans = zip(shape[-2:], self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        spans = zip(shape[-2:], self.kernel_size, self.stride, self.pad, self.dilation, strict=True)
         height, width = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in spans)
         return height, width
 
@@ -251,10 +286,10 @@ class NormSlot(Slot):
     """A batch normalisation: of every replica's and sample's examples by themselves, so R and S stand in channels."""
 
     def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str):
-        super().__init__(name)
+        super().__init__(layer, name)
         if not layer.track_running_stats or layer.momentum is None:
             raise InputError(
-                f"layer {name!r}: batch normalisations must have track_running_stats=True and a momentum in numbers"
+                f"{self.called}: batch normalisations must have track_running_stats=True and a momentum in numbers"
             )
         self.norm = Norm(layer.num_features, layer.affine, layer.momentum, layer.eps)
 
@@ -271,9 +306,17 @@ class NormSlot(Slot):
         z = a.unflatten(0, (r * s, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), ...]
         if self._train:
             if b * z[0, 0].numel() < 2:
-                raise InputError(f"layer {self.name!r}: one number a channel cannot be normalised; give more examples")
+                raise InputError(f"{self.called}: one number a channel cannot be normalised; give more examples")
             # With a momentum of 1 these become the batch's own.
             mean, variance = mean.detach().clone(), variance.detach().clone()
         h = F.batch_norm(z, mean, variance, scale, shift, self._train, 1.0, self.norm.eps)
         self._call = torch.stack([mean, variance], 1).unflatten(0, (r, s, -1)).transpose(2, 3) if self._train else None
         return h.unflatten(1, (r * s, -1)).transpose(0, 1).flatten(0, 1)
+
+
+class Norm1dSlot(NormSlot, nn.BatchNorm1d):
+    """A BatchNorm1d layer."""
+
+
+class Norm2dSlot(NormSlot, nn.BatchNorm2d):
+    """A BatchNorm2d layer."""

@@ -145,6 +145,72 @@ def test_a_saved_model_predicts_the_same_to_the_bit(name, settings, dtype):
     assert torch.equal(again.sample(NEW, 3), model.sample(NEW, 3))
 
 
+def network(activation):
+    return Net(torch.nn.Sequential(torch.nn.Linear(2, 6), activation, torch.nn.Linear(6, 2)))
+
+
+def twin(net=None, likelihood=None, **settings):
+    """The posterior of `MODEL`, or one whose state has the same shapes."""
+    return registry.posterior(
+        "noisy-kfac", net or network(torch.nn.ReLU()), likelihood or Gaussian(), "small", **{"epochs": 4} | settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: twin(network(torch.nn.Tanh())), r"its net is \(1\): ReLU\(\), and \(1\): Tanh\(\) was given"),
+        (lambda: twin(network(torch.nn.LeakyReLU(0.2))), r"and \(1\): LeakyReLU\(negative_slope=0.2\) was given"),
+        (lambda: twin(kl_weight=1.0), "its kl_weight is 0.35, and 1 was given"),
+        (lambda: twin(fisher="exact"), "its fisher is .*, and exact was given"),
+        (lambda: twin(likelihood=Gaussian(noise_std=0.1)), "its likelihood.noise_std is None, and 0.1 was given"),
+        (lambda: twin(likelihood=Gaussian(prior_rate=0.01)), "its likelihood.prior_rate is 6, and 0.01 was given"),
+        (lambda: twin(likelihood=Bernoulli()), "its likelihood is Gaussian, and Bernoulli was given"),
+        (lambda: twin(members=2), "does not belong here"),
+    ],
+)
+def test_a_saved_model_of_another_posterior_is_refused(other, message):
+    with pytest.raises(InputError, match=message):
+        FittedModel.from_state_dict(other(), saved(MODEL.state_dict()))
+
+
+def test_a_mixture_is_known_by_its_members_and_their_settings():
+    made = posterior(members=2)
+    state = FittedModel.fit(made, X, Y, samples=4).state_dict()
+    FittedModel.from_state_dict(posterior(members=2), state)
+    with pytest.raises(InputError, match="its members is 2, and 3 was given"):
+        FittedModel.from_state_dict(posterior(members=3), state)
+    with pytest.raises(InputError, match="its kl_weight is 0.35, and 1 was given"):
+        FittedModel.from_state_dict(posterior(members=2, kl_weight=1.0), state)
+
+
+def test_an_equal_posterior_is_the_same_one():
+    """However its numbers are written, and however long it was fitted."""
+    state = saved(MODEL.state_dict())
+    for made in (twin(), twin(epochs=9), twin(likelihood=Gaussian(prior_shape=6, prior_rate=np.float64(6)))):
+        assert torch.equal(FittedModel.from_state_dict(made, state).predict(NEW).mean, MODEL.predict(NEW).mean)
+
+    class Shown(torch.nn.ReLU):
+        def extra_repr(self):  # an address, which is another one in another process
+            return repr(self.forward)
+
+    one, other = Shown(), Shown()
+    for module in (one, other):
+        vars(module)["forward"] = lambda x: x.relu()
+    assert repr(one) != repr(other)
+    FittedModel.from_state_dict(twin(network(other)), FittedModel.fit(twin(network(one)), X, Y).state_dict())
+
+
+def test_what_an_older_or_a_newer_version_does_not_name_is_no_difference():
+    state = MODEL.state_dict()
+    named = {name: text for name, text in state.pop("posterior").items() if name != "kl_weight"}
+    for old in (state, state | {"posterior": named | {"once": "a setting"}}):
+        again = FittedModel.from_state_dict(twin(), old)
+        assert torch.equal(again.predict(NEW).mean, MODEL.predict(NEW).mean)
+    with pytest.raises(InputError, match="this is no saved model"):
+        FittedModel.from_state_dict(twin(), state | {"posterior": 3})
+
+
 def test_a_model_of_a_learner_with_arms_and_trials_is_saved_too():
     learner = ActiveLearner(posterior(), X, ["information-gain", "random"], trials=2, samples=10)
     for _ in range(2):
@@ -181,7 +247,7 @@ def test_images_are_not_standardised_and_keep_their_axes():
         (lambda: MODEL.sample(NEW, 0), "0 samples were asked for"),
         (lambda: FittedModel.fit(posterior(), X, Y[:-1]), "30 points cannot have 58 labels; each has 2"),
         (lambda: FittedModel.from_state_dict(posterior(), {"seed": 1}), "this is no saved model"),
-        (lambda: FittedModel.from_state_dict(posterior("bbb"), MODEL.state_dict()), "does not belong here"),
+        (lambda: FittedModel.from_state_dict(posterior("bbb"), MODEL.state_dict()), "is NoisyKFAC, and BBB was given"),
     ],
 )
 def test_what_is_refused(call, message):

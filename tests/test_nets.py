@@ -1,6 +1,7 @@
 """A net by slots against torch's own functional call, and what it refuses."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from explore.errors import InputError
 from explore.nets import Net, mlp
 from explore.networks import lenet5, resnet18, vgg16
 from explore.rng import Rng
+from explore.slots import LinearSlot
 from explore.testing import oracles
 
 
@@ -178,6 +180,11 @@ class Twice(nn.Module):
         return self.layer(self.layer(x))
 
 
+class TwoInputs(Twice):
+    def forward(self, x, z):  # type: ignore[override]
+        return self.layer(x) + z
+
+
 class Unused(Twice):
     def __init__(self):
         super().__init__()
@@ -217,6 +224,19 @@ def changed(change):
     return layer
 
 
+class Gain(nn.Sequential):
+    """With a tensor of its own."""
+
+
+def holding(buffer):
+    made, own = Gain(nn.Linear(3, 3)), torch.ones(1)
+    if buffer:
+        made.register_buffer("own", own)
+    else:
+        made.own = nn.Parameter(own)
+    return made
+
+
 SHARED = nn.Linear(3, 3)
 TIED = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
 TIED[1].weight = TIED[0].weight
@@ -232,9 +252,22 @@ TIED[1].weight = TIED[0].weight
         (nn.Sequential(SHARED, nn.ReLU(), SHARED), "'2' shares its weights"),
         (TIED, "'1' shares its weights"),
         (nn.ReLU(), "no Linear or Conv2d layer"),
-        (nn.Conv2d(2, 2, 3, groups=2), "groups=1"),
-        (nn.Conv2d(2, 2, 3, padding="same"), "padding given in numbers"),
-        (nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), "zero padding"),
+        (nn.Conv2d(2, 2, 3, groups=2), "^the network has groups=2; convolutions must have groups=1"),
+        (nn.Conv2d(2, 2, 3, padding="same"), "has padding='same'; .* padding given in numbers"),
+        (
+            nn.Sequential(nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular", groups=2)),
+            "'0' has groups=2 and padding_mode='circular'; .* zero padding",
+        ),
+        (nn.LSTM(3, 4), r"^the network \(LSTM\) is not supported; layers with parameters must be .* attention"),
+        (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), r"'1' \(LayerNorm\) .* elementwise_affine=False"),
+        (nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4)), r"GroupNorm\(..., affine=False\) has none"),
+        (nn.Sequential(nn.Embedding(3, 4)), "one-hot inputs and a Linear"),
+        (nn.Sequential(nn.MultiheadAttention(4, 2)), "attention can be made of Linear layers"),
+        (nn.Sequential(nn.Conv1d(3, 4, 2)), r"a kernel of \(k, 1\)"),
+        (nn.Sequential(nn.PReLU()), "and LeakyReLU has none"),
+        (holding(buffer=True), r"^the network \(Gain\) has a buffer 'own'; .* self\.own\.to\(x\) in the forward"),
+        (holding(buffer=False), r"^the network \(Gain\) has a parameter 'own' of its own; layers with parameters must"),
+        (nn.Sequential(holding(buffer=False)), r"^layer '0' \(Gain\) has a parameter 'own'"),
         (nn.Sequential(nn.Tanh(), LowRank()), r"'1' \(LowRank\) .* use Linear itself"),
         (Scaled(1, 1, 1), r"\(Scaled\) .* use Conv2d itself"),
         (spectral_norm(nn.Linear(3, 3)), r"\(ParametrizedLinear\) .* use Linear itself"),
@@ -271,6 +304,92 @@ def test_unsupported_forward_passes(module, message):
     net = Net(module)
     with pytest.raises(InputError, match=message):
         net.forward(net.glorot(1, Rng(0), 1), torch.ones(1, 2, 3))
+
+
+class Reading(nn.Module):
+    """A forward that does something with its layers besides calling them."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.conv, self.norm, self.fc, self.read = nn.Conv2d(1, 2, 2, 3), nn.BatchNorm2d(2), nn.Linear(2, 3), read
+
+    def forward(self, x):
+        self.read(self)
+        return self.fc(self.norm(self.conv(x)).flatten(1))
+
+    def output(self):
+        net, rng = Net(self), Rng(0)
+        return net.output((*net.glorot(1, rng, 1), *net.unit_norms(1, rng)), rng.normal(1, 2, 1, 3, 3))
+
+
+ONLY_CALL = "a forward may only call layers, as weights come with every sample"
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda m: m.fc.weight.dtype, f"^layer 'fc': {ONLY_CALL}; it reads weight$"),
+        (lambda m: m.conv.bias is None, f"^layer 'conv': {ONLY_CALL}; it reads bias$"),
+        (lambda m: m.norm.running_mean, f"^layer 'norm': {ONLY_CALL}; it reads running_mean$"),
+        (lambda m: next(m.parameters()).device, f"^{ONLY_CALL}; it asks for the parameters of layer 'conv': take the"),
+        (lambda m: sum(p.norm() for p in m.fc.parameters()), "parameters of layer 'fc'"),
+        (lambda m: m.fc.state_dict(), "parameters of layer 'fc'"),
+        (
+            lambda m: next(iter([])),
+            r"^the network fails on an input \[2, 1, 3, 3\] \(StopIteration\); its forward must",
+        ),
+        (lambda m: m.fc.scale, "has no attribute 'scale'"),
+        (lambda m: m.fc(), r"missing 1 required positional argument: .*\); its forward must take one tensor"),
+    ],
+)
+def test_a_forward_that_does_more_than_to_call_its_layers_is_refused(read, message):
+    with pytest.raises(InputError, match=message):
+        Reading(read).output()
+
+
+def test_a_forward_with_two_inputs_is_refused():
+    net = Net(TwoInputs())
+    with pytest.raises(InputError, match=r"missing 1 required .* 'z'\); its forward must take one tensor \[B, ...\]"):
+        net.output(net.glorot(1, Rng(0), 1), torch.ones(1, 2, 3))
+
+
+def test_a_layer_has_its_class_and_geometry_in_a_forward():
+    kept = {
+        "conv": (
+            "in_channels",
+            "out_channels",
+            "kernel_size",
+            "stride",
+            "padding",
+            "dilation",
+            "groups",
+            "padding_mode",
+        ),
+        "norm": ("num_features", "eps", "momentum", "affine", "track_running_stats"),
+        "fc": ("in_features", "out_features"),
+    }
+    seen, kinds = [], (nn.Conv2d, nn.BatchNorm2d, nn.Linear)
+
+    def geometry(module):
+        return [getattr(module.get_submodule(layer), name) for layer, names in kept.items() for name in names]
+
+    def read(module):
+        assert [tuple(isinstance(m, kind) for kind in kinds) for m in module.children()] == [
+            (True, False, False), (False, True, False), (False, False, True)
+        ]  # fmt: skip
+        assert not hasattr(module.fc, "in_channels") and "Linear" in repr(module)
+        seen.append(geometry(module))
+
+    module = Reading(read)
+    assert module.output().shape == (1, 1, 2, 3)
+    assert seen and all(found == geometry(module) for found in seen)
+    assert LinearSlot(nn.Linear(3, 2, bias=False), "fc").bias is None
+
+
+def test_a_net_can_be_copied_and_pickled(case):
+    _, net, weights, x = case
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert torch.equal(other.output(weights, x), net.output(weights, x))
 
 
 class Forward(nn.Module):

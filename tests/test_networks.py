@@ -248,3 +248,50 @@ def test_patches_of_one_layer_at_a_time_and_of_the_examples_asked_for():
         assert t.shape == (t.inputs.shape[4], t.grads.shape[4])
         assert torch.equal(part.inputs, t.inputs[:, :, 1:3]) and torch.equal(part.grads, t.grads[:, :, 1:3])
         assert t.inputs is not t.inputs  # nothing is kept
+
+
+def named(in_channels, n_classes):
+    return nn.Linear(in_channels, n_classes)
+
+
+def with_default(classes, n_classes=4, *args, **kwargs):
+    return nn.Linear(n_classes, classes)
+
+
+def broken(classes):
+    return nn.Linear(classes)  # type: ignore[call-arg]
+
+
+def two_missing(width, depth, size):
+    return nn.Linear(width, depth)
+
+
+def unresolved(classes: "Missing", width: int = 3):  # type: ignore[name-defined]  # noqa: F821
+    return nn.Linear(width, classes)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (named, "named is called with in_channels, classes and size; give n_classes a default$"),
+        (two_missing, "give width, depth a default$"),
+        (broken, r"broken cannot be called with classes=10: .*missing 1 required positional argument: 'out_features'"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_refused(function, message):
+    with pytest.raises(InputError, match=message):
+        networks.build(f"{__name__}:{function.__name__}", (1, 8, 8), 10, {})
+
+
+def test_arguments_of_a_function_of_ones_own():
+    def made(name, **settings):
+        return networks.build(f"{__name__}:{name}", (1, 8, 8), 10, settings)
+
+    assert made("with_default").in_features == 4
+    assert made("named", n_classes=5).out_features == 5
+    assert made("unresolved").out_features == 10
+    assert networks.settings_of(unresolved) == {} and networks.settings_of(networks.vgg16)["batch_norm"] is bool
+    with pytest.raises(InputError, match="cannot be called with classes=10, depth=2: .*unexpected keyword"):
+        made("broken", depth=2)
+    with pytest.raises(InputError, match="zip cannot be called; it must be a function of in_channels, classes, size"):
+        networks.build("builtins:zip", (1, 8, 8), 10, {})

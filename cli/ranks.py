@@ -42,6 +42,12 @@ def joined(command: str) -> Iterator[None]:
         raise click.exceptions.Exit(1) from error
 
 
+def ending() -> None:
+    """Let this process say how to go on, though torchrun ends it: it does so when it sees that another one is gone."""
+    if parallel.started() > 1:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def device(name: str) -> str:
     """Of this process: each of a job has a GPU of its own."""
     return f"cuda:{os.environ['LOCAL_RANK']}" if parallel.started() > 1 and name.startswith("cuda") else name

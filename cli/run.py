@@ -177,6 +177,7 @@ def _closing(command: str, run: Run, where: Callable[[Any], str]) -> Iterator[No
         with run:
             yield
     except (KeyboardInterrupt, OSError, parallel.ProcessLost) as error:
+        ranks.ending()
         code, what = 130, "Interrupted"
         if isinstance(error, parallel.ProcessLost):
             code, what = 1, f"Error: {error}. Stopped"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explore import networks
+from explore import modules, networks
 from explore.errors import InputError
 
 KEPT = 8  # outputs by which a network is known again
@@ -44,6 +44,7 @@ def check_known(name: str, found: Sequence[float], recorded: Sequence[float] | N
 
 
 def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> Tensor:
+    modules.check(module)  # a layer that is not supported is told so, before it is run
     rng = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in module.parameters():

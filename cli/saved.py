@@ -122,6 +122,7 @@ def read(folder: Path, settings: Any, device: str = "cpu") -> Saved:
             raise InputError(f"{path} does not belong to {folder / 'config.json'}: that names no posterior {name}")
         shape = tuple(map(int, state.get("shape", ()))) if getattr(settings, "net", None) else ()  # of an image
         if hasattr(settings, "build"):
+            settings.known(shape, len(called.classes))
             made = settings.build(shape, len(called.classes))
         else:
             made = posterior(settings, called, *own[name], shape=shape)

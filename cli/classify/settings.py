@@ -71,22 +71,26 @@ class Settings:
         if "augmentation" in known and "augmentation" not in own:  # a factor on the number of data, of augmented ones
             own["augmentation"] = 1.0 if augment == "none" else known["augmentation"]
         stream = isinstance(found.x, ImageFiles)
-        started = replace(self, fingerprint=whole, augment=augment, stream=stream, posterior_settings=own)
-        if self.outputs is None:
-            started = replace(started, outputs=self._outputs(found.shape, len(found.classes)))
-        return found, started
+        outputs = self.known(found.shape, len(found.classes))
+        decided = replace(self, fingerprint=whole, augment=augment, stream=stream, outputs=outputs)
+        return found, replace(decided, posterior_settings=own)
 
     def _preset(self) -> tuple[type, Values]:
         make = registry.find("posteriors", self.posterior)
         return make, registry.settings_in(make, self.preset)
 
-    def _outputs(self, shape: tuple[int, int, int], classes: int) -> tuple[float, ...]:
-        return own_network.outputs(self.net, shape, classes, self.net_settings)
+    def known(self, shape: tuple[int, int, int], classes: int) -> tuple[float, ...]:
+        """By what a network of the user's is known again: what the run recorded, or what it gives now.
+
+        Raises:
+            InputError: when it cannot be taken, or is not the one that the run began with.
+        """
+        found = own_network.outputs(self.net, shape, classes, self.net_settings)
+        own_network.check_known(self.net, found, self.outputs)
+        return found if self.outputs is None else self.outputs
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Predictive:
         """The posterior, on a network for images of a shape (channels, height, width)."""
-        if self.outputs:
-            own_network.check_known(self.net, self._outputs(shape, classes), self.outputs)
         net = Net(networks.build(self.net, shape, classes, self.net_settings), self.amp)
         found = registry.find("posteriors", self.posterior)
         made: Predictive = registry.build(found, net, Categorical(), self.posterior_settings)

@@ -54,6 +54,23 @@ def other_size(classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(65, classes))
 
 
+class Scaled(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.scale, self.last = nn.Parameter(torch.tensor(1.0)), nn.Linear(64, classes)
+
+    def forward(self, x):
+        return self.last(self.scale * x.flatten(1))
+
+
+def scaled(classes):
+    return Scaled(classes)
+
+
+def lazy(classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
+
+
 def two(classes):
     return Two(classes)
 """
@@ -75,6 +92,8 @@ def nets(monkeypatch, tmp_path):
         ("wide", r"ownnets:wide gives \[2, 11\] for two images; it must give logits of the classes, \[2, 10\]"),
         ("other_size", r"ownnets:other_size does not take images \[N, 1, 8, 8\]: mat1 and mat2"),
         ("two", "ownnets:two returns a tuple"),
+        ("scaled", "the network .Scaled. has a parameter 'scale' of its own"),
+        ("lazy", r"layer '1' \(LazyLinear\)"),
     ],
 )
 def test_what_is_refused(nets, name, message):

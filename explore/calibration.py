@@ -63,8 +63,7 @@ def held_out_factors(
     out, rest = order[:, :held], order[:, held:]
     fitted = candidates.together(posteriors, replicas, rng)
     state, after, factors = last_epoch(fitted, x[rows, rest], y[rows, rest], rng).state, rng.generator.get_state(), []
-    for k, posterior in enumerate(posteriors):
-        part = slice(k * replicas, (k + 1) * replicas)
+    for posterior, part in zip(posteriors, candidates.blocks(count, replicas), strict=True):
         own, alone = tree.part(state, part), rng.in_arms(1)
         alone.generator.set_state(after)
         predictor = Predictor.sample(posterior, own, samples, alone)

@@ -54,6 +54,11 @@ def together(posteriors: Sequence[Predictive], replicas: int, rng: Rng) -> Predi
     return _with(first, {name: rng.tensor(values).repeat_interleave(replicas) for name, values in different.items()})
 
 
+def blocks(candidates: int, replicas: int) -> list[slice]:
+    """The replicas of each candidate."""
+    return [slice(k * replicas, (k + 1) * replicas) for k in range(candidates)]
+
+
 def part(posterior: Predictive, rows: Tensor) -> Predictive:
     """The posterior of some of the replicas."""
     if isinstance(posterior, Mixture):

@@ -155,7 +155,6 @@ def follow_candidates(
     if calibrate and factor is None:
         found = held_out_factors(posteriors, splits.x, splits.y, rng.stream("calibrate"), calibrate, samples)
         factor = torch.cat(found)
-    parts = [slice(k * each, (k + 1) * each) for k in range(count)]
     when = stops(posterior.epochs, max(FEWEST, POINTS // count))
     for epoch in sharded_fit(posterior, x, y, shards, when, done, state):
         yield epoch
@@ -167,7 +166,7 @@ def follow_candidates(
             }
             here |= {} if factor is None else {"factor": factor.cpu()}
             measured = []
-            for one, part in zip(posteriors, parts, strict=True):
+            for one, part in zip(posteriors, candidates.blocks(count, each), strict=True):
                 own, stream = tree.part(epoch.state, part), rng.stream("test", epoch.epoch)
                 scale = None if factor is None else factor[part].to(splits.x)
                 measured.append(Measured(epoch.epoch, measure(one, own, splits, stream, samples, scale), own, here))

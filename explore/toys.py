@@ -82,8 +82,8 @@ def _fit(
     posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], x: Tensor, y: Tensor, rng: Rng
 ) -> tuple[Predictive, State]:
     steps = len(batches(x.shape[1], posterior.batch_size, posterior.min_batches))
-    # A sampler takes all the data in every update, and counts its own iterations.
     least, most = (max(1, round(updates / steps)) for updates in UPDATES)
+    # A sampler takes all the data in every update, and counts its own iterations.
     epochs = min(max(posterior.epochs, least), most) if steps > 1 else posterior.epochs
     net = Net(mlp(x.shape[2], list(hidden), 1))
     posterior = posterior.with_settings(net=net, likelihood=likelihood, epochs=epochs)

@@ -85,9 +85,9 @@ class Experiment:
             group = [
                 name
                 for name, other in left.items()
-                if name == first
-                or (other.name == own.name and candidates.alike(cls, [own.settings, other.settings]))
+                if other.name == own.name
                 and self.settings.noise(name) == self.settings.noise(first)
+                and candidates.alike(cls, [own.settings, other.settings])
             ]
             group = group[: self._side_by_side(self.posteriors[first])] if len(group) > 1 else group
             left = {name: other for name, other in left.items() if name not in group}

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from explore import machine
-from explore.errors import InputError, listed, one_of, shown
+from explore.errors import InputError, listed, one_of
+from explore.images import arrays
 from explore.images.base import Images, checked
 from explore.images.disk import ImageFiles
 
 __all__ = ["read", "read_inputs"]
 
 PARTS = ("train", "test", "val")  # folders; one of the last two
-ARRAYS = ("x", "y", "test_x", "test_y")
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 SHARE = 0.25  # of the memory that the images of a folder may take
 
@@ -43,7 +41,7 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
         raise InputError(
             f"{path} holds arrays, which are taken as they are; --size, --grey and --stream belong to a folder"
         )
-    return checked(_arrays(path))
+    return checked(arrays.read(path))
 
 
 def read_inputs(path: Path, shape: tuple[int, int, int]) -> tuple[list[str], np.ndarray]:
@@ -57,92 +55,13 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> tuple[list[str], np.
         InputError: when there is no image, or an array of another shape.
     """
     if path.suffix.lower() == ".npz":
-        given = _loaded(path, ("x",))["x"]
-        if not _are_images(given) or _channels(given).shape[1:] != shape:
-            axes = ", ".join(map(str, [*shape[1:], shape[0]] if shape[0] > 1 else shape[1:]))
-            raise InputError(
-                f"x of {path} is {given.dtype} {list(given.shape)}; the model takes uint8 [images, {axes}]"
-            )
-        return [str(i) for i in range(len(given))], _channels(given)
+        x = arrays.read_x(path, shape)
+        return [str(i) for i in range(len(x))], x
     files = sorted(filter(_is_image, _files(path))) if path.is_dir() else [path]
     if not files:
         raise InputError(f"{path} holds no image ({', '.join(ENDINGS)})")
     names = [str(file.relative_to(path)) for file in files] if path.is_dir() else [path.name]
     return names, ImageFiles(files, shape[1:], shape[0] == 1, shape).loaded()
-
-
-def _arrays(path: Path) -> Images:
-    found = _loaded(path, ARRAYS)
-    for key in ("x", "test_x"):
-        if not _are_images(found[key]):
-            raise InputError(
-                f"{key} of {path} is {found[key].dtype} {list(found[key].shape)}; it must be uint8 [images, height, "
-                "width], or with 1 or 3 channels last"
-            )
-    x, test_x = _channels(found["x"]), _channels(found["test_x"])
-    if x.shape[1:] != test_x.shape[1:]:
-        shapes = [list(found[key].shape) for key in ("x", "test_x")]
-        raise InputError(f"x and test_x of {path} are {shapes[0]} and {shapes[1]}; all must have one shape")
-    y, test_y = (_labels(key, found[key], path) for key in ("y", "test_y"))
-    if (y.dtype.kind == "U") != (test_y.dtype.kind == "U"):
-        raise InputError(f"y of {path} is {y.dtype}, test_y {test_y.dtype}; both must be numbers, or both text")
-    classes, indices = np.unique(y, return_inverse=True)
-    names, new = tuple(map(_name, classes.tolist())), np.setdiff1d(test_y, classes).tolist()
-    if new:
-        raise InputError(f"test_y of {path} has classes that y has not: {listed(map(_name, new), 5)}")
-    test = np.searchsorted(classes, test_y).astype(np.int64)
-    return Images(path.stem, x, indices.astype(np.int64), test_x, test, names)
-
-
-def _labels(key: str, y: np.ndarray, path: Path) -> np.ndarray:
-    """Numbers or text [N], one for each image."""
-    if y.ndim != 1:
-        raise InputError(f"{key} of {path} is {list(y.shape)}; it must be [images], a number or a name for each")
-    if y.dtype.kind == "S":
-        return np.char.decode(y, "utf-8", "backslashreplace")
-    if y.dtype.kind not in "biufU":
-        raise InputError(f"{key} of {path} is {y.dtype}; it must be numbers or text")
-    if y.dtype.kind == "f" and (missing := int(np.sum(~np.isfinite(y)))):
-        raise InputError(
-            f"{key} of {path} has labels that are no finite number: {missing}; every image must have a class"
-        )
-    return y
-
-
-def _name(label: Any) -> str:
-    """Of a class; whole numbers are 0 and not 0.0, as tables keep a column of them where one is missing."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
-
-
-def _loaded(path: Path, keys: Iterable[str]) -> Mapping[str, np.ndarray]:
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-            if missing := [key for key in keys if key not in found.files]:
-                raise InputError(f"{path} has no {listed(missing)}, but {listed(found.files)}")
-            return {key: _array(found, key, path) for key in keys}
-    except InputError:
-        raise
-    except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong
-        raise InputError(f"{path} is no .npz file of arrays ({shown(str(error))})") from None
-
-
-def _array(found: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:
-    try:
-        return np.asarray(found[key])
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        kind = "uint8" if key.endswith("x") else f"numbers or text, as by {key}.astype(str), none missing"
-        raise InputError(f"{key} of {path} is an array of Python objects; save it as {kind}") from None
-
-
-def _are_images(x: np.ndarray) -> bool:
-    return x.dtype == np.uint8 and (x.ndim == 3 or x.ndim == 4 and x.shape[3] in (1, 3))
-
-
-def _channels(x: np.ndarray) -> np.ndarray:
-    """[N, channels, height, width] of images with their channels last, or without."""
-    return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2))
 
 
 def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Images:

@@ -221,7 +221,7 @@ def candidates_in_one_fit_are_what_each_is_alone(subject: Subject, learned: bool
     batch, rng = data(), seeded(kind=functools.partial(Rng, arms=2))
     whole = candidates.together(posteriors, R, rng)
     ours = _epochs(whole, start(whole, N, 2 * R, rng), Batch(*(torch.cat([t, t]) for t in batch)), rng)
-    parts = [tree.part(ours, slice(k * R, (k + 1) * R)) for k in range(2)]
+    parts = [tree.part(ours, block) for block in candidates.blocks(2, R)]
     for posterior, mine in zip(posteriors, parts, strict=True):
         rng = seeded()
         alone = _epochs(posterior, start(posterior, N, R, rng), batch, rng)

@@ -360,8 +360,25 @@ def test_a_candidate_that_failed_is_not_chosen(compare, toy):
     assert "toy-prior: none is chosen, since every candidate failed on some split." in found.stdout
 
 
-def test_an_interrupted_grid_goes_on_where_it_was(compare, explore, monkeypatch):
-    compare(*GRID, "--validate", 0.25, "--name", "whole")
+@pytest.fixture
+def resumed(compare, explore, monkeypatch):
+    """A comparison whose recording is stopped, and goes on, has the results of one that was not; its metrics.jsonl."""
+
+    def check(options, function, stop):
+        compare(*options, "--validate", 0.25, "--name", "whole")
+        with monkeypatch.context() as patch:
+            patch.setattr(recording, function, stop)
+            with pytest.raises(AssertionError):
+                compare(*options, "--validate", 0.25, "--name", "cut")
+        assert explore("compare", "--resume", "runs/compare-cut").exit_code == 0
+        whole, cut = (pd.read_csv(f"runs/compare-{n}/results.csv").drop(columns="seconds") for n in ("whole", "cut"))
+        pd.testing.assert_frame_equal(whole, cut)
+        return [Path(f"runs/compare-{n}/metrics.jsonl").read_text() for n in ("whole", "cut")]
+
+    return check
+
+
+def test_an_interrupted_grid_goes_on_where_it_was(resumed):
     calls, finish = iter(range(9)), recording.finish
 
     def stop(*arguments):
@@ -369,13 +386,7 @@ def test_an_interrupted_grid_goes_on_where_it_was(compare, explore, monkeypatch)
             raise KeyboardInterrupt
         finish(*arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(recording, "finish", stop)
-        with pytest.raises(AssertionError):
-            compare(*GRID, "--validate", 0.25, "--name", "cut")
-    assert explore("compare", "--resume", "runs/compare-cut").exit_code == 0
-    whole, cut = (pd.read_csv(f"runs/compare-{n}/results.csv").drop(columns="seconds") for n in ("whole", "cut"))
-    pd.testing.assert_frame_equal(whole, cut)
+    resumed(GRID, "finish", stop)
 
 
 APART = ["--posterior", "noisy-kfac", "--grid", "lr=0.01,0.1", "--grid", "members=1,2", "--epochs", 6]
@@ -401,8 +412,7 @@ def test_candidates_of_other_shapes_are_fitted_apart(compare, monkeypatch):
         assert one == pytest.approx(other, rel=1e-5)
 
 
-def test_candidates_of_one_fit_go_on_where_they_were(compare, explore, monkeypatch):
-    compare(*APART, "--validate", 0.25, "--name", "whole")
+def test_candidates_of_one_fit_go_on_where_they_were(resumed):
     calls, write = iter(range(99)), recording.write
 
     def stop(run, now, event):
@@ -410,15 +420,8 @@ def test_candidates_of_one_fit_go_on_where_they_were(compare, explore, monkeypat
             raise KeyboardInterrupt
         return write(run, now, event)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(recording, "write", stop)
-        with pytest.raises(AssertionError):
-            compare(*APART, "--validate", 0.25, "--name", "cut")
-    assert explore("compare", "--resume", "runs/compare-cut").exit_code == 0
-    whole, cut = (pd.read_csv(f"runs/compare-{n}/results.csv").drop(columns="seconds") for n in ("whole", "cut"))
-    pd.testing.assert_frame_equal(whole, cut)
-    lines = [Path(f"runs/compare-{n}/metrics.jsonl").read_text() for n in ("whole", "cut")]
-    assert lines[0] == lines[1]
+    whole, cut = resumed(APART, "write", stop)
+    assert whole == cut
 
 
 def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):

@@ -71,6 +71,8 @@ ARMS = {
     "noisy-adam": Arm("noisy-adam", PLAIN),
     "bbb": Arm("bbb", BBB),
     "slang": Arm("slang", {"preset": "uci"}, 20),
+    # The preset's prior on biases is flat: where a hidden unit is dead its bias is drawn with deviations up to 1000.
+    "slang biases as weights": Arm("slang", {"preset": "uci", "bias_prior_variance": None}, 20),
     "slang L=8": Arm("slang", {"preset": "uci", "rank": 8}, 20, full=False),
     "slang L=32": Arm("slang", {"preset": "uci", "rank": 32}, 20, full=False),
     "ensemble": Arm(*CHOSEN["ensemble"]),

@@ -28,6 +28,8 @@ from explore.scaling import Standardiser
 from explore.shapes import State
 
 WHOLE = ("samples", "seed", "round", "arms")  # fields that are whole numbers
+KEPT = 8  # predictions by which a network is known again
+CLOSE = 0.02  # relative and absolute: other processors round otherwise, bfloat16 most of all
 
 
 class Prediction(NamedTuple):
@@ -238,6 +240,11 @@ class FittedModel:
             )
         return inputs
 
+    def _probed(self) -> Float[Tensor, " n"]:
+        """What it makes of fixed inputs, in standard scores: modules that print alike differ in it."""
+        x = torch.randn(2, *self.shape, generator=torch.Generator().manual_seed(0)).to(self.rng.device, self.rng.dtype)
+        return self.predictor(2).moments(x.expand(self.replicas, *x.shape))[0].flatten()[:KEPT].float().cpu()
+
     # Saving -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -245,6 +252,7 @@ class FittedModel:
         tensors = tree.save({"state": self.state, "scales": self.scales, "factor": self.factor})
         whole = {name: getattr(self, name) for name in WHOLE}
         plain = {"shape": list(self.shape), "posterior": dict(_described("posterior", self.posterior))}
+        tensors["probed"] = self._probed()
         return {name: t.cpu() for name, t in tensors.items()} | whole | plain
 
     @staticmethod
@@ -255,7 +263,8 @@ class FittedModel:
 
         Raises:
             InputError: when it was made of another posterior: one of another class, net, likelihood or setting
-                (epochs apart). A state of an older version, which names none, is refused where its tensors do not fit.
+                (epochs apart), or a net that prints alike and computes something else. A state of an older version,
+                which names none, is refused where its tensors do not fit.
         """
         try:
             state = {name[6:]: t for name, t in saved.items() if name.startswith("state.")}
@@ -265,12 +274,19 @@ class FittedModel:
             dtype = next(t.dtype for t in state.values() if t.dim() and t.is_floating_point())
             n_data, replicas = float(state["common.n_data"]), len(state["common.alive"])
             factor = saved["factor"].to(device) if "factor" in saved else None
+            probed = None if saved.get("probed") is None else saved["probed"].float()
         except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
             raise InputError(f"this is no saved model ({error!r}); FittedModel.state_dict makes one") from None
         _check_same(theirs, dict(_described("posterior", posterior)))
         like = posterior.init(n_data, replicas, Rng(0, device, dtype))
         scales = Scales(*(Standardiser(*parts) for parts in moments.values()))
-        return FittedModel(posterior, tree.restore(like, state), scales, shape, factor=factor, **whole)
+        model = FittedModel(posterior, tree.restore(like, state), scales, shape, factor=factor, **whole)
+        if probed is not None and not torch.allclose(model._probed(), probed, CLOSE, CLOSE, equal_nan=True):
+            raise InputError(
+                "the saved model does not belong here: its net has the layers of the one given, but computes something "
+                "else with the same weights; give the posterior that was fitted"
+            )
+        return model
 
 
 def _described(name: str, value: Any) -> Iterator[tuple[str, str]]:

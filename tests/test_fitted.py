@@ -201,6 +201,30 @@ def test_an_equal_posterior_is_the_same_one():
     FittedModel.from_state_dict(twin(network(other)), FittedModel.fit(twin(network(one)), X, Y).state_dict())
 
 
+class Printed(torch.nn.Module):
+    """Its text has its layers, but not what its `forward` does with them."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(2, 6), torch.nn.Linear(6, 2)
+        self.activation = activation
+
+    def forward(self, x):
+        return self.two(self.activation(self.one(x)))
+
+
+def test_a_net_that_prints_alike_and_computes_something_else_is_refused():
+    fitted, other = (twin(Net(Printed(activation))) for activation in (torch.relu, torch.tanh))
+    assert fitted.net.text == other.net.text
+    model = FittedModel.fit(fitted, X, Y)
+    state = saved(model.state_dict())
+    FittedModel.from_state_dict(twin(Net(Printed(torch.nn.functional.relu))), state)
+    with pytest.raises(InputError, match="computes something else with the same weights"):
+        FittedModel.from_state_dict(other, state)
+    old = {name: value for name, value in state.items() if name != "probed"}  # of an older version
+    assert torch.equal(FittedModel.from_state_dict(fitted, old).predict(NEW).mean, model.predict(NEW).mean)
+
+
 def test_what_an_older_or_a_newer_version_does_not_name_is_no_difference():
     state = MODEL.state_dict()
     named = {name: text for name, text in state.pop("posterior").items() if name != "kl_weight"}

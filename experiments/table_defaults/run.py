@@ -70,6 +70,7 @@ CANDIDATES: dict[str, Candidate] = {
     ),
     "five, steps of 0.3": ("noisy-kfac", LATE_FIVE | FEW | {"lr": 0.3}),
     "five, warm start 0.5, decay from 0.7 on": ("noisy-kfac", FIVE),
+    "five, 300 epochs": ("noisy-kfac", FIVE | {"epochs": 300}),
     "one": ("noisy-kfac", LATE),
     "one, batches of 32": ("noisy-kfac", LATE | SMALLER),
     "one, steps of 0.3": ("noisy-kfac", LATE | FEW | {"lr": 0.3}),
@@ -81,7 +82,8 @@ CHOSEN: dict[str, Candidate] = {
     "noisy-kfac": ("noisy-kfac", DEFAULT),
     "noisy-kfac, five": ("noisy-kfac", FIVE),
 }
-STUDY = Study(table, NOISE, 50, TAGS, TUNED, REPORTED, CANDIDATES, CHOSEN)
+MORE = {"noisy-kfac, five, 300 epochs": CANDIDATES["five, 300 epochs"]}  # what more time brings
+STUDY = Study(table, NOISE, 50, TAGS, TUNED, REPORTED, CANDIDATES, CHOSEN | MORE)
 
 
 @click.command(cls=Script)

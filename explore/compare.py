@@ -86,7 +86,7 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
     """
     train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k, validation=validation), strict=True))
     x, test_x, y, test_y = (torch.from_numpy(v[part]) for v in (dataset.x, dataset.y) for part in (train, test))
-    inputs = Standardiser.fit(x)
+    inputs = Standardiser.fit(x, math.inf)  # a column that is constant in training says nothing of other values
     x, test_x = (rng.tensor(inputs.apply(part, rng.dtype)) for part in (x, test_x))
     if dataset.task == "classification":
         return Splits(x, rng.tensor(y), test_x, rng.tensor(test_y), None, _scales(inputs, UNSCALED, rng))

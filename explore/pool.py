@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -201,8 +202,20 @@ class Pool:
             if self._standardise == "pool":  # of every replica equally many
                 known = _first(self.allowed)[:, : int(self.allowed.sum(1).min())]
             chunks = list(parts(known.shape[1], len(known) * self.x.shape[1]))
-            x = Standardiser.of(lambda: (self._raw[known[:, part]] for part in chunks))
+            x = Standardiser.of(lambda: (self._raw[known[:, part]] for part in chunks), math.inf)
+            if x.scale.isinf().any():
+                x = x._replace(scale=torch.where(x.scale.isinf(), self._spread, x.scale))
         return Scales(x, y)
+
+    @cached_property
+    def _spread(self) -> Float[Tensor, "1 D"]:
+        """The scale of a column that is constant among the points that are known.
+
+        In units of 1 a pressure of 200000 would be far from all others, which have 101325: it is no farther than its
+        standard score in the pool. A column that is constant there, too, says nothing of any other value.
+        """
+        chunks = list(parts(len(self._raw), self.x.shape[1]))
+        return Standardiser.of(lambda: (self._raw[part] for part in chunks), math.inf).scale.clamp_min(1.0)
 
     def inputs(self, points: Int[Tensor, "R m"], scales: Scales) -> Float[Tensor, "R m ..."]:
         """Standardised inputs."""

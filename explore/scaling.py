@@ -19,25 +19,28 @@ class Standardiser(NamedTuple):
     scale: Float[Tensor, "*R 1 D"]
 
     @staticmethod
-    def fit(values: Float[Tensor, "*R n D"]) -> Standardiser:
-        """Those of n examples; a constant column gets scale 1, so that it becomes 0.
+    def fit(values: Float[Tensor, "*R n D"], constant: float | Float[Tensor, "#R 1 D"] = 1.0) -> Standardiser:
+        """Those of n examples; a constant column, which becomes 0, gets the scale `constant`.
 
-        A column with a number that is not finite has no finite deviation either.
+        With `math.inf` any other value of it becomes 0 too: of inputs, where nothing could be learnt from it. A column
+        with a number that is not finite has no finite deviation either.
 
         Raises:
             InputError: when there is no example, or a column whose squares double precision cannot hold.
         """
-        return Standardiser.of(lambda: [values])
+        return Standardiser.of(lambda: [values], constant)
 
     @staticmethod
-    def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]]) -> Standardiser:
+    def of(
+        chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float | Float[Tensor, "#R 1 D"] = 1.0
+    ) -> Standardiser:
         """The same of all examples of some chunks, which are made twice."""
         n, mean, low, high = _summary(chunks())
         squares = sum(((values - mean).square().sum(-2, keepdim=True) for values in chunks()), torch.zeros_like(mean))
         # Compared, not deviation == 0: rounding gives a constant column a small one.
-        constant, deviation, double = low == high, (squares / n).sqrt(), mean.dtype == torch.float64
+        same, deviation, double = low == high, (squares / n).sqrt(), mean.dtype == torch.float64
         least, most = UNITS if double else (0.0, torch.inf)
-        failed = ~constant & ~((deviation > least) & (deviation < most)) & low.isfinite() & high.isfinite()
+        failed = ~same & ~((deviation > least) & (deviation < most)) & low.isfinite() & high.isfinite()
         if bool(failed.any()):
             if double:
                 column = int(failed.reshape(-1, failed.shape[-1]).any(0).nonzero()[0])
@@ -45,7 +48,7 @@ class Standardiser(NamedTuple):
             exact, scale = Standardiser.of(lambda: (values.double() for values in chunks()))
             mean, deviation = torch.where(failed, exact.to(mean), mean), torch.where(failed, scale.to(mean), deviation)
             deviation = deviation.clamp_min(torch.finfo(mean.dtype).tiny)
-        return Standardiser(torch.where(constant, low, mean), torch.where(constant, 1.0, deviation))
+        return Standardiser(torch.where(same, low, mean), torch.where(same, constant, deviation))
 
     def apply(self, values: Float[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
         """From units to standard scores, [*R, n, D].

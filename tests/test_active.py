@@ -350,8 +350,20 @@ def test_given_scales_are_those_of_standardised_inputs():
 def test_a_constant_feature_is_harmless(standardise, constant):
     x = np.column_stack([X, np.full(P, constant)])
     own = learner(x=x, model=posterior(inputs=3), standardise=standardise)
-    assert (own.fitted.scales.x.scale[..., 2] == 1).all()
+    assert own.fitted.scales.x.scale[..., 2].isinf().all()
     assert all(e.metrics["rmse"].isfinite().all() for e in rounds(own, 2))
+    other = np.column_stack([X, np.full(P, 200.0)])  # another value than all that was seen
+    assert torch.equal(own.predict(other).mean, own.predict(x).mean)
+
+
+@pytest.mark.parametrize(("unit", "scale"), [(1.0, None), (1e-9, 1.0)])
+def test_a_feature_that_is_constant_among_the_labelled_is_no_farther_off_than_in_the_pool(unit, scale):
+    """A pressure of 200000 where all others have 101325."""
+    pressure = 101325 * unit * np.ones(P)
+    pressure[np.setdiff1d(np.arange(P), START)[::3]] = 200000 * unit
+    own = learner(x=np.column_stack([X, pressure]), model=posterior(inputs=3))
+    expected = pressure.std() if scale is None else scale
+    np.testing.assert_allclose(own.fitted.scales.x.scale[..., 2], expected, rtol=1e-6)
 
 
 def test_equal_labels_are_harmless():

@@ -1,5 +1,7 @@
 """Standard scores."""
 
+import math
+
 import pytest
 import torch
 
@@ -80,3 +82,13 @@ def test_scores_that_a_type_cannot_hold_are_refused():
     assert scale.apply(far, double).isfinite().all()
     with pytest.raises(InputError, match="too far from the others to be standardised in torch.float32"):
         scale.apply(far, torch.float32)
+
+
+def test_a_constant_column_may_be_without_effect():
+    x = normal(3, 7, 2)
+    x[..., 1] = 101325.0
+    standardiser = Standardiser.fit(x, math.inf)
+    assert standardiser.scale.isinf().flatten().tolist() == [False, True] * 3
+    other = x.clone()
+    other[..., 1] = 200000.0
+    assert torch.equal(standardiser.apply(other, double), standardiser.apply(x, double))

@@ -96,7 +96,8 @@ def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, p
     ]
     unit = _unit(settings)
     title = f"{settings.acquisition} ({unit})" if unit else settings.acquisition
-    measures = {"gain": scores[0], **_width(made, rows, settings)}
+    # The first one's is not the largest where costs count, and nothing is known enough while any row promises more.
+    measures = {"gain": max(scores), **_width(made, rows, settings)}
     said = redundancy(made.learner.acquisitions[0], k, len(rows.pending))
     return Choice(suggestions, title, [*_doubts(rows, settings), *([said] if said else [])], measures, model=made)
 
@@ -209,6 +210,9 @@ def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
         yield f"Only {len(rows.measured)} rows are measured: take the {what} as rough."
     if settings.task == "classification":
         yield f"Classes so far: {listed(model.classes(rows))}."
+    for target, told in zip(settings.target, zip(*rows.values, strict=True), strict=True):
+        if settings.task != "classification" and len(set(told)) == 1:
+            yield f"All measured values of {target} are {told[0]:.12g}: of how it varies nothing is known yet."
     if settings.transform != "none":
         yield f"With --transform {settings.transform} the predictions are medians."
     if settings.transform == "rank":

@@ -35,21 +35,22 @@ def run(options: Mapping[str, Any]) -> None:
     sheet.check(out, read)
     kept = folder.Kept(now, len(read.cells.lines))
     changes, before = (_changes(old, kept), old.settings.target) if old else ([], ())
-    labels = table.labels(Path(options["labels"]), read, now) if options["labels"] else None
+    labels = _labels(options["labels"], out, read, now)
     operates = any(options[name] for name in OPERATIONS)
     if operates:  # all of it or nothing: what is refused must not be half in the log
         with Campaign(beside, dry=True) as rehearsal:
             _tell(rehearsal, read, labels, options)
             sheet.check_told(out, read, rehearsal, now, before)
             _operate(rehearsal, options)
-    with Campaign(beside, dry=options["dry_run"]) as known:
+    dry = options["dry_run"] or options["status"]
+    with Campaign(beside, dry=dry) as known:
         if folder.read(beside, trusted) != old:
             raise InputError(f"{beside} was changed by another start just now; run the command again")
         _tell(known, read, labels, options)
         notes, told = [*read.notes, *changes, *known.notes], len(known.notes)
         report.note(notes, options)
         sheet.check_told(out, read, known, now, before)
-        if not options["dry_run"]:
+        if not dry:
             folder.write(beside, kept, old)
         if operates:
             _operate(known, options)
@@ -57,11 +58,20 @@ def run(options: Mapping[str, Any]) -> None:
         else:
             with report.progress(options) as progress:
                 made = _suggest(read, known, now, device, progress)
-        if not options["dry_run"]:
+        if not dry:
             _keep(beside, out, read, known, now, before, made)
         more = [*known.notes[told:], *(made.notes if made else [])]
         report.note(more, options)
         report.say(report.Outcome(read, known, made, now, out, [*notes, *more]), options)
+
+
+def _labels(given: str | None, out: Path, read: Table, now: Settings) -> Cells | None:
+    """The file of --labels; next.csv may well have no row in it."""
+    if given is None:
+        return None
+    path = Path(given)
+    own = path.exists() and out.exists() and path.samefile(out)
+    return sheet.read(out, read, now) if own else table.labels(path, read, now)
 
 
 def _keep(

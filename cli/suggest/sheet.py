@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from explore.campaign import Campaign, Row
+from explore.campaign.cells import canonical
 from explore.campaign.matching import agrees
 from explore.campaign.sheet import told
 from explore.cli import tables
@@ -54,24 +55,36 @@ def _own(path: Path) -> bool:
         return False
 
 
+def read(path: Path, table: Table, settings: Settings) -> Cells | None:
+    """The cells of the file, see `labels`; None: there is none yet, or no row in it.
+
+    Raises:
+        InputError: when it cannot be read.
+    """
+    if not path.exists():
+        return None
+    try:
+        return labels(path, table, settings)
+    except InputError as error:
+        if "no line of data" in str(error):
+            return None
+        raise
+
+
 def check_told(path: Path, table: Table, known: Campaign, settings: Settings, before: Sequence[str]) -> None:
-    """Whether all measurements in the file are known, as it is to be written anew: of targets `before`, too.
+    """Whether nothing is lost when the file is written anew: all its measurements are known, of targets `before`, too.
 
     Raises:
         InputError: otherwise.
     """
-    if not path.exists():
+    there = read(path, table, settings)
+    if there is None:
         return
-    try:
-        there = labels(path, table, settings)
-    except InputError as error:
-        if "no line of data" in str(error):
-            return
-        raise
-    names = [name for name in dict.fromkeys([*table.roles.targets, *before]) if name in there.columns]
+    targets = [name for name in dict.fromkeys([*table.roles.targets, *before]) if name in there.columns]
+    rows = list(_rows(there, known))
     lost = []
-    for i, values in enumerate(told(there, names, table.roles.classes)):
-        row = known.memory.find(there.columns[ID][i]) if ID in there.columns else None
+    for i, values in enumerate(told(there, targets, table.roles.classes)):
+        row = rows[i] and known.memory.find(rows[i])
         if values and not (row and agrees(row, values)):
             lost.append(f"{there.unit} {there.lines[i]}")
     if lost:
@@ -79,6 +92,35 @@ def check_told(path: Path, table: Table, known: Campaign, settings: Settings, be
             f"{path} has measurements ({listed(lost, 5)}) that were not told and would be overwritten; tell them by "
             f"--labels {path}, or choose another --out"
         )
+    if strange := [f"{there.unit} {there.lines[i]}" for i, name in enumerate(rows) if not name]:
+        raise InputError(
+            f"{path} has rows ({listed(strange, 5)}) that are not among those of {table.path} and would be "
+            "overwritten; choose another --out"
+        )
+    if added := [name for name in there.columns if name not in targets and _added(there, name, rows, table, known)]:
+        raise InputError(
+            f"{path} has cells in {listed(map(shown, added))} that {table.path} does not have and that would be "
+            "overwritten; copy them there, or choose another --out"
+        )
+
+
+def _rows(there: Cells, known: Campaign) -> Iterator[str]:
+    """The rows that the lines of the file are of; "" for one that is not known."""
+    at: set[str] = set(known.ids)
+    spelled: dict[str, str] = {}  # of so many rows made only where a spreadsheet has written 7 for 007
+    for given in there.columns.get(ID, [""] * len(there.lines)):
+        row = known.memory.find(given)
+        if not row and given not in at:
+            spelled = spelled or {canonical(name): name for name in (*known.memory.rows, *at)}
+        yield row.id if row else given if given in at else spelled.get(canonical(given), "")
+
+
+def _added(there: Cells, name: str, rows: Sequence[str], table: Table, known: Campaign) -> bool:
+    """Whether something was filled in in a column beside the targets, which stands nowhere else."""
+    at = {row: i for i, row in enumerate(known.ids)}
+    own = table.cells.columns.get(name)
+    filled = [at[row] for row, cell in zip(rows, there.columns[name], strict=True) if row in at and canonical(cell)]
+    return not name.startswith(OWN) and not all(own and canonical(own[i]) for i in filled)
 
 
 def write(path: Path, table: Table, known: Campaign, settings: Settings) -> None:

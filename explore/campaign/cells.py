@@ -21,9 +21,9 @@ from explore.data import texts
 from explore.data.texts import number
 from explore.errors import InputError, shown
 
-# What pandas reads as missing, and writes as an empty cell.
+# What pandas reads as missing, and writes as an empty cell, but for "None", which a treatment may well be called.
 MISSING = frozenset(
-    "|#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|NaT|None|n/a|nan|null".split("|")
+    "|#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|NaT|n/a|nan|null".split("|")
 )
 Value = float | str  # what is measured: a number, or the name of a class
 DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
@@ -45,13 +45,13 @@ def canonical(cell: object) -> str:
 
 def stripped(cell: object) -> str:
     """The text of a cell in Unicode's composed form, with single blanks, none at its ends."""
-    text = str(cell)
+    text = "" if cell is None else str(cell)
     return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
 
 
 def canonicals(column: Sequence[object]) -> list[str]:
     """The canonical texts of many cells, quickly where they are numbers or repeat."""
-    texts = [cell if isinstance(cell, str) else str(cell) for cell in column]
+    texts = [cell if isinstance(cell, str) else stripped(cell) for cell in column]
     known: dict[str, str] = {}
 
     def slow(text: str) -> str:
@@ -98,7 +98,7 @@ def measured(cell: object, where: str, classes: bool = False) -> Value | None:
         none = cell is None or texts.absent(stripped(cell), among_words=True)
         return None if none else text or stripped(cell)
     value = number(text)
-    if not text:
+    if text in ("", "None"):  # as pandas writes it among numbers
         return None
     if value is None or not math.isfinite(value):
         what = texts.POINT if number(text, ",") is not None else "leave it empty until it is measured"

@@ -168,15 +168,12 @@ def _remarks(column: Category, levels: dict[str, str]) -> list[str]:
         rare = listed(map(repr, column.rare), 5)
         said.append(f"has {len(column.rare)} rare categories, which count as one: {rare}")
     first: dict[str, str] = {}
-    folded: dict[str, str] = {}
     for cell, name in levels.items():
         if (other := first.setdefault(name, cell)) != cell:
             said.append(f"has {shown(other)} and {shown(cell)}, which are one category")
             break
-    for name in first:
-        if (other := folded.setdefault(name.casefold(), name)) != name:
-            said.append(f"has {shown(other)} and {shown(name)}, which are two categories")
-            break
+    if alike := texts.alike(first):
+        said.append(f"has {shown(alike[0])} and {shown(alike[1])}, which are two categories")
     return said
 
 

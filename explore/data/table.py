@@ -100,11 +100,14 @@ def load_table(
     targets, names = roles(cells, target, drop, task, id_column)
     if wrong := [name for name in categorical if name not in names]:
         raise one_of("categorical column", str(wrong[0]), names)
+    learnt = schema is None  # from: not one to predict
     decided = () if schema is None else _unknown(cells, schema, targets, names)
     if schema is None:
         schema, decided = infer(cells, names, categorical)
     matrix = schema.apply(cells)
     y, labels, measured, said = _answers(cells, targets, task, allow_missing_target)
+    if learnt and not labels and not allow_missing_target:
+        _check_varies(cells, targets, y)
     notes = tuple(filter(None, [*cells.notes, *decided, *matrix.notes, repeated(cells, id_column), *said]))
     ids, name = tuple(cells.columns[id_column]) if id_column else (), _stem(cells.path)
     told, kind = "\n".join(notes), task or "regression"
@@ -124,6 +127,15 @@ def _answers(
         measured = ~np.isnan(y).any(1)
     without = f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet."
     return y, labels, measured, [note] if measured.all() else [note, without]
+
+
+def _check_varies(cells: Cells, targets: Sequence[str], y: np.ndarray) -> None:
+    for name, column in zip(targets, y.T, strict=True):
+        if len(column) > 1 and (column == column[0]).all():
+            raise InputError(
+                f"column {shown(name)} of {cells.path} has the one value {cells.columns[name][0]} in all rows; there "
+                "is nothing to predict"
+            )
 
 
 def cells_of(source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".") -> Cells:

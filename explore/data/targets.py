@@ -61,10 +61,12 @@ def classes(table: Cells, targets: Sequence[str], gaps: bool = False) -> tuple[n
         raise InputError(f"classification takes one target column, not {len(targets)}")
     (target,) = targets
     cells, column = table.columns[target], f"column {shown(target)} of {table.path}"
-    counts = Counter(cell for cell in cells if not (gaps and texts.absent(cell, among_words=True)))
+    counts = Counter(cell for cell in cells if not texts.absent(cell, among_words=True))
     examples = sum(counts.values())
-    if "" in counts:
-        raise InputError(f"{table.where(cells.index(''), target)}: an empty cell instead of a class")
+    if examples < len(cells) and not gaps:
+        row = next(i for i, cell in enumerate(cells) if cell not in counts)
+        what = f"{shown(cells[row])}, which stands for none," if cells[row] else "an empty cell"
+        raise InputError(f"{table.where(row, target)}: {what} instead of a class")
     if len(counts) < 2 and not gaps:
         raise InputError(f"{column} has the one class {shown(cells[0])}; two or more are needed")
     numbers = {name: value for name in counts if (value := texts.number(name)) is not None}
@@ -77,9 +79,12 @@ def classes(table: Cells, targets: Sequence[str], gaps: bool = False) -> tuple[n
         )
     names = sorted(counts, key=numbers.__getitem__ if len(numbers) == len(counts) else str)
     index = {name: i for i, name in enumerate(names)}
-    many = len(names) > FEW_CLASSES and examples < 10 * len(names)
-    note = f"{column} has {len(names)} classes for {examples} examples; few will be seen in training." if many else ""
-    return np.array([index.get(cell, -1) for cell in cells], np.int64), tuple(names), note
+    notes = []
+    if len(names) > FEW_CLASSES and examples < 10 * len(names):
+        notes.append(f"{column} has {len(names)} classes for {examples} examples; few will be seen in training.")
+    if alike := texts.alike(names):
+        notes.append(f"{column} has {shown(alike[0])} and {shown(alike[1])}, which are two classes.")
+    return np.array([index.get(cell, -1) for cell in cells], np.int64), tuple(names), " ".join(notes)
 
 
 def _check_whole(table: Cells, target: str, numbers: dict[str, float]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import time
 
 import numpy as np
@@ -14,6 +14,7 @@ __all__ = [
     "ISO",
     "PAIRS",
     "absent",
+    "alike",
     "date_formats",
     "dates",
     "flags",
@@ -55,6 +56,15 @@ POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"
 def absent(cell: str, among_words: bool = False) -> bool:
     """Whether a cell says that there is no value."""
     return cell in _NO_WORD if among_words else cell.casefold() in _NOTHING
+
+
+def alike(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two that differ in nothing but the case of letters."""
+    folded: dict[str, str] = {}
+    for name in names:
+        if (other := folded.setdefault(name.casefold(), name)) != name:
+            return other, name
+    return None
 
 
 def number(cell: str, decimal: str = ".") -> float | None:

@@ -22,6 +22,7 @@ from tests.seeds import seeds
         ("1e+22", []),
         ("10000000000000000000000", [1e22, "1e22", "10000000000000000000000", 10**22]),
         ("", ["", " ", "NA", "NaN", "nan", None, float("nan"), np.nan, pd.NA, pd.NaT, "#N/A", "null", "NAN"]),
+        ("None", ["None", " None "]),  # a treatment, say
         ("true", [True, "TRUE", "True", np.True_]),
         ("false", [False, "FALSE", "false"]),
         ("2024-03-01", ["2024-03-01", "2024-03-01 00:00:00", "2024-03-01T00:00", datetime.date(2024, 3, 1)]),
@@ -105,7 +106,7 @@ def test_other_numbers(a, b):
 
 def test_measurements():
     assert [measured(cell, "here") for cell in ("1.50", " -2e3 ", 3, np.float32(0.5))] == [1.5, -2000, 3, 0.5]
-    assert [measured(cell, "here") for cell in ("", "NA", None, float("nan"), " ")] == [None] * 5
+    assert [measured(cell, "here") for cell in ("", "NA", None, float("nan"), " ", "None")] == [None] * 6
 
 
 @pytest.mark.parametrize("cell", ["1,5", "12 %", "n.d.", "?", "inf", "<0.1", True, "yes", "2024-03-01", "1_000", "--"])

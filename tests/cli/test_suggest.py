@@ -385,6 +385,102 @@ def test_the_best_row_is_looked_for(pool, goal):
     )
 
 
+def fill(out, **cells):
+    """Write into next.csv."""
+    frame = pd.read_csv(out)
+    for name, cell in cells.items():
+        frame[name] = frame.get(name, pd.Series(dtype=object)).astype(object)
+        frame.loc[0, name] = cell
+    frame.to_csv(out, index=False)
+
+
+def test_what_another_table_left_in_next_csv_is_not_overwritten(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(6)])
+    begin(pool)
+    out, other = pool.with_name("next.csv"), pool.with_name("other.csv")
+    before = out.read_bytes()
+    pd.read_csv(pool).assign(name=[f"T-{i:03d}" for i in range(40)]).to_csv(other, index=False)
+    said = refused(other, "--target", "yield", "--id", "name", *QUICK)
+    assert "has rows (line 2, line 3, line 4, line 5, line 6) that are not among those of" in said
+    assert out.read_bytes() == before
+    fill(out, **{"yield": 7.5})
+    twin = pool.with_name("twin.csv")  # the same rows, for another target
+    pd.read_csv(pool).rename(columns={"yield": "purity"}).to_csv(twin, index=False)
+    before = out.read_bytes()
+    assert "has cells in 'yield' that" in refused(twin, "--target", "purity", "--id", "name", *QUICK)
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("column", ["remark", "operator"])
+def test_what_was_filled_in_beside_the_target_is_not_overwritten(pool, column):
+    """In a column that the table has, empty, or in one of next.csv alone."""
+    measure(pool, [f"S-{i:03d}" for i in range(6)])
+    frame = pd.read_csv(pool).assign(remark="")
+    frame.loc[:5, "remark"] = "fine"
+    frame.to_csv(pool, index=False)
+    name = begin(pool)["rows"][0]["id"]
+    out = pool.with_name("next.csv")
+    fill(out, **{"yield": 7.5, column: "leaked"})
+    said = refused(pool, "--labels", out)
+    assert f"next.csv has cells in '{column}' that" in said and "copy them there, or choose another --out" in said
+    assert "leaked" in out.read_text()
+    frame[column] = frame.get(column, pd.Series(dtype=object)).astype(object)
+    frame.loc[frame.name == name, column] = "leaked"
+    frame.to_csv(pool, index=False)
+    assert suggest(pool, "--labels", out)["measured"] == 7
+    assert "leaked" not in out.read_text()
+
+
+def test_status_writes_nothing(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(6)])
+    begin(pool)
+    out, log = pool.with_name("next.csv"), pool.with_suffix(".explore") / "log.jsonl"
+    before = out.read_bytes(), log.read_bytes()
+    measure(pool, ["S-010"])
+    assert suggest(pool, "--status")["measured"] == 7
+    assert (out.read_bytes(), log.read_bytes()) == before
+
+
+def test_next_csv_without_a_row_tells_nothing(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(40)])
+    begin(pool)
+    out = pool.with_name("next.csv")
+    assert len(out.read_text().splitlines()) == 1
+    assert suggest(pool, "--labels", out)["measured"] == 40
+    own = pool.with_name("own.csv")
+    own.write_bytes(out.read_bytes())
+    assert "has no line of data" in refused(pool, "--labels", own)
+
+
+def test_a_category_none_of_a_row_that_is_gone_stays_one(pool):
+    frame = pd.read_csv(pool)
+    frame.loc[:9, "yield"] = truth(frame)[:10]
+    frame["solvent"] = frame.solvent.replace("water", "None")
+    frame.loc[0, "solvent"] = "None"
+    frame.to_csv(pool, index=False)
+    begin(pool)
+    frame[1:].to_csv(pool, index=False)
+    said = suggest(pool, "--batch", 6)
+    assert said["measured"] == 10
+    assert not any("categories" in note or "category" in note for note in said["notes"])
+
+
+def test_measurements_that_are_all_the_same_are_said(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(8)], 3.5)
+    assert "All measured values of yield are 3.5: of how it varies nothing is known yet." in begin(pool)["notes"]
+
+
+def test_a_cheap_row_of_little_gain_is_not_enough(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(12)])
+    frame = pd.read_csv(pool)
+    frame["price"] = 1000.0
+    frame.loc[20, "price"] = 1e-6
+    frame.to_csv(pool, index=False)
+    said = begin(pool, "--cost", "price", "--dry-run")
+    scores = [row["score"] for row in said["rows"]]
+    assert said["rows"][0]["id"] == "S-020" and said["measures"]["gain"] == max(scores) > scores[0]
+
+
 def test_the_model_is_kept(pool):
     measure(pool, [f"S-{i:03d}" for i in range(12)])
     said = begin(pool, "--transform", "log")
@@ -393,7 +489,7 @@ def test_the_model_is_kept(pool):
         found = explore.load_run(pool.with_suffix(".explore")).predict(table).set_index(table.name)
     for row in said["rows"]:
         np.testing.assert_allclose(found.loc[row["id"], ["mean", "low", "high"]], [row[k] for k in LEVELS], rtol=1e-4)
-    suggest(pool, "--hidden", "3", "--status")  # what is there would be of other settings
+    suggest(pool, "--hidden", "3", "--release", "all")  # what is there would be of other settings
     with pytest.raises(InputError, match="has no model.pt"):
         explore.load_run(pool.with_suffix(".explore"))
 
@@ -460,7 +556,7 @@ def test_what_is_refused_leaves_nothing_behind(pool, edit, arguments, sentence, 
 
 
 def test_modules_that_the_folder_names_are_imported_only_when_trusted(pool, monkeypatch):
-    begin(pool, "--status")
+    begin(pool)
     monkeypatch.syspath_prepend(pool.parent)
     (pool.parent / "stranger.py").write_text("import pathlib\npathlib.Path(__file__).with_name('mark').touch()\n")
     config = pool.with_suffix(".explore") / "config.json"
@@ -582,7 +678,7 @@ def test_settings_that_another_start_changed_meanwhile_are_not_taken_back(pool, 
     def slow(*arguments):
         with monkeypatch.context() as patched:
             patched.setattr(table, "read", read)
-            suggest(pool, "--batch", 3, "--status")
+            suggest(pool, "--batch", 3, "--release", "all")
         return read(*arguments)
 
     with monkeypatch.context() as patched:

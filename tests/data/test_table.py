@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from explore.data import load_csv, packed
+from explore.data import load_csv, load_table, packed
 from explore.errors import InputError
 
 GOOD = "a,b,c,y\n1,2,3.5,-1e2\n4,2,6,0.1\n"
@@ -221,10 +221,30 @@ def test_a_number_is_no_class_unless_it_is_whole(csv):
     continuous = csv("a,y\n" + "".join(f"1,{v}\n" for v in values))
     with pytest.raises(InputError, match="line 2, column 'y': '0.1257.*' is not a whole number.*the task regression"):
         load_csv(continuous, "y", task="classification")
-    with pytest.raises(InputError, match="line 4, column 'y': 'nan' is not a whole number"):
+    with pytest.raises(InputError, match="line 4, column 'y': 'nan', which stands for none, instead of a class"):
         load_csv(csv("a,y\n1,0\n2,1\n3,nan\n"), "y", task="classification")
     with pytest.raises(InputError, match="writes one class as '1' and as '1.0'"):
         load_csv(csv("a,y\n1,0\n2,1\n3,1.0\n"), "y", task="classification")
+
+
+def test_classes_that_differ_in_case_are_two_and_said(csv):
+    loaded = load_csv(csv("a,y\n1,Yes\n2,yes\n3,No\n"), "y", task="classification")
+    assert loaded.classes == ("No", "Yes", "yes")
+    assert loaded.note.endswith("has 'Yes' and 'yes', which are two classes.")
+
+
+def test_what_stands_for_nothing_is_no_class(csv):
+    with pytest.raises(InputError, match="line 3, column 'y': 'NA', which stands for none, instead of a class"):
+        load_csv(csv("a,y\n1,Na\n2,NA\n3,K\n"), "y", task="classification")
+    with pytest.raises(InputError, match="line 3, column 'y': an empty cell instead of a class"):
+        load_csv(csv("a,y\n1,Na\n2,\n3,K\n"), "y", task="classification")
+
+
+def test_a_target_with_one_value_is_refused(csv):
+    with pytest.raises(InputError, match="column 'y' of .* has the one value 7e-06 in all rows; there is nothing"):
+        load_table(csv("a,y\n1,7e-06\n2,7e-06\n3,7e-06\n"), "y")
+    table = load_table(csv("a,y\n1,1\n2,7\n"), "y")
+    assert load_table(csv("a,y\n1,7\n2,7\n"), "y", schema=table.schema).dataset.y.tolist() == [[7], [7]]
 
 
 def test_many_classes(csv):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +15,45 @@ import pandas as pd
 from explore import files
 from explore.data import texts
 from explore.data.reading import Cells
-from explore.errors import InputError, listed, shown
+from explore.errors import InputError, shown
 
 WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # by suffix, with the library each needs
 
 
-def check(out: Path, table: Path) -> None:
-    """Whether a file of this name may be written.
+def check(out: Path, table: Path, command: str, own: str, kinds: Collection[str] = tuple(WRITERS)) -> None:
+    """Whether a file of this name may be written: a new one, or what the command wrote before.
+
+    Args:
+        out: the file.
+        table: what the command reads.
+        command: its name.
+        own: a regular expression of a column that it alone writes.
+        kinds: of files, by their suffixes.
 
     Raises:
         InputError: otherwise.
     """
-    if out.suffix.lower() not in WRITERS:
-        raise InputError(f"--out is {shown(str(out))}; its name must end with {listed(WRITERS)}")
-    if out.exists() and (not out.is_file() or out.samefile(table)):
-        raise InputError(f"--out is {out}, the table itself or no file; choose another name")
+    if out.suffix.lower() not in kinds:
+        raise InputError(f"--out is {shown(str(out))}; its name must end with {' or '.join(kinds)}")
+    if out.exists() and out.samefile(table):
+        raise InputError("--out is the table itself, which is never written; choose another file")
+    if out.exists() and not (out.is_file() and any(re.fullmatch(own, name) for name in _header(out))):
+        raise InputError(f"{out} exists, and was not written by explore {command}; choose another --out")
+
+
+def _header(path: Path) -> list[str]:
+    """The names of a file's columns, as whatever spreadsheet may have saved it; none where it is no table."""
+    try:
+        if path.suffix.lower() == ".xlsx":
+            return list(map(str, pd.read_excel(path, nrows=0)))
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet as parquet
+
+            return list(parquet.read_schema(path).names)
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        return [name for mark in ",;\t" for name in next(csv.reader(io.StringIO(text), delimiter=mark), [])]
+    except (csv.Error, ImportError, ValueError, LookupError, zipfile.BadZipFile):  # of no text, or no workbook
+        return []
 
 
 def write(out: Path, cells: Cells, more: pd.DataFrame) -> None:

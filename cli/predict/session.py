@@ -21,6 +21,7 @@ from explore.errors import InputError, shown
 from explore.record import plain
 
 OWN = "_"  # begins the names of the columns that are added
+WRITTEN = f"{OWN}class|{OWN}epistemic(_.*)?"  # what no next.csv has; means it has too
 SHOWN, WIDE = 20, 5  # rows, and probabilities of a row, where they are written to no file
 
 
@@ -29,7 +30,7 @@ def run(options: Mapping[str, Any]) -> None:
     path, folder = Path(options["table"]), Path(options["run"])
     out = Path(options["out"]) if options["out"] else None
     if out:
-        tables.check(out, path)
+        tables.check(out, path, "predict", WRITTEN)
     levels = _levels(options["quantiles"])
     device, _ = start.compute(options)
     which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from explore.campaign import Campaign, folder_of
-from explore.cli import start, trust
+from explore.cli import start, tables, trust
 from explore.cli.suggest import choice, folder, report, settings, sheet, table
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
@@ -32,7 +32,7 @@ def run(options: Mapping[str, Any]) -> None:
     now = settings.resolve(options, old.settings if old else None)
     device, _ = start.compute(options)
     read = table.read(path, now)
-    sheet.check(out, read)
+    tables.check(out, path, "suggest", sheet.ID, sheet.KINDS)
     kept = folder.Kept(now, len(read.cells.lines))
     changes, before = (_changes(old, kept), old.settings.target) if old else ([], ())
     labels = _labels(options["labels"], out, read, now)

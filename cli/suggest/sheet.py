@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,31 +25,6 @@ KINDS = (".csv", ".xlsx")
 def beside(table: Path) -> Path:
     """Where the rows are written unless --out says otherwise: next.csv, next.xlsx for an Excel table."""
     return table.with_name("next.xlsx" if table.suffix.lower() in (".xlsx", ".xlsm") else "next.csv")
-
-
-def check(path: Path, table: Table) -> None:
-    """Whether a file of this name may be written at all.
-
-    Raises:
-        InputError: otherwise.
-    """
-    if path.suffix.lower() not in KINDS:
-        raise InputError(f"--out is {shown(str(path))}; its name must end with {' or '.join(KINDS)}")
-    if path.exists() and path.samefile(table.path):
-        raise InputError("--out is the table itself, which is never written; choose another file")
-    if path.exists() and not (path.is_file() and _own(path)):
-        raise InputError(f"{path} exists, and was not written by explore suggest; choose another --out")
-
-
-def _own(path: Path) -> bool:
-    """Whether its columns are those of next.csv, saved by whatever spreadsheet."""
-    try:
-        if path.suffix.lower() == ".xlsx":
-            return ID in pd.read_excel(path, nrows=0)
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
-        return any(ID in next(csv.reader(io.StringIO(text), delimiter=mark), []) for mark in ",;\t")
-    except (csv.Error, ImportError, ValueError, LookupError, zipfile.BadZipFile):  # of no text, or no workbook
-        return False
 
 
 def read(path: Path, table: Table, settings: Settings) -> Cells | None:

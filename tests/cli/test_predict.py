@@ -166,6 +166,26 @@ def test_predictions_stand_beside_the_columns_of_the_table(runs, explore, suffix
     assert list(found["_q0.5"].between(found._low, found._high)) == [True, True]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".parquet"])
+def test_only_what_predict_wrote_is_overwritten(runs, explore, suffix):
+    theirs = pd.DataFrame({"heat": [1], "_id": ["a"], "_mean": [2]})  # such as next.csv with what was measured
+    out, before = Path(f"p{suffix}"), Path(f"theirs{suffix}")
+    write = {".csv": theirs.to_csv, ".xlsx": theirs.to_excel, ".parquet": theirs.to_parquet}[suffix]
+    write(before, index=False)
+    for name in ("compare-c", "active-two", "active-grade"):  # of one target, of two, and of classes
+        shutil.copy(before, out)
+        refused = explore("predict", runs / name, "lab.csv", "--out", out)
+        assert refused.exit_code == 2
+        assert f"{out} exists, and was not written by explore predict; choose another --out" in refused.stderr
+        assert out.read_bytes() == before.read_bytes()
+        out.unlink()
+        for _ in range(2):
+            assert explore("predict", runs / name, "lab.csv", "--out", out).exit_code == 0
+    Path("empty.csv").touch()
+    refused = explore("predict", runs / "compare-c", "lab.csv", "--out", "empty.csv")
+    assert "empty.csv exists, and was not written" in refused.stderr
+
+
 def test_a_table_in_the_terminal_and_one_json_object(runs, explore):
     shown = explore("predict", runs / "active-grade", "lab.csv", "--quiet")
     assert "40 more rows; --out FILE writes all." in shown.stdout and not shown.stderr
@@ -179,8 +199,8 @@ def test_a_table_in_the_terminal_and_one_json_object(runs, explore):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare-c", "lab.csv", "--out", "lab.csv"], "--out is lab.csv, the table itself"),
-        (["compare-c", "lab.csv", "--out", "p.txt"], "its name must end with .csv, .xlsx, .parquet"),
+        (["compare-c", "lab.csv", "--out", "lab.csv"], "--out is the table itself, which is never written"),
+        (["compare-c", "lab.csv", "--out", "p.txt"], "its name must end with .csv or .xlsx or .parquet"),
         (["compare-c", "lab.csv", "--out", "no/p.csv"], "cannot write no/p.csv"),
         (["compare-c", "lab.csv", "--level", "90"], "an interval's level is 90.0; it must be in (0, 1)"),
         (["compare-c", "lab.csv", "--quantiles", "0.5,a"], "--quantiles is '0.5,a'; it takes levels such as"),

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -15,6 +16,7 @@ __all__ = ["Cells", "assembled", "content_of", "named", "parsed"]
 
 AS_CSV = f"save the table as CSV in UTF-8, plain or packed ({listed(packed.PACKED[:5])})"
 SEPARATORS = ",;\t|"  # the first wins where several would do
+_MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
 CHUNK = 1000  # rows that exist as lists at one time; more keep Python's garbage collector busy
 
 
@@ -45,13 +47,14 @@ def content_of(path: Path) -> bytes:
     return packed.read(path)
 
 
-def parsed(path: Path, content: bytes, strict: bool) -> Cells:
+def parsed(path: Path, content: bytes, strict: bool, decimal: str = ".") -> Cells:
     """The cells of a text with a name for each column in its first line.
 
     Args:
         path: for messages.
         content: the text, in UTF-8.
         strict: False: also in Windows-1252, with any of `SEPARATORS`, and columns without a name.
+        decimal: the mark in its numbers.
 
     Raises:
         InputError: for anything else.
@@ -66,7 +69,22 @@ def parsed(path: Path, content: bytes, strict: bool) -> Cells:
     if len(names) == 1 and (marks := [mark for mark in SEPARATORS if mark in names[0]]):
         raise InputError(f"the columns of {path} are separated by {marks[0]!r}; save it with commas between them")
     cells = assembled(path, names, rows, strict)
-    return cells._replace(notes=(*notes, *cells.notes))
+    said = _thousands(cells) if (mark, decimal) == (";", ".") else []
+    return cells._replace(decimal=decimal, notes=(*notes, *cells.notes, *said))
+
+
+def _thousands(cells: Cells) -> list[str]:
+    """Sentences on columns such as 950, 1.200 and 12.500, which where semicolons separate may well be thousands."""
+    said = []
+    for name, column in cells.columns.items():
+        if all(map(_MAYBE_THOUSANDS.fullmatch, column)):
+            marked = next((cell for cell in column if "." in cell), "")
+            if marked and any(map(str.isdecimal, column)):
+                said.append(
+                    f"Column {shown(name)}: {shown(marked)} is read as {float(marked):g}; if its point marks "
+                    f"thousands, write {marked.replace('.', '')}."
+                )
+    return said
 
 
 def named(path: Path, names: Iterable[str], strict: bool) -> tuple[list[str], tuple[str, ...]]:

@@ -151,7 +151,7 @@ def cells_of(source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".") 
         return of_frame(source)
     path = Path(source)
     content = content_of(path)
-    return of_file(path, content) or parsed(path, content, strict=False)._replace(decimal=decimal)
+    return of_file(path, content) or parsed(path, content, strict=False, decimal=decimal)
 
 
 def roles(

@@ -170,8 +170,8 @@ def test_predictions_stand_beside_the_columns_of_the_table(runs, explore, suffix
 def test_only_what_predict_wrote_is_overwritten(runs, explore, suffix):
     theirs = pd.DataFrame({"heat": [1], "_id": ["a"], "_mean": [2]})  # such as next.csv with what was measured
     out, before = Path(f"p{suffix}"), Path(f"theirs{suffix}")
-    write = {".csv": theirs.to_csv, ".xlsx": theirs.to_excel, ".parquet": theirs.to_parquet}[suffix]
-    write(before, index=False)
+    kind = {".csv": "csv", ".xlsx": "excel", ".parquet": "parquet"}[suffix]
+    getattr(theirs, f"to_{kind}")(before, index=False)
     for name in ("compare-c", "active-two", "active-grade"):  # of one target, of two, and of classes
         shutil.copy(before, out)
         refused = explore("predict", runs / name, "lab.csv", "--out", out)

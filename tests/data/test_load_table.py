@@ -236,6 +236,20 @@ def test_text_files_as_spreadsheets_write_them(csv):
         load_table(csv("a,y\n1,3\n".encode("utf-16")), "y")
 
 
+def test_points_that_may_mark_thousands_are_said(csv):
+    table = load_table(csv("a;b;c;y\n950;1.5;1.200;1.200\n;2;3.400;950\n12.500;3.125;5.600;7\n"), "y")
+    np.testing.assert_array_equal(table.dataset.x[[0, 2], 0], [950, 12.5])
+    assert table.notes[1:3] == (
+        "Column 'a': '12.500' is read as 12.5; if its point marks thousands, write 12500.",
+        "Column 'y': '1.200' is read as 1.2; if its point marks thousands, write 1200.",
+    )
+    plain = ("950;0.125", "1200;1.200", "1;1.2", "1.125;1.250", "2;3")
+    for cells in plain:  # leading zeros, thousands without a point, other digits: numbers as they stand
+        text = "a;y\n" + "".join(f"{cell};{i / 4}\n" for i, cell in enumerate(cells.split(";")))
+        assert not any("thousands" in note for note in load_table(csv(text), "y").notes), cells
+    assert not any("thousands" in note for note in load_table(csv("a,y\n950,1\n1.200,2\n"), "y").notes)
+
+
 def workbook(path, *sheets):
     book = openpyxl.Workbook()
     book.remove(book.active)

@@ -74,7 +74,11 @@ def _recognised(name: str, cells: Cells, cycles: tuple[str, ...]) -> tuple[Colum
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
     if 2 * resembling >= sum(counts[cell] for cell in present):
         _refuse(name, cells, odd)
-    return _words(name, cells, False)
+    column, said = _words(name, cells, False)
+    numbers = [cell for cell in present if texts.number(cell, cells.decimal) is not None]
+    if numbers and isinstance(column, Category):
+        said.append(f"has texts in most rows, so that numbers among them are names, such as {shown(numbers[0])}")
+    return column, said
 
 
 def _number(name: str, values: np.ndarray) -> tuple[Column, list[str]]:

@@ -191,6 +191,14 @@ def test_cycles_of_dates():
         infer(cells, ["a"], cycles=["moon"])
 
 
+def test_numbers_among_a_majority_of_texts_are_names_and_said(csv):
+    table = load_table(csv(column(["RT", "40", "RT", "60", "RT"] * 6)), "y")
+    assert table.dataset.features == ("a = 40", "a = 60", "a = RT", "x")
+    assert table.notes == ("Column 'a' has texts in most rows, so that numbers among them are names, such as '40'.",)
+    with pytest.raises(InputError, match="line 4, column 'a': 'RT' is not a finite number"):
+        load_table(csv(column(["40", "60", "RT", "RT"])), "y")
+
+
 def test_spellings_of_one_category_and_of_two_are_said(csv):
     notes = load_table(csv(column(["7", "7.0", "8", "8"])), "y", categorical=["a"]).notes
     assert notes == ("Column 'a' has '7' and '7.0', which are one category.",)

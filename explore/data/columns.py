@@ -134,7 +134,7 @@ def _quantity(column: Quantity, cells: Cells) -> tuple[np.ndarray, list[str]]:
     counted = f"{column.fill:.6g}{' days' if isinstance(column, Date) else ''}"
     own = cells.columns[column.name]
     empty = {own[row] for row in np.flatnonzero(np.isnan(values)).tolist()}
-    return np.hstack(parts), _empty(column, cells, empty, counted)
+    return np.hstack(parts), [*_empty(column, cells, empty, counted), *_others(column, cells, values[:, 0])]
 
 
 def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
@@ -171,6 +171,18 @@ def _empty(column: Quantity | Category, cells: Cells, empty: set[str], counted: 
     spelled = f" (or {listed(map(shown, written))})" if written else ""
     late = "" if column.gaps else "; none was when the table was first read"
     return [f"Column {shown(column.name)}: {_cells(count)} empty{spelled}, counted as {counted}{late}."]
+
+
+def _others(column: Quantity, cells: Cells, values: np.ndarray) -> list[str]:
+    """A sentence on values other than the one that every row had."""
+    rows = np.flatnonzero((values != column.fill) & ~np.isnan(values)).tolist() if column.same else []
+    if not rows:
+        return []
+    example = f"{shown(cells.columns[column.name][rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
+    return [
+        f"Column {shown(column.name)}: {_cells(len(rows))} not what every row had when the table was first read, such as "
+        f"{example}; what another value does was not learnt."
+    ]
 
 
 def _unseen(column: Category, cells: Cells, new: Sequence[str]) -> list[str]:

@@ -51,6 +51,7 @@ class Quantity(ABC):
     name: str
     fill: float  # for empty cells
     gaps: bool  # whether a feature says which are empty
+    same: bool  # whether every row had one value, which is `fill`
 
     def values(self, cells: Cells) -> np.ndarray:
         """[N], NaN for empty cells.
@@ -83,6 +84,7 @@ class Number(Quantity):
     name: str
     fill: float
     gaps: bool
+    same: bool = False
     kind: ClassVar[str] = "number"
 
     @property
@@ -101,6 +103,7 @@ class Flag(Quantity):
     words: tuple[str, ...]
     fill: float
     gaps: bool
+    same: bool = False
     kind: ClassVar[str] = "truth value"
 
     @property
@@ -124,6 +127,7 @@ class Date(Quantity):
     cycles: tuple[str, ...]  # of CYCLES
     fill: float
     gaps: bool
+    same: bool = False
     kind: ClassVar[str] = "date"
 
     @property

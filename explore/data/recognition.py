@@ -21,7 +21,7 @@ WORDS = 5  # so many make a text free
 # Columns of whole numbers with these names are no features: all different, or counting up by one.
 _NAMES = re.compile(r"(.*[\W_])?(id|uuid)|index|idx|__index_level_\d+__|unnamed: \d+|column 1", re.IGNORECASE)
 _COUNTS = re.compile(r"(row|sample|run|experiment|trial|entry)?[\W_]*(nr|no|num|number|#)?\.?", re.IGNORECASE)
-CONSTANT = "is the same in every row, so that nothing is learnt from it"
+CONSTANT = "is the same in every row, so that what another value does is not learnt"
 
 
 def infer(
@@ -67,8 +67,7 @@ def _recognised(name: str, cells: Cells, cycles: tuple[str, ...]) -> tuple[Colum
     words = {cell.casefold() for cell in present}
     if pair := next((pair for pair in texts.PAIRS if words <= set(pair)), None):
         flags, _ = texts.flags(own, pair)
-        column = Flag(name, pair, _filling(flags, "most_frequent"), bool(np.isnan(flags).any()))
-        return column, _constant(flags)
+        return _remarked(Flag(name, pair, _filling(flags, "most_frequent"), bool(np.isnan(flags).any()), _same(flags)))
     if forms := texts.date_formats(present):
         return _date(name, cells, forms, cycles)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
@@ -90,7 +89,7 @@ def _number(name: str, values: np.ndarray) -> tuple[Column, list[str]]:
             return LeftOut(name, "identifier"), [
                 "numbers the rows and is left out; rename it if it is to be learnt from"
             ]
-    return Number(name, _filling(values, "median"), bool(np.isnan(values).any())), _constant(values)
+    return _remarked(Number(name, _filling(values, "median"), bool(np.isnan(values).any()), _same(values)))
 
 
 def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...]) -> tuple[Column, list[str]]:
@@ -104,8 +103,8 @@ def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...]) ->
             f"2024-03-31, {texts.OTHERWISE}"
         )
     origin = float(np.floor(np.nanmin(days)))
-    column = Date(name, form, origin, cycles, _filling(days - origin, "median"), bool(np.isnan(days).any()))
-    said = _constant(days)
+    fill, gaps = _filling(days - origin, "median"), bool(np.isnan(days).any())
+    column, said = _remarked(Date(name, form, origin, cycles, fill, gaps, _same(days)))
     if form != texts.ISO:
         row = int(np.nanargmax(days))
         said.append(f"has dates: {shown(own[row])} is read as {np.datetime64(int(days[row]), 'D')}")
@@ -181,9 +180,12 @@ def _remarks(column: Category, levels: dict[str, str]) -> list[str]:
     return said
 
 
-def _constant(values: np.ndarray) -> list[str]:
-    same = np.nanmin(values) == np.nanmax(values) and not np.isnan(values).any()
-    return [CONSTANT] if same else []
+def _remarked(column: Number | Flag | Date) -> tuple[Column, list[str]]:
+    return column, [CONSTANT] if column.same else []
+
+
+def _same(values: np.ndarray) -> bool:
+    return bool(np.min(values) == np.max(values))  # never where some are NaN
 
 
 def _filling(values: np.ndarray, strategy: str) -> float:

@@ -206,9 +206,23 @@ def test_spellings_of_one_category_and_of_two_are_said(csv):
     assert notes == ("Column 'a' has 'Water' and 'water', which are two categories.",)
 
 
-def test_a_constant_column_is_kept_and_said(csv):
-    table = load_table(csv(column(["4", "4"])), "y")
-    assert table.dataset.features == ("a", "x") and "Column 'a' is the same in every row" in table.notes[0]
+@pytest.mark.parametrize(
+    ("cell", "other", "feature"),
+    [("4", "5", "a"), ("yes", "no", "a = yes"), ("2024-01-05T12:00", "2024-01-06", "a (days since 2024-01-05)")],
+)
+def test_a_constant_column_is_kept_and_said_and_so_are_other_values_later(csv, cell, other, feature):
+    table = load_table(csv(column([cell, cell])), "y")
+    assert table.dataset.features == (feature, "x")
+    assert table.notes == ("Column 'a' is the same in every row, so that what another value does is not learnt.",)
+    later = csv(column([cell, other, "", other]))
+    found = load_table(later, "y", schema=Schema.from_json(table.schema.to_json())).notes
+    assert found[1:] == (
+        f"Column 'a': 2 cells are not what every row had when the table was first read, such as '{other}' in line 3; "
+        "what another value does was not learnt.",
+    )
+    old = table.schema.to_json()  # as it was kept before this was known
+    del old["columns"][0]["same"]
+    assert len(load_table(later, "y", schema=Schema.from_json(old)).notes) == 1
 
 
 def test_rows_without_a_target(csv):

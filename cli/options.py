@@ -2,6 +2,7 @@
 
 import functools
 import os
+import unicodedata
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -30,7 +31,17 @@ class Names(click.ParamType):
         return ",".join(map(registry.hyphened, value.split(",")))
 
 
-NAMES = Names()
+class Column(click.ParamType):
+    """A column's name, or several, in Unicode's composed form, as tables have them once they are read."""
+
+    name = "column"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return unicodedata.normalize("NFC", value)
+
+
+NAMES, COLUMN = Names(), Column()
+QUOTED = """; a name with commas in quotes: '"x, y",z'."""
 POSITIVE = Whole(1, 10**9)
 SEED = Whole(0, 2**32 - 1)  # what Gymnasium, NumPy's old generator and stable-baselines3 take too
 # Each option has a default of its own far below: beyond these a machine is out of memory before it has begun.
@@ -57,14 +68,19 @@ data = _together(
         "--dataset", type=NAMES, metavar="NAME", help="A name from `explore list datasets`.  [default: boston]"
     ),
     click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Your table instead."),
-    click.option("--target", multiple=True, metavar="COLUMN", help="Column of FILE to predict; repeatable."),
-    click.option("--drop-columns", default="", show_default=False, metavar="A,B", help="Features to leave out."),
+    click.option("--target", multiple=True, type=COLUMN, help="Column of FILE to predict; repeatable."),
+    click.option(
+        "--drop-columns", type=COLUMN, default="", show_default=False, metavar="A,B",
+        help=f"Features to leave out{QUOTED}",
+    ),
     click.option(
         "--task", type=click.Choice(["regression", "classification"]), help="For FILE.  [default: regression]"
     ),
-    click.option("--categorical", metavar="A,B", help="Columns of FILE whose numbers are names."),
+    click.option(
+        "--categorical", type=COLUMN, metavar="A,B", help=f"Columns of FILE whose numbers are names{QUOTED}"
+    ),
     click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers of FILE.  [default: .]"),
-)
+)  # fmt: skip
 model = _together(
     click.option(
         "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: small, else its first]"

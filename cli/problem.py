@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -133,8 +135,19 @@ def channels(dataset: Dataset, device: str) -> Standardiser:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names of columns with commas between."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+    """Names of columns as a line of CSV has them: with commas between, and in quotes where they have commas.
+
+    Raises:
+        InputError: for quotes that are not closed, or followed by something else than a comma.
+    """
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True))
+    except csv.Error:
+        raise InputError(
+            f"{shown(text)} names no columns; give names with commas between, such as a,b, and one that has commas "
+            'in double quotes, such as "x, y",z'
+        ) from None
+    return tuple(name.strip() for row in rows for name in row if name.strip())
 
 
 def widths(text: str) -> tuple[int, ...]:

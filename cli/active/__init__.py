@@ -3,12 +3,12 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
+from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 
 
 @click.command("active", short_help="Label a pool point by point, and compare with random.")
 @options.data
-@click.option("--id", "id_column", metavar="COLUMN", help="Column of FILE that names the points, and is no feature.")
+@click.option("--id", "id_column", type=COLUMN, help="Column of FILE that names the points, and is no feature.")
 @click.option(
     "--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="A name from `explore list posteriors`."
 )

@@ -3,19 +3,19 @@
 import click
 
 from explore.cli import options
-from explore.cli.options import NAMES, POSITIVE, SAMPLES, SEED
+from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 
 
 @click.command("suggest", short_help="Say which rows of your table to measure next.")
 @click.argument("table", metavar="POOL", type=click.Path(exists=True, dir_okay=False))
-@click.option("--target", multiple=True, metavar="COLUMN", help="Column to predict, empty where unknown; repeatable.")
+@click.option("--target", multiple=True, type=COLUMN, help="Column to predict, empty where unknown; repeatable.")
 @click.option("--batch", type=POSITIVE, help="Rows to measure next.  [default: 5]")
 @click.option("--out", metavar="FILE", help="Where to write them.  [default: next.csv beside POOL, or next.xlsx]")
 @click.option("--labels", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="More measurements.")
-@click.option("--id", "id_column", metavar="COLUMN", help="Column that names the rows, and is no feature.")
+@click.option("--id", "id_column", type=COLUMN, help="Column that names the rows, and is no feature.")
 @click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]")
-@click.option("--drop-columns", metavar="A,B", help="Columns to leave out.")
-@click.option("--categorical", metavar="A,B", help="Columns whose numbers are names.")
+@click.option("--drop-columns", type=COLUMN, metavar="A,B", help=f"Columns to leave out{options.QUOTED}")
+@click.option("--categorical", type=COLUMN, metavar="A,B", help=f"Columns whose numbers are names{options.QUOTED}")
 @click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers.  [default: .]")
 @click.option("--skip", multiple=True, metavar="ID", help="Never hand out this row; repeatable.")
 @click.option("--release", multiple=True, metavar="ID|all", help="Let a pending or skipped row be handed out again.")
@@ -26,7 +26,7 @@ from explore.cli.options import NAMES, POSITIVE, SAMPLES, SEED
 @click.option(
     "--goal", type=click.Choice(["learn", "maximise", "minimise"]), help="What the rows are to tell.  [default: learn]"
 )
-@click.option("--cost", metavar="COLUMN", help="What a row costs, which its score is divided by; none takes it back.")
+@click.option("--cost", type=COLUMN, help="What a row costs, which its score is divided by; none takes it back.")
 @click.option(
     "--transform",
     type=click.Choice(["none", "log", "rank"]),

@@ -129,7 +129,7 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
         InputError: when there is a point in one of the columns of `numbers` whose decimal mark is another.
     """
     columns = {
-        name: [_pointed(cell, cells.decimal) for cell in own] if cells.decimal != "." else own
+        name: [texts.pointed(cell, cells.decimal) for cell in own] if cells.decimal != "." else own
         for name, own in cells.columns.items()
     }
     for name in numbers if cells.decimal != "." else ():
@@ -143,10 +143,6 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
         if isinstance(column, Date) and column.name in columns:
             columns[column.name] = texts.iso(columns[column.name], column.form)
     return cells._replace(columns=columns, decimal=".")
-
-
-def _pointed(cell: str, decimal: str) -> str:
-    return cell.replace(decimal, ".") if decimal in cell and texts.number(cell, decimal) is not None else cell
 
 
 def _hint(schema: data.Schema, settings: Settings) -> list[str]:

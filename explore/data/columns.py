@@ -29,7 +29,7 @@ from explore.data.kinds import (
     Quantity,
     level,
 )
-from explore.data.reading import Cells
+from explore.data.reading import Cells, called
 from explore.errors import InputError, check_fields, listed, shown
 
 __all__ = ["Matrix", "Schema"]
@@ -113,6 +113,7 @@ class Schema:
 
 def _column(entry: dict[str, Any]) -> Column:
     make: Any = KINDS[entry.pop("kind")]
+    entry["name"] = called(entry["name"])  # as the tables are read that it is to apply to
     made: Column = make(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
     check_fields(made, {"fill": "(-inf, inf)", "origin": "(-inf, inf)"})
     return made
@@ -180,8 +181,8 @@ def _others(column: Quantity, cells: Cells, values: np.ndarray) -> list[str]:
         return []
     example = f"{shown(cells.columns[column.name][rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
     return [
-        f"Column {shown(column.name)}: {_cells(len(rows))} not what every row had when the table was first read, such as "
-        f"{example}; what another value does was not learnt."
+        f"Column {shown(column.name)}: {_cells(len(rows))} not what every row had when the table was first read, "
+        f"such as {example}; what another value does was not learnt."
     ]
 
 

@@ -71,7 +71,7 @@ class Quantity(ABC):
         """The values [N], and the rows whose cells have none."""
 
     def _objection(self, cell: str, decimal: str) -> str:
-        return texts.objection(cell, decimal)
+        return texts.objection(cell, decimal, fixed=True)
 
     def _indicator(self) -> tuple[str, ...]:
         return (f"{self.name} = {MISSING}",) if self.gaps else ()

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -12,11 +13,14 @@ from typing import NamedTuple
 from explore.data import packed
 from explore.errors import InputError, listed, shown
 
-__all__ = ["Cells", "assembled", "content_of", "named", "parsed"]
+__all__ = ["Cells", "assembled", "called", "content_of", "named", "parsed"]
 
 AS_CSV = f"save the table as CSV in UTF-8, plain or packed ({listed(packed.PACKED[:5])})"
 SEPARATORS = ",;\t|"  # the first wins where several would do
 _MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
+KINDS = "a text file with commas, semicolons, tabs or bars between its cells, an Excel file (.xlsx) or a Parquet file"
+_JSON = re.compile(r'\s*(\[\s*)?\{\s*"|\s*\[\s*\[')  # objects, or lists of lists
+_DECLARED = re.compile(rf"sep=([{SEPARATORS}])\r?\n", re.IGNORECASE)  # a first line for Excel
 CHUNK = 1000  # rows that exist as lists at one time; more keep Python's garbage collector busy
 
 
@@ -61,12 +65,17 @@ def parsed(path: Path, content: bytes, strict: bool, decimal: str = ".") -> Cell
     """
     text, note = _text(path, content, strict)
     notes = [note] if note else []
-    mark = "," if strict else _separator(text)
+    if _JSON.match(text):
+        raise InputError(f"{path} is JSON; a table is {KINDS}")
+    declared = None if strict else _DECLARED.match(text)
+    mark = "," if strict else declared[1] if declared else _separator(text)
     if mark != ",":
         notes.append(f"The columns of {path} are separated by {mark!r}.")
     rows = _rows(path, text, mark)
-    _, names = next(rows)
-    if len(names) == 1 and (marks := [mark for mark in SEPARATORS if mark in names[0]]):
+    if declared:
+        next(rows)
+    _, names = next(rows, (1, [""]))
+    if strict and len(names) == 1 and (marks := [mark for mark in SEPARATORS if mark in names[0]]):
         raise InputError(f"the columns of {path} are separated by {marks[0]!r}; save it with commas between them")
     cells = assembled(path, names, rows, strict)
     said = _thousands(cells) if (mark, decimal) == (";", ".") else []
@@ -87,13 +96,18 @@ def _thousands(cells: Cells) -> list[str]:
     return said
 
 
+def called(name: str) -> str:
+    """A name as all tables have it: "ü" may be written as one character or, as macOS does, as two that look alike."""
+    return unicodedata.normalize("NFC", name).strip()
+
+
 def named(path: Path, names: Iterable[str], strict: bool) -> tuple[list[str], tuple[str, ...]]:
     """The names of columns, with their places for those that have none, which a sentence then says.
 
     Raises:
         InputError: for names that are missing (if `strict`), or not distinct.
     """
-    stripped = [name.strip() for name in names]
+    stripped = [called(name) for name in names]
     if not any(stripped):
         raise InputError(f"the first line of {path} is blank; it must name the columns")
     unnamed = [i for i, name in enumerate(stripped) if not name]

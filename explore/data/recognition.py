@@ -100,7 +100,7 @@ def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...]) ->
         row = int(np.argmax(differs & ~np.isnan(days) if differs[~np.isnan(days)].any() else ~np.isnan(days)))
         raise InputError(
             f"{cells.where(row, name)}: {shown(own[row])} may begin with the day or with the month; write dates as "
-            f"2024-03-31, {texts.OTHERWISE}"
+            f"2024-03-31{texts.OTHERWISE}"
         )
     origin = float(np.floor(np.nanmin(days)))
     fill, gaps = _filling(days - origin, "median"), bool(np.isnan(days).any())

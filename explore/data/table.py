@@ -8,17 +8,16 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from explore.data import texts
 from explore.data.base import Dataset, Task
 from explore.data.columns import Schema
-from explore.data.reading import Cells, content_of, parsed
+from explore.data.reading import Cells, called, content_of, parsed
 from explore.data.recognition import infer
 from explore.data.targets import classes, quantities, repeated
 from explore.data.typed import of_file, of_frame
 from explore.errors import InputError, listed, one_of, shown
 
 __all__ = ["Loaded", "cells_of", "load_csv", "load_table", "roles"]
-
-HINT = " (classes need the task classification)"
 
 
 class Loaded(NamedTuple):
@@ -58,6 +57,7 @@ def load_csv(
     """
     path = Path(path)
     table = parsed(path, content_of(path), strict=True)
+    id_column = id_column and called(id_column)
     targets, features = roles(table, target, drop, task, id_column)
     x, ids = quantities(table, features), table.columns[id_column] if id_column else ()
     y, names, _, notes = _answers(table, targets, task)
@@ -88,7 +88,7 @@ def load_table(
         task: "regression" or "classification".
         id_column: a column that tells the examples apart.
         categorical: columns whose numbers are names.
-        decimal: the mark in the numbers of a text file, "." or ",".
+        decimal: the mark in the numbers of a text file, and of texts in other tables, "." or ",".
         schema: what the features were of another table; None: they are inferred from this one.
         allow_missing_target: whether there may be rows without a target yet.
 
@@ -97,6 +97,7 @@ def load_table(
         InputError: when the table cannot be used as asked, or a cell cannot be told for certain; in one sentence.
     """
     cells = cells_of(source, decimal)
+    id_column, categorical = id_column and called(id_column), list(map(called, categorical))
     targets, names = roles(cells, target, drop, task, id_column)
     if wrong := [name for name in categorical if name not in names]:
         raise one_of("categorical column", str(wrong[0]), names)
@@ -123,7 +124,7 @@ def _answers(
         y, labels, note = classes(cells, targets, missing)
         measured = y >= 0
     else:
-        y, labels, note = quantities(cells, targets, HINT, missing), (), ""
+        y, labels, note = quantities(cells, targets, missing, targets=True), (), ""
         measured = ~np.isnan(y).any(1)
     without = f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet."
     return y, labels, measured, [note] if measured.all() else [note, without]
@@ -148,10 +149,20 @@ def cells_of(source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".") 
     if decimal not in (".", ","):
         raise one_of("decimal mark", str(decimal), (".", ","))
     if isinstance(source, pd.DataFrame):
-        return of_frame(source)
+        return _pointed(of_frame(source), decimal)
     path = Path(source)
     content = content_of(path)
-    return of_file(path, content) or parsed(path, content, strict=False, decimal=decimal)
+    if (typed := of_file(path, content)) is not None:
+        return _pointed(typed, decimal)
+    return parsed(path, content, strict=False, decimal=decimal)
+
+
+def _pointed(cells: Cells, decimal: str) -> Cells:
+    """Cells that had types, with points in the numbers among their texts too."""
+    if decimal == ".":
+        return cells
+    columns = {name: [texts.pointed(cell, decimal) for cell in own] for name, own in cells.columns.items()}
+    return cells._replace(columns=columns)
 
 
 def roles(
@@ -164,7 +175,7 @@ def roles(
     """
     if task not in (None, "regression", "classification"):
         raise one_of("task", str(task), ("regression", "classification"))
-    targets = [target] if isinstance(target, str) else list(target)
+    targets, drop = (list(map(called, [n] if isinstance(n, str) else n)) for n in (target, drop))
     own = [] if id_column is None else [id_column]
     for what, names in (("target", targets), ("column to drop", drop), ("column of identifiers", own)):
         for name in names:

@@ -11,14 +11,16 @@ from explore.errors import InputError, shown
 
 __all__ = ["classes", "quantities", "repeated"]
 
+CLASSES = " (classes need the task classification)"
+UNMEASURED = "; give a table with rows that are still to be measured to explore suggest"
 FEW_CLASSES = 10  # so many may be learnt from any number of examples
 
 
-def quantities(table: Cells, names: Sequence[str], hint: str = "", gaps: bool = False) -> np.ndarray:
+def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: bool = False) -> np.ndarray:
     """Columns as float64, [N, columns], all finite but for NaN where there is no value, if `gaps` allows it.
 
     Raises:
-        InputError: naming the first other cell; `hint` says more of one that is no number.
+        InputError: naming the first other cell, with what may be meant where the columns are `targets`.
     """
     columns = [texts.numbers(table.columns[name], table.decimal) for name in names]
     values = np.stack([column for column, _ in columns], 1)
@@ -30,10 +32,17 @@ def quantities(table: Cells, names: Sequence[str], hint: str = "", gaps: bool = 
     row, column = np.argwhere(bad)[0].tolist()
     cell = table.columns[names[column]][row]
     what = f"{shown(cell)} is not" if cell else "an empty cell instead of"
-    more = hint if cell and texts.number(cell, table.decimal) is None else ""
-    if more and texts.number(cell, ",") is not None:
-        more = f"; {texts.POINT}"
+    more = _hint(cell, table.decimal) if targets else ""
     raise InputError(f"{table.where(row, names[column])}: {what} a finite number{more}")
+
+
+def _hint(cell: str, decimal: str) -> str:
+    """What the cell of a target that is no finite number may mean."""
+    if texts.absent(cell):
+        return UNMEASURED
+    if texts.number(cell, decimal) is not None:
+        return ""
+    return CLASSES if texts.number(cell, ",") is None else f"; {texts.POINT}"
 
 
 def repeated(table: Cells, name: str | None) -> str:
@@ -66,7 +75,7 @@ def classes(table: Cells, targets: Sequence[str], gaps: bool = False) -> tuple[n
     if examples < len(cells) and not gaps:
         row = next(i for i, cell in enumerate(cells) if cell not in counts)
         what = f"{shown(cells[row])}, which stands for none," if cells[row] else "an empty cell"
-        raise InputError(f"{table.where(row, target)}: {what} instead of a class")
+        raise InputError(f"{table.where(row, target)}: {what} instead of a class{UNMEASURED}")
     if len(counts) < 2 and not gaps:
         raise InputError(f"{column} has the one class {shown(cells[0])}; two or more are needed")
     numbers = {name: value for name in counts if (value := texts.number(name)) is not None}

@@ -22,6 +22,7 @@ __all__ = [
     "numbers",
     "number",
     "objection",
+    "pointed",
     "resembles_a_number",
 ]
 
@@ -46,10 +47,10 @@ _NUMBER = re.compile(
     rf"(([<>\u2264\u2265~\u2248\u00b1$\u20ac\u00a3\u00a5]=?|ca\.?)\s?)?({_GROUPED}|{_PLAIN})"
     rf"({_UNIT}|\(\d+\)|\s?(\u00b1|\+/-)\s?{_PLAIN}({_UNIT})?|/\d+)?|\({_PLAIN}\)"
 )
-_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
+_COMMA = re.compile(r"[+\-\u2212]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"((1[5-9]|2[01])\d\d([-/.])\d{1,2}\3\d{1,2}|\d{1,2}([-/.])\d{1,2}\4(\d{4}|\d\d))(\D.*)?", re.DOTALL)
 _TIME = re.compile(r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?", re.IGNORECASE)
-OTHERWISE = "or call the column categorical"
+OTHERWISE = ", or call the column categorical"
 POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"
 
 
@@ -69,6 +70,7 @@ def alike(names: Iterable[str]) -> tuple[str, str] | None:
 
 def number(cell: str, decimal: str = ".") -> float | None:
     """The value of a number as CSV files have it, which may be infinite or NaN; None: the cell is no number."""
+    cell = cell.replace("\u2212", "-")  # the minus of typesetting
     if "_" in cell or not cell.isascii():  # Python would take 1_000 and digits of other scripts
         return None
     if decimal != ".":
@@ -79,6 +81,11 @@ def number(cell: str, decimal: str = ".") -> float | None:
         return float(cell)
     except ValueError:
         return None
+
+
+def pointed(cell: str, decimal: str) -> str:
+    """A number with a point, whatever its decimal mark is; any other cell as it is."""
+    return cell.replace(decimal, ".") if decimal in cell and number(cell, decimal) is not None else cell
 
 
 def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.ndarray]:
@@ -191,20 +198,26 @@ def resembles_a_number(cell: str) -> bool:
     return len(cell) <= 60 and any(form.fullmatch(cell) for form in (_NUMBER, _DATE, _TIME))
 
 
-def objection(cell: str, decimal: str = ".") -> str:
-    """Why a cell is not taken for a number or date, though other cells of its column look like one; and what to do."""
-    what = shown(cell)
+def objection(cell: str, decimal: str = ".", fixed: bool = False) -> str:
+    """Why a cell is not taken for a number or date, though other cells of its column look like one; and what to do.
+
+    Args:
+        cell: the text.
+        decimal: the mark in numbers.
+        fixed: whether a schema has the kind of the column, and no option changes it any more.
+    """
+    what, otherwise, point = shown(cell), "" if fixed else OTHERWISE, "write a point" if fixed else POINT
     if _TIME.fullmatch(cell):
-        return f"{what} is a time; write it as a number of hours, {OTHERWISE}"
+        return f"{what} is a time; write it as a number of hours{otherwise}"
     if _DATE.fullmatch(cell):
-        return f"{what} is a date that cannot be told for certain; write dates as 2024-03-31, {OTHERWISE}"
+        return f"{what} is a date that cannot be told for certain; write dates as 2024-03-31{otherwise}"
     if decimal == "." and _COMMA.fullmatch(cell):
-        return f"{what} has a comma, which may be a decimal one; {POINT}"
+        return f"{what} has a comma, which may be a decimal one; {point}"
     if re.fullmatch(_GROUPED, cell):
-        return f"{what} has marks between its digits; write the digits and a decimal {decimal!r} alone, {OTHERWISE}"
+        return f"{what} has marks between its digits; write the digits and a decimal {decimal!r} alone{otherwise}"
     if number(cell, decimal) is None and _NUMBER.fullmatch(cell):
         return (
-            f"{what} is more than a number; write the number alone, in one unit, which the first line may name, "
-            f"{OTHERWISE}"
+            f"{what} is more than a number; write the number alone, in one unit, which the first line may name"
+            f"{otherwise}"
         )
-    return f"{what} is not a finite number or date as other cells of the column are; correct or empty it, {OTHERWISE}"
+    return f"{what} is not a finite number or date as other cells of the column are; correct or empty it{otherwise}"

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,29 @@ def test_columns_as_they_come(active, explore, csv):
     ):  # fmt: skip
         assert said in result.stderr
     assert explore("active", "--resume", "runs/active-lab").exit_code == 0
+
+
+def test_columns_whose_names_have_commas_and_accents(active, explore, csv):
+    names = {"a": "temp, C", "b": 'the "b"', "y": "größe", "id": "nämlich"}
+    table = pd.read_csv(csv)[list(names)].assign(code=[i % 3 for i in range(60)], id=range(60)).rename(columns=names)
+    table.to_csv("lab.csv", index=False)
+    target, rows = (unicodedata.normalize("NFD", name) for name in ("größe", "nämlich"))
+    data = ("--data", "lab.csv", "--target", target, "--id", rows, "--categorical", "code", "--name", "lab")
+    active(*data, "--drop-columns", '"temp, C", "the ""b"""')
+    settings = json.loads(Path("runs/active-lab/config.json").read_text())["settings"]
+    assert settings["drop_columns"] == ["temp, C", 'the "b"'] and settings["target"] == ["größe"]
+    assert explore("predict", "runs/active-lab", "lab.csv").exit_code == 0
+    for wrong in ('"temp, C', '"temp" C'):
+        refused = explore("active", *data, "--drop-columns", wrong)
+        assert refused.exit_code == 2 and 'one that has commas in double quotes, such as "x, y",z' in refused.stderr
+
+
+def test_rows_without_a_target_are_for_suggest(explore):
+    Path("half.csv").write_text("a,y\n1,2\n3,\n")
+    for task in ("regression", "classification"):
+        result = explore("active", "--data", "half.csv", "--target", "y", "--task", task)
+        assert result.exit_code == 2 and "line 3, column 'y': an empty cell instead of a" in result.stderr
+        assert "give a table with rows that are still to be measured to explore suggest" in result.stderr
 
 
 def test_selected_points_can_be_found_in_the_file(active, csv):

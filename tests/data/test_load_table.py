@@ -43,6 +43,7 @@ def column(cells, name="a"):
         (["1 000", "2"], "'1 000' has marks between its digits"),
         (["1_000", "2"], "'1_000' has marks between its digits"),
         (["٣", "4"], "'٣' is more than a number"),
+        (["1", "−1,5"], "'−1,5' has a comma, which may be a decimal one"),
         (["1", "inf"], "'inf' is not a finite number"),
         (["1", "1e999"], "'1e999' is not a finite number"),
         (["1", "2", "wet"], "line 4, column 'a': 'wet' is not a finite number or date as other cells .* are"),
@@ -133,6 +134,8 @@ def test_gaps_that_are_new_count_as_the_median_and_are_said(csv):
     ("old", "new", "message"),
     [
         (["1", "2"], ["1", "two"], "line 3, column 'a': 'two' is not a finite number"),
+        (["1", "2"], ["1", "83.7 C"], "'83.7 C' is more than a number; .* in one unit, which the first line may name$"),
+        (["1", "2"], ["1", "2,5"], "'2,5' has a comma, which may be a decimal one; write a point$"),
         (["yes", "no"], ["yes", "maybe"], "line 3, column 'a': 'maybe' is neither of no, yes"),
         (["2024-01-05", "2024-01-06"], ["2024-01-05", "06/01/2024"], "line 3, column 'a': '06/01/2024' is a date"),
     ],
@@ -258,6 +261,32 @@ def test_text_files_as_spreadsheets_write_them(csv):
         load_table(csv("a,y\n1,3\n".encode("utf-16")), "y")
 
 
+def test_a_minus_of_typesetting_is_a_minus(csv):
+    table = load_table(csv("a,c,y\n−0.5,−1,−2e−1\n1,-1,3\n2,2,4\n3,2.0,5\n"), "y", categorical=["c"])
+    assert table.dataset.features == ("a", "c = -1", "c = 2") and table.notes[0].endswith("which are one category.")
+    assert table.dataset.x[:, 0].tolist() == [-0.5, 1, 2, 3] and table.dataset.y[:, 0].tolist() == [-0.2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+def test_a_first_line_that_names_the_separator_is_no_row(csv, mark):
+    table = load_table(csv(f"sep={mark}\r\na{mark}b{mark}y\r\n1{mark}2{mark}3\r\n4{mark}5{mark}6\r\n"), "y")
+    assert table.dataset.features == ("a", "b") and table.dataset.lines == (3, 4)
+    with pytest.raises(InputError, match="first line of .* is blank"):
+        load_table(csv(f"sep={mark}\n"), "y")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": [1, 2], "y": [3, 4]}', '[{"a": 1, "y": 3}, {"a": 2, "y": 4}]', '{"a": 1, "y": 3}\n{"a": 2, "y": 4}\n',
+        '[\n  {\n    "a": 1\n  }\n]', "[[1, 2], [3, 4]]",
+    ],
+)  # fmt: skip
+def test_json_is_refused_with_what_is_read(csv, text):
+    with pytest.raises(InputError, match="is JSON; a table is a text file .* an Excel file .* or a Parquet"):
+        load_table(csv(text, "lab.json"), "y")
+
+
 def test_points_that_may_mark_thousands_are_said(csv):
     table = load_table(csv("a;b;c;y\n950;1.5;1.200;1.200\n;2;3.400;950\n12.500;3.125;5.600;7\n"), "y")
     np.testing.assert_array_equal(table.dataset.x[[0, 2], 0], [950, 12.5])
@@ -298,6 +327,18 @@ def test_excel(tmp_path):
         load_table(workbook(tmp_path / "b.xlsx", [["a", "y"], ["=1+1", 2]]), "y")
     with pytest.raises(InputError, match="is blank; it must name the columns"):
         load_table(workbook(tmp_path / "b.xlsx", []), "y")
+
+
+def test_decimal_commas_in_texts_of_excel_and_data_frames(tmp_path):
+    rows = [["0,5", 1.5, "RT, wet", "1,5"], [2, 2.5, "dry", 3], ["-1,25e1", 3, "dry", 4], [3, 1, "RT, wet", 5]]
+    names = ["a", "b", "c", "y"]
+    frame = pd.DataFrame(rows, columns=names)
+    for source in (workbook(tmp_path / "b.xlsx", [names, *rows]), frame):
+        dataset = load_table(source, "y", decimal=",").dataset
+        assert dataset.features == ("a", "b", "c = RT, wet", "c = dry")
+        assert dataset.x[:, 0].tolist() == [0.5, 2, -12.5, 3] and dataset.y[:, 0].tolist() == [1.5, 3, 4, 5]
+        with pytest.raises(InputError, match="'0,5' has a comma, which may be a decimal one"):
+            load_table(source, "y")
 
 
 def test_damaged_and_old_binary_files(tmp_path):

@@ -5,13 +5,14 @@ import gzip
 import io
 import lzma
 import tarfile
+import unicodedata
 import zipfile
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from explore.data import load_csv, load_table, packed
+from explore.data import Schema, load_csv, load_table, packed
 from explore.errors import InputError
 
 GOOD = "a,b,c,y\n1,2,3.5,-1e2\n4,2,6,0.1\n"
@@ -288,7 +289,7 @@ def test_a_long_number_is_read(csv):
         (
             "a,y\n1,u\n2,\n",
             {"task": "classification"},
-            "line 3, column 'y': an empty cell instead of a class",
+            "line 3, column 'y': an empty cell instead of a class; .*to explore suggest$",
         ),
         ("a,y\n1,u\n2,u\n", {"task": "classification"}, "column 'y' .* has the one class 'u'; two or more"),
         ("a,y,z\n1,u,v\n", {"target": ["y", "z"], "task": "classification"}, "one target column, not 2"),
@@ -305,8 +306,8 @@ def test_a_long_number_is_read(csv):
         ("a,y\n", {}, "has no line of data"),
         ("a,y\n\n", {}, "has no line of data"),
         ("a,y\n1,2\n1,2,3\n", {}, "line 3: 3 cells, but the first line names 2 columns"),
-        ("a,y\n1,\n", {}, "line 2, column 'y': an empty cell instead of a finite number$"),
-        ("a,y\n1,nan\n", {}, "line 2, column 'y': 'nan' is not a finite number$"),
+        ("a,y\n1,\n", {}, "line 2, column 'y': an empty cell instead of a finite number; .*to explore suggest$"),
+        ("a,y\n1,nan\n", {}, "line 2, column 'y': 'nan' is not a finite number; .*to explore suggest$"),
         ("a,y\n1_0,2\n", {}, "line 2, column 'a': '1_0' is not a finite number"),
         ("a,y\n\u0663,2\n", {}, "line 2, column 'a': '\u0663' is not a finite number"),
         ('a,y\n1,2\n"3,4\n5,6\n', {}, "line 3: a quote is not closed"),
@@ -326,6 +327,20 @@ def test_a_long_number_is_read(csv):
 def test_errors(csv, text, options, message):
     with pytest.raises(ValueError, match=message):
         load_csv(csv(text), **{"target": "y"} | options)
+
+
+def test_names_are_one_in_whatever_form_unicode_has_them(csv):
+    path = csv(unicodedata.normalize("NFD", "größe,höhe,nämlich,zähler\n" + "1,2,7,a\n" * 2 + "4,5,8,b\n" * 2))
+    for form in ("NFC", "NFD"):
+        y, drop, code, name = (unicodedata.normalize(form, n) for n in ("größe", "höhe", "nämlich", "zähler"))
+        numbers = load_csv(path, y, [drop], id_column=name)
+        assert numbers.features == ("nämlich",) and numbers.y[:, 0].tolist() == [1, 1, 4, 4]
+        table = load_table(path, [y], [drop], id_column=name, categorical=[code])
+        assert table.dataset.features == ("nämlich = 7", "nämlich = 8") and table.dataset.ids == ("a", "a", "b", "b")
+        kept = {"columns": [{"kind": "number", "name": drop, "fill": 0.0, "gaps": False}]}
+        assert Schema.from_json(kept).apply(table.cells).x[:, 0].tolist() == [2, 2, 5, 5]
+    with pytest.raises(ValueError, match="several columns named höhe"):
+        load_csv(csv(f"höhe,{unicodedata.normalize('NFD', 'höhe')},y\n1,2,3\n"), "y")
 
 
 def test_missing_file(tmp_path):

@@ -61,6 +61,7 @@ def load_csv(
     targets, features = roles(table, target, drop, task, id_column)
     x, ids = quantities(table, features), table.columns[id_column] if id_column else ()
     y, names, _, notes = _answers(table, targets, task)
+    _check_varies(table, targets, y)
     said = "\n".join(filter(None, [repeated(table, id_column), *notes]))
     return Dataset(_stem(path), x, y, features, task or "regression", names, said, table.lines, tuple(ids))
 
@@ -107,7 +108,7 @@ def load_table(
         schema, decided = infer(cells, names, categorical)
     matrix = schema.apply(cells)
     y, labels, measured, said = _answers(cells, targets, task, allow_missing_target)
-    if learnt and not labels and not allow_missing_target:
+    if learnt and not allow_missing_target:
         _check_varies(cells, targets, y)
     notes = tuple(filter(None, [*cells.notes, *decided, *matrix.notes, repeated(cells, id_column), *said]))
     ids, name = tuple(cells.columns[id_column]) if id_column else (), _stem(cells.path)
@@ -131,7 +132,8 @@ def _answers(
 
 
 def _check_varies(cells: Cells, targets: Sequence[str], y: np.ndarray) -> None:
-    for name, column in zip(targets, y.T, strict=True):
+    """Refuse numbers to predict that are all the same; one class is refused already."""
+    for name, column in zip(targets, y.T, strict=True) if y.ndim == 2 else ():
         if len(column) > 1 and (column == column[0]).all():
             raise InputError(
                 f"column {shown(name)} of {cells.path} has the one value {cells.columns[name][0]} in all rows; there "

@@ -243,7 +243,8 @@ def test_sac_with_and_without_a_bonus(train):
     assert metrics(run)[1]["vime/dyn_nll_before"] == results(run).dyn_nll_before[1]
     assert {p.name for p in run.glob("models/*/64/*")} == {"bonus.pt", "model.pt", "model.zip", "replay_buffer.pt"}
     assert json.loads(train("--watch", run, "--json").stdout)["steps"] == 200
-    train(*PENDULUM[:6], "--posterior", "none", "--algo-param", "learning_starts=50")
+    more = ["--algo-param", "learning_starts=50", "--algo-param", "n_steps=3"]
+    train(*PENDULUM[:6], "--posterior", "none", *more)
     assert results(Path("runs/rl-Pendulum-v1-sac-none")).iteration.tolist() == [1]
 
 
@@ -714,6 +715,10 @@ def test_report_of_rewards_that_came_late(tmp_path):
         (
             ["--algo", "sac", "--env", "Pendulum-v1", "--algo-param", "train_freq=0"],
             "train_freq is 0; it must be in [1, 1e10]",
+        ),
+        (
+            ["--algo", "sac", "--env", "Pendulum-v1", "--algo-param", "n_steps=3"],
+            "--algo-param n_steps has no effect beside a bonus, whose replay buffer gives single steps; leave it out",
         ),
         (["--algo-param", "net_arch=-3"], "--algo-param net_arch is -3; it must be in [1, 100000]"),
         (

@@ -21,7 +21,8 @@ class VIMEReplayBuffer(ReplayBuffer):
     """A replay buffer that adds the bonus when transitions are sampled: as much as the model would gain from them now.
 
     A bonus stored with the transition would be stale: what was new when it was seen may have been learnt since. Beside
-    VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them.
+    VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them. It gives single
+    steps: `n_steps` of the algorithm has no effect beside it.
 
     Args:
         buffer_size: as in `ReplayBuffer`.

@@ -39,14 +39,16 @@ from explore.vime.spaces import Array, Encoder, Vectors
 
 QUEUE = 10  # batches that the divisor is averaged over
 CHUNK = 1024  # transitions scored at once
-LARGEST = float(torch.finfo(torch.float32).max)  # the bonus of a transition where single precision overflows
+LARGEST = float(torch.finfo(torch.float32).max)  # stands for the bonus of a transition where single precision overflows
+MOST = 1e12  # that is added to a reward: squares of returns made of it are finite in single precision
 FORMAT = 3  # of a saved state
 
 
 class IntrinsicReward:
     """Scores transitions, stores them, and learns from them.
 
-    A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. A model that
+    A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. One whose bonus
+    overflows gets the largest, at most 1e12, and counts neither in the divisor nor in the mean that is logged. A model that
     fails is restarted once, and trained on all stored transitions.
 
     Args:
@@ -143,11 +145,11 @@ class IntrinsicReward:
         return _spread(self._raw(*tensors, 0), finite)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The bonus, eta * raw / divisor, cut where `clip` says; 0 where there is no divisor yet."""
+        """The bonus, eta * raw / divisor, cut where `clip` says and at 1e12; 0 where there is no divisor yet."""
         if not self.divisor:
             return np.zeros_like(raw)
         cut = raw if self.settings.clip is None else np.minimum(raw, self.settings.clip * self.divisor)
-        return cut * (self.eta / self.divisor)
+        return np.minimum(cut * (self.eta / self.divisor), MOST)
 
     def batch(self, transitions: Transitions) -> Reward:
         """The bonus of a whole batch, whose own level counts in the divisor, as in the paper; then learns from it.
@@ -158,8 +160,8 @@ class IntrinsicReward:
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, 0)
         self._store(finite, tensors)
-        if self._trained and len(raw):
-            self._levels.append(self._level(raw))
+        if self._trained:
+            self._add_level(raw)
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
         self._learn(raw)
         return reward
@@ -180,10 +182,10 @@ class IntrinsicReward:
         if self.replay.seen - self._begin >= self.settings.interval:
             raws, self._open, self._begin = np.concatenate(self._open), [], self.replay.seen
             if self._trained:
-                self._levels.append(self._level(raws))
+                self._add_level(raws)
             self._learn(raws)
             if self._trained and not self._levels:
-                self._levels.append(self._level(self._raw(*self._newest(len(raws)), 0)))
+                self._add_level(self._raw(*self._newest(len(raws)), 0))
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -243,7 +245,7 @@ class IntrinsicReward:
             self._score(Batch(batch.x[:, part], batch.y[:, part]), self.rng.stream("acquire", self.batches, call))
             for part in parts
         ]
-        return np.nan_to_num(torch.cat(raw).double().cpu().numpy(), nan=LARGEST, posinf=LARGEST)
+        return np.nan_to_num(torch.cat(raw).double().cpu().numpy(), nan=LARGEST, posinf=LARGEST, neginf=LARGEST)
 
     def _score(self, batch: Batch, rng: Rng) -> Float[Tensor, " n"]:
         posterior, state = self.dynamics.posterior, self.dynamics.state.posterior
@@ -256,15 +258,16 @@ class IntrinsicReward:
         gains = [joint_gain(centred(out), None, tau) for _, out in predictor.outputs(batch.x)]
         return torch.cat(gains, 1).squeeze(0)
 
-    def _level(self, raw: Float[Array, " n"]) -> float:
-        return float(np.mean(raw**2) if self.settings.normalise == "rms" else np.median(raw))
+    def _add_level(self, raw: Float[Array, " n"]) -> None:
+        if len(known := _known(raw)):
+            self._levels.append(float(np.mean(known**2) if self.settings.normalise == "rms" else np.median(known)))
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
         """Train on the replay, whose last transitions are the finished batch, and set `metrics`."""
         inputs, following = self._newest(len(raw))
         metrics = {"vime/eta": self.eta, "vime/dropped": float(self.dropped)}
-        if len(raw):
-            values = {"bonus_mean": raw.mean(), "bonus_median": np.median(raw), "bonus_max": raw.max()}
+        if len(known := _known(raw)):
+            values = {"bonus_mean": known.mean(), "bonus_median": np.median(known), "bonus_max": raw.max()}
             metrics |= {f"vime/{name}": float(value) for name, value in values.items()}
         if self.divisor is not None:
             metrics["vime/kl_divisor"] = self.divisor
@@ -325,6 +328,11 @@ class IntrinsicReward:
     def tensors(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
         inputs = np.concatenate([transitions.observations, transitions.actions], 1)
         return self.rng.tensor(inputs), self.rng.tensor(transitions.following)
+
+
+def _known(raw: Float[Array, " n"]) -> Float[Array, " m"]:
+    """The bonuses without those that stand for an overflow, which would be all of a mean."""
+    return raw[raw < LARGEST]
 
 
 def _spread(values: Float[Array, " _m"], where: Bool[Array, " n"]) -> Float[Array, " n"]:

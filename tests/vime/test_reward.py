@@ -375,6 +375,39 @@ def test_the_most_surprising_transition_is_paid_most():
     assert found.scaled[4] == pytest.approx(10.0)
 
 
+@pytest.mark.parametrize("normalise", ["latest", "median", "rms", "none"])
+@pytest.mark.parametrize("call", ["batch", "step"])
+def test_an_overflow_is_paid_a_reward_that_can_be_learnt_from(call, normalise):
+    """And spoils neither divisor nor mean, which are those of the other transitions."""
+    settings = {"eta": 1.0, "clip": None, "normalise": normalise, "interval": 30}
+    (one, two), new = (with_batch(made(**settings)) for _ in range(2)), transitions(30, 1)
+    for reward in (one, two):
+        getattr(reward, call)(transitions(30, 2))
+    rest = np.delete(np.arange(30), 4)
+    new.following[4] = 1e30
+    getattr(two, call)(Transitions(*(array[rest] for array in new)))
+    found = getattr(one, call)(new)
+    assert found.scaled.argmax() == 4
+    assert np.isfinite(np.square(found.scaled.sum(dtype=np.float32)))
+    if call == "batch":
+        assert one.divisor == pytest.approx(two.divisor)
+        for name in ("mean", "median"):
+            assert one.metrics[f"vime/bonus_{name}"] == pytest.approx(two.metrics[f"vime/bonus_{name}"])
+    else:
+        assert max(one.divisor, one.metrics["vime/bonus_mean"]) < 1e6
+
+
+@pytest.mark.parametrize("call", ["batch", "step"])
+def test_a_batch_of_overflows_leaves_the_divisor(call, monkeypatch):
+    reward = with_batch(made(interval=30, clip=None))
+    for i in (1, 2):
+        getattr(reward, call)(transitions(30, i))
+    before = reward.divisor
+    monkeypatch.setattr(IntrinsicReward, "_score", lambda self, batch, rng: torch.full(batch.x.shape[1:2], -math.inf))
+    assert (getattr(reward, call)(transitions(30, 3)).scaled > 0).all()
+    assert reward.divisor == before
+
+
 def fail(reward):
     """As an update does that comes to nothing."""
     state = reward.dynamics.state

@@ -48,8 +48,8 @@ class IntrinsicReward:
     """Scores transitions, stores them, and learns from them.
 
     A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. One whose bonus
-    overflows gets the largest, at most 1e12, and counts neither in the divisor nor in the mean that is logged. A model that
-    fails is restarted once, and trained on all stored transitions.
+    overflows gets the largest, at most 1e12, and counts neither in the divisor nor in the mean that is logged. A model
+    that fails is restarted once, and trained on all stored transitions.
 
     Args:
         observation_space: of one environment.
@@ -65,6 +65,7 @@ class IntrinsicReward:
         metrics: values to log of the last finished batch, by TensorBoard tag.
         batches: number of finished batches.
         dropped: number of dropped transitions.
+        paid: whether there has been a bonus that was not 0, before it was weighed with eta.
         restarts: number of restarts of the model, at most one.
     """
 
@@ -117,6 +118,7 @@ class IntrinsicReward:
         self.replay = Replay(self.dynamics_settings.capacity, *self._sizes, self._device)
         self.metrics: dict[str, float] = {}
         self.batches = self.dropped = self.restarts = 0
+        self.paid = False
         self._trained = False
         self._levels: deque[float] = deque(maxlen=QUEUE)  # one a batch; the divisor is computed from them
         self._open: list[Array] = []  # raw bonuses of the steps of the unfinished batch ...
@@ -148,6 +150,7 @@ class IntrinsicReward:
         """The bonus, eta * raw / divisor, cut where `clip` says and at 1e12; 0 where there is no divisor yet."""
         if not self.divisor:
             return np.zeros_like(raw)
+        self.paid |= bool(raw.any())
         cut = raw if self.settings.clip is None else np.minimum(raw, self.settings.clip * self.divisor)
         return np.minimum(cut * (self.eta / self.divisor), MOST)
 
@@ -316,7 +319,16 @@ class IntrinsicReward:
         return self.observations.size + self.actions.size, self.observations.size
 
     def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
-        self.dropped += int((~finite).sum())
+        dropped = int((~finite).sum())
+        if dropped and not self.dropped:
+            warnings.warn(
+                "a transition has a number that is not finite; such ones get no bonus, are not learnt from, and are "
+                "counted as vime/dropped",
+                stacklevel=2,
+            )
+        self.dropped += dropped
+        if self.dropped:  # also where all are, and no batch is ever full
+            self.metrics = self.metrics | {"vime/dropped": float(self.dropped)}
         self.replay.add(*tensors)
 
     def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], tuple[Tensor, Tensor]]:

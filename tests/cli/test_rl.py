@@ -569,6 +569,45 @@ class Broken(gym.Env):
 
 gym.register("broken/Broken-v0", Broken)
 """
+GOALS = """
+import gymnasium as gym
+
+
+class Goal(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2)
+    episodes = 0
+
+    def __init__(self, told):
+        self.told = told
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episodes, self.time = self.episodes + 1, 0
+        return self.np_random.normal(size=2).astype("f4"), {}
+
+    def step(self, action):
+        self.time += 1
+        won = self.time == 4 and self.episodes % 4 == 0
+        info = {"is_success": won} if self.told else {}
+        return self.np_random.normal(size=2).astype("f4"), 0.0 if won else -1.0, False, self.time == 4, info
+
+
+gym.register("goals/Goal-v0", Goal)
+"""
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_success_is_what_the_environment_says(train, monkeypatch, told):
+    """Of rewards that are never positive one of four episodes is one."""
+    Path("goals.py").write_text(GOALS)
+    monkeypatch.syspath_prepend(".")
+    train(
+        "--env", "goals:goals/Goal-v0", "--env-kwargs", f"told:{str(told).lower()}", "--n-envs", 2, "--timesteps", 64,
+        "--algo-param", "n_steps=32", "--posterior", "none", "--name", "x",
+    )  # fmt: skip
+    assert results(Path("runs/rl-x")).success.tolist() == [0.25 if told else 0.0]
+
+
 BREAK = ["--env", "broken:broken/Broken-v0", "--n-envs", 2, "--algo-param", "n_steps=20", "--timesteps", 120]
 
 
@@ -615,6 +654,7 @@ def test_a_policy_that_is_watched_meets_none_either(train, explore, broken, monk
     )
 
 
+@pytest.mark.filterwarnings("ignore:a transition has a number that is not finite")
 def test_dropped_transitions_are_counted(train, broken):
     arguments = [*broken("end", "NaN"), "-p", "vime.minimum=10", "-p", "vime.updates=2"]
     found = json.loads(train(*arguments, "--json", "--name", "x").stdout)["seeds"][0]

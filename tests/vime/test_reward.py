@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -337,6 +338,10 @@ def test_a_foreign_state_is_refused_and_changes_nothing():
         assert (reward.score(transitions(9, 1)) == before).all() and reward.batches == 1
 
 
+DROPPED = "ignore:a transition has a number that is not finite"
+
+
+@pytest.mark.filterwarnings(DROPPED)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300])
 @pytest.mark.parametrize("part", ["observations", "actions", "following"])
 @pytest.mark.parametrize("call", ["batch", "step"])
@@ -358,6 +363,20 @@ def test_transitions_that_are_not_finite_are_dropped_and_counted(part, value, ca
     assert (again.dropped, again.restarts) == (2, 0)
 
 
+@pytest.mark.parametrize("call", ["batch", "step"])
+def test_the_first_transition_that_is_dropped_is_said(call):
+    reward = made(interval=30)
+    getattr(reward, call)(transitions(10))
+    assert "vime/dropped" not in reward.metrics or not reward.metrics["vime/dropped"]
+    for i in (1, 2):
+        broken = transitions(10)
+        broken.observations[:, 1] = math.nan
+        with pytest.warns(UserWarning, match="not finite.* vime/dropped") if i == 1 else nullcontext():
+            found = getattr(reward, call)(broken)
+        assert not found.raw.any() and reward.metrics["vime/dropped"] == 10 * i
+
+
+@pytest.mark.filterwarnings(DROPPED)
 @pytest.mark.parametrize("call", ["batch", "step"])
 def test_a_batch_of_which_nothing_is_left(call):
     reward = with_batch(made(interval=100))

@@ -654,6 +654,24 @@ def test_a_policy_that_is_watched_meets_none_either(train, explore, broken, monk
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*rendering should return a numpy array")
+def test_what_cannot_be_drawn_is_a_sentence(train, explore, broken, monkeypatch):
+    train(*broken("observation", 0), "--posterior", "none", "--name", "x")
+
+    def render(self):
+        raise NotImplementedError("no screen")
+
+    def nothing(self):
+        return []
+
+    said = {render: "cannot be drawn: NotImplementedError: no screen", nothing: "gives no pictures"}
+    for change, message in said.items():
+        monkeypatch.setattr(sys.modules["broken"].Broken, "render", change)
+        result = explore("rl", "--watch", "runs/rl-x", "--trust", "broken")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.splitlines()[-1].startswith(f"Error: broken/Broken-v0 {message}")
+
+
 @pytest.mark.filterwarnings("ignore:a transition has a number that is not finite")
 def test_dropped_transitions_are_counted(train, broken):
     arguments = [*broken("end", "NaN"), "-p", "vime.minimum=10", "-p", "vime.updates=2"]

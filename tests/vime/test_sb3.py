@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
-from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
+from sb3_contrib import ARS, TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common import env_checker
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
@@ -390,7 +390,10 @@ def test_each_algorithm_has_its_way():
     model = SAC("MlpPolicy", batched(n=1), device="cpu", buffer_size=10)
     with pytest.raises(InputError, match="on-policy.*VIMEReplayBuffer"):
         model.learn(1, sb3.VIMECallback(**FEW))
-    with pytest.raises(InputError, match="dictionaries"):
+    evolved = ARS("LinearPolicy", batched(n=1), n_delta=1, device="cpu")
+    with pytest.raises(InputError, match="for ARS use VIMEVecEnv"):
+        evolved.learn(1, sb3.VIMECallback(**FEW))
+    with pytest.raises(InputError, match="dictionaries.*flatten them, or take an on-policy algorithm"):
         sb3.VIMEReplayBuffer(10, gym.spaces.Dict({}), gym.spaces.Discrete(2))
     with pytest.raises(InputError, match="keeps no last observations"):
         sb3.VIMEReplayBuffer(10, gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2), optimize_memory_usage=True)

@@ -56,7 +56,10 @@ class VIMEReplayBuffer(ReplayBuffer):
         **settings: Any,
     ):
         if isinstance(observation_space, spaces.Dict):
-            raise InputError("VIMEReplayBuffer takes no dictionaries of observations; flatten them first")
+            raise InputError(
+                "VIMEReplayBuffer takes no dictionaries of observations; flatten them, or take an on-policy algorithm "
+                "(ppo, trpo)"
+            )
         if optimize_memory_usage:
             raise InputError("optimize_memory_usage=True keeps no last observations of episodes; leave it out")
         super().__init__(

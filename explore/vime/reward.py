@@ -26,6 +26,7 @@ from gymnasium import spaces
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore import registry
 from explore.acquisitions.conditioning import centred, joint_gain
 from explore.errors import Failure, InputError, one_of
 from explore.inference.base import Variational
@@ -101,9 +102,10 @@ class IntrinsicReward:
                 f"{name} takes all data at once, and a dynamics model learns from parts; choose another one"
             )
         if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # a mixture's is its members'
+            known = isinstance(given, str) and "vime" in registry.presets(registry.find("posteriors", given))
             raise InputError(
                 f"{name} begins its training without weight noise, and a dynamics model's never leaves its beginning; "
-                "give warm_start=0, or take the preset vime"
+                f"give it warm_start=0{', or take its preset vime' if known else ''}"
             )
         if self.settings.bonus == "kl" and not hasattr(posterior, "gain"):
             raise InputError(

@@ -750,7 +750,10 @@ def test_report_of_rewards_that_came_late(tmp_path):
     [
         (["--env", "CartPole-v7"], "unknown environment 'CartPole-v7'"),
         (["--env", "explore/Rope-v0"], "(allowed: what `explore list envs` shows,"),
-        (["--env", "nowhere.at.all:Rope-v0"], "No module named 'nowhere'"),
+        (
+            ["--env", "nowhere.at.all:Rope-v0"],
+            "No module named 'nowhere'; install it, or put its folder on the path (PYTHONPATH=. for this one)",
+        ),
         (["--env-kwargs", "size:3"], "unknown setting 'size'; allowed: length"),
         (["--env-kwargs", "length=3"], "--env-kwargs takes KEY:VALUE; got 'length=3'"),
         (["--env", "CartPole-v1", "--env-kwargs", "size:3"], "cannot make CartPole-v1: "),
@@ -801,7 +804,10 @@ def test_report_of_rewards_that_came_late(tmp_path):
         (["-p", "vime.target=last"], "target='last' is not valid; allowed: next | difference"),
         (["-p", "rate=1"], "unknown setting 'rate'; allowed: "),
         (["-p", "vime.preset=tiny"], "unknown preset 'tiny'; allowed: "),
-        (["-p", "vime.encoder=nowhere:f"], "cannot load the encoder 'nowhere:f'"),
+        (
+            ["-p", "vime.encoder=nowhere:f"],
+            "cannot load the encoder 'nowhere:f': No module named 'nowhere'; install it, or put its folder on the path",
+        ),
         (["--bonus", "surprise"], "'kl', 'expected-gain', 'variance'"),
         (["--timesteps", "0"], "Invalid value for '--timesteps'"),
         (["--device", "abacus"], "there is no device 'abacus' here"),

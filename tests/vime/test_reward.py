@@ -319,9 +319,18 @@ def test_wrong_words_too():
 
 @pytest.mark.parametrize("more", [{}, {"members": 2}])
 def test_a_warm_start_that_would_never_end_is_refused(more):
-    with pytest.raises(InputError, match="noisy-kfac begins its training without weight noise.*give warm_start=0"):
+    with pytest.raises(InputError, match="noisy-kfac begins its training without .*=0, or take its preset vime$"):
         made(posterior="noisy-kfac", preset="default", posterior_settings=more)
     made(posterior="noisy-kfac", preset="default", posterior_settings=more | {"warm_start": 0.0})
+    own = registry.posterior("noisy-kfac", Net(mlp(3, [5], 2)), Gaussian(), "default", **more)
+    with pytest.raises(InputError, match="give it warm_start=0$"):
+        made(own)
+
+
+@pytest.mark.parametrize("name", registry.names("posteriors"))
+def test_every_posterior_with_a_density_makes_a_bonus(name):
+    if hasattr(registry.posterior(name, Net(mlp(3, [5], 2)), Gaussian()), "gain"):
+        assert (with_batch(made(name)).batch(transitions(30, 1)).scaled > 0).any()
 
 
 def test_a_foreign_state_is_refused_and_changes_nothing():

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from explore import graphs, parallel
+from explore import graphs, machine, parallel
 from explore.cli import parameters, ranks, trust
 from explore.errors import InputError, shown
 from explore.provenance import session
@@ -72,8 +72,7 @@ def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[
 def _device(name: str) -> str:
     if name == "auto":
         return ranks.device("cuda" if torch.cuda.is_available() else "cpu")
-    count = torch.cuda.device_count()
-    allowed = ["auto", "cpu", *(["cuda"] if count else []), *(f"cuda:{i}" for i in range(count))]
+    allowed = ["auto", *machine.devices()]
     if name not in allowed:
         raise InputError(f"there is no device {shown(name)} here; allowed: {', '.join(allowed)}")
     return ranks.device(name)

@@ -74,7 +74,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
         if not fits(hints[f.name], value):
             if get_origin(hints[f.name]) is Literal:
                 raise one_of(f.name, str(value), get_args(hints[f.name]))
-            raise InputError(f"{f.name} is {shown(value)}; it must be {describe(hints[f.name])}")
+            raise InputError(f"{f.name} is {shown(value)}; it must be {describe(hints[f.name], 'a tuple')}")
         if isinstance(value, Real) and not isinstance(value, bool):
             interval = ranges.get(f.name, "(0, inf)")
             check_range(f.name, value, interval.replace("inf)", "1e10]") if hints[f.name] is int else interval)
@@ -93,15 +93,15 @@ def fits(hint: Any, value: object) -> bool:
     return hint not in kinds or (isinstance(value, kinds[hint]) and isinstance(value, bool) == (hint is bool))
 
 
-def describe(hint: Any) -> str:
-    """A type as a message calls it."""
+def describe(hint: Any, several: str = "a comma-separated list") -> str:
+    """A type as a message calls it; `several` is what holds several values: options are text, fields are not."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
-        return " or ".join(describe(a) for a in arguments)
+        return " or ".join(describe(a, several) for a in arguments)
     if origin is Literal:
         return " | ".join(map(str, arguments))
     if origin is tuple:
-        return f"a comma-separated list of {describe(arguments[0])}"
+        return f"{several} of {({int: 'whole numbers', float: 'numbers'}).get(arguments[0], describe(arguments[0]))}"
     return {int: "a whole number", float: "a number", bool: "true | false", type(None): "none"}.get(
         hint, getattr(hint, "__name__", str(hint))
     )

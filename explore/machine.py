@@ -21,6 +21,14 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def devices() -> list[str]:
+    """The devices that computations may be asked to run on."""
+    import torch  # noqa: PLC0415 - listing what there is takes no torch
+
+    count = torch.cuda.device_count()
+    return ["cpu", *(["cuda"] if count else []), *(f"cuda:{i}" for i in range(count))]
+
+
 def seconds(device: torch.device) -> float:
     """A clock, read once all that was asked of the device is done."""
     if device.type == "cuda":

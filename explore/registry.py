@@ -129,7 +129,13 @@ def load(path: str, what: str) -> Any:
             raise TypeError(f"{attribute} is neither a class nor a function")
         return loaded
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(f"cannot load the {what} {path!r}: {error}") from error
+        raise InputError(f"cannot load the {what} {path!r}: {unimported(error)}") from error
+
+
+def unimported(error: Exception) -> str:
+    """Why an import failed; of a module that is not found also where it would be, as commands see no working folder."""
+    hint = "; install it, or put its folder on the path (PYTHONPATH=. for this one)"
+    return f"{error}{hint if isinstance(error, ModuleNotFoundError) else ''}"
 
 
 def presets(cls: Any) -> dict[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from explore import machine
 from explore.errors import InputError, one_of, shown
 
 # The position is the key, so names are only ever appended.
@@ -30,7 +31,7 @@ class Rng:
             numbers), so that the arms of a paired comparison differ only in what they do.
 
     Raises:
-        InputError: for another seed.
+        InputError: for another seed, and a device that is not here.
     """
 
     def __init__(
@@ -43,16 +44,15 @@ class Rng:
     ):
         if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**63):
             raise InputError(f"the seed is {shown(seed)}; it must be a whole number from 0 to {2**63 - 1}")
-        self.seed, self.device, self.dtype, self.arms, self._key = (
-            int(seed),
-            torch.device(device),
-            dtype,
-            arms,
-            _key,
-        )
+        self.seed, self.dtype, self.arms, self._key = int(seed), dtype, arms, _key
         state = np.random.SeedSequence(self.seed, spawn_key=_key).generate_state(1, np.uint64)[0]
-        drawn_on = "cpu" if self.device.type == "meta" else self.device  # shapes alone take no numbers
-        self.generator = torch.Generator(drawn_on).manual_seed(int(state) >> 1)
+        try:
+            self.device = torch.device(device)
+            drawn_on = "cpu" if self.device.type == "meta" else self.device  # shapes alone take no numbers
+            self.generator = torch.Generator(drawn_on).manual_seed(int(state) >> 1)
+        except (RuntimeError, TypeError) as error:
+            allowed = ", ".join(machine.devices())
+            raise InputError(f"there is no device {shown(str(device))} here; allowed: {allowed}") from error
 
     def stream(self, name: str, *index: int) -> Rng:
         """A fresh stream that depends on the root seed, the name and the indices alone."""

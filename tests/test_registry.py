@@ -174,7 +174,7 @@ def test_parse(key, text, value):
         ("flag", "1", "allowed: true | false"),
         ("mode", "both", "allowed: split | exact"),
         ("maybe", "x", "allowed: a number or none"),
-        ("many", "5,x", "allowed: a comma-separated list of a whole number"),
+        ("many", "5,x", "allowed: a comma-separated list of whole numbers"),
         ("ratee", "1", "unknown setting 'ratee'; allowed: count, either, flag, many, maybe, mode, rate"),
         ("net", "1", "unknown setting 'net'"),
         ("hidden", "1", "unknown setting 'hidden'"),

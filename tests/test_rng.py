@@ -9,6 +9,12 @@ from explore.errors import InputError
 from explore.rng import STREAMS, Rng
 
 
+def test_a_device_that_is_not_here_is_refused():
+    for device in ("abacus", "cuda:250"):
+        with pytest.raises(InputError, match=f"there is no device '{device}' here; allowed: cpu"):
+            Rng(0, device)
+
+
 def test_a_stream_depends_on_seed_name_and_index_alone():
     root = Rng(3)
     first = root.stream("fit", 7).normal(2, 5)

@@ -17,6 +17,7 @@ from stable_baselines3.common.logger import KVWriter
 
 from explore.vime.reward import IntrinsicReward
 from explore.vime.sb3 import Episodes, VIMECallback
+from explore.vime.stepwise import Sums
 
 Row = dict[str, float]
 # Of the log, to be columns of results.csv under the names behind the slash.
@@ -80,7 +81,7 @@ class Iterations(BaseCallback):
 
     def _on_training_start(self) -> None:
         self._episodes = Episodes(self.training_env.num_envs)
-        self._wins = Episodes(self.training_env.num_envs)
+        self._earned, self._wins = Sums(self.training_env.num_envs), list[bool]()
         self._start()
 
     def _on_rollout_start(self) -> None:
@@ -96,22 +97,24 @@ class Iterations(BaseCallback):
         rewards, dones = self.locals["rewards"], self.locals["dones"]
         self._total += float(rewards.sum())
         self._episodes.add(rewards, dones)
-        self._wins.add(rewards > 0, dones)
+        earned = self._earned.add(rewards > 0, dones) > 0
+        infos = self.locals["infos"]
+        self._wins += [bool(infos[i].get("is_success", earned[i])) for i in np.flatnonzero(dones)]
         self._tell(len(rewards))
         return True
 
     def _start(self) -> None:
         self._first, self._total, self._begin = self.model.num_timesteps, 0.0, time.perf_counter()
-        self._episodes.finished, self._wins.finished = [], []
+        self._episodes.finished, self._wins = [], []
 
     def _finish(self) -> None:
         seconds = time.perf_counter() - self._begin
         self.number += 1
-        returns, wins = self._episodes.finished, self._wins.finished
+        returns = self._episodes.finished
         means: dict[str, float] = {"rollout/extrinsic_total": self._total}
         if returns:
             means["rollout/ep_extrinsic_mean"] = float(np.mean(returns))
-            means["rollout/success"] = float(np.mean(np.array(wins) > 0))
+            means["rollout/success"] = float(np.mean(self._wins))
         if self._timed is not None:
             means["time/bonus_share"] = self._timed.seconds / seconds
         elif self._bonus is not None:

@@ -19,6 +19,7 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecMonitor, VecNormalize
 
 import explore.envs  # noqa: F401  (registers its environments)
+from explore import registry
 from explore.cli.rl.settings import Settings
 from explore.errors import InputError, shown
 from explore.vime.sb3 import BatchedVecEnv
@@ -86,8 +87,8 @@ def _spec(name: str) -> EnvSpec:
         return gym.spec(identifier if colon else name)
     except (ImportError, TypeError, ValueError, gym.error.Error) as error:
         raise InputError(
-            f"unknown environment {shown(name)}: {error} (allowed: what `explore list envs` shows, "
-            "what Gymnasium has registered, and module:ID)"
+            f"unknown environment {shown(name)}: {registry.unimported(error)} (allowed: what `explore list envs` "
+            "shows, what Gymnasium has registered, and module:ID)"
         ) from error
 
 

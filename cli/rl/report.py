@@ -19,8 +19,8 @@ from explore.record import plain
 
 LAST = 10  # iterations that say how well a policy does in the end
 TITLE = (
-    f"The last {LAST} iterations: mean return of an episode (without bonus), share of episodes (success) and of "
-    "iterations (paid) with a positive reward"
+    f"The last {LAST} iterations: mean return of an episode (without bonus), share of episodes with a success "
+    "and of iterations with a positive reward (paid)"
 )
 COLUMNS = ("return", "success", "paid", "seconds", "first_paid")
 COUNTS = ("dropped", "restarts")  # of transitions that were not finite, and of the dynamics model; where there is one
@@ -99,7 +99,7 @@ def summary(seeds: list[dict[str, Any]], settings: Settings, folder: Path) -> di
     """The result as JSON can hold it (null: unknown).
 
     Of the last iterations: `return` is the mean of the episodes' extrinsic returns, `success` the share of episodes
-    with a positive reward, `paid` the share of iterations with one; `first_paid` is the first iteration with one, or
+    with a success, `paid` the share of iterations with one; `first_paid` is the first iteration with one, or
     null. `dropped` counts the transitions that were not finite, `restarts` those of the dynamics model; `bonus_paid`
     says whether any batch had a bonus that was not 0. `overall` has means and standard errors over seeds; `solved`
     counts the seeds that every one of the last iterations paid.

@@ -125,6 +125,11 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
     if options["algo"] == "trpo":
         steps = given.get("n_steps", 5000 // copies)
         settings |= _paper(steps * copies, copies)  # type: ignore[arg-type, operator]
+    if options["algo"] == "sac" and options["posterior"] != "none" and given.get("n_steps", 1) != 1:
+        raise InputError(
+            "--algo-param n_steps has no effect beside a bonus, whose replay buffer gives single steps; leave it out, "
+            "or take --posterior none"
+        )
     if options["algo"] == "sac":  # more room than there are steps would only cost memory
         settings["buffer_size"] = min(settings["buffer_size"], options["timesteps"])
     return settings | given

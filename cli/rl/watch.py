@@ -96,7 +96,10 @@ def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
 
 
 def _picture(env: Any) -> Image.Image:
-    pixels = env.render()
+    try:
+        pixels = env.render()
+    except Exception as error:  # whatever an environment's own code, or a screen that is not there, raises
+        raise InputError(f"{env.spec.id} cannot be drawn: {type(error).__name__}: {error}") from error
     if not isinstance(pixels, np.ndarray):
         raise InputError(f"{env.spec.id} gives no pictures (render_mode rgb_array)")
     return Image.fromarray(pixels).quantize(method=Image.Quantize.FASTOCTREE)  # the default takes five times as long

@@ -26,6 +26,7 @@ from gymnasium import spaces
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore import registry
 from explore.acquisitions.conditioning import centred, joint_gain
 from explore.errors import Failure, InputError, one_of
 from explore.inference.base import Variational
@@ -39,15 +40,17 @@ from explore.vime.spaces import Array, Encoder, Vectors
 
 QUEUE = 10  # batches that the divisor is averaged over
 CHUNK = 1024  # transitions scored at once
-LARGEST = float(torch.finfo(torch.float32).max)  # the bonus of a transition where single precision overflows
+LARGEST = float(torch.finfo(torch.float32).max)  # stands for the bonus of a transition where single precision overflows
+MOST = 1e12  # that is added to a reward: squares of returns made of it are finite in single precision
 FORMAT = 3  # of a saved state
 
 
 class IntrinsicReward:
     """Scores transitions, stores them, and learns from them.
 
-    A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. A model that
-    fails is restarted once, and trained on all stored transitions.
+    A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. One whose bonus
+    overflows gets the largest, at most 1e12, and counts neither in the divisor nor in the mean that is logged. A model
+    that fails is restarted once, and trained on all stored transitions.
 
     Args:
         observation_space: of one environment.
@@ -63,6 +66,7 @@ class IntrinsicReward:
         metrics: values to log of the last finished batch, by TensorBoard tag.
         batches: number of finished batches.
         dropped: number of dropped transitions.
+        paid: whether there has been a bonus that was not 0, before it was weighed with eta.
         restarts: number of restarts of the model, at most one.
     """
 
@@ -98,9 +102,10 @@ class IntrinsicReward:
                 f"{name} takes all data at once, and a dynamics model learns from parts; choose another one"
             )
         if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # a mixture's is its members'
+            known = isinstance(given, str) and "vime" in registry.presets(registry.find("posteriors", given))
             raise InputError(
                 f"{name} begins its training without weight noise, and a dynamics model's never leaves its beginning; "
-                "give warm_start=0, or take the preset vime"
+                f"give it warm_start=0{', or take its preset vime' if known else ''}"
             )
         if self.settings.bonus == "kl" and not hasattr(posterior, "gain"):
             raise InputError(
@@ -115,6 +120,7 @@ class IntrinsicReward:
         self.replay = Replay(self.dynamics_settings.capacity, *self._sizes, self._device)
         self.metrics: dict[str, float] = {}
         self.batches = self.dropped = self.restarts = 0
+        self.paid = False
         self._trained = False
         self._levels: deque[float] = deque(maxlen=QUEUE)  # one a batch; the divisor is computed from them
         self._open: list[Array] = []  # raw bonuses of the steps of the unfinished batch ...
@@ -143,11 +149,12 @@ class IntrinsicReward:
         return _spread(self._raw(*tensors, 0), finite)
 
     def scaled(self, raw: Float[Array, " n"]) -> Float[Array, " n"]:
-        """The bonus, eta * raw / divisor, cut where `clip` says; 0 where there is no divisor yet."""
+        """The bonus, eta * raw / divisor, cut where `clip` says and at 1e12; 0 where there is no divisor yet."""
         if not self.divisor:
             return np.zeros_like(raw)
+        self.paid |= bool(raw.any())
         cut = raw if self.settings.clip is None else np.minimum(raw, self.settings.clip * self.divisor)
-        return cut * (self.eta / self.divisor)
+        return np.minimum(cut * (self.eta / self.divisor), MOST)
 
     def batch(self, transitions: Transitions) -> Reward:
         """The bonus of a whole batch, whose own level counts in the divisor, as in the paper; then learns from it.
@@ -158,8 +165,8 @@ class IntrinsicReward:
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, 0)
         self._store(finite, tensors)
-        if self._trained and len(raw):
-            self._levels.append(self._level(raw))
+        if self._trained:
+            self._add_level(raw)
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
         self._learn(raw)
         return reward
@@ -180,10 +187,10 @@ class IntrinsicReward:
         if self.replay.seen - self._begin >= self.settings.interval:
             raws, self._open, self._begin = np.concatenate(self._open), [], self.replay.seen
             if self._trained:
-                self._levels.append(self._level(raws))
+                self._add_level(raws)
             self._learn(raws)
             if self._trained and not self._levels:
-                self._levels.append(self._level(self._raw(*self._newest(len(raws)), 0)))
+                self._add_level(self._raw(*self._newest(len(raws)), 0))
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -243,7 +250,7 @@ class IntrinsicReward:
             self._score(Batch(batch.x[:, part], batch.y[:, part]), self.rng.stream("acquire", self.batches, call))
             for part in parts
         ]
-        return np.nan_to_num(torch.cat(raw).double().cpu().numpy(), nan=LARGEST, posinf=LARGEST)
+        return np.nan_to_num(torch.cat(raw).double().cpu().numpy(), nan=LARGEST, posinf=LARGEST, neginf=LARGEST)
 
     def _score(self, batch: Batch, rng: Rng) -> Float[Tensor, " n"]:
         posterior, state = self.dynamics.posterior, self.dynamics.state.posterior
@@ -256,15 +263,16 @@ class IntrinsicReward:
         gains = [joint_gain(centred(out), None, tau) for _, out in predictor.outputs(batch.x)]
         return torch.cat(gains, 1).squeeze(0)
 
-    def _level(self, raw: Float[Array, " n"]) -> float:
-        return float(np.mean(raw**2) if self.settings.normalise == "rms" else np.median(raw))
+    def _add_level(self, raw: Float[Array, " n"]) -> None:
+        if len(known := _known(raw)):
+            self._levels.append(float(np.mean(known**2) if self.settings.normalise == "rms" else np.median(known)))
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
         """Train on the replay, whose last transitions are the finished batch, and set `metrics`."""
         inputs, following = self._newest(len(raw))
         metrics = {"vime/eta": self.eta, "vime/dropped": float(self.dropped)}
-        if len(raw):
-            values = {"bonus_mean": raw.mean(), "bonus_median": np.median(raw), "bonus_max": raw.max()}
+        if len(known := _known(raw)):
+            values = {"bonus_mean": known.mean(), "bonus_median": np.median(known), "bonus_max": raw.max()}
             metrics |= {f"vime/{name}": float(value) for name, value in values.items()}
         if self.divisor is not None:
             metrics["vime/kl_divisor"] = self.divisor
@@ -313,7 +321,16 @@ class IntrinsicReward:
         return self.observations.size + self.actions.size, self.observations.size
 
     def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
-        self.dropped += int((~finite).sum())
+        dropped = int((~finite).sum())
+        if dropped and not self.dropped:
+            warnings.warn(
+                "a transition has a number that is not finite; such ones get no bonus, are not learnt from, and are "
+                "counted as vime/dropped",
+                stacklevel=2,
+            )
+        self.dropped += dropped
+        if self.dropped:  # also where all are, and no batch is ever full
+            self.metrics = self.metrics | {"vime/dropped": float(self.dropped)}
         self.replay.add(*tensors)
 
     def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], tuple[Tensor, Tensor]]:
@@ -325,6 +342,11 @@ class IntrinsicReward:
     def tensors(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
         inputs = np.concatenate([transitions.observations, transitions.actions], 1)
         return self.rng.tensor(inputs), self.rng.tensor(transitions.following)
+
+
+def _known(raw: Float[Array, " n"]) -> Float[Array, " m"]:
+    """The bonuses without those that stand for an overflow, which would be all of a mean."""
+    return raw[raw < LARGEST]
 
 
 def _spread(values: Float[Array, " _m"], where: Bool[Array, " n"]) -> Float[Array, " n"]:

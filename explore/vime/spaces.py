@@ -16,7 +16,7 @@ Array = NDArray[Any]
 LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds
 Encoder = Callable[[Any], Array]
 """Maps a batch of observations, as a vector environment gives them, to an array [n, D]."""
-ENCODER = "give an encoder that maps a batch of them to an array [n, D]"
+ENCODER = "give an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
 
 
 class Vectors:
@@ -31,8 +31,8 @@ class Vectors:
         encoder: for elements that are no vectors of numbers, such as images; or "module:function".
 
     Raises:
-        InputError: for images and vectors of more than 1024 numbers without an encoder, an encoder that is not there,
-            and spaces of no fixed size.
+        InputError: for images and vectors of more than 1024 numbers without an encoder, an encoder that is not there or
+            gives no row for each, vectors of no number, and spaces of no fixed size.
     """
 
     def __init__(self, space: spaces.Space[Any], what: str, encoder: Encoder | str | None = None):
@@ -49,6 +49,8 @@ class Vectors:
                 )
         else:
             self.size = self.one(space.sample()).shape[1]
+        if not self.size:
+            raise InputError(f"{what} are vectors of no number; the dynamics model takes at least one")
 
     def one(self, element: Any) -> Array:
         """A single element as [1, D]."""
@@ -58,9 +60,12 @@ class Vectors:
         """N elements, stacked as vector environments and stable-baselines3 do, as [n, D]; always a copy."""
         if self._encoder is None:
             return _flatten(self.space, elements)
-        encoded = np.array(self._encoder(elements), np.float32)
-        if encoded.ndim != 2:
-            raise InputError(f"the encoder must give an array [n, D]; it gave one of shape {list(encoded.shape)}")
+        encoded, n = np.array(self._encoder(elements), np.float32), _count(self.space, elements)
+        if encoded.ndim != 2 or len(encoded) != n:
+            raise InputError(
+                f"the encoder must give an array [n, D], a row for each element; of {n} it gave one of shape "
+                f"{list(encoded.shape)}"
+            )
         return encoded
 
 
@@ -77,6 +82,14 @@ def _check(space: spaces.Space[Any], what: str) -> None:
             f"{what} of type {type(space).__name__} are not supported; "
             "allowed: Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple"
         )
+
+
+def _count(space: spaces.Space[Any], elements: Any) -> int:
+    """How many elements are stacked."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        name, part = next(iter(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)))
+        return _count(part, elements[name])
+    return len(elements)
 
 
 def _batched(space: spaces.Space[Any], element: Any) -> Any:

@@ -80,7 +80,7 @@ def test_what_is_written_is_read_again():
     [
         ({"trials": "2"}, "here: trials is '2'; it must be a whole number"),
         ({"trials": True}, "here: trials is True; it must be a whole number"),
-        ({"hidden": [4, "x"]}, "here: hidden is [4, 'x']; it must be a comma-separated list of a whole number"),
+        ({"hidden": [4, "x"]}, "here: hidden is [4, 'x']; it must be a comma-separated list of whole numbers"),
         ({"seed": 1.5}, "here: seed is 1.5; it must be a whole number or none"),
         ({"command": "y"}, "here: command is 'y'; it must be x"),
         ({"own": {"lr": {"a": 1}}}, "here: own.lr is {'a': 1}; it must be "),

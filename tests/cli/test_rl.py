@@ -243,7 +243,8 @@ def test_sac_with_and_without_a_bonus(train):
     assert metrics(run)[1]["vime/dyn_nll_before"] == results(run).dyn_nll_before[1]
     assert {p.name for p in run.glob("models/*/64/*")} == {"bonus.pt", "model.pt", "model.zip", "replay_buffer.pt"}
     assert json.loads(train("--watch", run, "--json").stdout)["steps"] == 200
-    train(*PENDULUM[:6], "--posterior", "none", "--algo-param", "learning_starts=50")
+    more = ["--algo-param", "learning_starts=50", "--algo-param", "n_steps=3"]
+    train(*PENDULUM[:6], "--posterior", "none", *more)
     assert results(Path("runs/rl-Pendulum-v1-sac-none")).iteration.tolist() == [1]
 
 
@@ -568,6 +569,45 @@ class Broken(gym.Env):
 
 gym.register("broken/Broken-v0", Broken)
 """
+GOALS = """
+import gymnasium as gym
+
+
+class Goal(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-9, 9, (2,)), gym.spaces.Discrete(2)
+    episodes = 0
+
+    def __init__(self, told):
+        self.told = told
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episodes, self.time = self.episodes + 1, 0
+        return self.np_random.normal(size=2).astype("f4"), {}
+
+    def step(self, action):
+        self.time += 1
+        won = self.time == 4 and self.episodes % 4 == 0
+        info = {"is_success": won} if self.told else {}
+        return self.np_random.normal(size=2).astype("f4"), 0.0 if won else -1.0, False, self.time == 4, info
+
+
+gym.register("goals/Goal-v0", Goal)
+"""
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_success_is_what_the_environment_says(train, monkeypatch, told):
+    """Of rewards that are never positive one of four episodes is one."""
+    Path("goals.py").write_text(GOALS)
+    monkeypatch.syspath_prepend(".")
+    train(
+        "--env", "goals:goals/Goal-v0", "--env-kwargs", f"told:{str(told).lower()}", "--n-envs", 2, "--timesteps", 64,
+        "--algo-param", "n_steps=32", "--posterior", "none", "--name", "x",
+    )  # fmt: skip
+    assert results(Path("runs/rl-x")).success.tolist() == [0.25 if told else 0.0]
+
+
 BREAK = ["--env", "broken:broken/Broken-v0", "--n-envs", 2, "--algo-param", "n_steps=20", "--timesteps", 120]
 
 
@@ -614,6 +654,25 @@ def test_a_policy_that_is_watched_meets_none_either(train, explore, broken, monk
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*rendering should return a numpy array")
+def test_what_cannot_be_drawn_is_a_sentence(train, explore, broken, monkeypatch):
+    train(*broken("observation", 0), "--posterior", "none", "--name", "x")
+
+    def render(self):
+        raise NotImplementedError("no screen")
+
+    def nothing(self):
+        return []
+
+    said = {render: "cannot be drawn: NotImplementedError: no screen", nothing: "gives no pictures"}
+    for change, message in said.items():
+        monkeypatch.setattr(sys.modules["broken"].Broken, "render", change)
+        result = explore("rl", "--watch", "runs/rl-x", "--trust", "broken")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.splitlines()[-1].startswith(f"Error: broken/Broken-v0 {message}")
+
+
+@pytest.mark.filterwarnings("ignore:a transition has a number that is not finite")
 def test_dropped_transitions_are_counted(train, broken):
     arguments = [*broken("end", "NaN"), "-p", "vime.minimum=10", "-p", "vime.updates=2"]
     found = json.loads(train(*arguments, "--json", "--name", "x").stdout)["seeds"][0]
@@ -691,7 +750,10 @@ def test_report_of_rewards_that_came_late(tmp_path):
     [
         (["--env", "CartPole-v7"], "unknown environment 'CartPole-v7'"),
         (["--env", "explore/Rope-v0"], "(allowed: what `explore list envs` shows,"),
-        (["--env", "nowhere.at.all:Rope-v0"], "No module named 'nowhere'"),
+        (
+            ["--env", "nowhere.at.all:Rope-v0"],
+            "No module named 'nowhere'; install it, or put its folder on the path (PYTHONPATH=. for this one)",
+        ),
         (["--env-kwargs", "size:3"], "unknown setting 'size'; allowed: length"),
         (["--env-kwargs", "length=3"], "--env-kwargs takes KEY:VALUE; got 'length=3'"),
         (["--env", "CartPole-v1", "--env-kwargs", "size:3"], "cannot make CartPole-v1: "),
@@ -714,6 +776,10 @@ def test_report_of_rewards_that_came_late(tmp_path):
         (
             ["--algo", "sac", "--env", "Pendulum-v1", "--algo-param", "train_freq=0"],
             "train_freq is 0; it must be in [1, 1e10]",
+        ),
+        (
+            ["--algo", "sac", "--env", "Pendulum-v1", "--algo-param", "n_steps=3"],
+            "--algo-param n_steps has no effect beside a bonus, whose replay buffer gives single steps; leave it out",
         ),
         (["--algo-param", "net_arch=-3"], "--algo-param net_arch is -3; it must be in [1, 100000]"),
         (
@@ -738,7 +804,10 @@ def test_report_of_rewards_that_came_late(tmp_path):
         (["-p", "vime.target=last"], "target='last' is not valid; allowed: next | difference"),
         (["-p", "rate=1"], "unknown setting 'rate'; allowed: "),
         (["-p", "vime.preset=tiny"], "unknown preset 'tiny'; allowed: "),
-        (["-p", "vime.encoder=nowhere:f"], "cannot load the encoder 'nowhere:f'"),
+        (
+            ["-p", "vime.encoder=nowhere:f"],
+            "cannot load the encoder 'nowhere:f': No module named 'nowhere'; install it, or put its folder on the path",
+        ),
         (["--bonus", "surprise"], "'kl', 'expected-gain', 'variance'"),
         (["--timesteps", "0"], "Invalid value for '--timesteps'"),
         (["--device", "abacus"], "there is no device 'abacus' here"),

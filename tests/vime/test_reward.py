@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -318,9 +319,18 @@ def test_wrong_words_too():
 
 @pytest.mark.parametrize("more", [{}, {"members": 2}])
 def test_a_warm_start_that_would_never_end_is_refused(more):
-    with pytest.raises(InputError, match="noisy-kfac begins its training without weight noise.*give warm_start=0"):
+    with pytest.raises(InputError, match="noisy-kfac begins its training without .*=0, or take its preset vime$"):
         made(posterior="noisy-kfac", preset="default", posterior_settings=more)
     made(posterior="noisy-kfac", preset="default", posterior_settings=more | {"warm_start": 0.0})
+    own = registry.posterior("noisy-kfac", Net(mlp(3, [5], 2)), Gaussian(), "default", **more)
+    with pytest.raises(InputError, match="give it warm_start=0$"):
+        made(own)
+
+
+@pytest.mark.parametrize("name", registry.names("posteriors"))
+def test_every_posterior_with_a_density_makes_a_bonus(name):
+    if hasattr(registry.posterior(name, Net(mlp(3, [5], 2)), Gaussian()), "gain"):
+        assert (with_batch(made(name)).batch(transitions(30, 1)).scaled > 0).any()
 
 
 def test_a_foreign_state_is_refused_and_changes_nothing():
@@ -337,6 +347,10 @@ def test_a_foreign_state_is_refused_and_changes_nothing():
         assert (reward.score(transitions(9, 1)) == before).all() and reward.batches == 1
 
 
+DROPPED = "ignore:a transition has a number that is not finite"
+
+
+@pytest.mark.filterwarnings(DROPPED)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e300])
 @pytest.mark.parametrize("part", ["observations", "actions", "following"])
 @pytest.mark.parametrize("call", ["batch", "step"])
@@ -359,6 +373,20 @@ def test_transitions_that_are_not_finite_are_dropped_and_counted(part, value, ca
 
 
 @pytest.mark.parametrize("call", ["batch", "step"])
+def test_the_first_transition_that_is_dropped_is_said(call):
+    reward = made(interval=30)
+    getattr(reward, call)(transitions(10))
+    assert "vime/dropped" not in reward.metrics or not reward.metrics["vime/dropped"]
+    for i in (1, 2):
+        broken = transitions(10)
+        broken.observations[:, 1] = math.nan
+        with pytest.warns(UserWarning, match="not finite.* vime/dropped") if i == 1 else nullcontext():
+            found = getattr(reward, call)(broken)
+        assert not found.raw.any() and reward.metrics["vime/dropped"] == 10 * i
+
+
+@pytest.mark.filterwarnings(DROPPED)
+@pytest.mark.parametrize("call", ["batch", "step"])
 def test_a_batch_of_which_nothing_is_left(call):
     reward = with_batch(made(interval=100))
     found = getattr(reward, call)(Transitions(*(np.full_like(array, math.nan) for array in transitions(30))))
@@ -373,6 +401,39 @@ def test_the_most_surprising_transition_is_paid_most():
     found = reward.batch(new)
     assert np.isfinite(found.raw).all() and found.raw.argmax() == 4
     assert found.scaled[4] == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("normalise", ["latest", "median", "rms", "none"])
+@pytest.mark.parametrize("call", ["batch", "step"])
+def test_an_overflow_is_paid_a_reward_that_can_be_learnt_from(call, normalise):
+    """And spoils neither divisor nor mean, which are those of the other transitions."""
+    settings = {"eta": 1.0, "clip": None, "normalise": normalise, "interval": 30}
+    (one, two), new = (with_batch(made(**settings)) for _ in range(2)), transitions(30, 1)
+    for reward in (one, two):
+        getattr(reward, call)(transitions(30, 2))
+    rest = np.delete(np.arange(30), 4)
+    new.following[4] = 1e30
+    getattr(two, call)(Transitions(*(array[rest] for array in new)))
+    found = getattr(one, call)(new)
+    assert found.scaled.argmax() == 4
+    assert np.isfinite(np.square(found.scaled.sum(dtype=np.float32)))
+    if call == "batch":
+        assert one.divisor == pytest.approx(two.divisor)
+        for name in ("mean", "median"):
+            assert one.metrics[f"vime/bonus_{name}"] == pytest.approx(two.metrics[f"vime/bonus_{name}"])
+    else:
+        assert max(one.divisor, one.metrics["vime/bonus_mean"]) < 1e6
+
+
+@pytest.mark.parametrize("call", ["batch", "step"])
+def test_a_batch_of_overflows_leaves_the_divisor(call, monkeypatch):
+    reward = with_batch(made(interval=30, clip=None))
+    for i in (1, 2):
+        getattr(reward, call)(transitions(30, i))
+    before = reward.divisor
+    monkeypatch.setattr(IntrinsicReward, "_score", lambda self, batch, rng: torch.full(batch.x.shape[1:2], -math.inf))
+    assert (getattr(reward, call)(transitions(30, 3)).scaled > 0).all()
+    assert reward.divisor == before
 
 
 def fail(reward):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
-from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
+from sb3_contrib import ARS, TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common import env_checker
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
@@ -230,6 +230,33 @@ def test_what_a_wrapper_or_a_buffer_pays_is_logged(way):
         assert logged.values["rollout/ep_intrinsic_mean"] > 5 >= logged.values["rollout/ep_extrinsic_mean"]
 
 
+@pytest.mark.parametrize("way", ["single", "vector", "buffer"])
+def test_a_bonus_that_is_never_paid_is_said(way):
+    settings: dict[str, Any] = FEW | {"interval": 60, "minimum": 70}
+    if way == "buffer":
+        model: Any = SAC(
+            "MlpPolicy", VecMonitor(batched(n=2)), replay_buffer_class=sb3.VIMEReplayBuffer,
+            replay_buffer_kwargs=settings, learning_starts=40, buffer_size=500, device="cpu",
+            policy_kwargs={"net_arch": [8]},
+        )  # fmt: skip
+        bonus = model.replay_buffer.bonus
+    else:
+        env: Any = sb3.monitored(chain(), **settings)
+        if way == "vector":
+            env = sb3.VIMEVecEnv(make_vec_env(chain, 2), **settings)
+        model, bonus = small(env), env.bonus
+    with pytest.warns(UserWarning, match=r"0 throughout.*`interval`.*\(60\).*`minimum` \(70\).*and 96 were"):
+        model.learn(96, sb3.VIMELog(bonus))
+    model.learn(64, sb3.VIMELog(bonus), reset_num_timesteps=False)
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: VecFrameStack(env, 2)])
+def test_vecnormalize_inside_is_refused(wrap):
+    with pytest.raises(InputError, match="put VecNormalize around it, not inside"):
+        sb3.VIMEVecEnv(wrap(VecNormalize(make_vec_env(chain, 2), norm_obs=False)), **FEW)
+    assert sb3.VIMEVecEnv(wrap(make_vec_env(chain, 2)), **FEW).bonus
+
+
 def test_a_vector_wrapper_pays_every_step_and_not_in_evaluation():
     env = sb3.VIMEVecEnv(batched(n=3, max_episode_steps=6), eta=1.0, interval=15, **FEW)
     env.reset()
@@ -363,7 +390,10 @@ def test_each_algorithm_has_its_way():
     model = SAC("MlpPolicy", batched(n=1), device="cpu", buffer_size=10)
     with pytest.raises(InputError, match="on-policy.*VIMEReplayBuffer"):
         model.learn(1, sb3.VIMECallback(**FEW))
-    with pytest.raises(InputError, match="dictionaries"):
+    evolved = ARS("LinearPolicy", batched(n=1), n_delta=1, device="cpu")
+    with pytest.raises(InputError, match="for ARS use VIMEVecEnv"):
+        evolved.learn(1, sb3.VIMECallback(**FEW))
+    with pytest.raises(InputError, match="dictionaries.*flatten them, or take an on-policy algorithm"):
         sb3.VIMEReplayBuffer(10, gym.spaces.Dict({}), gym.spaces.Discrete(2))
     with pytest.raises(InputError, match="keeps no last observations"):
         sb3.VIMEReplayBuffer(10, gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2), optimize_memory_usage=True)

@@ -90,6 +90,23 @@ def test_an_encoder_must_give_vectors():
         Vectors(spaces.Box(0, 255, (8, 8, 3), np.uint8), "observations", lambda images: images)
 
 
+@pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2,)), NESTED, spaces.Tuple([NESTED])])
+def test_an_encoder_must_give_a_row_for_each(space):
+    def flat(elements):
+        return np.concatenate([vectors.many(elements).ravel()])[None]
+
+    vectors, batch = Vectors(space, "observations"), batch_space(space, 3).sample()
+    with pytest.raises(InputError, match=rf"a row for each element; of 3 .* shape \[1, {3 * vectors.size}\]"):
+        Vectors(space, "observations", flat).many(batch)
+    np.testing.assert_array_equal(Vectors(space, "observations", vectors.many).many(batch), vectors.many(batch))
+
+
+@pytest.mark.parametrize("encoder", [None, lambda batch: np.zeros((len(batch), 0))])
+def test_vectors_of_no_number_are_refused(encoder):
+    with pytest.raises(InputError, match="observations are vectors of no number; the dynamics"):
+        Vectors(spaces.Box(-1, 1, (2 if encoder else 0,)), "observations", encoder)
+
+
 def test_an_encoder_by_name():
     vectors = Vectors(spaces.Box(-1, 1, (2,)), "observations", "numpy:square")
     np.testing.assert_array_equal(vectors.one(np.array([0.5, -1.0])), [[0.25, 1.0]])

@@ -1,6 +1,8 @@
-"""Returns of episodes without and with the bonus, for stable-baselines3's log."""
+"""Returns of episodes and sums of their bonuses, for stable-baselines3's log."""
 
 from __future__ import annotations
+
+import warnings
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
@@ -31,7 +33,9 @@ class Episodes(Sums):
 
 
 class VIMELog(BaseCallback):
-    """Logs a bonus that a wrapper or a replay buffer pays: its `vime/` tags, and episodes' returns without and with it.
+    """Logs a bonus that a wrapper or a replay buffer pays: its `vime/` tags and, of a wrapper, two means over episodes.
+
+    `rollout/ep_extrinsic_mean` is the return without the bonus, `rollout/ep_intrinsic_mean` the sum of the bonus alone.
 
     Args:
         bonus: of `VIME`, `VIMEVecEnv` or `VIMEReplayBuffer`.
@@ -55,3 +59,12 @@ class VIMELog(BaseCallback):
             if values:
                 self.logger.record(f"rollout/ep_{key.removesuffix('_return')}_mean", float(np.mean(values)))
             values.clear()
+
+    def _on_training_end(self) -> None:
+        if not self._bonus.paid:
+            warnings.warn(
+                f"the bonus was 0 throughout: it is paid after a batch of `interval` transitions "
+                f"({self._bonus.settings.interval}) with which `minimum` ({self._bonus.dynamics_settings.minimum}) are "
+                f"stored, and {self._bonus.replay.seen} were",
+                stacklevel=2,
+            )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor
@@ -52,9 +53,8 @@ class VIMECallback(BaseCallback):
 
     def _init_callback(self) -> None:
         if not isinstance(self.model, OnPolicyAlgorithm):
-            raise InputError(
-                f"VIMECallback is for on-policy algorithms; for {type(self.model).__name__} use VIMEReplayBuffer"
-            )
+            other = "VIMEReplayBuffer" if isinstance(self.model, OffPolicyAlgorithm) else "VIMEVecEnv"
+            raise InputError(f"VIMECallback is for on-policy algorithms; for {type(self.model).__name__} use {other}")
         env, normalise = self.training_env, self.model.get_vec_normalize_env()
         if normalise is not None and normalise.observation_space != env.observation_space:
             raise InputError(

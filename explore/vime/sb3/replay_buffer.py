@@ -21,7 +21,8 @@ class VIMEReplayBuffer(ReplayBuffer):
     """A replay buffer that adds the bonus when transitions are sampled: as much as the model would gain from them now.
 
     A bonus stored with the transition would be stale: what was new when it was seen may have been learnt since. Beside
-    VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them.
+    VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them. It gives single
+    steps: `n_steps` of the algorithm has no effect beside it.
 
     Args:
         buffer_size: as in `ReplayBuffer`.
@@ -55,7 +56,10 @@ class VIMEReplayBuffer(ReplayBuffer):
         **settings: Any,
     ):
         if isinstance(observation_space, spaces.Dict):
-            raise InputError("VIMEReplayBuffer takes no dictionaries of observations; flatten them first")
+            raise InputError(
+                "VIMEReplayBuffer takes no dictionaries of observations; flatten them, or take an on-policy algorithm "
+                "(ppo, trpo)"
+            )
         if optimize_memory_usage:
             raise InputError("optimize_memory_usage=True keeps no last observations of episodes; leave it out")
         super().__init__(

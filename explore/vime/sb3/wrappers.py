@@ -9,8 +9,9 @@ import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, unwrap_vec_normalize
 
+from explore.errors import InputError
 from explore.vime.env_wrappers import VIME
 from explore.vime.spaces import Array
 from explore.vime.stepwise import Stepwise
@@ -20,7 +21,7 @@ class VIMEVecEnv(VecEnvWrapper):
     """Environments whose rewards have the bonus in them, for any algorithm; the model learns every `interval` steps.
 
     Put it around the raw environments, and VecNormalize around it: the other way round the bonus would be beside a
-    reward whose scale moves.
+    reward whose scale moves, and the model would see observations whose scale does.
 
     Args:
         venv: what to wrap.
@@ -31,9 +32,17 @@ class VIMEVecEnv(VecEnvWrapper):
     Attributes:
         training: may be changed at any time.
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+
+    Raises:
+        InputError: for a VecNormalize inside.
     """
 
     def __init__(self, venv: VecEnv, *, seed: int = 0, training: bool = True, **settings: Any):
+        if unwrap_vec_normalize(venv) is not None:
+            raise InputError(
+                "VIMEVecEnv takes observations and rewards as the environment gives them; put VecNormalize around it, "
+                "not inside"
+            )
         super().__init__(venv)
         self._stepwise = Stepwise(venv.observation_space, venv.action_space, venv.num_envs, seed, **settings)
         self.bonus = self._stepwise.bonus

@@ -17,9 +17,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
+from gymnasium.wrappers import vector as vectorised
 
+from explore.errors import InputError
 from explore.vime.spaces import Array
 from explore.vime.stepwise import KEYS, RETURNS, Stepwise
+
+NORMALISING = NormalizeObservation, NormalizeReward, vectorised.NormalizeObservation, vectorised.NormalizeReward
 
 
 class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -34,11 +39,15 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     Attributes:
         training: set it to False for evaluation: rewards pass through, nothing is learnt, and no sums are told.
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+
+    Raises:
+        InputError: for a wrapper inside that normalises by statistics which still move.
     """
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int | None = None, **settings: Any):
         RecordConstructorArgs.__init__(self, seed=seed, **settings)
         gym.Wrapper.__init__(self, env)
+        _check_scale(env)
         self._stepwise = Stepwise(env.observation_space, env.action_space, 1, seed, **settings)
         self.bonus = self._stepwise.bonus
         self.training = True
@@ -77,10 +86,14 @@ class VIMEVector(VectorWrapper[Any, Any, Any]):
     Attributes:
         training: as for `VIME`.
         bonus: as for `VIME`.
+
+    Raises:
+        InputError: as for `VIME`.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None, **settings: Any):
         super().__init__(env)
+        _check_scale(env)
         self._stepwise = Stepwise(env.single_observation_space, env.single_action_space, env.num_envs, seed, **settings)
         self.bonus = self._stepwise.bonus
         self.training = True
@@ -111,6 +124,15 @@ class VIMEVector(VectorWrapper[Any, Any, Any]):
         if paid.ended.any():
             infos = _with(infos, dict(zip(RETURNS, np.where(paid.ended, paid.returns, 0.0), strict=True)), paid.ended)
         return observations, rewards + paid.intrinsic if self.training else rewards, terminated, truncated, infos
+
+
+def _check_scale(env: Any) -> None:
+    """The model would learn from observations, and the bonus be beside rewards, whose scale moves."""
+    while isinstance(env, gym.Wrapper | VectorWrapper):
+        if isinstance(env, NORMALISING) and env.update_running_mean:
+            name = type(env).__name__
+            raise InputError(f"the bonus takes what the environment itself gives; put {name} around it, not inside")
+        env = env.env
 
 
 def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:

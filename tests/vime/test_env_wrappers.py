@@ -10,6 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from explore.envs import ENVS
+from explore.errors import InputError
 from explore.vime import VIME, VIMEVector
 from explore.vime.stepwise import KEYS, RETURNS
 
@@ -261,3 +262,17 @@ def test_dictionaries_tuples_and_several_discrete_actions():
     for _ in range(30):
         rewards = batched.step(batched.action_space.sample())[1]
     assert rewards.shape == (2,) and batched.bonus.batches > 0
+
+
+@pytest.mark.parametrize("name", ["NormalizeObservation", "NormalizeReward"])
+@pytest.mark.parametrize("between", [False, True])
+def test_what_normalises_belongs_around_the_bonus(name, between):
+    single = getattr(gym.wrappers, name)(gym.make("MountainCarContinuous-v0"))
+    several = getattr(gym.wrappers.vector, name)(SyncVectorEnv([lambda: gym.make("MountainCarContinuous-v0")] * 2))
+    for env, cls, outer in ((single, VIME, gym.wrappers), (several, VIMEVector, gym.wrappers.vector)):
+        inside = outer.RecordEpisodeStatistics(env) if between else env
+        with pytest.raises(InputError, match=f"put {name} around it, not inside"):
+            cls(inside, posterior="bbb")
+        env.update_running_mean = False  # a scale that stays
+        cls(inside, posterior="bbb")
+        getattr(outer, name)(cls(env.env, posterior="bbb"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -53,11 +54,13 @@ def _opaque(image: Image.Image) -> Image.Image:
     return image
 
 
-def _height_and_width(file: Path) -> tuple[int, int]:
-    """As `pixels` will find them, without decoding the image."""
+def _looked_at(file: Path) -> tuple[tuple[int, int], str]:
+    """Height and width as `pixels` will find them, and what it converts, without decoding the image."""
     with _opened(file) as image:
         (width, height), turned = image.size, image.getexif().get(ORIENTATION, 1) >= 5
-    return (width, height) if turned else (height, width)
+        clear = image.mode in ALPHA or "transparency" in image.info
+        converted = "16 bits" if image.mode.startswith("I") else "transparent" if clear else ""
+    return (width, height) if turned else (height, width), converted
 
 
 @contextmanager
@@ -114,6 +117,7 @@ class ImageFiles:
         self.files, self._sides, self._grey = files, sides, grey
         one = pixels(files[0], sides, grey).shape if shape is None else shape
         self.shape: tuple[int, ...] = (len(files), *one)
+        self.converted: Counter[str] = Counter()  # by `check`: how many have "16 bits", and are "transparent"
         self._coming: dict[int, Future[np.ndarray]] = {}
 
     def __len__(self) -> int:
@@ -129,9 +133,10 @@ class ImageFiles:
         Raises:
             InputError: where one is no image, or, without `sides`, has another size.
         """
-        for file, found in zip(self.files, self._threads.map(_height_and_width, self.files), strict=True):
+        for file, (found, converted) in zip(self.files, self._threads.map(_looked_at, self.files), strict=True):
             if self._sides is None:
                 self._fits(file, found)
+            self.converted[converted] += 1
         return self
 
     def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:

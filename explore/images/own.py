@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,8 +90,10 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     test_x = ImageFiles(files[1], sides, grey, x.shape[1:])
     if stream is None:
         stream = x.nbytes + test_x.nbytes > SHARE * machine.memory()
-    own = (x.check(), test_x.check()) if stream else (x.loaded(), test_x.loaded())
-    return Images(path.name, own[0], y[0], own[1], y[1], tuple(classes), "crop-flip", _left_out(path, left))
+    x, test_x = x.check(), test_x.check()
+    note = " ".join(filter(None, [_left_out(path, left), *_converted(x, test_x)]))
+    own = (x, test_x) if stream else (x.loaded(), test_x.loaded())
+    return Images(path.name, own[0], y[0], own[1], y[1], tuple(classes), "crop-flip", note)
 
 
 def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int]:
@@ -118,6 +121,14 @@ def _left_out(path: Path, count: int) -> str:
         f"Files of {path} that are left out: {count}; they have other endings than {', '.join(ENDINGS)}, or lie in no "
         "folder of a class."
     )
+
+
+def _converted(*parts: ImageFiles) -> Iterator[str]:
+    counts = sum((part.converted for part in parts), Counter())
+    if deep := counts["16 bits"]:
+        yield f"Images of 16 bits, of which the upper eight are kept: {deep}."
+    if clear := counts["transparent"]:
+        yield f"Images with transparency, which are laid on white: {clear}."
 
 
 def _classes(folder: Path) -> list[str]:

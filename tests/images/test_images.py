@@ -261,6 +261,16 @@ def test_how_many_files_are_left_out_is_said(folder):
     )
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_converted_is_said(folder, stream):
+    save(folder / "val" / "dog" / "0.png", np.full((6, 6, 4), 9, np.uint8))
+    for name in ("0", "1"):
+        save(folder / "train" / "cat" / f"{name}.png", np.full((6, 6), 40000, np.uint16))
+    assert images.read(folder, stream=stream).note == (
+        "Images of 16 bits, of which the upper eight are kept: 2. Images with transparency, which are laid on white: 1."
+    )
+
+
 def test_a_class_without_an_image_is_refused(folder):
     (folder / "train" / "bird").mkdir()
     with pytest.raises(InputError, match=r"train/bird holds no image \(.*\); each folder of train is a class"):

@@ -19,8 +19,10 @@ from explore.cli.compare.settings import LIKELIHOOD
 from explore.cli.estimate import SIGN, clipped, decimals, estimate, title, unit
 from explore.cli.run import Report
 from explore.compare import OWN
+from explore.errors import listed
 from explore.record import plain
 
+WORSE = 1.1  # times the error of the training targets' mean: from here on a fit has learnt nothing, or diverged
 BESIDE = {"coverage_95": "95 % coverage", "calibration_error": "calibration error"}
 
 
@@ -109,13 +111,22 @@ def verdicts(comparison: Experiment) -> Iterator[str]:
 
 
 def failures(comparison: Experiment) -> Iterator[str]:
-    """One sentence for every fit that failed, and for every posterior whose prior's variance met a bound."""
+    """One sentence for every fit that failed, and for what else a posterior's numbers are not to be trusted for."""
+    splits = comparison.splits
+    known = None if splits.scale is None else (splits.test_y * splits.scale.unsqueeze(1)).square().mean((1, 2)).sqrt()
     for name, f in comparison.finished.items():
         learned = {tag.removeprefix("train/"): v for tag, v in f.scalars.items() if tag.startswith(OWN)}
         if said := clipped(learned, "splits"):
             yield f"{name}: {said}"
         for (r,) in (~f.alive).nonzero().tolist():
             yield f"Split {r + 1}, {name}: the fit failed and was stopped where it stood."
+        if known is not None:
+            worse = (f.scalars["test/rmse"].to(known) > WORSE * known).nonzero().flatten().tolist()
+            if worse := [str(r + 1) for r in worse if f.alive[r]]:
+                yield (
+                    f"{name} predicts worse than the mean of the training targets would on {len(worse)} of "
+                    f"{len(known)} splits ({listed(worse, 5)}): its training has diverged, or hardly begun."
+                )
 
 
 def summary(comparison: Experiment, folder: Path) -> dict[str, Any]:

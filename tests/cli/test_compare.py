@@ -424,6 +424,12 @@ def test_candidates_of_one_fit_go_on_where_they_were(resumed):
     assert whole == cut
 
 
+def test_a_fit_that_diverged_is_told(compare):
+    result = compare("--posterior", "map,ensemble", "-p", "map.lr=30", "--epochs", "100")
+    assert "map predicts worse than the mean of the training targets would on 2 of 2 splits (1, 2)" in result.stderr
+    assert "ensemble predicts worse" not in result.stderr
+
+
 def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
     result = compare("--posterior", "map,toy-prior", "-p", "fails=true", "--json")
     assert "Warning: Split 2, toy-prior: the fit failed and was stopped where it stood." in result.stderr

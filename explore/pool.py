@@ -203,8 +203,8 @@ class Pool:
                 known = _first(self.allowed)[:, : int(self.allowed.sum(1).min())]
             chunks = list(parts(known.shape[1], len(known) * self.x.shape[1]))
             x = Standardiser.of(lambda: (self._raw[known[:, part]] for part in chunks), math.inf)
-            if x.scale.isinf().any():
-                x = x._replace(scale=torch.where(x.scale.isinf(), self._spread, x.scale))
+            if (constant := x.scale.isinf()).any():
+                x = x._replace(scale=torch.where(constant, self._spread, x.scale))
         return Scales(x, y)
 
     @cached_property

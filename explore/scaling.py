@@ -19,7 +19,7 @@ class Standardiser(NamedTuple):
     scale: Float[Tensor, "*R 1 D"]
 
     @staticmethod
-    def fit(values: Float[Tensor, "*R n D"], constant: float | Float[Tensor, "#R 1 D"] = 1.0) -> Standardiser:
+    def fit(values: Float[Tensor, "*R n D"], constant: float = 1.0) -> Standardiser:
         """Those of n examples; a constant column, which becomes 0, gets the scale `constant`.
 
         With `math.inf` any other value of it becomes 0 too: of inputs, where nothing could be learnt from it. A column
@@ -31,9 +31,7 @@ class Standardiser(NamedTuple):
         return Standardiser.of(lambda: [values], constant)
 
     @staticmethod
-    def of(
-        chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float | Float[Tensor, "#R 1 D"] = 1.0
-    ) -> Standardiser:
+    def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float = 1.0) -> Standardiser:
         """The same of all examples of some chunks, which are made twice."""
         n, mean, low, high = _summary(chunks())
         squares = sum(((values - mean).square().sum(-2, keepdim=True) for values in chunks()), torch.zeros_like(mean))

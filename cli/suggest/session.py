@@ -70,7 +70,7 @@ def _labels(given: str | None, out: Path, read: Table, now: Settings) -> Cells |
     if given is None:
         return None
     path = Path(given)
-    own = path.exists() and out.exists() and path.samefile(out)
+    own = out.exists() and path.samefile(out)
     return sheet.read(out, read, now) if own else table.labels(path, read, now)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ def check_told(path: Path, table: Table, known: Campaign, settings: Settings, be
     if there is None:
         return
     targets = [name for name in dict.fromkeys([*table.roles.targets, *before]) if name in there.columns]
-    rows = list(_rows(there, known))
+    at = {name: i for i, name in enumerate(known.ids)}
+    rows = list(_rows(there, known, at))
     lost = []
     for i, values in enumerate(told(there, targets, table.roles.classes)):
         row = rows[i] and known.memory.find(rows[i])
@@ -69,16 +70,17 @@ def check_told(path: Path, table: Table, known: Campaign, settings: Settings, be
             f"{path} has rows ({listed(strange, 5)}) that are not among those of {table.path} and would be "
             "overwritten; choose another --out"
         )
-    if added := [name for name in there.columns if name not in targets and _added(there, name, rows, table, known)]:
+    places = [at.get(name) for name in rows]
+    beside = [name for name in there.columns if name not in targets and not name.startswith(OWN)]
+    if added := [name for name in beside if _added(there.columns[name], table.cells.columns.get(name), places)]:
         raise InputError(
             f"{path} has cells in {listed(map(shown, added))} that {table.path} does not have and that would be "
             "overwritten; copy them there, or choose another --out"
         )
 
 
-def _rows(there: Cells, known: Campaign) -> Iterator[str]:
+def _rows(there: Cells, known: Campaign, at: Mapping[str, int]) -> Iterator[str]:
     """The rows that the lines of the file are of; "" for one that is not known."""
-    at: set[str] = set(known.ids)
     spelled: dict[str, str] = {}  # of so many rows made only where a spreadsheet has written 7 for 007
     for given in there.columns.get(ID, [""] * len(there.lines)):
         row = known.memory.find(given)
@@ -87,12 +89,13 @@ def _rows(there: Cells, known: Campaign) -> Iterator[str]:
         yield row.id if row else given if given in at else spelled.get(canonical(given), "")
 
 
-def _added(there: Cells, name: str, rows: Sequence[str], table: Table, known: Campaign) -> bool:
-    """Whether something was filled in in a column beside the targets, which stands nowhere else."""
-    at = {row: i for i, row in enumerate(known.ids)}
-    own = table.cells.columns.get(name)
-    filled = [at[row] for row, cell in zip(rows, there.columns[name], strict=True) if row in at and canonical(cell)]
-    return not name.startswith(OWN) and not all(own and canonical(own[i]) for i in filled)
+def _added(column: Sequence[str], own: Sequence[str] | None, places: Sequence[int | None]) -> bool:
+    """Whether something was filled in in a column of the file that stands nowhere in the table's own, if it has it.
+
+    `places` are the lines' rows in the table, None for rows that it has no more.
+    """
+    filled = [i for i, cell in zip(places, column, strict=True) if i is not None and canonical(cell)]
+    return not all(own and canonical(own[i]) for i in filled)
 
 
 def write(path: Path, table: Table, known: Campaign, settings: Settings) -> None:

@@ -114,9 +114,8 @@ def ours(name: str, case: str, device: str, updates: int, repeats: int, recorded
         nonlocal state
         state, _ = update(state, data, 0.5)
 
-    kinds = (
-        getattr(posterior, "factor_interval", 1) if recorded else 1
-    )  # each is recorded when it has come often enough
+    # Each kind of update is recorded when it has come often enough.
+    kinds = getattr(posterior, "factor_interval", 1) if recorded else 1
     return median(step, device, updates, repeats, kinds * (graphs.WARM + graphs.CHECKED + 1))
 
 

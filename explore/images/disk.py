@@ -35,11 +35,24 @@ def pixels(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.nd
     Raises:
         InputError: when it is none, too large, or of values that 8 bits cannot stand for.
     """
+    return _read(file, sides, grey)[0]
+
+
+def _read(file: Path, sides: tuple[int, ...] | None, grey: bool) -> tuple[UInt8[np.ndarray, "C H W"], str]:
+    """The same, and what was converted."""
     with _opened(file) as image:
+        converted = _conversion(image)
         plain = _opaque(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB")
     if sides is not None:
         plain = ImageOps.fit(plain, (sides[1], sides[0]), Image.Resampling.BILINEAR)
-    return np.asarray(plain).reshape(plain.height, plain.width, -1).transpose(2, 0, 1)
+    return np.asarray(plain).reshape(plain.height, plain.width, -1).transpose(2, 0, 1), converted
+
+
+def _conversion(image: Image.Image) -> str:
+    """What of it 8 bits without opacity cannot hold: "16 bits", "transparent", or nothing."""
+    if image.mode.startswith("I"):
+        return "16 bits"
+    return "transparent" if image.mode in ALPHA or "transparency" in image.info else ""
 
 
 def _opaque(image: Image.Image) -> Image.Image:
@@ -58,9 +71,7 @@ def _looked_at(file: Path) -> tuple[tuple[int, int], str]:
     """Height and width as `pixels` will find them, and what it converts, without decoding the image."""
     with _opened(file) as image:
         (width, height), turned = image.size, image.getexif().get(ORIENTATION, 1) >= 5
-        clear = image.mode in ALPHA or "transparency" in image.info
-        converted = "16 bits" if image.mode.startswith("I") else "transparent" if clear else ""
-    return (width, height) if turned else (height, width), converted
+        return (width, height) if turned else (height, width), _conversion(image)
 
 
 @contextmanager
@@ -117,7 +128,7 @@ class ImageFiles:
         self.files, self._sides, self._grey = files, sides, grey
         one = pixels(files[0], sides, grey).shape if shape is None else shape
         self.shape: tuple[int, ...] = (len(files), *one)
-        self.converted: Counter[str] = Counter()  # by `check`: how many have "16 bits", and are "transparent"
+        self._converted: dict[int, str] = {}  # of those that were looked at, those that are converted
         self._coming: dict[int, Future[np.ndarray]] = {}
 
     def __len__(self) -> int:
@@ -133,11 +144,16 @@ class ImageFiles:
         Raises:
             InputError: where one is no image, or, without `sides`, has another size.
         """
-        for file, (found, converted) in zip(self.files, self._threads.map(_looked_at, self.files), strict=True):
+        for i, (found, converted) in enumerate(self._threads.map(_looked_at, self.files)):
             if self._sides is None:
-                self._fits(file, found)
-            self.converted[converted] += 1
+                self._fits(self.files[i], found)
+            if converted:
+                self._converted[i] = converted
         return self
+
+    def converted(self) -> Counter[str]:
+        """How many have "16 bits", and how many are "transparent", once all were looked at or decoded."""
+        return Counter(self._converted.values())
 
     def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
         """Begin to decode what will be asked for, and forget what was announced before and is not among it."""
@@ -190,7 +206,9 @@ class ImageFiles:
         return np.arange(len(self))[points] if isinstance(points, slice) else points
 
     def _decoded(self, i: int) -> np.ndarray:
-        found = pixels(self.files[i], self._sides, self._grey)
+        found, converted = _read(self.files[i], self._sides, self._grey)
+        if converted:
+            self._converted[i] = converted
         self._fits(self.files[i], (found.shape[1], found.shape[2]))
         return found
 

@@ -90,9 +90,8 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     test_x = ImageFiles(files[1], sides, grey, x.shape[1:])
     if stream is None:
         stream = x.nbytes + test_x.nbytes > SHARE * machine.memory()
-    x, test_x = x.check(), test_x.check()
+    own = (x.check(), test_x.check()) if stream else (x.loaded(), test_x.loaded())
     note = " ".join(filter(None, [_left_out(path, left), *_converted(x, test_x)]))
-    own = (x, test_x) if stream else (x.loaded(), test_x.loaded())
     return Images(path.name, own[0], y[0], own[1], y[1], tuple(classes), "crop-flip", note)
 
 
@@ -124,7 +123,7 @@ def _left_out(path: Path, count: int) -> str:
 
 
 def _converted(*parts: ImageFiles) -> Iterator[str]:
-    counts = sum((part.converted for part in parts), Counter())
+    counts = sum((part.converted() for part in parts), Counter())
     if deep := counts["16 bits"]:
         yield f"Images of 16 bits, of which the upper eight are kept: {deep}."
     if clear := counts["transparent"]:

@@ -32,14 +32,14 @@ def folder(tmp_path):
 @pytest.fixture
 def decoded(monkeypatch):
     """The names of the files that are decoded, as they are."""
-    names, lock, real = [], threading.Lock(), disk.pixels
+    names, lock, real = [], threading.Lock(), disk._read
 
     def counted(file, sides, grey):
         with lock:
             names.append(file.stem)
         return real(file, sides, grey)
 
-    monkeypatch.setattr(disk, "pixels", counted)
+    monkeypatch.setattr(disk, "_read", counted)
     return names
 
 
@@ -139,14 +139,14 @@ def test_each_is_decoded_once_and_only_where_it_is_needed(folder, decoded, world
 
 def test_what_comes_next_is_decoded_before_it_is_asked_for(folder, monkeypatch):
     shuffled, begun = feed(folder, True), threading.Event()
-    real, last = disk.pixels, shuffled._images.files[5]
+    real, last = disk._read, shuffled._images.files[5]
 
     def watched(file, sides, grey):
         if file == last:
             begun.set()
         return real(file, sides, grey)
 
-    monkeypatch.setattr(disk, "pixels", watched)
+    monkeypatch.setattr(disk, "_read", watched)
     shuffled[torch.zeros(1, 1, dtype=torch.long), torch.arange(9)[None]][:, 0:3]
     assert begun.wait(10)
 

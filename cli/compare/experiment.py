@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import joblib
+import numpy as np
 from torch import Tensor
 
 from explore import candidates, compare, machine, registry, toys, tree
@@ -14,6 +15,7 @@ from explore.cli import problem, saved
 from explore.cli.compare.settings import Settings
 from explore.cli.saved import Saved
 from explore.compare import Measured
+from explore.errors import shown
 from explore.fit import Epoch
 from explore.fitted import FittedModel
 from explore.inference.base import Predictive
@@ -116,7 +118,12 @@ class Experiment:
         return any(name == group[-1] for group in self.groups)
 
     def warnings(self) -> Iterator[str]:
-        yield from ()
+        assert self.splits.scales is not None  # as `compare.split` makes them
+        constant = self.splits.scales.x.scale.isinf().sum(0).flatten().tolist()
+        for name, column, k in zip(self.dataset.features, self.dataset.x.T, constant, strict=True):
+            if k and np.ptp(column):
+                parts = f"training part of {k} of {self.settings.splits} splits"
+                yield f"{shown(name)} is constant in the {parts}, and ignored there"
 
     def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
         while names := self.current:

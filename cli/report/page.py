@@ -72,25 +72,25 @@ def check(path: Path) -> None:
         raise InputError(f"{path} exists and is no report of explore; choose another --out")
 
 
-def write(path: Path, title: str, sections: Iterable[Section]) -> list[Path]:
-    """Write the page and its figures, which are returned.
+def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
+    """Write the page, then its figures, which are returned; files of a figure's name are its own beside an old page.
 
     Raises:
-        InputError: when they cannot be written.
+        InputError: when they cannot be written, or a file of such a name stands where there is no page yet.
     """
-    parts, pictures = [], []
+    figures = {path.with_name(f"{path.stem}-{s.name}.png"): s.figure for s in sections if s.figure is not None}
+    if not path.exists() and (foreign := [str(picture) for picture in figures if picture.exists()]):
+        raise InputError(f"{foreign[0]} exists, as a figure of the page would be called; choose another --out")
+    body = "\n".join(map(_html, sections))
     try:
-        for section in sections:
-            parts.append(_html(section))
-            if section.figure is not None:
-                pictures.append(path.with_name(f"{path.stem}-{section.name}.png"))
-                with files.replacing(pictures[-1]) as draft:
-                    section.figure.savefig(draft, dpi=120)
         with files.replacing(path) as draft:
-            draft.write_text(PAGE.substitute(title=escape(title), body="\n".join(parts)), encoding="utf-8")
+            draft.write_text(PAGE.substitute(title=escape(title), body=body), encoding="utf-8")
+        for picture, figure in figures.items():
+            with files.replacing(picture) as draft:
+                figure.savefig(draft, dpi=120)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another --out") from error
-    return pictures
+    return list(figures)
 
 
 def settings(every: Mapping[str, Mapping[str, Any]]) -> Section:

@@ -216,6 +216,19 @@ def test_company_changes_no_number(compare):
     pd.testing.assert_frame_equal(two[two.posterior == "noisy-adam"].reset_index(drop=True), one)
 
 
+def test_a_feature_that_is_constant_in_training_is_told(compare, tmp_path):
+    """One row of 40 has another value, and the first of two splits tests on it."""
+    parts = [test for _, test in uci_splits(40, 2)]
+    rows = [row for row in parts[0] if row not in parts[1]]
+    rare = np.zeros(40)
+    rare[rows[0]] = 1
+    x = np.arange(40.0)
+    pd.DataFrame({"x": x, "rare": rare, "same": 0 * x, "y": np.sin(x)}).to_csv(tmp_path / "t.csv", index=False)
+    said = compare("--data", tmp_path / "t.csv", "--target", "y", "--posterior", "map").stderr
+    assert "Warning: 'rare' is constant in the training part of 1 of 2 splits, and ignored there" in said
+    assert "'same' is constant in the training" not in said and "'x' is constant" not in said
+
+
 @pytest.mark.parametrize(("target", "likelihood"), [("kind", "categorical"), ("sign", "bernoulli")])
 def test_classes(compare, csv, target, likelihood):
     other = {"kind": "sign", "sign": "kind"}[target]

@@ -233,6 +233,7 @@ def test_what_needs_data_that_have_changed_is_left_out_and_said(runs, made):
         (["active-one", "active-one"], "several runs are called active-one"),
         (["active-one", "--out", "x.pdf"], "--out is x.pdf; its name must end with .html"),
         (["active-one", "--out", "mine.html"], "mine.html exists and is no report of explore"),
+        (["active-one", "--out", "own.html"], "own-learning-curves.png exists, as a figure of the page"),
         (["active-one", "--out", "no/x.html"], "cannot write no/x.html: No such file or directory"),
         (["."], "is no run folder: it has no config.json"),
         (["nowhere"], "does not exist"),
@@ -240,13 +241,15 @@ def test_what_needs_data_that_have_changed_is_left_out_and_said(runs, made):
     ],
 )
 def test_what_is_refused(runs, arguments, message):
-    Path("mine.html").write_text("mine")
+    for mine in map(Path, ("mine.html", "own-learning-curves.png")):
+        mine.write_text("mine")
     shutil.copytree(runs / "active-one", runs / "edited")
     (runs / "edited" / "results.csv").write_text("round\n1\n")
     paths = [runs / a if not a.startswith("-") and "html" not in a and "pdf" not in a else a for a in arguments]
     result = run("report", *paths)
     assert result.exit_code == 2 and message in " ".join(result.stderr.split()), result.stderr
-    assert Path("mine.html").read_text() == "mine"
+    assert Path("mine.html").read_text() == Path("own-learning-curves.png").read_text() == "mine"
+    assert not Path("own.html").exists()
 
 
 @pytest.mark.parametrize("command", ["active", "compare"])

@@ -36,6 +36,7 @@ class Study(NamedTuple):
     reported: Mapping[str, slice]  # set -> splits on whose test parts the chosen ones are
     candidates: Mapping[str, Candidate]
     chosen: Mapping[str, Candidate]  # one of them the "ensemble"
+    samples: Mapping[str, int] = {}  # of weights for predictions, by candidate, where they are not 100
 
     def arms(self, out: Path, dataset: str) -> dict[str, Candidate]:
         """What is reported on a set: also the ensemble that `choose` found best there, if it is another."""
@@ -55,7 +56,9 @@ class Study(NamedTuple):
         net = mlp(parts.x.shape[2], [self.units], len(data.classes) or 1)
         begin = time.process_time()
         done = fit(name, net, self.likelihood, parts.x, parts.y, rng, **settings)
-        found = compare.measure(done.posterior, done.state, parts, rng.stream("test"), SAMPLES)
+        found = compare.measure(
+            done.posterior, done.state, parts, rng.stream("test"), self.samples.get(candidate, SAMPLES)
+        )
         cpu = time.process_time() - begin
         own = {tag: found[f"test/{tag}"].numpy() for tag in self.tags}
         first = {"dataset": dataset, "candidate": candidate, "split": range(splits.start + 1, splits.stop + 1)}

@@ -3,11 +3,12 @@
     python -m experiments.table_defaults.run choose    # candidates on validation parts of the splits 21 to 25
     python -m experiments.table_defaults.run report    # those chosen, on the test parts of the first splits
 
-One hidden layer of 50 ReLU, 100 weight samples for predictions (1000 of twenty fits), prior Gam(1, .01) on the noise, of which it says next
-to nothing. The splits of a set are the replicas of one run, on one thread; `cpu` are the seconds of fit and prediction
-of all of them. `choose` takes 5 splits of the five small sets and of Diabetes, and one of three larger ones; `report`
-20 of the small ones and 5 of the larger ones, protein among them, which chose nothing. Writes results/choose.csv and
-results/report.csv, a line a set, candidate and split, and prints tables. What is there is not run again.
+One hidden layer of 50 ReLU, 100 weight samples for predictions (1000 of twenty fits), prior Gam(1, .01) on the noise,
+of which it says next to nothing. The splits of a set are the replicas of one run, on one thread; `cpu` are the seconds
+of fit and prediction of all of them. `choose` takes 5 splits of the five small sets and of Diabetes, and one of three
+larger ones; `report` 20 of the small ones and 5 of the larger ones, protein among them, which chose nothing. Writes
+results/choose.csv and results/report.csv, a line a set, candidate and split, and prints tables. What is there is not
+run again.
 """
 
 from __future__ import annotations

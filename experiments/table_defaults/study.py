@@ -56,9 +56,8 @@ class Study(NamedTuple):
         net = mlp(parts.x.shape[2], [self.units], len(data.classes) or 1)
         begin = time.process_time()
         done = fit(name, net, self.likelihood, parts.x, parts.y, rng, **settings)
-        found = compare.measure(
-            done.posterior, done.state, parts, rng.stream("test"), self.samples.get(candidate, SAMPLES)
-        )
+        samples = self.samples.get(candidate, SAMPLES)
+        found = compare.measure(done.posterior, done.state, parts, rng.stream("test"), samples)
         cpu = time.process_time() - begin
         own = {tag: found[f"test/{tag}"].numpy() for tag in self.tags}
         first = {"dataset": dataset, "candidate": candidate, "split": range(splits.start + 1, splits.stop + 1)}

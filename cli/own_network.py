@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from explore import modules, networks
 from explore.errors import InputError
+from explore.likelihoods import Categorical, check_logits
 
 KEPT = 8  # outputs by which a network is known again
 CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
@@ -19,8 +20,8 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
     """What a network gives for fixed weights and fixed images: empty for one of the library's own.
 
     Raises:
-        InputError: where it does not take such images, gives another number of outputs than is wanted, or computes
-            something else each time that it is made.
+        InputError: where it does not take such images, gives another number of outputs than is wanted, or
+            probabilities, or computes something else each time that it is made.
     """
     if ":" not in name:
         return ()
@@ -29,6 +30,7 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
         raise InputError(
             f"{name} gives {list(one.shape)} for two images; it must give logits of the classes, [2, {wanted}]"
         )
+    check_logits(Categorical(), one[None, None])
     if not torch.allclose(one, two, *CLOSE):
         raise InputError(
             f"{name} computes something else each time that it is called, with the same weights; draw what is random "

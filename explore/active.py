@@ -29,9 +29,9 @@ from explore.acquisitions.base import (
     needs_of,
     redundancy,
 )
-from explore.errors import InputError
+from explore.errors import FailedFitWarning, InputError
 from explore.fit import Epoch
-from explore.fitted import FittedModel, Prediction
+from explore.fitted import FittedModel, Prediction, check_made
 from explore.inference.base import Predictive
 from explore.pool import Pool, Scales
 from explore.predict import Predictor
@@ -89,8 +89,7 @@ class ActiveLearner:
         dtype: torch.dtype = torch.float32,
         jobs: int = 1,
     ):
-        if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
-            raise InputError(f"the posterior is a {type(posterior).__name__}; explore.posterior(name, ...) makes one")
+        check_made(posterior)
         for name, value in (("trials", trials), ("samples", samples), ("jobs", jobs)):
             if not isinstance(value, int | np.integer) or value < 1:
                 raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
@@ -153,6 +152,13 @@ class ActiveLearner:
         for epoch in parallel.alone(sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at)):
             yield epoch
         assert epoch is not None
+        if failed := int((~epoch.state.common.alive).sum()):
+            warnings.warn(
+                f"the fit of {failed} of {self.replicas} replicas failed and was stopped where it stood; what it "
+                "predicts and chooses means nothing",
+                FailedFitWarning,
+                stacklevel=2,
+            )
         self._fitted = Fitted(epoch.state, epoch.info, scales)
 
     @property
@@ -170,7 +176,9 @@ class ActiveLearner:
             InputError: where fewer are left, or a rule does not choose as many at once.
         """
         left = int(self.mask.sum(1).min()) - pending
-        if not isinstance(k, int | np.integer) or not 1 <= k * times <= left:
+        if not isinstance(k, int | np.integer) or k < 1:
+            raise InputError(f"k is {k!r}; it must be a whole number of at least 1")
+        if k * times > left:
             asked = f"{k} points" if times == 1 else f"{times} times {k} points"
             raise InputError(f"asked for {asked}, but {left} are left")
         for rule in self.acquisitions:

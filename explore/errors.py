@@ -23,6 +23,10 @@ class Failure(RuntimeError):
     """
 
 
+class FailedFitWarning(UserWarning):
+    """A fit failed and was stopped where it stood: what it predicts means nothing."""
+
+
 def shown(value: object, most: int = 80) -> str:
     """A value of the user's as a message shows it: in quotes, on one line, and cut where it is long."""
     text = repr(value)

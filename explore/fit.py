@@ -53,7 +53,8 @@ def fit(
         rng: the stream of this fit; it fixes start, order and noise.
         done: epochs that a fit which was interrupted has done; to continue it bit for bit, `rng.generator` must be
             as it was after them.
-        state: where to start, after those epochs; None: the posterior's initial state.
+        state: where to start, after those epochs; None: the posterior's initial state. Of as many examples: it
+            weighs the prior by their number.
 
     Yields:
         `Epoch` after each pass; the posterior's `finish` made the last one's state.

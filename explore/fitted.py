@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import zip_longest
-from numbers import Real
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from explore import mixture, tree
 from explore.calibration import held_out_factor
-from explore.errors import InputError, check_range, listed
+from explore.errors import Failure, InputError, check_range
 from explore.fit import last_epoch
+from explore.identity import alike, check_same, described, outputs
 from explore.inference.base import Predictive
-from explore.inputs import RawInputs, numbers
-from explore.nets import Net
+from explore.inputs import RawInputs, StandardisedInputs, examples, labels, numbers
 from explore.pool import Pool, Scales
 from explore.predict import Predictor, parts
 from explore.rng import Rng
@@ -28,8 +26,6 @@ from explore.scaling import Standardiser
 from explore.shapes import State
 
 WHOLE = ("samples", "seed", "round", "arms")  # fields that are whole numbers
-KEPT = 8  # predictions by which a network is known again
-CLOSE = 0.02  # relative and absolute: other processors round otherwise, bfloat16 most of all
 
 
 class Prediction(NamedTuple):
@@ -70,11 +66,14 @@ class FittedModel:
     arms: int = 1
     factor: Float[Tensor, " R"] | None = None
 
+    def __post_init__(self) -> None:
+        _check_count("samples", self.samples)
+
     @staticmethod
     def fit(
         posterior: Predictive,
         x: Any,
-        y: Any,
+        y: Any = None,
         samples: int = 100,
         seed: int = 0,
         *,
@@ -87,7 +86,8 @@ class FittedModel:
 
         Args:
             posterior: what to fit; its own settings say for how long.
-            x: [P, ...] inputs in their own units.
+            x: [P, ...] inputs in their own units; or a DataLoader of (x, y), or a Dataset of such pairs, which is read
+                once and kept: the posterior makes batches of its own.
             y: [P, O] targets ([P] where O = 1), or [P] class indices.
             samples: weight samples for predictions.
             seed: root of all random numbers.
@@ -101,7 +101,11 @@ class FittedModel:
         Raises:
             InputError: for numbers that are not finite or do not fit the net, a class that is none, or classes that
                 are to be calibrated.
+            Failure: where the fit failed, as it does in steps that are far too long.
         """
+        check_made(posterior)
+        _check_count("samples", samples)
+        x, y = examples(x) if y is None else (x, y)
         rng = Rng(seed, device, dtype)
         pool = Pool(posterior, x, None, 1, ("",), standardise, rng)
         pool.tell(torch.arange(len(pool.x)), y)
@@ -110,6 +114,8 @@ class FittedModel:
         if calibrate:
             factor = held_out_factor(posterior, *data, rng.stream("calibrate", pool.round), calibrate, samples)
         state = last_epoch(posterior, *data, rng.stream("fit", pool.round)).state
+        if not bool(state.common.alive.all()):
+            raise Failure("the fit failed and was stopped where it stood; take shorter steps (lr) or another posterior")
         return FittedModel(posterior, state, scales, tuple(pool.x.shape[1:]), samples, seed, factor=factor)
 
     @property
@@ -125,12 +131,14 @@ class FittedModel:
 
     def predictor(self, n: int | None = None) -> Predictor:
         """N of the posterior's nets (by default `samples`), as all predictions use them."""
-        rng = self.rng.stream("test", self.round)
-        predictor = Predictor.sample(self.posterior, self.state, n or self.samples, rng)
+        _check_count("n", n := self.samples if n is None else n)
+        predictor = Predictor.sample(self.posterior, self.state, n, self.rng.stream("test", self.round))
         return predictor if self.factor is None else predictor.stretched(self.factor)
 
     def replica(self, r: int) -> FittedModel:
         """One of the replicas alone, which samples nets of its own: its numbers differ as two samples do."""
+        if not (isinstance(r, int) and 0 <= r < self.replicas):
+            raise InputError(f"there is no replica {r!r}; they are numbered 0 to {self.replicas - 1}")
         state, scales, factor = tree.part((self.state, self.scales, self.factor), slice(r, r + 1))
         return replace(self, state=state, scales=scales, factor=factor, arms=1)
 
@@ -150,8 +158,9 @@ class FittedModel:
         """Below which the target lies with these probabilities, at each of the inputs x [P, ...] by itself."""
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not quantiles; use probabilities(x)")
-        if not levels:
-            raise InputError("levels is empty; it must be at least one number in (0, 1)")
+        levels = levels.tolist() if isinstance(levels, Tensor | np.ndarray) else levels
+        if not isinstance(levels, Sequence) or not len(levels):
+            raise InputError(f"levels is {levels!r}; it must be a list of at least one number in (0, 1)")
         for level in levels:
             check_range("a quantile's level", level, "(0, 1)")
         predictor = self.predictor()
@@ -169,10 +178,10 @@ class FittedModel:
         return low, high
 
     def below(self, x: Any, y: Any) -> Float[Tensor, "R P O"]:
-        """The probability that the target at each of the inputs x [P, ...] lies below a number y [P, O]."""
+        """The probability that the target at each of the inputs x [P, ...] lies below a number y, [P, O] ([P])."""
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not numbers below which they lie; use probabilities(x)")
-        predictor, given = self.predictor(), numbers(y, "label").to(self.rng.device, torch.float64)
+        predictor, given = self.predictor(), self._targets(x, numbers(y, "threshold"))
         sd = predictor.likelihood.variance(predictor.noise).sqrt()[..., None, None]
 
         def of(inputs: Tensor, block: slice) -> tuple[Tensor]:
@@ -181,6 +190,40 @@ class FittedModel:
             return (torch.cat([torch.special.ndtr((at[:, :, part] - out) / sd).mean(1) for part, out in outs], 1),)
 
         return self._walk(x, of)[0]
+
+    def evaluate(self, x: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
+        """Metrics in original units on test points x [P, ...] and their labels y, as `fit` takes them.
+
+        Regression: `rmse`, `log_likelihood` of the mixture at each point, `coverage_95`; classes: `error`,
+        `log_likelihood`; both: `epistemic`. See `Predictor.evaluate`.
+        """
+        inputs, classes = self._inputs(x), self._width if self.posterior.likelihood.discrete else 0
+        points = torch.arange(len(inputs), device=self.rng.device).expand(self.replicas, -1)
+        given = labels(y, classes, self.rng.device)
+        if classes:
+            if given.numel() != len(inputs):
+                raise InputError(f"class labels come as [{len(inputs)}]; got {list(given.shape)}")
+            targets, unit = given.reshape(1, -1).expand(self.replicas, -1), None
+        else:
+            scale = self.scales.y.scale
+            targets = self.scales.y.apply(self._targets(x, given).unsqueeze(0), self.rng.dtype)
+            targets = targets.expand(self.replicas, *targets.shape[1:])
+            unit = scale.expand(self.replicas, 1, self._width).squeeze(1)
+        scaled = StandardisedInputs(inputs, points, self.scales.x, self.rng.dtype)
+        return self.predictor().evaluate(scaled, targets, unit)
+
+    @property
+    def _width(self) -> int:
+        """Outputs, or classes."""
+        start = torch.zeros(self.replicas, 1, *self.shape, device=self.rng.device, dtype=self.rng.dtype)
+        return self.predictor(1).moments(start).mean.shape[-1]
+
+    def _targets(self, x: Any, given: Tensor) -> Float[Tensor, "P O"]:
+        """Numbers, one for each point and output."""
+        shape = [len(x), self._width]
+        if list(given.shape) != shape and not (shape[1] == 1 and list(given.shape) == shape[:1]):
+            raise InputError(f"numbers for these inputs come as {shape}; got {list(given.shape)}")
+        return given.to(self.rng.device, torch.float64).reshape(shape)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
         """Class probabilities at inputs x [P, ...], averaged over the weights."""
@@ -197,8 +240,6 @@ class FittedModel:
         Returns:
             [R, n, P, O], or class indices [R, n, P].
         """
-        if n < 1:
-            raise InputError(f"{n} samples were asked for; at least 1 is needed")
         predictor = self.predictor(n)
         turn = torch.arange(n, device=self.rng.device) % predictor.samples
 
@@ -210,7 +251,7 @@ class FittedModel:
         drawn = self.posterior.likelihood.sample(noise, out, self.rng.stream("test", self.round, 1))
         if self.posterior.likelihood.discrete:
             return drawn
-        return drawn * self.scales.y.scale.unsqueeze(1) + self.scales.y.mean.unsqueeze(1)
+        return self.scales.y.undo(drawn.flatten(1, 2)).unflatten(1, drawn.shape[1:3])
 
     def _walk(self, x: Any, of: Callable[[Tensor, slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """What a function makes of some of the points x [P, ...], tensors [..., p, M], for all of them.
@@ -240,19 +281,14 @@ class FittedModel:
             )
         return inputs
 
-    def _probed(self) -> Float[Tensor, " n"]:
-        """What it makes of fixed inputs, in standard scores: modules that print alike differ in it."""
-        x = torch.randn(2, *self.shape, generator=torch.Generator().manual_seed(0)).to(self.rng.device, self.rng.dtype)
-        return self.predictor(2).moments(x.expand(self.replicas, *x.shape))[0].flatten()[:KEPT].float().cpu()
-
     # Saving -----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, on the CPU, numbers, and texts that tell the posterior: with that all that it is."""
         tensors = tree.save({"state": self.state, "scales": self.scales, "factor": self.factor})
         whole = {name: getattr(self, name) for name in WHOLE}
-        plain = {"shape": list(self.shape), "posterior": dict(_described("posterior", self.posterior))}
-        tensors["probed"] = self._probed()
+        plain = {"shape": list(self.shape), "posterior": dict(described("posterior", self.posterior))}
+        tensors["net"] = outputs(self.posterior.net, self.shape, self.rng)
         return {name: t.cpu() for name, t in tensors.items()} | whole | plain
 
     @staticmethod
@@ -266,6 +302,7 @@ class FittedModel:
                 (epochs apart), or a net that prints alike and computes something else. A state of an older version,
                 which names none, is refused where its tensors do not fit.
         """
+        rng = Rng(0, device)
         try:
             state = {name[6:]: t for name, t in saved.items() if name.startswith("state.")}
             moments = {of: [saved[f"scales.{of}.{name}"].to(device) for name in Standardiser._fields] for of in "xy"}
@@ -274,14 +311,14 @@ class FittedModel:
             dtype = next(t.dtype for t in state.values() if t.dim() and t.is_floating_point())
             n_data, replicas = float(state["common.n_data"]), len(state["common.alive"])
             factor = saved["factor"].to(device) if "factor" in saved else None
-            probed = None if saved.get("probed") is None else saved["probed"].float()
+            probed = None if saved.get("net") is None else saved["net"].float()
         except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
             raise InputError(f"this is no saved model ({error!r}); FittedModel.state_dict makes one") from None
-        _check_same(theirs, dict(_described("posterior", posterior)))
-        like = posterior.init(n_data, replicas, Rng(0, device, dtype))
+        check_same(theirs, dict(described("posterior", posterior)))
+        like = posterior.init(n_data, replicas, Rng(0, rng.device, dtype))
         scales = Scales(*(Standardiser(*parts) for parts in moments.values()))
         model = FittedModel(posterior, tree.restore(like, state), scales, shape, factor=factor, **whole)
-        if probed is not None and not torch.allclose(model._probed(), probed, CLOSE, CLOSE, equal_nan=True):
+        if probed is not None and not alike(posterior.net, outputs(posterior.net, shape, model.rng), probed):
             raise InputError(
                 "the saved model does not belong here: its net has the layers of the one given, but computes something "
                 "else with the same weights; give the posterior that was fitted"
@@ -289,37 +326,16 @@ class FittedModel:
         return model
 
 
-def _described(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """(name, text) of a value and of all that it is made of: texts that another process would write too."""
-    if is_dataclass(value) and not isinstance(value, type):
-        yield name, type(value).__name__
-        for f in fields(value):
-            inner = f.name if name == "posterior" else f"{name}.{f.name}"  # a mixture's posterior takes its place
-            if f.init and inner != "epochs":  # how long it was fitted, which may depend on the number of labels
-                yield from _described(inner, getattr(value, f.name))
-    else:
-        yield name, _text(value)
+def check_made(posterior: Any) -> None:
+    """Refuse what is no posterior, such as the name of one.
+
+    Raises:
+        InputError: naming what was given.
+    """
+    if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
+        raise InputError(f"the posterior is a {type(posterior).__name__}; explore.posterior(name, ...) makes one")
 
 
-def _text(value: Any) -> str:
-    """A setting; equal ones have the same text, whether they are 1 or 1.0, and a tuple or a list."""
-    if isinstance(value, Tensor):
-        value = value.tolist()
-    if isinstance(value, tuple | list):
-        return f"({', '.join(map(_text, value))})"
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return repr(float(value)).removesuffix(".0")
-    text = value if isinstance(value, str) else value.text if isinstance(value, Net) else repr(value)
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # an address, as a function's text has it
-
-
-def _check_same(theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
-    """Refuse another posterior by the first difference; what only one version of explore has is none."""
-    for name in ours:
-        if theirs.get(name, ours[name]) != ours[name]:
-            lines = zip_longest(*(text.splitlines() for text in (theirs[name], ours[name])), fillvalue="")
-            there, here = next((listed([a.strip()]), listed([b.strip()])) for a, b in lines if a != b)
-            raise InputError(
-                f"the saved model does not belong here: its {name} is {there or 'shorter'}, and {here or 'less'} was "
-                "given; give the posterior that was fitted"
-            )
+def _check_count(name: str, value: Any) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")

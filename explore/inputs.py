@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from explore.errors import InputError
 from explore.rng import Rng
@@ -62,15 +63,47 @@ class StandardisedInputs:
         return self._scale.apply(self._raw[self._points[key]], self._dtype)
 
 
-def numbers(values: Any, what: Literal["input", "label"]) -> Tensor:
-    """Finite numbers as a tensor, where and of the type they are; messages call them `what`."""
+def numbers(values: Any, what: Literal["input", "label", "threshold"]) -> Tensor:
+    """Finite real numbers as a tensor, where and of the type they are; messages call them `what`."""
     try:
         found = _mapped(values) if isinstance(values, np.memmap) else _tensor(values)
     except (TypeError, ValueError):
         raise InputError(f"{what}s must be numbers, in an array whose rows are equally long") from None
+    if found.is_complex() or found.layout != torch.strided or found.is_meta:
+        raise InputError(f"{what}s must be real numbers, in a dense array; got {found.dtype}, {found.layout}")
     if not all(part.isfinite().all() for part in (found.split(ROWS) if found.dim() else [found])):
         raise InputError(f"{'an' if what == 'input' else 'a'} {what} is not a finite number")
     return found
+
+
+def labels(values: Any, classes: int, device: torch.device) -> Tensor:
+    """Labels as given, copied: class indices as int64; real numbers (`classes` is 0), even whole ones, as float64."""
+    found = numbers(values, "label").to(device, torch.float64, copy=True)
+    if not classes:
+        return found
+    if ((found != found.floor()) | (found < 0) | (found >= classes)).any():
+        raise InputError(f"class labels are whole numbers from 0 to {classes - 1}")
+    return found.long()
+
+
+def examples(source: Any) -> tuple[Tensor, Tensor]:
+    """All inputs and labels of a DataLoader of (inputs, labels), or of a Dataset of such pairs: read once, and kept.
+
+    Raises:
+        InputError: for anything else, an empty one, or batches of several shapes.
+    """
+    loader = DataLoader(source, batch_size=ROWS) if isinstance(source, Dataset) else source
+    if not isinstance(loader, DataLoader):
+        raise InputError("labels are missing: give arrays x and y, or a DataLoader (or Dataset) of (x, y) alone")
+    read = list(loader)
+    if not read or not all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in read):
+        kind = type(read[0]).__name__ if read else "nothing"
+        raise InputError(f"a DataLoader must give batches (x, y); this one gives {kind}")
+    try:
+        x, y = (torch.cat([torch.as_tensor(part) for part in parts]) for parts in zip(*read, strict=True))
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"a DataLoader's batches must be arrays alike in all but their length: {error}") from None
+    return x, y
 
 
 def _tensor(values: Any) -> Tensor:

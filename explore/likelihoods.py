@@ -36,7 +36,8 @@ class Gaussian:
     q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N O / (2 lambda), b = b0 + N E|y - f|^2 / (2 lambda)
     (lambda: weight of the KL). Each batch moves (a, b) a fraction `rate` towards its own estimate of it, which is
     stochastic natural-gradient ascent for this conjugate pair. Prior Gam(6, 6): Zhang et al. 2017, Appendix C.1; it
-    weighs as much as 12 points of unit residual. Gam(1, 0.01) says next to nothing.
+    weighs as much as 12 points of unit residual. Gam(1, 0.01), with which the presets for tables were chosen, says next
+    to nothing; `explore.posterior(name, net, "gaussian", preset)` takes the one that goes with the preset.
     """
 
     noise_std: float | None = None  # a known noise standard deviation instead of q(tau)
@@ -203,6 +204,18 @@ class Bernoulli(_Discrete):
 
     def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:
         return torch.special.entr(self.mean(out)).sum(-1)
+
+
+def check_logits(likelihood: Likelihood, out: Float[Tensor, "R S B O"]) -> None:
+    """Refuse outputs that are probabilities already; those of weights of 0 tell a sigmoid too.
+
+    Raises:
+        InputError: for classes, where outputs are positive and add up to 1, or a single one is 1/2.
+    """
+    total = out.sum(-1) if out.shape[-1] > 1 else 2 * out.squeeze(-1)
+    if likelihood.discrete and bool((out > 0).all()) and bool(((total - 1).abs() < 1e-4).all()):
+        kind, end = type(likelihood).__name__, "softmax" if out.shape[-1] > 1 else "sigmoid"
+        raise InputError(f"the network gives probabilities, where {kind} takes logits; leave out the {end} at its end")
 
 
 LIKELIHOODS: dict[str, type] = {"gaussian": Gaussian, "categorical": Categorical, "bernoulli": Bernoulli}

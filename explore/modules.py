@@ -41,6 +41,8 @@ def check(module: nn.Module) -> None:
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"Net takes a torch.nn.Module; got a {type(module).__name__}")
+    if hasattr(module, "_orig_mod"):  # of torch.compile
+        raise InputError("Net takes a module as it was before torch.compile; give module._orig_mod")
     seen: set[int] = set()
     # Duplicates too: a module's second appearance must be refused.
     for name, layer in module.named_modules(remove_duplicate=False):

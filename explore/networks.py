@@ -230,16 +230,16 @@ def network(name: str) -> Callable[..., nn.Module]:
 
 
 def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """The arguments of a network that are not decided by the images and can be written as text: name -> type."""
+    """The arguments of a network that are not decided by the images and can be written as text: name -> type.
+
+    One without an annotation is of its default's type.
+    """
     try:
         hints = get_type_hints(build)
     except (NameError, TypeError):  # of types that are only imported for a checker, or of what is no function
         hints = {}
-    return {
-        name: hints[name]
-        for name in inspect.signature(build).parameters
-        if name not in FIXED and name in hints and registry.is_setting(hints[name])
-    }
+    types = {name: hints.get(name, type(p.default)) for name, p in inspect.signature(build).parameters.items()}
+    return {name: hint for name, hint in types.items() if name not in FIXED and registry.is_setting(hint)}
 
 
 def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any]) -> nn.Module:

@@ -16,7 +16,8 @@ from torch import Tensor
 from explore import fingerprints
 from explore.errors import InputError, one_of
 from explore.inference.base import Predictive
-from explore.inputs import RawInputs, StandardisedInputs, numbers
+from explore.inputs import RawInputs, StandardisedInputs, labels
+from explore.likelihoods import check_logits
 from explore.predict import parts
 from explore.rng import Rng
 from explore.scaling import UNSCALED, Standardiser
@@ -84,6 +85,7 @@ class Pool:
         net, likelihood = posterior.net, posterior.likelihood
         zeros = [torch.zeros(1, 1, *shape, device=rng.device, dtype=rng.dtype) for shape in net.shapes]
         out = net.output([*zeros, *net.unit_norms(1, rng)], self._raw[:2][None].to(rng.dtype))
+        check_logits(likelihood, out)
         width = likelihood.mean(out).shape[-1]
         self._outputs, self._classes = (1, width) if likelihood.discrete else (width, 0)
         self.allowed: Bool[Tensor, "R P"] = torch.as_tensor(mask, device=rng.device).repeat(len(arms), 1)
@@ -178,12 +180,7 @@ class Pool:
 
     def _labels(self, y: Any) -> Tensor:
         """Checked labels: class indices as int64; real numbers, even whole ones, as float64."""
-        values = numbers(y, "label").to(self._rng.device, torch.float64)
-        if not self._classes:
-            return values
-        if ((values != values.floor()) | (values < 0) | (values >= self._classes)).any():
-            raise InputError(f"class labels are whole numbers from 0 to {self._classes - 1}")
-        return values.long()
+        return labels(y, self._classes, self._rng.device)
 
     def _shaped(self, values: Tensor, *lead: int) -> Tensor:
         return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)

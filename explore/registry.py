@@ -222,19 +222,32 @@ def noise_for(preset: str | None) -> dict[str, float]:
     return {"prior_shape": 1.0, "prior_rate": 0.01} if preset in (None, "default", "hundreds") else {}
 
 
-def posterior(name: str, net: Any, likelihood: Any, preset: str | None = None, **settings: Any) -> Any:
+def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | None = None, **settings: Any) -> Any:
     """A posterior by name: the settings of a preset (None: its first one), then those given.
 
+    Args:
+        name: of `explore list posteriors`.
+        net: a `Net`.
+        likelihood: how targets scatter: "categorical" or "bernoulli" for classes; "gaussian" for numbers, with the
+            prior on the noise that the preset was chosen with (`noise_for`); or a likelihood with settings of its own.
+        preset: of the posterior.
+        **settings: that are to be others.
+
     Raises:
-        InputError: for an unknown name, preset or setting, or a value that is not allowed.
+        InputError: for an unknown name, preset, likelihood or setting, or a value that is not allowed.
 
     Example:
-        >>> from explore.likelihoods import Gaussian
         >>> from explore.nets import Net, mlp
-        >>> posterior("noisy-kfac", Net(mlp(13, [50], 1)), Gaussian(), "small", epochs=200).beta
+        >>> posterior("noisy-kfac", Net(mlp(13, [50], 1)), "gaussian", "small", epochs=200).beta
         0.02
     """
     cls = find("posteriors", name)
+    if isinstance(likelihood, str):
+        known = importlib.import_module("explore.likelihoods").LIKELIHOODS  # torch is not loaded for lists of names
+        if likelihood not in known:
+            raise one_of("likelihood", likelihood, known)
+        noise = noise_for(preset or next(iter(presets(cls)))) if likelihood == "gaussian" else {}
+        likelihood = known[likelihood](**noise)
     if dataclasses.is_dataclass(cls):
         allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"} | _beside(cls).keys()
         if unknown := sorted(settings.keys() - allowed):

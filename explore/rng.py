@@ -31,7 +31,7 @@ class Rng:
             numbers), so that the arms of a paired comparison differ only in what they do.
 
     Raises:
-        InputError: for another seed, and a device that is not here.
+        InputError: for another seed, another type than float32 and float64, and a device that is not here.
     """
 
     def __init__(
@@ -44,6 +44,8 @@ class Rng:
     ):
         if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**63):
             raise InputError(f"the seed is {shown(seed)}; it must be a whole number from 0 to {2**63 - 1}")
+        if dtype not in (torch.float32, torch.float64):
+            raise InputError(f"dtype is {dtype}; it must be torch.float32 or torch.float64")
         self.seed, self.dtype, self.arms, self._key = int(seed), dtype, arms, _key
         state = np.random.SeedSequence(self.seed, spawn_key=_key).generate_state(1, np.uint64)[0]
         try:

@@ -52,6 +52,14 @@ def human(**kwargs):
     return ActiveLearner(posterior(), X, ["information-gain"], samples=20, dtype=torch.float64, **kwargs)
 
 
+def test_labels_are_kept_when_their_array_is_used_again():
+    own, buffer = human(), np.empty(1)
+    for i, value in enumerate((0.5, 1.5, 2.5)):
+        buffer[:] = value
+        own.tell([i], buffer)
+    assert own.state_dict()["y"].flatten().tolist() == [0.5, 1.5, 2.5]
+
+
 def test_a_person_with_one_pool():
     own = human()
     own.tell([3, 4], [0.5, 1.5])
@@ -107,8 +115,8 @@ def test_other_errors():
     with pytest.raises(InputError, match="there is no label yet"):
         own.ask()
     own.tell([3], [0.0])
-    for k in (0, 30):
-        with pytest.raises(InputError, match=f"asked for {k} points, but 29 are left"):
+    for k, message in ((0, "k is 0; it must be a whole number"), (30, "asked for 30 points, but 29 are left")):
+        with pytest.raises(InputError, match=message):
             own.ask(k)
     with pytest.raises(InputError, match="replicas': 1}, this one .*'replicas': 4"):
         learner().load_state_dict(own.state_dict())

@@ -22,7 +22,7 @@ FLOORS = {
             "models inputs parallel",
             "slots likelihoods",
             "nets data",
-            "networks images",
+            "networks images identity",
             "inference feed",
             "posteriors graphs candidates",
             "predict fit recorded",

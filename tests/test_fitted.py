@@ -1,18 +1,26 @@
 """A fitted model: its predictions against the plain formulas, its saved form, and the learner that makes one."""
 
 import io
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy import stats
+from scipy.special import logsumexp
+from torch.utils.data import DataLoader, TensorDataset
 
 from explore import predict, registry
 from explore.active import ActiveLearner
-from explore.errors import InputError
+from explore.errors import FailedFitWarning, Failure, InputError
+from explore.fit import last_epoch
 from explore.fitted import FittedModel
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
+from explore.pool import Scales
+from explore.rng import Rng
+from explore.scaling import UNSCALED
 
 GENERATOR = np.random.default_rng(0)
 P = 30
@@ -214,14 +222,15 @@ class Printed(torch.nn.Module):
 
 
 def test_a_net_that_prints_alike_and_computes_something_else_is_refused():
-    fitted, other = (twin(Net(Printed(activation))) for activation in (torch.relu, torch.tanh))
-    assert fitted.net.text == other.net.text
+    fitted, *others = (twin(Net(Printed(f))) for f in (torch.relu, torch.tanh, F.relu6, F.leaky_relu))
+    assert fitted.net.text == others[0].net.text
     model = FittedModel.fit(fitted, X, Y)
     state = saved(model.state_dict())
     FittedModel.from_state_dict(twin(Net(Printed(torch.nn.functional.relu))), state)
-    with pytest.raises(InputError, match="computes something else with the same weights"):
-        FittedModel.from_state_dict(other, state)
-    old = {name: value for name, value in state.items() if name != "probed"}  # of an older version
+    for other in others:
+        with pytest.raises(InputError, match="computes something else with the same weights"):
+            FittedModel.from_state_dict(other, state)
+    old = {name: value for name, value in state.items() if name != "net"}  # of an older version
     assert torch.equal(FittedModel.from_state_dict(fitted, old).predict(NEW).mean, model.predict(NEW).mean)
 
 
@@ -260,6 +269,80 @@ def test_images_are_not_standardised_and_keep_their_axes():
         model.probabilities(torch.rand(3, 1, 4, 5))
 
 
+def test_metrics_of_a_test_set_are_those_of_the_predictions():
+    truth = np.stack([np.sin(NEW[:, 0]) * 20 + 7, NEW[:, 1] / 1000], 1)
+    (out, noise), found = outputs(MODEL, NEW), MODEL.evaluate(NEW, truth)
+    each = stats.norm(out, np.broadcast_to(noise, out.shape)).logpdf(truth).sum(-1)  # [R, S, P]
+    expected = (logsumexp(each, 1) - np.log(each.shape[1])).mean(1)
+    np.testing.assert_allclose(found["log_likelihood"], expected)
+    mean, _, total, _ = MODEL.predict(NEW)
+    np.testing.assert_allclose(found["rmse"], np.sqrt(((truth - mean.numpy()) ** 2).mean((1, 2))))
+    held = np.abs(truth - mean.numpy()) <= 1.959964 * total.numpy()
+    np.testing.assert_allclose(found["coverage_95"], held.mean((1, 2)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_metrics_of_classes(kind):
+    likelihood, width, classes = KINDS[kind]
+    model = FittedModel.fit(posterior("noisy-kfac", likelihood, width), X, classes, samples=20, dtype=torch.float64)
+    found, p = model.evaluate(X, classes), model.probabilities(X)[0].numpy()
+    np.testing.assert_allclose(found["log_likelihood"], [np.log(p[np.arange(P), classes]).mean()])
+    np.testing.assert_allclose(found["error"], [(p.argmax(1) != classes).mean()])
+    with pytest.raises(InputError, match=r"class labels come as \[30\]; got \[29\]"):
+        model.evaluate(X, classes[1:])
+    with pytest.raises(InputError, match="class labels are whole numbers from 0 to"):
+        model.evaluate(X, classes + 3)
+
+
+def test_a_state_of_ones_own_predicts_without_scales():
+    made = posterior()
+    state = last_epoch(made, torch.tensor(X)[None], torch.tensor(Y)[None], Rng(0, dtype=torch.float64)).state
+    model = FittedModel(made, state, Scales(UNSCALED, UNSCALED), (2,))
+    drawn, (mean, _, total, _) = model.sample(NEW, 400), model.predict(NEW)
+    assert drawn.shape == (1, 400, 7, 2)
+    assert ((drawn.mean(1) - mean).abs() < 5 * total / 20).all()
+    assert set(model.evaluate(NEW, Y[:7])) == {"rmse", "log_likelihood", "coverage_95", "epistemic"}
+
+
+@pytest.mark.parametrize("wrap", [lambda d: d, lambda d: DataLoader(d, 7)], ids=["dataset", "loader"])
+def test_a_loader_is_read_once_and_is_its_arrays(wrap):
+    source = wrap(TensorDataset(torch.tensor(X), torch.tensor(Y)))
+    ours = FittedModel.fit(posterior(), source, samples=20, dtype=torch.float64)
+    assert torch.equal(ours.predict(NEW).mean, MODEL.predict(NEW).mean)
+    for batches, message in (
+        ([{"x": X, "y": Y}], "must give batches .x, y.; this one gives dict"),
+        ([], "must give batches .x, y.; this one gives nothing"),
+        ([(torch.zeros(2, 3), torch.zeros(2)), (torch.zeros(2, 4), torch.zeros(2))], "arrays alike in all but"),
+    ):
+        with pytest.raises(InputError, match=message):
+            FittedModel.fit(posterior(), DataLoader(cast(Any, batches), batch_size=None))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_fit_that_failed_is_no_model():
+    hot = posterior("bbb", lr=1e20)
+    with pytest.raises(Failure, match="the fit failed and was stopped where it stood"):
+        FittedModel.fit(hot, X, Y)
+    learner = ActiveLearner(hot, X)
+    learner.tell(np.arange(10), Y[:10])
+    with pytest.warns(FailedFitWarning, match="the fit of 1 of 1 replicas failed"):
+        learner.ask()
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "end"),
+    [(Categorical(), torch.nn.Softmax(-1)), (Bernoulli(), torch.nn.Sigmoid())],
+    ids=["softmax", "sigmoid"],
+)
+def test_probabilities_in_place_of_logits_are_refused(likelihood, end):
+    width = 3 if likelihood == Categorical() else 1
+    net = torch.nn.Sequential(mlp(2, [6], width), end)
+    made = registry.posterior("bbb", Net(net), likelihood, epochs=2)
+    with pytest.raises(InputError, match=f"takes logits; leave out the {type(end).__name__.lower()} at its end"):
+        FittedModel.fit(made, X, np.minimum(CLASSES, 1))
+    FittedModel.fit(registry.posterior("bbb", Net(net), epochs=2), X, np.tile(X[:, :1], width))  # of numbers it may be
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -267,8 +350,30 @@ def test_images_are_not_standardised_and_keep_their_axes():
         (lambda: MODEL.predict(NEW * np.nan), "an input is not a finite number"),
         (lambda: MODEL.interval(NEW, 90), r"an interval's level is 90; it must be in \(0, 1\)"),
         (lambda: MODEL.quantiles(NEW, [0.5, 1.0]), r"a quantile's level is 1.0; it must be in \(0, 1\)"),
-        (lambda: MODEL.quantiles(NEW, []), "levels is empty"),
-        (lambda: MODEL.sample(NEW, 0), "0 samples were asked for"),
+        (lambda: MODEL.quantiles(NEW, []), r"levels is \[\]; it must be a list of at least one number"),
+        (lambda: MODEL.quantiles(NEW, 0.5), "levels is 0.5; it must be a list"),
+        (lambda: MODEL.sample(NEW, 0), "n is 0; it must be a whole number of at least 1"),
+        (lambda: MODEL.sample(NEW, 2.5), "n is 2.5; it must be a whole number"),
+        (lambda: MODEL.predictor(0), "n is 0; it must be a whole number"),
+        (lambda: MODEL.replica(1), "there is no replica 1; they are numbered 0 to 0"),
+        (lambda: FittedModel.fit(posterior(), X, Y, samples=0), "samples is 0; it must be"),
+        (lambda: FittedModel.fit(cast(Any, "noisy-kfac"), X, Y), "the posterior is a str; explore.posterior"),
+        (lambda: FittedModel.fit(posterior(), X), "labels are missing: give arrays x and y, or a DataLoader"),
+        (lambda: FittedModel.fit(posterior(), X, Y, dtype=torch.float16), "dtype is torch.float16; it must be"),
+        (lambda: FittedModel.fit(posterior(), X + 0j, Y), "inputs must be real numbers"),
+        (
+            lambda: FittedModel.fit(posterior(), torch.tensor(X).to_sparse(), Y),
+            "inputs must be real numbers, in a dense",
+        ),
+        (lambda: MODEL.below(NEW, Y[:7, 0]), r"numbers for these inputs come as \[7, 2\]; got \[7\]"),
+        (lambda: MODEL.below(NEW, Y[:8]), r"numbers for these inputs come as \[7, 2\]; got \[8, 2\]"),
+        (lambda: MODEL.below(NEW, 0.0), r"numbers for these inputs come as \[7, 2\]; got \[\]"),
+        (lambda: MODEL.below(NEW, Y[:7] * np.nan), "a threshold is not a finite number"),
+        (lambda: MODEL.evaluate(NEW, Y[:8]), r"numbers for these inputs come as \[7, 2\]; got \[8, 2\]"),
+        (
+            lambda: FittedModel.from_state_dict(posterior(), MODEL.state_dict(), "nowhere"),
+            "there is no device 'nowhere'",
+        ),
         (lambda: FittedModel.fit(posterior(), X, Y[:-1]), "30 points cannot have 58 labels; each has 2"),
         (lambda: FittedModel.from_state_dict(posterior(), {"seed": 1}), "this is no saved model"),
         (lambda: FittedModel.from_state_dict(posterior("bbb"), MODEL.state_dict()), "is NoisyKFAC, and BBB was given"),

@@ -242,6 +242,12 @@ TIED = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
 TIED[1].weight = TIED[0].weight
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.compile itself
+def test_a_compiled_module_is_refused():
+    with pytest.raises(InputError, match="as it was before torch.compile; give module._orig_mod"):
+        Net(torch.compile(nn.Linear(3, 4)))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("module", "message"),
     [

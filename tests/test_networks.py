@@ -290,7 +290,9 @@ def test_arguments_of_a_function_of_ones_own():
     assert made("with_default").in_features == 4
     assert made("named", n_classes=5).out_features == 5
     assert made("unresolved").out_features == 10
-    assert networks.settings_of(unresolved) == {} and networks.settings_of(networks.vgg16)["batch_norm"] is bool
+    for function, known in ((with_default, {"n_classes": int}), (unresolved, {"width": int})):
+        assert networks.settings_of(function) == known  # of its default's type
+    assert networks.settings_of(networks.vgg16)["batch_norm"] is bool
     with pytest.raises(InputError, match="cannot be called with classes=10, depth=2: .*unexpected keyword"):
         made("broken", depth=2)
     with pytest.raises(InputError, match="zip cannot be called; it must be a function of in_channels, classes, size"):

@@ -9,6 +9,8 @@ import pytest
 
 from explore import registry
 from explore.errors import InputError
+from explore.likelihoods import Bernoulli, Gaussian
+from explore.nets import Net, mlp
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)
@@ -123,6 +125,21 @@ def test_presets():
     assert registry.settings_in(cls, "small")["lr"] != 99
     assert registry.settings_in(int, None) == registry.settings_in(int, "plain") == {}
     assert registry.settings_in(cls, "plain") == {}
+
+
+def test_a_likelihood_by_name_has_the_noise_of_the_preset():
+    net = Net(mlp(2, [3], 1))
+    priors = {
+        preset: (made.likelihood.prior_shape, made.likelihood.prior_rate)
+        for preset in (None, "default", "hundreds", "small", "plain")
+        for made in [registry.posterior("noisy-kfac", net, "gaussian", preset)]
+    }
+    table, papers = (1.0, 0.01), (6.0, 6.0)
+    assert priors == {None: table, "default": table, "hundreds": table, "small": papers, "plain": papers}
+    assert registry.posterior("noisy-kfac", net).likelihood == Gaussian(prior_shape=1.0, prior_rate=0.01)
+    assert registry.posterior("vogn", net, "bernoulli").likelihood == Bernoulli()
+    with pytest.raises(InputError, match="unknown likelihood 'normal'; allowed: bernoulli, categorical, gaussian"):
+        registry.posterior("vogn", net, "normal")
 
 
 def test_a_preset_plain_of_ones_own_stays(monkeypatch):

@@ -18,7 +18,7 @@ from explore.active import ActiveLearner, Round, active_loop
 from explore.cli import problem, saved
 from explore.cli.active.settings import Settings
 from explore.cli.saved import Saved
-from explore.errors import InputError
+from explore.errors import FailedFitWarning, InputError
 from explore.fit import Epoch
 from explore.record import Run
 
@@ -95,6 +95,7 @@ class Experiment:
         emit(None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RedundancyWarning)  # it was said at the start
+            warnings.simplefilter("ignore", FailedFitWarning)  # the report says it
             for event in active_loop(self.learner, self.dataset.y, self.test, s.rounds, s.acquire):
                 if isinstance(event, Round):
                     new = event.metrics | {"alive": event.state.common.alive, "labels": torch.tensor(event.labels)}

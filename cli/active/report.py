@@ -20,6 +20,7 @@ from explore.cli.run import Report
 from explore.record import plain
 
 FIGURE = "learning_curve.png"
+FEW = 5  # trials below which their standard error is itself a guess
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
@@ -86,7 +87,9 @@ def verdict(experiment: Experiment) -> str:
         if d.mean < -2 * d.se
         else "did better than random, but by no more than 2 s.e."
     )
-    return f"{arm} {beat}: {facts}."
+    trials = experiment.settings.trials
+    few = f" Of {trials} trials that says little; give --trials 10 or more." if trials < FEW else ""
+    return f"{arm} {beat}: {facts}.{few}"
 
 
 def failures(experiment: Experiment) -> Iterator[str]:

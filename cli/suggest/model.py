@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
 from explore.data.base import Dataset, check_units
 from explore.data.texts import number
-from explore.errors import Failure, InputError
+from explore.errors import FailedFitWarning, Failure, InputError
 from explore.transforms import Transform
 
 FEWEST = 5  # measured rows that a model is fitted to; before, rows are spread over the features
@@ -122,8 +123,10 @@ def fit(made: Model) -> Iterable[tuple[int, int]]:
     Raises:
         Failure: when it did not go well.
     """
-    for epoch in made.learner.fit():
-        yield epoch.epoch, epoch.epochs
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FailedFitWarning)  # it is a failure here
+        for epoch in made.learner.fit():
+            yield epoch.epoch, epoch.epochs
     if not bool(made.learner.fitted.state.common.alive.all()):
         raise Failure("the fit failed; take another --posterior, or other settings of it by -p")
 

@@ -49,9 +49,11 @@ def check_acquisition(*acquisitions: Any) -> Callable[..., None]:
     """A test of acquisition rules, as `check_posterior`, with every kind of targets that a rule does not refuse.
 
     Args:
-        acquisitions: functions, frozen dataclasses with their settings, or names from `explore list acquisitions`.
+        acquisitions: functions, frozen dataclasses with their settings or alone, or names from
+            `explore list acquisitions`.
     """
-    made = [registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions]
+    given = (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions)
+    made = [rule() if isinstance(rule, type) else rule for rule in given]  # a class with its defaults
     return rules.RULES.test(subject for rule in made for subject in rules.subjects(name_of(rule), rule))
 
 

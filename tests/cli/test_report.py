@@ -55,12 +55,13 @@ def test_the_area_decides():
     assert report.summary(made, Path("runs/x"))["paired_auc_difference"] == pytest.approx(area)
     assert report.verdict(made) == (
         "rule did better than random, but by no more than 2 s.e.: test RMSE differs by -0.267 ± 0.267 in the mean over "
-        "the learning curve, and by 0.250 ± 0.750 at 22 labels."
+        "the learning curve, and by 0.250 ± 0.750 at 22 labels. Of 2 trials that says little; give --trials 10 or more."
     )
     ((_, table),) = report.tables(made)
     assert [list(column.cells)[-1] for column in table.columns][::3] == ["mean", "-0.267 ± 0.267"]
     won = curve([3.0, 4.0, 3.0, 4.0], [1.0, 2.0, 2.0, 3.1], [2.0, 2.0, 2.0, 1.9])
     assert report.verdict(won).startswith("rule beat random by more than 2 s.e.: ")
+    assert report.verdict(won).endswith(" Of 2 trials that says little; give --trials 10 or more.")
     lost = curve([3.0, 4.0, 3.0, 4.0], [3.0, 4.0, 2.0, 3.1], [1.0, 1.0, 1.5, 1.5])
     assert report.verdict(lost).startswith("Warning: rule is not better than random: ")
 

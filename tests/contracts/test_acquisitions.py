@@ -7,9 +7,11 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import Choice, Needs, best
+from explore.acquisitions.power import Power
 from explore.testing import check_acquisition, rules
 
 test_acquisition = check_acquisition(*registry.names("acquisitions"))
+test_a_class_has_its_defaults = check_acquisition(Power)
 
 
 def zeros(view, k):

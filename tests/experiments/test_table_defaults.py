@@ -22,7 +22,7 @@ CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def study(load=run.load, **changes):
-    sets = {"tuned": {"yacht": slice(2, 4)}, "reported": {"yacht": slice(0, 2), "boston": slice(0, 2)}}
+    sets: dict[str, Any] = {"tuned": {"yacht": slice(2, 4)}, "reported": {"yacht": slice(0, 2), "boston": slice(0, 2)}}
     chosen = {"ensemble": CANDIDATES["ensemble, bad"], "one": CANDIDATES["one"]}
     return Study(load, Gaussian(), 4, run.TAGS, **sets, candidates=CANDIDATES, chosen=chosen)._replace(**changes)
 

@@ -23,7 +23,7 @@ from explore.data.table import cells_of
 from explore.data.targets import quantities
 from explore.errors import InputError, check_range, listed, one_of, shown
 from explore.fitted import FittedModel
-from explore.images import read_inputs
+from explore.images.own import Inputs, read_inputs
 from explore.record import read_config
 
 COMMANDS = ("active", "classify", "compare", "suggest")  # whose folders keep a model
@@ -107,8 +107,10 @@ class LoadedRun:
             InputError: when a column is missing, or a cell is not of its column's kind.
         """
         if self.images:
-            names, x = self.pictures(table)
-            return self.predictions(x).set_axis(pd.Index(names, name="image"))
+            names, pixels, note = self.pictures(table)
+            if note:
+                warnings.warn(note, TableWarning, stacklevel=2)
+            return self.predictions(pixels).set_axis(pd.Index(names, name="image"))
         cells = cells_of(table, self.settings.decimal)
         x, notes = self.inputs(cells)
         for note in notes:
@@ -142,7 +144,7 @@ class LoadedRun:
             notes = (*notes, f"Columns that the model does not know are not used: {listed(new, 5)}.")
         return x, notes
 
-    def pictures(self, path: Any) -> tuple[list[str], np.ndarray]:
+    def pictures(self, path: Any) -> Inputs:
         """Images with their names, as the model takes them.
 
         Raises:
@@ -157,6 +159,8 @@ class LoadedRun:
     def predictions(self, x: np.ndarray, level: float = 0.9, quantiles: Sequence[float] = ()) -> pd.DataFrame:
         """Those of `predict`, of inputs [P, D]."""
         if self.classes:
+            if quantiles:
+                raise InputError("classes have probabilities, not quantiles; leave --quantiles out")
             p = self.fitted.probabilities(x)[0].double().cpu().numpy()
             columns = {f"p_{name}": p[:, i] for i, name in enumerate(self.classes)}
             return pd.DataFrame(columns | {"class": np.array(self.classes, object)[p.argmax(1)]})

@@ -72,9 +72,9 @@ def scores(found: Classified, y: Int[Tensor, " P"]) -> dict[str, float]:
 
 
 def auroc(known: Float[Tensor, " P"], other: Float[Tensor, " Q"]) -> float:
-    """The chance that an input of another kind has the greater uncertainty, ties counted half."""
-    truth = torch.cat([torch.zeros(len(known)), torch.ones(len(other))])
-    return float(roc_auc_score(truth.numpy(), torch.cat([known, other]).double().cpu().numpy()))
+    """The chance that an input of another kind has the greater uncertainty, ties counted half (NaN: one has none)."""
+    truth, found = torch.cat([torch.zeros(len(known)), torch.ones(len(other))]), torch.cat([known, other]).double()
+    return float(roc_auc_score(truth.numpy(), found.cpu().numpy())) if bool(found.isfinite().all()) else math.nan
 
 
 class Task(NamedTuple):

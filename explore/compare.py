@@ -231,7 +231,8 @@ def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
 def confidence_bins(mean: Float[Tensor, "R P C"], y: Tensor) -> Reliability:
     """Of class probabilities, with the classes [R, P]."""
     confidence, chosen = mean.max(-1)
-    member = F.one_hot((confidence * BINS).long().clamp_max(BINS - 1), BINS).to(mean)  # [R, P, bins]
+    # Of a fit that failed a probability may be no number.
+    member = F.one_hot((confidence.nan_to_num() * BINS).long().clamp_max(BINS - 1), BINS).to(mean)  # [R, P, bins]
     count = member.sum(1)
     expected, observed = (
         (value.unsqueeze(-1) * member).sum(1) / count.clamp_min(1) for value in (confidence, (chosen == y).to(mean))

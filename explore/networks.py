@@ -28,7 +28,7 @@ def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module
         InputError: for another size.
     """
     if size not in (28, 32):
-        raise InputError(f"size is {size}; LeNet-5 takes images of 28 or 32 pixels a side")
+        raise InputError(f"size is {size}; LeNet-5 takes images of 28 or 32 pixels a side, and mlp any")
     return nn.Sequential(
         nn.Conv2d(in_channels, 6, 5, padding=(32 - size) // 2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),

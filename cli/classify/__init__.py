@@ -19,8 +19,11 @@ from explore.cli.options import NAMES, POSITIVE, SEED
     help="Decode the images of a folder when they are needed, or all at the start.  [default: when they would take "
     "more than a quarter of the memory]",
 )  # fmt: skip
-@click.option("--net", default="lenet5", metavar="NAME", help="mlp, lenet5, alexnet, alexnet-dense, vgg16, resnet18, "
-              "resnet50 or MODULE:FUNCTION of (in_channels, classes, size).")  # fmt: skip
+@click.option(
+    "--net", metavar="NAME",
+    help="mlp, lenet5, alexnet, alexnet-dense, vgg16, resnet18, resnet50 or MODULE:FUNCTION of (in_channels, classes, "
+    "size).  [default: lenet5, of digits mlp]",
+)  # fmt: skip
 @click.option("--amp", is_flag=True, help="Products of the network in bfloat16; all else as without.")
 @click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
 @click.option(

@@ -14,7 +14,7 @@ from explore.classification import Classified, Measured, Task
 from explore.cli import problem
 from explore.cli.classify.settings import PAIRS, Settings
 from explore.cli.saved import Names, Saved
-from explore.errors import InputError
+from explore.errors import InputError, listed
 from explore.feed import ImageFeed
 from explore.fit import Epoch
 from explore.fitted import FittedModel
@@ -75,7 +75,9 @@ class Experiment:
         self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
         self._others, self._missing = None, ""  # images of another kind, or why there are none
         try:
-            self._others = settings.others(self.shape)
+            if not (old and old.state["finished"]):  # what was found of them is kept
+                self._others = settings.others(self.shape)
+                self.settings = settings = settings.with_others(self._others)
         except InputError as error:
             if settings.ood != PAIRS.get(settings.dataset or ""):  # it was asked for
                 raise
@@ -95,6 +97,10 @@ class Experiment:
         notes = [f"Training images are augmented: {settings.augment}."] if settings.augment != "none" else []
         if loaded.note:
             notes.append(loaded.note)
+        for part, own in (("training", y[train]), (tested.partition(" ")[2], test_y)):
+            counts = own.bincount(minlength=len(self.classes)).tolist()
+            if absent := [name for name, count in zip(self.classes, counts, strict=True) if not count]:
+                notes.append(f"No {part} image is of {listed(absent, 10)}.")
         if settings.stream:
             notes.append("Images stay in their files, and are decoded when they are needed.")
         if left := self.posterior.batch_size % parallel.world().processes:
@@ -142,7 +148,7 @@ class Experiment:
                 self.posterior, last.state, self.settings.samples, self.rng.stream("test", last.epoch)
             )
             others = classification.classify(predictor, self._feed(self.rng.tensor(self._others), self.rng))
-        alive = bool(last.state.common.alive.all())
+        alive = bool(last.state.common.alive.all() & last.found.probabilities.isfinite().all())
         return Finished(last.scalars, last.found, others, alive, sum(self._seconds), float(np.median(self._seconds)))
 
     def _keep(self, last: Measured) -> Saved:

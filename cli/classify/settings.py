@@ -48,6 +48,7 @@ class Settings:
     test: int | None = None
     validation: float  # share of the training images that is tested on in place of the test images; 0: none
     ood: str | None  # a name or a path
+    ood_fingerprint: str | None = None  # of the images there that the run began with
     seed: int
     samples: int
     processes: int = 1  # that every batch is divided among
@@ -104,14 +105,27 @@ class Settings:
         """
         if self.ood is None:
             return None
-        if _is_path(self.ood):
-            return images.read_inputs(Path(self.ood), shape)[1]
+        if Path(self.ood).is_absolute():
+            if not Path(self.ood).exists():
+                raise InputError(f"--ood: there is no {self.ood} any more; restore it to continue")
+            return images.read_inputs(Path(self.ood), shape).x
         found = images.load(self.ood)
         if found.shape != shape:
             raise InputError(
                 f"images of {self.ood} are {list(found.shape)}, those of the run {list(shape)}; take others"
             )
         return np.asarray(found.test_x)
+
+    def with_others(self, x: np.ndarray | None) -> Settings:
+        """The settings with the fingerprint of images of another kind.
+
+        Raises:
+            InputError: when they are not those that the run began with.
+        """
+        found = None if x is None else hashlib.sha256(np.ascontiguousarray(x).data).hexdigest()
+        if self.ood_fingerprint not in (None, found):
+            raise InputError(f"the images of {self.ood} have changed since the run began; restore them to continue")
+        return replace(self, ood_fingerprint=found)
 
 
 def fingerprint(found: Images) -> str:
@@ -148,8 +162,9 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     own = dict(parameters.complete(posterior.make, posterior.settings))
     if "augmentation" not in given[""]:
         own.pop("augmentation", None)
-    known = networks.settings_of(networks.network(options["net"]))
     dataset = None if options["images"] else options["dataset"] or "mnist"
+    net = options["net"] or ("mlp" if dataset == "digits" else "lenet5")  # their 8 x 8 pixels are too few for it
+    known = networks.settings_of(networks.network(net))
     ood = options["ood"] or PAIRS.get(dataset or "")
     return Settings(
         dataset=dataset,
@@ -157,7 +172,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         size=options["size"],
         grey=options["grey"],
         stream=options["stream"],
-        net=options["net"],
+        net=net,
         net_settings=parameters.typed(known, given["net"]) if given["net"] else {},
         amp=options["amp"],
         posterior=posterior.name,

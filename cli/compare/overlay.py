@@ -32,6 +32,7 @@ class Series(NamedTuple):
     command: str  # that wrote it
     steps: list[int]
     tags: dict[str, list[float]]  # a value a step
+    data: str = ""  # of the run: a set's name or a path
 
 
 def run(folders: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -67,6 +68,9 @@ def run(folders: Sequence[str], options: Mapping[str, Any]) -> None:
         last = {series: {"step": c.steps[-1]} | {t: v[-1] for t, v in c.tags.items()} for series, c in every.items()}
         click.echo(json.dumps(plain({"series": last, "run": str(here.folder)})))
         return
+    sets = {c.data for c in every.values()}
+    if len(sets) > 1 and not options["quiet"]:
+        click.echo(f"Note: the runs are on several sets of data, {', '.join(sorted(sets))}.", err=True)
     commands = {c.command for c in every.values()}
     if len(commands) > 1 and not options["quiet"]:
         click.echo(f"Note: the steps of {' and '.join(sorted(commands))} do not count the same things.", err=True)
@@ -85,8 +89,10 @@ def read(folder: Path) -> dict[str, Series]:
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{folder} is no run folder, or is damaged: {error}") from error
     every: dict[str, Series] = {}
+    settings = config["settings"]
+    data = next((str(v) for key in ("dataset", "data", "images", "env") if (v := settings.get(key))), "none")
     for series, step, values in rows:
-        curves = every.setdefault(series, Series(str(config["settings"].get("command")), [], {}))
+        curves = every.setdefault(series, Series(str(settings.get("command")), [], {}, data))
         curves.steps.append(step)
         for tag in values.keys() - curves.tags.keys():
             curves.tags[tag] = [math.nan] * (len(curves.steps) - 1)

@@ -45,6 +45,8 @@ def run(options: Mapping[str, Any]) -> None:
             click.echo(note, err=True)
     if out:
         tables.write(out, cells, found)
+    if model.images:
+        found.insert(0, "image", cells.columns["image"])
     _print(model.about, found, out, notes, options)
 
 
@@ -52,8 +54,8 @@ def _inputs(model: LoadedRun, path: Path) -> tuple[Cells, np.ndarray, tuple[str,
     """The table with what the model sees of it; of images the table has their names."""
     try:
         if model.images:
-            names, x = model.pictures(path)
-            return cells_of(pd.DataFrame({"image": names})), x, ()
+            names, x, note = model.pictures(path)
+            return cells_of(pd.DataFrame({"image": names})), x, (note,) if note else ()
         if path.is_dir():
             raise InputError(f"{path} is a folder; the run predicts the rows of a table, which is a file")
         cells = cells_of(path, model.settings.decimal)
@@ -82,7 +84,8 @@ def _print(
         return
     classes = [name for name in found if str(name).startswith(f"{OWN}p_")]
     if len(classes) > WIDE:  # of many classes the likeliest one
-        found = pd.DataFrame({f"{OWN}class": found[f"{OWN}class"], f"{OWN}p": found[classes].max(axis=1)})
+        likeliest = found[classes].max(axis=1)
+        found = found.drop(columns=classes).assign(**{f"{OWN}p": likeliest})
     table = Table("row", *(str(name).removeprefix(OWN) for name in found))
     for column in table.columns:
         column.justify = "right"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,7 +47,15 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
     return checked(arrays.read(path))
 
 
-def read_inputs(path: Path, shape: tuple[int, int, int]) -> tuple[list[str], np.ndarray]:
+class Inputs(NamedTuple):
+    """Images without classes."""
+
+    names: list[str]
+    x: np.ndarray  # uint8 [N, channels, height, width]
+    note: str  # on what was left out or converted
+
+
+def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
     """Images to predict, with a name for each: of an image, of all in a folder, or `x` of an .npz file.
 
     Args:
@@ -57,12 +67,15 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> tuple[list[str], np.
     """
     if path.suffix.lower() == ".npz":
         x = arrays.read_x(path, shape)
-        return [str(i) for i in range(len(x))], x
-    files = sorted(filter(_is_image, _files(path))) if path.is_dir() else [path]
+        return Inputs([str(i) for i in range(len(x))], x, "")
+    there = sorted(_files(path)) if path.is_dir() else [path]
+    files = list(filter(_is_image, there)) if path.is_dir() else there
     if not files:
         raise InputError(f"{path} holds no image ({', '.join(ENDINGS)})")
     names = [str(file.relative_to(path)) for file in files] if path.is_dir() else [path.name]
-    return names, ImageFiles(files, shape[1:], shape[0] == 1, shape).loaded()
+    found = ImageFiles(files, shape[1:], shape[0] == 1, shape)
+    x = found.loaded()
+    return Inputs(names, x, " ".join(filter(None, [_left_out(path, len(there) - len(files)), *_converted(found)])))
 
 
 def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Images:
@@ -73,12 +86,15 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
         )
     classes = _classes(path / "train")
     files: list[list[Path]] = []
-    y, left = [], 0
+    y, left, deep = [], 0, Counter[str]()
     for part in parts:
         found, indices, others = _part(path / part, classes)
         files.append(found)
         y.append(indices)
         left += others
+        deep.update(
+            classes[i] for file, i in zip(found, indices, strict=True) if file.parent != path / part / classes[i]
+        )
     counts = np.bincount(y[0], minlength=len(classes))
     if not counts.all():
         raise InputError(
@@ -91,7 +107,9 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     if stream is None:
         stream = x.nbytes + test_x.nbytes > SHARE * machine.memory()
     own = (x.check(), test_x.check()) if stream else (x.loaded(), test_x.loaded())
-    note = " ".join(filter(None, [_left_out(path, left), *_converted(x, test_x)]))
+    nested = listed(f"{name} ({count})" for name, count in deep.items())
+    merged = f"Images in folders within that of a class are of that class: {nested}." if deep else ""
+    note = " ".join(filter(None, [_left_out(path, left), merged, *_converted(x, test_x)]))
     return Images(path.name, own[0], y[0], own[1], y[1], tuple(classes), "crop-flip", note)
 
 
@@ -139,7 +157,12 @@ def _is_image(file: Path) -> bool:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Without those of other programs, whose names, or those of their folders, begin with a dot."""
-    for file in folder.rglob("*"):
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts):
-            yield file
+    """Without those of other programs, whose names, or those of their folders, begin with a dot; links are followed."""
+    seen = set()
+    for where, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(where)
+        folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
+        for file in (Path(where, name) for name in names if real not in seen and not name.startswith(".")):
+            if file.is_file() or file.is_symlink():  # a broken link will be named when it is opened
+                yield file
+        seen.add(real)

@@ -31,6 +31,7 @@ from explore.linalg import eigh, inverse_root, over
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
+POSITIONS = "block-tridiagonal takes dense layers with one position only; a convolution has several"
 DENSE = 4096  # up to this many weights the trace of a KL is exact
 PROBES = 1024  # beyond it, so many random vectors estimate it
 
@@ -178,7 +179,7 @@ class BlockTridiagonalKronecker:
 
     def observe(self, q: Chain, taps: tuple[Taps, ...], schedule: Number, step: int) -> Chain:
         if any(t.grads.shape[3] != 1 for t in taps):
-            raise InputError("block-tridiagonal takes dense layers with one position only; a convolution has several")
+            raise InputError(POSITIONS)
         within = tuple(self.kronecker.observe(m, t, schedule, step) for m, t in zip(q.within, taps, strict=True))
         rate = self.kronecker.beta * schedule
         between = tuple(
@@ -224,6 +225,11 @@ class BlockTridiagonal(NaturalGradient):
     """
 
     by_replica = NaturalGradient.by_replica
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(self.net.convolutions):
+            raise InputError(POSITIONS)
 
     @property
     def structure(self) -> BlockTridiagonalKronecker:

@@ -1,6 +1,8 @@
 """`explore classify`, and predictions of its runs."""
 
+import gc
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import explore as package
 from explore import classification, files, images, parallel, record
 from explore.cli import ranks
 from explore.cli.classify import command, experiment, settings
+from explore.cli.loaded import TableWarning
 from explore.errors import InputError
 
 TINY = ["classify", "--dataset", "digits", "--net", "mlp", "-p", "net.hidden=12", "--epochs", "3", "--samples", "5"]
@@ -76,13 +79,79 @@ def test_predictions_are_those_of_the_test(explore, classify, tmp_path):
     assert table.image.tolist() == ["0.png", "1.png", "2.png"]
     np.testing.assert_allclose(table.filter(like="_p_").to_numpy(), kept[:3], rtol=1e-4, atol=1e-6)
     one = json.loads(explore("predict", RUN, "pictures/1.png", "--json").stdout)
-    assert one["rows"] == 1 and one["predictions"][0]["_class"] == found["class"].iloc[1]
+    assert (
+        one["rows"] == 1
+        and one["predictions"][0]["image"] == "1.png"
+        and one["predictions"][0]["_class"] == found["class"].iloc[1]
+    )
     shown = explore("predict", RUN, "pictures").stdout
-    assert "class" in shown and "p_3" not in shown
+    assert "class" in shown and "p_3" not in shown and "2.png" in shown
+    refused = explore("predict", RUN, "pictures", "--quantiles", "0.5")
+    assert refused.exit_code == 2 and "classes have probabilities, not quantiles" in refused.stderr
     with pytest.raises(InputError, match="predicts images"):
         package.load_run(RUN).predict(pd.DataFrame({"a": [1]}))
     with pytest.raises(InputError, match="there is no gone.png"):
         package.load_run(RUN).predict("gone.png")
+
+
+def test_other_images_of_another_kind_are_no_continuation(explore, monkeypatch):
+    """Those that are gone, or others, are refused; a finished run needs them no more."""
+    arrays("mine.npz")
+    noise = np.random.default_rng(1).integers(0, 255, (9, 8, 8), np.uint8)
+    np.savez("noise.npz", x=noise)
+    with monkeypatch.context() as patch:
+        stop(patch)
+        begun = explore("classify", "--images", "mine.npz", "--net", "mlp", "--epochs", 3, "--ood", "noise.npz")
+    assert begun.exit_code == 130, begun.output
+    (run,) = Path("runs").iterdir()
+
+    def resumed():
+        """What it says; a result would keep the run's lock."""
+        gc.collect()
+        result = explore("classify", "--resume", run, "--json")
+        return result.exit_code, result.stderr if result.exit_code else result.stdout
+
+    np.savez("noise.npz", x=0 * noise)
+    code, said = resumed()
+    assert code == 2 and "have changed since the run began" in said, said
+    Path("noise.npz").unlink()
+    code, said = resumed()
+    assert code == 2 and "noise.npz any more; restore it" in said, said
+    np.savez("noise.npz", x=noise)
+    assert resumed()[0] == 0
+    Path("noise.npz").unlink()
+    code, said = resumed()
+    assert code == 0 and json.loads(said)["test"]["auroc_entropy"] >= 0
+
+
+def test_a_fit_whose_probabilities_are_no_numbers_is_told(explore):
+    arrays("mine.npz")
+    np.savez("noise.npz", x=np.zeros((9, 8, 8), np.uint8))
+    result = explore(
+        "classify", "--images", "mine.npz", "--net", "mlp", "-p", "net.hidden=4", "--posterior", "map", "--epochs", 3,
+        "-p", "lr=1e30", "--ood", "noise.npz", "--name", "hot",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "the fit failed and was stopped where it stood" in result.stderr and "nan" in result.stdout
+
+
+def test_a_class_without_test_images_is_said(explore):
+    path = arrays("mine.npz")
+    with np.load(path) as found:
+        own = dict(found)
+    keep = own["test_y"] == 0
+    np.savez(path, **(own | {"test_x": own["test_x"][keep], "test_y": own["test_y"][keep]}))
+    result = explore("classify", "--images", path, "--net", "mlp", "--epochs", 1)
+    assert result.exit_code == 0 and "No test image is of 1." in result.stderr, result.output
+
+
+def test_warmup_and_resume_of_augmented_images(explore):
+    """VOGN counts an image once for each way to augment it."""
+    result = explore(
+        "classify", "--dataset", "digits", "--train", 60, "--net", "mlp", "-p", "net.hidden=4", "--posterior", "vogn",
+        "--augment", "crop", "--warmup", 1, "--epochs", 2,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
 
 
 def test_a_table_is_no_folder(explore, csv):
@@ -138,21 +207,26 @@ def test_a_part_of_the_test_images(explore, classify):
     assert result.exit_code == 2 and "--test is 361, but there are 360 images to test on" in result.stderr
 
 
-def test_interrupted_and_resumed_equals_uninterrupted(explore, classify, monkeypatch):
-    options = ("--augment", "crop", "--warmup", "2")
-    whole, twice = classify(*options, "--name", "whole"), 0
+def stop(patch):
+    """Interrupt a fit after two measurements."""
     follow = classification.follow
 
     def interrupted(*args):
-        nonlocal twice
+        twice = 0
         for event in follow(*args):
             yield event
             twice += isinstance(event, classification.Measured)
             if twice == 2:
                 raise KeyboardInterrupt
 
+    patch.setattr(classification, "follow", interrupted)
+
+
+def test_interrupted_and_resumed_equals_uninterrupted(explore, classify, monkeypatch):
+    options = ("--augment", "crop", "--warmup", "2")
+    whole = classify(*options, "--name", "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(classification, "follow", interrupted)
+        stop(patch)
         result = explore(*TINY, "--train", 150, *options, "--name", "half")
     assert result.exit_code == 130 and "Interrupted after 2 of 3 epochs" in result.stderr
     resumed = json.loads(explore("classify", "--resume", "runs/classify-half", "--quiet", "--json").stdout)
@@ -311,7 +385,9 @@ def test_images_of_sixteen_bits_are_those_of_their_upper_eight(explore, tmp_path
         result = explore("classify", "--images", tmp_path / kind, "--grey", *options)
         assert result.exit_code == 0, result.output
         made.append(Path(json.loads(result.stdout)["run"]))
-        found = package.load_run(made[-1]).predict(tmp_path / other / "test").filter(like="p_")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TableWarning)  # that they are converted
+            found = package.load_run(made[-1]).predict(tmp_path / other / "test").filter(like="p_")
         np.testing.assert_allclose(found.to_numpy(), loaded(made[-1])["probabilities"], rtol=1e-4, atol=1e-6)
     for one, other in zip(*(loaded(run).values() for run in made), strict=True):
         np.testing.assert_array_equal(one, other)

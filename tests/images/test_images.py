@@ -116,14 +116,36 @@ def test_a_folder_of_classes(folder):
     assert images.read(folder, size=4, grey=True).shape == (1, 4, 4)
 
 
+def test_links_and_folders_within_a_class(folder, tmp_path):
+    """Both count to it, and it is said; a link in a circle is walked once, a broken one is named."""
+    (tmp_path / "elsewhere").mkdir()
+    for i in range(2):
+        save(tmp_path / "elsewhere" / f"{i}.png", np.full((6, 6, 3), i, np.uint8))
+    (folder / "train" / "cat" / "more").symlink_to(tmp_path / "elsewhere")
+    (folder / "train" / "cat" / "circle").symlink_to(folder / "train" / "cat")
+    found = images.read(folder)
+    assert found.y.tolist() == [0] * 5 + [1] * 3
+    assert found.note == "Images in folders within that of a class are of that class: cat (2)."
+    (folder / "train" / "dog" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(InputError, match="gone.png"):
+        images.read(folder)
+
+
+def test_what_is_left_out_of_a_prediction_is_said(folder):
+    (folder / "val" / "dog" / "x.heic").write_text("")
+    Image.fromarray(np.zeros((6, 6, 4), np.uint8), "RGBA").save(folder / "val" / "dog" / "clear.png")
+    note = images.read_inputs(folder / "val", (3, 6, 6)).note
+    assert "left out: 1" in note and "laid on white: 1" in note
+
+
 def test_images_to_predict(folder, tmp_path):
-    names, x = images.read_inputs(folder / "val", (3, 6, 6))
+    names, x, _ = images.read_inputs(folder / "val", (3, 6, 6))
     assert names == ["cat/0.png", "dog/0.png"]
     np.testing.assert_array_equal(x, images.read(folder).test_x)
-    names, x = images.read_inputs(folder / "val" / "dog" / "0.png", (1, 3, 3))
+    names, x, _ = images.read_inputs(folder / "val" / "dog" / "0.png", (1, 3, 3))
     assert names == ["0.png"] and x.shape == (1, 1, 3, 3)
     np.savez(tmp_path / "some.npz", x=PARTS[0])
-    names, x = images.read_inputs(tmp_path / "some.npz", (1, 5, 4))
+    names, x, _ = images.read_inputs(tmp_path / "some.npz", (1, 5, 4))
     assert names == [*"0123456"] and np.array_equal(x[:, 0], PARTS[0])
     with pytest.raises(InputError, match="the model takes uint8"):
         images.read_inputs(tmp_path / "some.npz", (1, 4, 5))

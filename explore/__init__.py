@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from explore.data import load as load
     from explore.data import load_csv as load_csv
     from explore.data import load_table as load_table
+    from explore.errors import Failure as Failure
     from explore.errors import InputError as InputError
     from explore.estimators import BayesianClassifier as BayesianClassifier
     from explore.estimators import BayesianRegressor as BayesianRegressor
@@ -36,6 +37,7 @@ _HOME = {
     "load": "data",
     "load_csv": "data",
     "load_table": "data",
+    "Failure": "errors",
     "InputError": "errors",
     "BayesianClassifier": "estimators",
     "BayesianRegressor": "estimators",

@@ -182,6 +182,11 @@ def test_names_and_files_on_a_page_exist(page):
     assert not [file for file in unknown if not file.endswith("-v0")]
 
 
+def test_a_fitted_model(tmp_path):
+    said = python("-c", EXAMPLES["fitted model"], cwd=tmp_path).stdout
+    assert "coverage_95" in said and (tmp_path / "model.pt").exists()
+
+
 def test_ask_and_tell(tmp_path):
     shown = python("-c", shortened(EXAMPLES["ask and tell"], "range(9)", "range(2)"), cwd=tmp_path).stdout
     assert 2 < float(shown) < 9  # predicting the mean gives 9

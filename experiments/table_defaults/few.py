@@ -1,4 +1,4 @@
-"""How wide the prior is to be where there are few rows: parts of the sets that choose.
+"""How wide the prior is to be where there are few rows, and which preset of others: parts of the sets that choose.
 
     python -m experiments.table_defaults.few
 
@@ -25,10 +25,25 @@ from explore.data.base import Dataset
 DATASETS = ("diabetes", "boston", "concrete", "energy", "wine")
 ROWS = (60, 130, 200, 300)  # of which 72 % are trained on
 SPLITS, SHARE = slice(20, 40), 0.2
-CANDIDATES: dict[str, Candidate] = {"ensemble": CHOSEN["ensemble"], "small": ("noisy-kfac", {"preset": "small"})} | {
-    f"prior variance {variance}": ("noisy-kfac", DEFAULT | {"prior_variance": variance})
-    for variance in (0.1, 0.3, 1.0, 2.0)
-}
+PRESETS = ("default", "small")
+CANDIDATES: dict[str, Candidate] = (
+    {"ensemble": CHOSEN["ensemble"], "small": ("noisy-kfac", {"preset": "small"})}
+    | {
+        f"prior variance {variance}": ("noisy-kfac", DEFAULT | {"prior_variance": variance})
+        for variance in (0.1, 0.3, 1.0, 2.0)
+    }
+    | {
+        f"{name}, {candidate}": (name, settings)
+        for name, candidate, settings in (
+            *(
+                (name, preset, {"preset": preset})
+                for name in ("bbb", "tensor-factorised", "whvi")
+                for preset in PRESETS
+            ),
+            ("whvi", "at least 16 batches", {"preset": "default", "min_batches": 16}),
+        )
+    }
+)
 
 
 def part(name: str) -> Dataset:

@@ -34,9 +34,11 @@ class BBB(Reparameterised):
         return tuple(Factorised(*shape) for shape in self.net.shapes)
 
 
+SMALL = {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35}
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"kl_weight": 0.2},
-    "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
+    "small": SMALL,
+    "hundreds": SMALL,  # experiments/table_defaults/few.py
     # See noisy K-FAC's.
     "vime": {"prior_variance": 0.25},
 }  # fmt: skip

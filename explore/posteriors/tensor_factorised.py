@@ -88,9 +88,11 @@ def _halves(n: int) -> tuple[int, int]:
     return 2 ** (bits // 2), 2 ** (bits - bits // 2)
 
 
+SMALL = {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35}
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"kl_weight": 0.2},
-    "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
+    "small": SMALL,
+    "hundreds": SMALL,  # experiments/table_defaults/few.py
     "vime": {},
 }
 

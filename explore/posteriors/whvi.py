@@ -281,6 +281,7 @@ def _signs(replicas: int, shape: tuple[int, int], rng: Rng) -> Tensor:
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"kl_weight": 1.0},
+    "hundreds": TABLE | {"kl_weight": 1.0, "min_batches": 16},  # experiments/table_defaults/few.py
     # The paper's learning rate, batches and samples, but not its prior: a variance of 1e-5, of which it is unclear what
     # has it. It takes 50 500 steps, so `epochs` should be 3 232 000 / N.
     "power": {"lr": 1e-3, "schedule": "power", "batch_size": 64, "samples": 1, "noise_start": 500, "vectors": "stack"},

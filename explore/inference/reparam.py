@@ -38,6 +38,8 @@ Tensors = tuple[Tensor, ...]
 TABLE: dict[str, object] = {"epochs": 200, "batch_size": 32, "samples": 2, "lr": 0.01, "initial_std": 0.001}
 """Of the preset `default` for a table of one's own: experiments/table_defaults/others.py. From larger deviations hidden
 units are given up before they have learnt anything."""
+SMALL: dict[str, object] = {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35}
+"""The preset `small`, and of most `hundreds`: experiments/table_defaults/few.py."""
 EXCESS_SAMPLES = 1000  # for the part of the KL that has no closed form
 
 

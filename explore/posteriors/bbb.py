@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from explore.inference.reparam import TABLE, Factorised, Form, Reparameterised
+from explore.inference.reparam import SMALL, TABLE, Factorised, Form, Reparameterised
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,10 @@ class BBB(Reparameterised):
         return tuple(Factorised(*shape) for shape in self.net.shapes)
 
 
-SMALL = {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35}
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"kl_weight": 0.2},
     "small": SMALL,
-    "hundreds": SMALL,  # experiments/table_defaults/few.py
+    "hundreds": SMALL,
     # See noisy K-FAC's.
     "vime": {"prior_variance": 0.25},
 }  # fmt: skip

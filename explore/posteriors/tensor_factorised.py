@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explore.inference.reparam import TABLE, Factorised, Form, Reparameterised, Tensors, spread_of
+from explore.inference.reparam import SMALL, TABLE, Factorised, Form, Reparameterised, Tensors, spread_of
 from explore.models import Layer
 from explore.rng import Rng
 
@@ -88,11 +88,10 @@ def _halves(n: int) -> tuple[int, int]:
     return 2 ** (bits // 2), 2 ** (bits - bits // 2)
 
 
-SMALL = {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35}
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"kl_weight": 0.2},
     "small": SMALL,
-    "hundreds": SMALL,  # experiments/table_defaults/few.py
+    "hundreds": SMALL,
     "vime": {},
 }
 

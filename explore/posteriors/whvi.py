@@ -38,6 +38,7 @@ from explore.errors import InputError
 from explore.hadamard import hadamard
 from explore.inference.reparam import (
     EXCESS_SAMPLES,
+    SMALL,
     TABLE,
     Factorised,
     Form,
@@ -287,7 +288,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "power": {"lr": 1e-3, "schedule": "power", "batch_size": 64, "samples": 1, "noise_start": 500, "vectors": "stack"},
     # Tried on four splits of Boston only, with two hidden layers of 128.
     "uci": {"epochs": 150, "batch_size": 64, "samples": 1},
-    "small": {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35},
+    "small": SMALL,
     # See noisy K-FAC's.
     "vime": {"prior_variance": 0.25, "lr": 0.003},
 }  # fmt: skip

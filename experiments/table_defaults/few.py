@@ -25,24 +25,19 @@ from explore.data.base import Dataset
 DATASETS = ("diabetes", "boston", "concrete", "energy", "wine")
 ROWS = (60, 130, 200, 300)  # of which 72 % are trained on
 SPLITS, SHARE = slice(20, 40), 0.2
-PRESETS = ("default", "small")
+OTHERS: dict[str, Candidate] = {
+    f"{name}, {preset}": (name, {"preset": preset})
+    for name in ("bbb", "tensor-factorised", "whvi")
+    for preset in ("default", "small")
+}
 CANDIDATES: dict[str, Candidate] = (
     {"ensemble": CHOSEN["ensemble"], "small": ("noisy-kfac", {"preset": "small"})}
     | {
         f"prior variance {variance}": ("noisy-kfac", DEFAULT | {"prior_variance": variance})
         for variance in (0.1, 0.3, 1.0, 2.0)
     }
-    | {
-        f"{name}, {candidate}": (name, settings)
-        for name, candidate, settings in (
-            *(
-                (name, preset, {"preset": preset})
-                for name in ("bbb", "tensor-factorised", "whvi")
-                for preset in PRESETS
-            ),
-            ("whvi", "at least 16 batches", {"preset": "default", "min_batches": 16}),
-        )
-    }
+    | OTHERS
+    | {"whvi, at least 16 batches": ("whvi", {"preset": "default", "min_batches": 16})}
 )
 
 

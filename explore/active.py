@@ -29,7 +29,7 @@ from explore.acquisitions.base import (
     needs_of,
     redundancy,
 )
-from explore.errors import FailedFitWarning, InputError
+from explore.errors import FailedFitWarning, InputError, check_count
 from explore.fit import Epoch
 from explore.fitted import FittedModel, Prediction, check_made
 from explore.inference.base import Predictive
@@ -91,8 +91,7 @@ class ActiveLearner:
     ):
         check_made(posterior)
         for name, value in (("trials", trials), ("samples", samples), ("jobs", jobs)):
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
+            check_count(name, value)
         self.posterior, self.trials, self.samples, self.standardise = posterior, trials, samples, standardise
         self.jobs = min(jobs, trials)
         self.acquisitions = tuple(_rules(acquisitions))
@@ -176,8 +175,7 @@ class ActiveLearner:
             InputError: where fewer are left, or a rule does not choose as many at once.
         """
         left = int(self.mask.sum(1).min()) - pending
-        if not isinstance(k, int | np.integer) or k < 1:
-            raise InputError(f"k is {k!r}; it must be a whole number of at least 1")
+        check_count("k", k)
         if k * times > left:
             asked = f"{k} points" if times == 1 else f"{times} times {k} points"
             raise InputError(f"asked for {asked}, but {left} are left")

@@ -62,6 +62,16 @@ def check_range(name: str, value: Any, interval: str) -> None:
         raise InputError(f"{name} is {shown(value)}; it must be in {interval}")
 
 
+def check_count(name: str, value: Any) -> None:
+    """Refuse anything but a whole number of at least 1.
+
+    Raises:
+        InputError: naming the value.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
+
+
 def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
     """Refuse a dataclass with a value of another type than its field's, or a number outside its field's interval.
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from explore import mixture, tree
 from explore.calibration import held_out_factor
-from explore.errors import Failure, InputError, check_range
+from explore.errors import Failure, InputError, check_count, check_range
 from explore.fit import last_epoch
 from explore.identity import alike, check_same, described, outputs
 from explore.inference.base import Predictive
 from explore.inputs import RawInputs, StandardisedInputs, examples, labels, numbers
-from explore.pool import Pool, Scales
+from explore.pool import Pool, Scales, at_zero
 from explore.predict import Predictor, parts
 from explore.rng import Rng
 from explore.scaling import Standardiser
@@ -67,7 +67,7 @@ class FittedModel:
     factor: Float[Tensor, " R"] | None = None
 
     def __post_init__(self) -> None:
-        _check_count("samples", self.samples)
+        check_count("samples", self.samples)
 
     @staticmethod
     def fit(
@@ -104,7 +104,7 @@ class FittedModel:
             Failure: where the fit failed, as it does in steps that are far too long.
         """
         check_made(posterior)
-        _check_count("samples", samples)
+        check_count("samples", samples)
         x, y = examples(x) if y is None else (x, y)
         rng = Rng(seed, device, dtype)
         pool = Pool(posterior, x, None, 1, ("",), standardise, rng)
@@ -131,7 +131,7 @@ class FittedModel:
 
     def predictor(self, n: int | None = None) -> Predictor:
         """N of the posterior's nets (by default `samples`), as all predictions use them."""
-        _check_count("n", n := self.samples if n is None else n)
+        check_count("n", n := self.samples if n is None else n)
         predictor = Predictor.sample(self.posterior, self.state, n, self.rng.stream("test", self.round))
         return predictor if self.factor is None else predictor.stretched(self.factor)
 
@@ -197,26 +197,25 @@ class FittedModel:
         Regression: `rmse`, `log_likelihood` of the mixture at each point, `coverage_95`; classes: `error`,
         `log_likelihood`; both: `epistemic`. See `Predictor.evaluate`.
         """
-        inputs, classes = self._inputs(x), self._width if self.posterior.likelihood.discrete else 0
-        points = torch.arange(len(inputs), device=self.rng.device).expand(self.replicas, -1)
-        given = labels(y, classes, self.rng.device)
-        if classes:
+        inputs, width = self._inputs(x), self._width
+        given = labels(y, width if self.posterior.likelihood.discrete else 0, self.rng.device)
+        if self.posterior.likelihood.discrete:
             if given.numel() != len(inputs):
                 raise InputError(f"class labels come as [{len(inputs)}]; got {list(given.shape)}")
-            targets, unit = given.reshape(1, -1).expand(self.replicas, -1), None
+            targets, unit = given.flatten().expand(self.replicas, -1), None
         else:
-            scale = self.scales.y.scale
-            targets = self.scales.y.apply(self._targets(x, given).unsqueeze(0), self.rng.dtype)
-            targets = targets.expand(self.replicas, *targets.shape[1:])
-            unit = scale.expand(self.replicas, 1, self._width).squeeze(1)
+            scale = self.scales.y.scale.expand(self.replicas, 1, width)
+            scores = self.scales.y.apply(self._targets(x, given), self.rng.dtype)
+            targets, unit = scores.expand(self.replicas, -1, -1), scale.squeeze(1)
+        points = torch.arange(len(inputs), device=self.rng.device).expand(self.replicas, -1)
         scaled = StandardisedInputs(inputs, points, self.scales.x, self.rng.dtype)
         return self.predictor().evaluate(scaled, targets, unit)
 
     @property
     def _width(self) -> int:
         """Outputs, or classes."""
-        start = torch.zeros(self.replicas, 1, *self.shape, device=self.rng.device, dtype=self.rng.dtype)
-        return self.predictor(1).moments(start).mean.shape[-1]
+        out = at_zero(self.posterior, torch.zeros(1, *self.shape, device=self.rng.device, dtype=self.rng.dtype))
+        return self.posterior.likelihood.mean(out).shape[-1]
 
     def _targets(self, x: Any, given: Tensor) -> Float[Tensor, "P O"]:
         """Numbers, one for each point and output."""
@@ -334,8 +333,3 @@ def check_made(posterior: Any) -> None:
     """
     if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
         raise InputError(f"the posterior is a {type(posterior).__name__}; explore.posterior(name, ...) makes one")
-
-
-def _check_count(name: str, value: Any) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")

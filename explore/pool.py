@@ -82,9 +82,7 @@ class Pool:
                 f"allowed is true or false for {trials} trials and {len(self.x)} points, [{trials}, {len(self.x)}]; "
                 f"got {list(mask.shape)} of {mask.dtype}"
             )
-        net, likelihood = posterior.net, posterior.likelihood
-        zeros = [torch.zeros(1, 1, *shape, device=rng.device, dtype=rng.dtype) for shape in net.shapes]
-        out = net.output([*zeros, *net.unit_norms(1, rng)], self._raw[:2][None].to(rng.dtype))
+        likelihood, out = posterior.likelihood, at_zero(posterior, self._raw[:2].to(rng.dtype))
         check_logits(likelihood, out)
         width = likelihood.mean(out).shape[-1]
         self._outputs, self._classes = (1, width) if likelihood.discrete else (width, 0)
@@ -301,6 +299,13 @@ class Pool:
     @cached_property
     def _digest(self) -> UInt8[np.ndarray, "T 32"]:
         return fingerprints.digest(self.x, self._prints, self.allowed[: self._trials])
+
+
+def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "1 1 n O"]:
+    """The outputs of the net with weights of 0 at some inputs."""
+    net, rng = posterior.net, Rng(0, x.device, x.dtype)
+    zeros = [torch.zeros(1, 1, *shape, device=x.device, dtype=x.dtype) for shape in net.shapes]
+    return net.output([*zeros, *net.unit_norms(1, rng)], x.unsqueeze(0))
 
 
 def _first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:

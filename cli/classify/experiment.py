@@ -89,15 +89,15 @@ class Experiment:
         if old:
             self.load_state_dict(old.state)
         self.parts = (self.name, settings.net, settings.posterior)
-        tested = f"{len(test_y)} {'validation' if test is not None else 'test'}"
+        tested = "validation" if test is not None else "test"
         self.plan = (
             f"{settings.posterior} on {settings.net} ({self.posterior.net.weights} weights): {len(train)} training and "
-            f"{tested} images of {self.name}, {self.posterior.epochs} epochs, on {device}"
+            f"{len(test_y)} {tested} images of {self.name}, {self.posterior.epochs} epochs, on {device}"
         )
         notes = [f"Training images are augmented: {settings.augment}."] if settings.augment != "none" else []
         if loaded.note:
             notes.append(loaded.note)
-        for part, own in (("training", y[train]), (tested.partition(" ")[2], test_y)):
+        for part, own in (("training", y[train]), (tested, test_y)):
             counts = own.bincount(minlength=len(self.classes)).tolist()
             if absent := [name for name, count in zip(self.classes, counts, strict=True) if not count]:
                 notes.append(f"No {part} image is of {listed(absent, 10)}.")

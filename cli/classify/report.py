@@ -38,7 +38,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     for name, called in SHOWN.items():
         if name in values:
             against = f", against {Path(str(experiment.settings.ood)).name}" if name.startswith("auroc") else ""
-            table.add_row(called + against, f"{values[name]:{'.4f' if abs(values[name]) < 1e6 else '.4g'}}")
+            table.add_row(called + against, _text(values[name]))
     failures = [] if finished.alive else ["the fit failed and was stopped where it stood."]
     most = experiment.task.test_y.bincount().max().item() / len(experiment.task.test_y)
     if finished.alive and values["error"] > IDLE * (1 - most):
@@ -47,13 +47,17 @@ def report(experiment: Experiment, folder: Path) -> Report:
             "take more --epochs, smaller batches (-p batch_size=32), another step (-p lr=...) or another posterior."
         )
     facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.said(folder))]
-    form = ".4f" if abs(values["log_likelihood"]) < 1e6 else ".4g"
     verdict = (
         f"{experiment.settings.posterior} on {experiment.settings.net}: {100 * values['error']:.2f} % of the {part} "
-        f"images of {experiment.name} are wrong, log-likelihood {values['log_likelihood']:{form}}."
+        f"images of {experiment.name} are wrong, log-likelihood {_text(values['log_likelihood'])}."
     )
     title = f"{experiment.name}, {len(experiment.task.test_y)} {part} images"
     return Report(failures, [(title, table)], summary(experiment, values, folder), verdict, facts, FIGURE)
+
+
+def _text(value: float) -> str:
+    """With four places; that of a fit which diverged may have dozens before the point."""
+    return f"{value:{'.4f' if abs(value) < 1e6 else '.4g'}}"
 
 
 def metrics(finished: Finished) -> dict[str, float]:

@@ -161,8 +161,11 @@ def _files(folder: Path) -> Iterator[Path]:
     seen = set()
     for where, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(where)
-        folders[:] = [] if real in seen else [name for name in folders if not name.startswith(".")]
-        for file in (Path(where, name) for name in names if real not in seen and not name.startswith(".")):
+        if real in seen:  # by a link in a circle
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in (Path(where, name) for name in names if not name.startswith(".")):
             if file.is_file() or file.is_symlink():  # a broken link will be named when it is opened
                 yield file
-        seen.add(real)

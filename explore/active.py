@@ -66,7 +66,8 @@ class ActiveLearner:
         targets: [T, ...] inputs whose labels matter, for a rule that goes by them; those of the candidates by default.
         standardise: inputs by mean and deviation of the "labelled" points, of all allowed points ("pool"), or not
             at all ("none", and so for images), or by those that are given for one input, as [C, 1, 1] for the
-            channels of images. Targets of a regression always by those of the labelled points.
+            channels of images. Targets of a regression always by those of the labelled points, but for a net that is
+            `trained`, which needs "none".
         device: where to compute.
         dtype: floating-point type to compute in.
         jobs: processes that share the trials of each fit, at most one a trial, see `explore.shards`.

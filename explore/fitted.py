@@ -92,7 +92,8 @@ class FittedModel:
             samples: weight samples for predictions.
             seed: root of all random numbers.
             standardise: inputs by their mean and deviation ("labelled"), or not at all ("none", and always so for
-                images). Of a feature that is constant here, other values change no prediction.
+                images); for a net that is `trained` "none", which then leaves targets as they are, too. Of a feature
+                that is constant here, other values change no prediction.
             calibrate: the share of the examples that is held out of another fit, to which one factor on the
                 predictive variance is fitted; at most 0.5, and 0 for none. It takes as long as the fit.
             device: where to compute.

@@ -41,6 +41,7 @@ class Network(Protocol):
         convolutions: whether each layer is a convolution.
         sequence: the kinds of module that run one after the other; what is no plain nn.Sequential counts as one.
         norms: the batch normalisations.
+        trained: whether posteriors begin at the weights that the module has.
     """
 
     shapes: tuple[tuple[int, int], ...]
@@ -49,13 +50,20 @@ class Network(Protocol):
     sequence: tuple[type[nn.Module], ...]
     norms: tuple[Norm, ...]
     weights: int
+    trained: bool
 
     @property
     def width(self) -> int:
         """Numbers that the widest layer held for one example of one sample in the last pass."""
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
-        """Initial weights, one [R, (samples,) I, O] matrix a layer: Glorot uniform, the bias row included."""
+        """Random weights, one [R, (samples,) I, O] matrix a layer: Glorot uniform, the bias row included."""
+
+    def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
+        """Those that posteriors begin at: of the module where it is `trained`, or `glorot`."""
+
+    def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
+        """The same of batch normalisations: of the module, or `unit_norms`."""
 
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
         """Batch normalisations before any data: scale 1, shift 0, running mean 0 and variance 1."""

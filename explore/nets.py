@@ -10,7 +10,7 @@ times: its matrices become one [I, S O] matrix, and its taps have a sample axis 
 
 A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1.
 
-Weights that the module had are not used: posteriors begin with their own.
+Posteriors begin with weights of their own, or with those that the module has: `Net(module, trained=True)`.
 
 A batch normalisation has no weights with a distribution: its scale, shift, running mean and variance are a tensor
 [R, S, 4, C] after the matrices. `forward` and `output` evaluate with the running statistics; `train_forward` and
@@ -43,21 +43,25 @@ class Net(Network):
 
     Args:
         module: a module that maps [B, ...] to [B, O], built of Linear, Conv2d, BatchNorm1d and BatchNorm2d layers
-            and anything without parameters, and each example by itself. It is copied (in eval mode) and never touched;
-            the weights it has, trained or not, are not used.
+            and anything without parameters, and each example by itself. It is copied (in eval mode) and never touched.
         amp: whether its products are of bfloat16, as torch's autocast has them. Outputs, inputs and gradients of layers
             come in the precision of the inputs all the same, and so do the curvature and all that is made of them.
+        trained: whether posteriors begin at the weights that the module has now, and its batch normalisations at their
+            statistics, scales and shifts; else all are begun anew.
 
     Raises:
-        InputError: for any other layer that holds parameters or buffers, for a subclass or a parametrisation of these,
-            a frozen layer, dropout and layers without a size; and in the first pass over several examples for a forward
-            in which examples meet or chance has a say (batch statistics, functional dropout). Every pass refuses a
-            forward that does something with layers but to call them, once each, or that fails on a tensor of inputs.
+        InputError: for weights to begin at that are not finite; any other layer that holds parameters or buffers, a
+            subclass or a parametrisation of these, a frozen layer, dropout and layers without a size; and in the first
+            pass over several examples for a forward in which examples meet or chance has a say (batch statistics,
+            functional dropout). Every pass refuses a forward that does something with layers but to call them, once
+            each, or that fails on a tensor of inputs.
     """
 
-    def __init__(self, module: nn.Module, amp: bool = False):
+    def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False):
         check(module)
-        self.amp = amp
+        self.amp, self.trained = amp, trained
+        self._matrices: list[Tensor] = []  # of a trained module
+        self._statistics: list[Tensor] = []
         root = nn.Sequential(copy.deepcopy(module)).eval()
         self._slots: list[WeightSlot] = []
         self._norms: list[NormSlot] = []
@@ -77,6 +81,8 @@ class Net(Network):
         self.convolutions = tuple(isinstance(s, ConvSlot) for s in self._slots)
         self.norms = tuple(slot.norm for slot in self._norms)
         self.weights = sum(i * o for i, o in self.shapes)
+        if not all(bool(t.isfinite().all()) for t in (*self._matrices, *self._statistics)):
+            raise InputError("the module has weights that are not finite; leave trained=True out to begin anew")
 
     def _replace(self, root: nn.Sequential) -> None:
         for path, layer in list(root.named_modules()):
@@ -85,18 +91,19 @@ class Net(Network):
             if isinstance(layer, nn.Linear | nn.Conv2d):
                 slot = LinearSlot(layer, label) if isinstance(layer, nn.Linear) else ConvSlot(layer, label)
                 self._slots.append(slot)
+                self._matrices += [slot.matrix(layer)] if self.trained else []
             elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
                 slot = (Norm1dSlot if isinstance(layer, nn.BatchNorm1d) else Norm2dSlot)(layer, label)
                 self._norms.append(slot)
+                self._statistics += [slot.values(layer)] if self.trained else []
             else:
                 continue
             parent, _, name = path.rpartition(".")
             setattr(root.get_submodule(parent), name, slot)
 
     def __repr__(self) -> str:
-        return (
-            f"Net of {self.weights} weights, begun anew by posteriors (those of the module are not used):\n{self.text}"
-        )
+        begun = "at which posteriors begin" if self.trained else "begun anew by posteriors (the module's are not used)"
+        return f"Net of {self.weights} weights, {begun}:\n{self.text}"
 
     @property
     def width(self) -> int:
@@ -104,6 +111,16 @@ class Net(Network):
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
         return tuple((2 * rng.uniform(replicas, *samples, i, o) - 1) * math.sqrt(6 / (i + o)) for i, o in self.shapes)
+
+    def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
+        if not self.trained:
+            return self.glorot(replicas, rng, *samples)
+        return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in self._matrices)
+
+    def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
+        if not self.trained:
+            return self.unit_norms(replicas, rng)
+        return tuple(v.to(rng.device, rng.dtype).repeat(replicas, 1, 1, 1) for v in self._statistics)
 
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
         start = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=rng.dtype, device=rng.device)

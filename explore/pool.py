@@ -70,6 +70,12 @@ class Pool:
     ):
         if not isinstance(standardise, Standardiser) and standardise not in STANDARDISE:
             raise one_of("standardise", standardise, STANDARDISE)
+        self._trained = posterior.net.trained
+        if self._trained and standardise != "none":
+            raise InputError(
+                "a trained network knows inputs and targets as it was trained on them; give standardise='none', which "
+                "leaves both as they are"
+            )
         self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
         self._raw = RawInputs(x, rng)
         self.x = self._raw.x
@@ -189,7 +195,7 @@ class Pool:
         """Those of the labelled points; of inputs also those of all allowed ones, given ones, or none."""
         if self.y is None:
             raise InputError("there is no label yet; tell some first")
-        x, y = UNSCALED, UNSCALED if self._classes else Standardiser.fit(self.y)
+        x, y = UNSCALED, UNSCALED if self._classes or self._trained else Standardiser.fit(self.y)
         if isinstance(self._standardise, Standardiser):
             x = Standardiser(*(t.expand(self.replicas, 1, *t.shape) for t in self._standardise))
         elif self.x.dim() == 2 and self._standardise != "none":

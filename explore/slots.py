@@ -117,6 +117,12 @@ class WeightSlot(Slot):
         super().__init__(layer, name)
         self.has_bias = layer.bias is not None
 
+    @staticmethod
+    def matrix(layer: nn.Linear | nn.Conv2d) -> Tensor:
+        """A copy of the weights that a layer has, [I, O]."""
+        columns = [layer.weight.detach().flatten(1), *([] if layer.bias is None else [layer.bias.detach()[:, None]])]
+        return torch.cat(columns, 1).T.contiguous()
+
     def begin(self, layer: Layer, lead: Lead, lead_in: Lead, taps: bool) -> None:
         """Hold a layer for one pass over [R, S, B] examples; the inputs come for S samples, or once for all."""
         self._layer, self._lead, self._lead_in, self._taps = layer, lead, lead_in, taps
@@ -292,6 +298,14 @@ class NormSlot(Slot):
                 f"{self.called}: batch normalisations must have track_running_stats=True and a momentum in numbers"
             )
         self.norm = Norm(layer.num_features, layer.affine, layer.momentum, layer.eps)
+
+    @staticmethod
+    def values(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
+        """A copy of the scale, shift, running mean and variance that a layer has, [4, C]."""
+        mean, variance = layer.running_mean, layer.running_var
+        assert mean is not None and variance is not None
+        affine = (layer.weight, layer.bias) if layer.affine else (torch.ones_like(mean), torch.zeros_like(mean))
+        return torch.stack([*affine, mean, variance]).detach()
 
     def begin(self, layer: Layer, lead: Lead, train: bool) -> None:
         """Hold scale, shift, running mean and variance for one pass over [R, S, B] examples."""

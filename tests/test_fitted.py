@@ -259,6 +259,36 @@ def test_a_model_of_a_learner_with_arms_and_trials_is_saved_too():
     assert not torch.allclose(alone.mean[0], every.mean[0])
 
 
+def trained_module():
+    torch.manual_seed(0)
+    module = mlp(2, [6], 2)
+    for p in module.parameters():
+        torch.nn.init.normal_(p)
+    return module
+
+
+def test_a_trained_module_is_fitted_in_the_units_that_it_knows():
+    module = trained_module()
+    given = registry.posterior("map", Net(module, trained=True), "gaussian", epochs=1, lr=1e-9)  # as good as no steps
+    model = FittedModel.fit(given, X, Y, standardise="none", dtype=torch.float64)
+    out = module.double()(torch.as_tensor(NEW)).detach()
+    torch.testing.assert_close(model.predict(NEW).mean[0], out, rtol=1e-5, atol=1e-5)
+    off = torch.tensor(GENERATOR.normal(size=out.shape))
+    found = float(model.evaluate(NEW, out + off)["rmse"])
+    assert found == pytest.approx(float(off.square().mean().sqrt()), rel=1e-4)
+    again = FittedModel.from_state_dict(given, model.state_dict())
+    assert torch.equal(again.replica(0).predict(NEW).mean, model.predict(NEW).mean)
+
+
+@pytest.mark.parametrize("standardise", ["labelled", "pool"])
+def test_what_a_trained_module_does_not_know_is_refused(standardise):
+    given = registry.posterior("noisy-kfac", Net(trained_module(), trained=True), "gaussian", "default")
+    with pytest.raises(InputError, match="give standardise='none'"):
+        FittedModel.fit(given, X, Y, standardise=standardise)
+    with pytest.raises(InputError, match="begin apart"):
+        registry.posterior("noisy-kfac", Net(trained_module(), trained=True), "gaussian", members=2)
+
+
 def test_images_are_not_standardised_and_keep_their_axes():
     net = Net(torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 2)))
     model = FittedModel.fit(

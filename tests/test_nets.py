@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from explore import linalg
+from explore import linalg, registry
 from explore.errors import InputError
 from explore.nets import Net, mlp
 from explore.networks import lenet5, resnet18, vgg16
@@ -166,9 +166,50 @@ def test_shapes_and_initial_range():
         assert float(w.var()) == pytest.approx(bound**2 / 3, rel=0.05)
 
 
-def test_the_printed_net_says_that_its_weights_are_begun_anew():
+def test_the_printed_net_says_where_posteriors_begin():
     text = repr(Net(mlp(3, [5], 2)))
-    assert "those of the module are not used" in text and "Linear(in_features=3, out_features=5" in text
+    assert "the module's are not used" in text and "Linear(in_features=3, out_features=5" in text
+    assert "at which posteriors begin" in repr(Net(mlp(3, [5], 2), trained=True))
+
+
+NORMED = {
+    "batch-norm": (
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)), (1, 4, 5)
+    ),
+    "not-affine": (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False), nn.Tanh(), nn.Linear(4, 2)), (3,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module, shape", (MODULES | NORMED).values(), ids=MODULES | NORMED)
+def test_a_trained_net_begins_as_the_module_stands(module, shape):
+    torch.manual_seed(0)
+    module = copy.deepcopy(module).double()
+    rng = Rng(0, dtype=torch.float64)
+    x = rng.normal(R, B, *shape)
+    module.train()(3 * x.flatten(0, 1) + 1)  # statistics that are not those of a fresh module
+    for p in module.parameters():
+        nn.init.normal_(p)
+    expected = module.eval()(x.flatten(0, 1)).unflatten(0, (R, B)).detach()
+    net, text = Net(module, trained=True), repr(Net(module))
+    with torch.no_grad():
+        for t in (*module.parameters(), *module.buffers()):
+            t.zero_()  # what becomes of the module afterwards changes nothing
+    close(
+        net.output((*net.initial(R, rng, S), *net.initial_norms(R, rng)), x),
+        expected.unsqueeze(1).expand(-1, S, -1, -1),
+    )
+    fitted = registry.posterior("map", net, "gaussian")
+    state = fitted.init(10, R, rng)
+    close(net.output(fitted.sample(state, 1, rng), x)[:, 0], expected)
+    assert repr(Net(module)) == text
+
+
+def test_a_module_that_has_broken_is_no_start():
+    module = mlp(3, [5], 2)
+    nn.init.constant_(module[0].weight, torch.nan)
+    with pytest.raises(InputError, match="weights that are not finite; leave trained=True out"):
+        Net(module, trained=True)
+    Net(module)
 
 
 class Twice(nn.Module):

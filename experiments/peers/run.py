@@ -145,16 +145,17 @@ def main(python: Path, datasets: list[str], methods: list[str] | None, out: Path
             for own in grid if len(grid) > 1 else []:
                 make = lambda own=own, d=dataset, m=method: others(python, d, m, own, TUNED, 0.2)  # noqa: E731
                 run(out / "choose.csv", (dataset, method, own), make)
-            best = _best(out / "choose.csv", dataset, method) if len(grid) > 1 else grid[0]
+            chosen = best(out / "choose.csv", dataset, method) if len(grid) > 1 else grid[0]
             run(
                 report,
-                (dataset, method, best),
-                lambda d=dataset, m=method, b=best, s=splits: others(python, d, m, b, s, 0.0),
+                (dataset, method, chosen),
+                lambda d=dataset, m=method, b=chosen, s=splits: others(python, d, m, b, s, 0.0),
             )
     (out / "table.md").write_text(table(pd.read_csv(report), pd.read_csv(OURS)), encoding="utf-8")
 
 
-def _best(path: Path, dataset: str, method: str) -> dict[str, Any]:
+def best(path: Path, dataset: str, method: str) -> dict[str, Any]:
+    """The settings that were chosen."""
     rows = pd.read_csv(path)
     own = rows[(rows.dataset == dataset) & (rows.method == method)]
     found: dict[str, Any] = json.loads(str(own.groupby("settings").log_likelihood.mean().idxmax()))

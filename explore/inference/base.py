@@ -73,6 +73,7 @@ class Predictive(ABC):
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
     by_replica: ClassVar[frozenset[str]] = frozenset()  # settings of which replicas may differ, see `candidates`
     no_mixture: ClassVar[str] = ""  # why there are no mixtures of it; empty: there are
+    only_anew: ClassVar[str] = ""  # why it cannot begin at the weights of a trained module; empty: it can
 
     @property
     def certain(self) -> bool:
@@ -83,6 +84,8 @@ class Predictive(ABC):
         if not isinstance(self.net, Network):
             kind = "type" if isinstance(self.net, type) else type(self.net).__name__
             raise InputError(f"net is a {kind}; it must be a Net, which Net(module) makes")
+        if self.net.trained and self.only_anew:
+            raise InputError(f"{self.only_anew}; leave trained=True out of Net")
         if isinstance(self.likelihood, type) or not isinstance(self.likelihood, Likelihood):
             raise InputError(
                 f"likelihood is {shown(self.likelihood)}; it must be made by Gaussian, Categorical, Bernoulli "

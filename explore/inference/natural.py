@@ -266,7 +266,7 @@ class NaturalGradient(GaussianPosterior):
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> NaturalState:
         shared = common(self, n_data, replicas, rng)
-        mean = self.net.glorot(replicas, rng)
+        mean = self.net.initial(replicas, rng)
         statistics = self.structure.init(self.net.shapes, replicas, rng)
         damping = torch.full((replicas,), self.extrinsic_damping, dtype=rng.dtype, device=rng.device)
         sampling, step_factor, _ = self._factor(statistics, damping, self.gamma(shared))

@@ -27,7 +27,7 @@ class NormState(NamedTuple):
 
 def start_norms(net: Network, policy: NormPolicy, replicas: int, members: int, rng: Rng) -> NormState:
     """Before any data."""
-    values = tuple(v.repeat(1, members, 1, 1) for v in net.unit_norms(replicas, rng))
+    values = tuple(v.repeat(1, members, 1, 1) for v in net.initial_norms(replicas, rng))
     return NormState(values, adam.start(tuple(v[:, :, :2] for v in values) if policy == "adam" else ()))
 
 

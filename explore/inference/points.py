@@ -36,8 +36,8 @@ class PointEstimate(Predictive):
         return self.start(n_data, replicas, rng)
 
     def start(self, n_data: float, replicas: int, rng: Rng, members: int = 1) -> PointState:
-        """So many nets a replica, from Glorot's weights."""
-        weights = self.net.glorot(replicas, rng, members)
+        """So many nets a replica."""
+        weights = self.net.initial(replicas, rng, members)
         return PointState(common(self, n_data, replicas, rng, members), weights, adam.start(weights))
 
     def turn(self, step: int, progress: float) -> Turn:

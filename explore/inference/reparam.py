@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore import parallel, tree
+from explore.errors import InputError
 from explore.inference import adam
 from explore.inference.base import Common, advance, common, settle
 from explore.inference.gaussian import GaussianPosterior
@@ -181,6 +182,14 @@ class Reparameterised(GaussianPosterior):
 
     ranges: ClassVar[dict[str, str]] = {"noise_start": "[0, inf)"}
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.net.trained and not self.over_weights:
+            raise InputError(
+                f"{type(self).__name__} makes weights of other numbers, which a module does not have; leave "
+                "trained=True out of Net"
+            )
+
     @property
     @abstractmethod
     def forms(self) -> tuple[Form, ...]:
@@ -197,6 +206,8 @@ class Reparameterised(GaussianPosterior):
     def init(self, n_data: float, replicas: int, rng: Rng) -> ReparamState:
         shared = common(self, n_data, replicas, rng)
         mean, spread, points = zip(*(form.init(replicas, self.initial_std, rng) for form in self.forms), strict=True)
+        if self.net.trained:
+            mean = tuple((w,) for w in self.net.initial(replicas, rng))
         parameters = tree.tensors((mean, spread, points))
         return ReparamState(shared, mean, spread, points, adam.start(tuple(parameters)))
 

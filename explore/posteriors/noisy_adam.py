@@ -77,7 +77,7 @@ class NoisyAdam(GaussianPosterior):
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> NoisyAdamState:
         shared = common(self, n_data, replicas, rng)
-        mean = self.net.glorot(replicas, rng)
+        mean = self.net.initial(replicas, rng)
         return NoisyAdamState(
             shared, mean, tuple(torch.zeros_like(m) for m in mean), tuple(torch.ones_like(m) for m in mean)
         )

@@ -94,7 +94,7 @@ class SLANG(GaussianPosterior):
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> SLANGState:
         shared = common(self, n_data, replicas, rng)
-        mean = self.net.glorot(replicas, rng)
+        mean = self.net.initial(replicas, rng)
         zeros = tuple(torch.zeros_like(m) for m in mean)
         columns = tuple(z.unsqueeze(1).repeat(1, min(self.rank, self.net.weights), 1, 1) for z in zeros)
         diagonal = tuple(torch.full_like(m, self.initial_precision) for m in mean)

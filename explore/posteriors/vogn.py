@@ -93,7 +93,7 @@ class VOGN(GaussianPosterior):
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> VOGNState:
         shared = common(self, n_data * self.augmentation, replicas, rng)
-        mean = self.net.glorot(replicas, rng)
+        mean = self.net.initial(replicas, rng)
         zeros = tuple(torch.zeros_like(m) for m in mean)
         return VOGNState(shared, mean, zeros, zeros, self._tempering(0.0))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from explore import candidates, predict, registry, tree
 from explore.errors import InputError, check_range
@@ -321,6 +322,27 @@ def a_replica_has_failed_wherever_in_its_state_a_number_is_not_finite(subject: S
         settled = settle(tree.map_tensors(spoil, state), state)
         assert settled.common.alive.tolist() == [True, False, True], broken
         assert all(leaf.isfinite().all() for _, leaf in tree.leaves(settled)), broken
+
+
+@POSTERIORS.check()
+def begins_at_the_weights_of_a_trained_module_or_says_why_not(subject: Subject) -> None:
+    module = nn.Linear(2, 2)
+    for p in module.parameters():
+        nn.init.normal_(p, std=30.0)  # a start of one's own would be far off
+    net = Net(module, trained=True)
+    try:
+        posterior = subject.build(net)
+    except InputError as error:
+        assert "leave trained=True out of Net" in str(error), f"{subject.name}: {error} does not name trained=True"
+        return
+    x, rng = data().x, seeded()
+    state = start(posterior, 20, R, rng)
+    out = net.output(posterior.sample(state, 400, seeded(9)), x)
+    apart = (out.mean(1) - module.double()(x)).abs()
+    assert (apart <= 5 * out.std(1, correction=0) / out.shape[1] ** 0.5 + 1e-9).all(), (
+        f"{subject.name}: with Net(module, trained=True) its first state is not at the module's weights; begin at "
+        "`net.initial`, or say in `only_anew` why that cannot be"
+    )
 
 
 # Learning --------------------------------------------------------------------------------------------------

@@ -115,6 +115,11 @@ class Dynamics:
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
         self.settings, self._rng = settings, rng
         self.posterior = settings.build(inputs, outputs)
+        if self.posterior.net.trained:
+            raise InputError(
+                "the dynamics model standardises what it sees, which a trained network does not know; leave "
+                "trained=True out of Net"
+            )
         self._updates: graphs.Updates | None = None
         n = settings.n_eff if isinstance(settings.n_eff, int | float) else settings.minimum
         zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)

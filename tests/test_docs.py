@@ -187,6 +187,12 @@ def test_a_fitted_model(tmp_path):
     assert "coverage_95" in said and (tmp_path / "model.pt").exists()
 
 
+def test_a_posterior_around_a_trained_module(tmp_path):
+    said = python("-c", EXAMPLES["trained module"], cwd=tmp_path).stdout
+    scores = re.fullmatch(r"\{.*'rmse': tensor\(\[(.+?)\]\).*\}\n", said)
+    assert scores and float(scores[1]) < 0.2  # the noise's deviation is 0.1
+
+
 def test_ask_and_tell(tmp_path):
     shown = python("-c", shortened(EXAMPLES["ask and tell"], "range(9)", "range(2)"), cwd=tmp_path).stdout
     assert 2 < float(shown) < 9  # predicting the mean gives 9

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 from scipy.stats import norm
 
-from experiments.peers import methods, run
+from experiments.peers import methods, run, trained
 
 
 def test_scores():
@@ -74,3 +74,15 @@ def test_run_chooses_on_validation_parts_and_is_not_repeated(tmp_path, monkeypat
     assert (
         "| noisy-kfac | -1.000 ± 0.000 |" in table and "| noisy-kfac | 2.00 |" in table
     )  # seconds of 6 for three splits
+
+
+def test_posteriors_around_a_network_begin_at_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(trained, "SPLITS", {"yacht": 2})
+    monkeypatch.setattr(trained, "METHODS", ("noisy-kfac", "noisy-kfac, anew"))
+    made = pd.DataFrame(trained.lines("yacht", list(trained.METHODS), epochs=60, lr=0.01))
+    rmse = made.pivot(index="split", columns="method", values="rmse")
+    assert (rmse["noisy-kfac"] < 2 * rmse[trained.MODULE]).all() and (
+        rmse["noisy-kfac, anew"] > 2 * rmse["noisy-kfac"]
+    ).all()
+    done = CliRunner().invoke(trained.main, ["--datasets", "yacht", "--out", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0 and "| noisy-kfac, anew |" in (tmp_path / "trained.md").read_text()

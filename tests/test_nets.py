@@ -172,7 +172,7 @@ def test_the_printed_net_says_where_posteriors_begin():
     assert "at which posteriors begin" in repr(Net(mlp(3, [5], 2), trained=True))
 
 
-NORMED = {
+NORMED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "batch-norm": (
         nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)), (1, 4, 5)
     ),
@@ -205,8 +205,8 @@ def test_a_trained_net_begins_as_the_module_stands(module, shape):
 
 
 def test_a_module_that_has_broken_is_no_start():
-    module = mlp(3, [5], 2)
-    nn.init.constant_(module[0].weight, torch.nan)
+    module = nn.Linear(3, 2)
+    nn.init.constant_(module.weight, torch.nan)
     with pytest.raises(InputError, match="weights that are not finite; leave trained=True out"):
         Net(module, trained=True)
     Net(module)

@@ -194,10 +194,9 @@ def test_a_trained_net_begins_as_the_module_stands(module, shape):
     with torch.no_grad():
         for t in (*module.parameters(), *module.buffers()):
             t.zero_()  # what becomes of the module afterwards changes nothing
-    close(
-        net.output((*net.initial(R, rng, S), *net.initial_norms(R, rng)), x),
-        expected.unsqueeze(1).expand(-1, S, -1, -1),
-    )
+    norms = (v.expand(-1, S, -1, -1) for v in net.initial_norms(R, rng))
+    found = net.output((*net.initial(R, rng, S), *norms), x)
+    close(found, expected.unsqueeze(1).expand_as(found))
     fitted = registry.posterior("map", net, "gaussian")
     state = fitted.init(10, R, rng)
     close(net.output(fitted.sample(state, 1, rng), x)[:, 0], expected)

@@ -102,7 +102,8 @@ compute = _together(
     click.option("--threads", type=THREADS, help="Processor threads.  [default: 1]"),
     click.option(
         "--graphs/--no-graphs", default=None,
-        help="Record updates as CUDA graphs.  [default: on a GPU, for nets of up to a million weights]",
+        help="Record updates: as CUDA graphs on a GPU, compiled in half a minute on a processor.  [default: on a GPU, "
+        "for nets of up to a million weights]",
     ),
 )  # fmt: skip
 # Where and how to compute, and what to do with the result.

@@ -27,13 +27,11 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     """The device, and what to record about this start; sets the number of threads, and whether graphs are recorded.
 
     Raises:
-        InputError: for a device that is not here, and graphs where there is no GPU.
+        InputError: for a device that is not here.
     """
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads, asked = options.get("threads") or last.get("threads", 1), options.get("graphs")
-    if asked and not device.startswith("cuda"):
-        raise InputError(f"--graphs records updates for a GPU, and the device is {device}; leave it out")
     recorded = next((word for word, value in GRAPHS.items() if value == asked), "auto")
     recorded = last.get("graphs", "auto") if asked is None else recorded
     torch.set_num_threads(threads)

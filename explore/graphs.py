@@ -1,21 +1,24 @@
-"""Updates recorded once as CUDA graphs and then replayed: a launch for each update, in place of one for each operation.
+"""Updates recorded once and then replayed: a launch for each update, in place of one for each operation.
 
     with graphs.use(True):
         for epoch in fit(posterior, x, y, rng): ...
 
 `fit` and the dynamics model of VIME run their updates so; the commands have --graphs and --no-graphs.
 
+On a GPU they are CUDA graphs, on a processor programs that torch compiles, see `explore.compiled`.
+
 A graph repeats the same operations with the same numbers. So a posterior says of each step, in its `Turn`, of what kind
 it is and which numbers change: kinds have a graph each, and the numbers are tensors that are filled before a replay.
-The replays have the bits of updates one by one with these tensors. The first two of each kind are compared with such
-updates; should they differ, or should something not be recordable, that is said, and the fit goes on without graphs.
+The replays of CUDA graphs have the bits of updates one by one with these tensors. The first two of each kind are
+compared with such updates; should they differ, or should something not be recordable, that is said, and the fit goes on
+without.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -23,13 +26,13 @@ import torch
 from torch import Tensor
 
 from explore import parallel, tree
+from explore.compiled import Inductor
 from explore.inference.base import Predictive
 from explore.inference.turns import Turn, dialled
 from explore.rng import Rng
 from explore.shapes import Batch, Info, State
 
 SMALL = 10**6  # weights up to which launches, and not arithmetic, take the time of an update
-WARM = 2  # updates of a kind before it is recorded: libraries set themselves up in the first ones
 CHECKED = 2  # replays of each kind that are compared with the update itself
 MOST = 4  # numbers of a turn
 
@@ -38,7 +41,7 @@ _asked: bool | None = None
 
 @contextmanager
 def use(asked: bool | None) -> Iterator[None]:
-    """Whether fits record graphs; None: on a GPU those of nets with up to a million weights."""
+    """Whether fits record their updates; None: on a GPU those of nets with up to a million weights."""
     before = _asked
     choose(asked)
     try:
@@ -53,30 +56,58 @@ def choose(asked: bool | None) -> None:
     _asked = asked
 
 
+def asked() -> bool | None:
+    """What was asked for."""
+    return _asked
+
+
 def updates(posterior: Predictive, rng: Rng) -> Updates:
-    """Those of a fit in this process, by graphs where that is asked for, or wins."""
-    if rng.device.type != "cuda" or parallel.world().parts > 1:
-        return Updates(posterior, rng, None)
-    wanted = posterior.net.weights <= SMALL if _asked is None else _asked
-    return Updates(posterior, rng, Cuda(rng) if wanted else None)
+    """Those of a fit in this process, recorded where that is asked for, or always wins."""
+    device, alone = rng.device.type, parallel.world().parts == 1
+    wanted = device == "cuda" and posterior.net.weights <= SMALL if _asked is None else _asked
+    kinds: dict[str, Callable[[Rng], Recorder]] = {"cuda": Cuda, "cpu": Inductor}
+    recorded = wanted and alone and device in kinds
+    return Updates(posterior, rng, kinds[device](rng) if recorded else None)
 
 
 @runtime_checkable
 class Recorder(Protocol):
-    """What records operations, to repeat them on the same memory."""
+    """What records operations, to repeat them on the same memory.
+
+    Attributes:
+        ahead: updates of a kind before it is recorded.
+    """
+
+    ahead: int
+
+    @property
+    def rng(self) -> Rng:
+        """The stream that updates draw from."""
 
     def warm(self, run: Callable[[], Any]) -> Any:
         """Run it without a recording, as it will be recorded."""
 
-    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
-        """What `run` makes, and what repeats it; a recording alone may leave values out."""
+    def record(
+        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor]
+    ) -> tuple[Info, Callable[[], bool]]:
+        """What `run` makes beside a state, and what repeats it; a recording alone may leave values out.
+
+        Args:
+            run: an update of the state `here`.
+            here: where a repetition reads the old state and writes the new one.
+            memory: what else `run` reads of what changes.
+
+        A repetition says whether it could be done; where not, nothing has changed.
+        """
 
 
 class Cuda:
     """CUDA graphs, which share their memory: no two of them run at once."""
 
+    ahead = 2  # libraries set themselves up in the first ones
+
     def __init__(self, rng: Rng):
-        self.generator, self.stream = rng.generator, torch.cuda.Stream(rng.device)
+        self.rng, self.stream = rng, torch.cuda.Stream(rng.device)
         self.pool = torch.cuda.graph_pool_handle()
 
     def warm(self, run: Callable[[], Any]) -> Any:
@@ -87,12 +118,20 @@ class Cuda:
         here.wait_stream(self.stream)
         return made
 
-    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+    def record(
+        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor]
+    ) -> tuple[Info, Callable[[], bool]]:
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
+        graph.register_generator_state(self.rng.generator)
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            made = run()
-        return made, graph.replay
+            new, info = run()
+            write(new, here)
+
+        def replay() -> bool:
+            graph.replay()
+            return True
+
+        return info, replay
 
 
 class Graph(NamedTuple):
@@ -100,7 +139,7 @@ class Graph(NamedTuple):
 
     batch: Batch
     info: Info
-    replay: Callable[[], None]
+    replay: Callable[[], bool]
 
 
 class Updates:
@@ -115,7 +154,8 @@ class Updates:
     """
 
     def __init__(self, posterior: Predictive, rng: Rng, recorder: Recorder | None):
-        self.posterior, self.rng, self.recorder, self.recordable = posterior, rng, recorder, True
+        self.posterior, self.recorder, self.recordable = posterior, recorder, True
+        self.rng = recorder.rng if recorder else rng
         self._graphs: dict[Hashable, Graph] = {}
         self._seen: dict[Hashable, int] = {}
         self.replays = 0
@@ -136,14 +176,14 @@ class Updates:
         key = turn.kind, batch.x.shape, batch.y.shape
         self._seen[key] = self._seen.get(key, 0) + 1
         with dialled(self._dials):
-            if self._seen[key] > WARM + CHECKED and self.recordable:
-                return self._replayed(self._graphs[key], state, batch)
+            if self._seen[key] > self.recorder.ahead + CHECKED and self.recordable:
+                return self._replayed(self._graphs[key], state, batch, progress)
             generator = self.rng.generator
             before = generator.get_state()
             found: tuple[State, Info] = self.recorder.warm(
                 lambda: self.posterior.update(state, batch, self.rng, progress)
             )
-            if self._seen[key] <= WARM or not self.recordable:
+            if self._seen[key] <= self.recorder.ahead or not self.recordable:
                 return found
             after = generator.get_state()
             generator.set_state(before)
@@ -176,14 +216,14 @@ class Updates:
         try:
             if key not in self._graphs:
                 self._graphs[key] = self._recorded(recorder, state, batch, progress)
-            replayed = self._replayed(self._graphs[key], state, batch)
+            replayed = self._replayed(self._graphs[key], state, batch, progress)
             if _same(replayed, alone):
                 return replayed
             why = "a replay differs from the update"
         except RuntimeError as error:  # of CUDA, or of a library that cannot be recorded
             why = str(error).strip().partition("\n")[0]
         self.recordable = False
-        warnings.warn(f"updates cannot be recorded as a CUDA graph, and run one by one: {why}", stacklevel=4)
+        warnings.warn(f"updates cannot be recorded, and run one by one: {why}", stacklevel=4)
         return alone
 
     def _recorded(self, recorder: Recorder, state: State, batch: Batch, progress: float) -> Graph:
@@ -191,17 +231,16 @@ class Updates:
             self._here = tree.map_tensors(lambda t: t.clone() if t.dim() else t, state)
         here, own = _with_host(self._here, state), Batch(batch.x.clone(), batch.y.clone())
 
-        def run() -> Info:
-            new, info = self.posterior.update(here, own, self.rng, progress)
-            _copy(new, here)
-            return info
+        def run() -> tuple[State, Info]:
+            return self.posterior.update(here, own, self.rng, progress)
 
-        return Graph(own, *recorder.record(run))
+        return Graph(own, *recorder.record(run, here, (*own, self._dials)))
 
-    def _replayed(self, graph: Graph, state: State, batch: Batch) -> tuple[State, Info]:
-        _copy(state, self._here)
-        _copy(batch, graph.batch)
-        graph.replay()
+    def _replayed(self, graph: Graph, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
+        write(state, self._here)
+        write(batch, graph.batch)
+        if not graph.replay():
+            return self.posterior.update(state, batch, self.rng, progress)
         self.replays += 1
         now = _with_host(self._here, state)
         return now._replace(common=now.common._replace(step=state.common.step + 1)), graph.info
@@ -212,7 +251,7 @@ def _with_host(mine: State, given: State) -> State:
     return tree.map_tensors(lambda own, other: own if own.dim() else other, mine, given)
 
 
-def _copy(given: Any, mine: Any) -> None:
+def write(given: Any, mine: Any) -> None:
     """The values of one tree into the memory of another, all as they are at the start."""
     pairs = list(zip(tree.tensors(given), tree.tensors(mine), strict=True))
     apart = [(a, b) for a, b in pairs if b.dim() and a is not b]

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore import tree
+
 JITTERS = (1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
 HELD, HELD_ON_DEVICE = 2**24, 2**28  # numbers that one intermediate may have: 64 MiB in single precision, 1 GiB
 NARROW = 16  # columns; a batched product of fewer leaves most of the processor idle
@@ -23,11 +25,11 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
     Returns:
         (L^-1 [..., n, n] lower triangular, ok [...] bool).
     """
-    if not matrix.is_cpu:  # all at once: a device would have to be waited for to learn which ones it takes
+    if tree.unseen(matrix):  # all at once: a device would have to be waited for to learn which ones it takes
         return _raised_root(matrix)
     root, failed = torch.linalg.cholesky_ex(matrix)
     inverse, ok = inverse_triangle(root), failed == 0
-    if not ok.all():
+    if not tree.surely(ok):
         # Of those alone: in another layout the others would have other last digits on some processors.
         inverse[~ok], ok[~ok] = _raised_root(matrix[~ok])
     return inverse, ok

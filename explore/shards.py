@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import candidates, tree
+from explore import candidates, graphs, tree
 from explore.fit import Epoch, fit
 from explore.inference.base import Predictive
 from explore.rng import Rng
@@ -71,7 +71,9 @@ def sharded_fit(
     with joblib.Parallel(n_jobs=len(rngs)) as parallel:
         for stop in (epoch for epoch in at if epoch > done):
             ends: list[_Advanced] = parallel(
-                joblib.delayed(_advance)(own, x[part], y[part], rng, done, old, stop, torch.get_num_threads())
+                joblib.delayed(_advance)(
+                    own, x[part], y[part], rng, done, old, stop, torch.get_num_threads(), graphs.asked()
+                )
                 for own, part, rng, old in zip(posteriors, parts, rngs, states, strict=True)
             )
             for rng, end in zip(rngs, ends, strict=True):
@@ -89,10 +91,19 @@ def _parts(replicas: int, arms: int, shards: int) -> list[Tensor]:
 
 
 def _advance(
-    posterior: Predictive, x: Tensor, y: Tensor, rng: Rng, done: int, state: State | None, stop: int, threads: int
+    posterior: Predictive,
+    x: Tensor,
+    y: Tensor,
+    rng: Rng,
+    done: int,
+    state: State | None,
+    stop: int,
+    threads: int,
+    recorded: bool | None,
 ) -> _Advanced:
     """What a process does: the epochs of a shard up to the next stop."""
     torch.set_num_threads(threads)
+    graphs.choose(recorded)
     for epoch in fit(posterior, x, y, rng, done, state):
         if epoch.epoch == stop:
             return _Advanced(epoch.state, epoch.info, rng.generator.get_state())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from explore.errors import InputError
 
 Tree = Any
+_looks = True
+_assumed: list[Tensor] | None = None
 SMALL = 2**20  # numbers that a device copies in less time than it takes to begin
 
 
@@ -135,4 +138,34 @@ def side_by_side(tensors: Sequence[Tensor]) -> Tensor:
 
 def surely(flags: Tensor) -> bool:
     """Whether all are true, where that is known for free: a device would have to be waited for, and is not asked."""
-    return flags.device.type == "cpu" and bool(flags.all())
+    if _assumed is not None:
+        _assumed.append(flags.all())
+        return True
+    return not unseen(flags) and bool(flags.all())
+
+
+def unseen(t: Tensor) -> bool:
+    """Whether the host may not look at the values of a tensor."""
+    return not _looks or t.device.type != "cpu"
+
+
+@contextmanager
+def unlooked() -> Iterator[None]:
+    """Within it the host looks at no values, as on a device."""
+    global _looks
+    before, _looks = _looks, False
+    try:
+        yield
+    finally:
+        _looks = before
+
+
+@contextmanager
+def assumed() -> Iterator[list[Tensor]]:
+    """Within it all flags are taken to be true, as they mostly are; it gives those that have to be."""
+    global _assumed
+    before, _assumed = _assumed, []
+    try:
+        yield _assumed
+    finally:
+        _assumed = before

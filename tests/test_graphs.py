@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from explore import graphs, registry, tree
+from explore.compiled import Inductor
 from explore.fit import fit
 from explore.graphs import Updates
 from explore.inference.turns import Turn, numbers
@@ -33,7 +34,7 @@ def fitted(posterior, monkeypatch, recordable):
     rng, every = Rng(3, dtype=torch.float64), []
 
     def updates(posterior, rng):
-        every.append(Updates(posterior, rng, Tape(rng.generator)))
+        every.append(Updates(posterior, rng, Tape(rng)))
         every[-1].recordable = recordable
         return every[-1]
 
@@ -65,16 +66,16 @@ def test_fit_has_the_same_epochs_with_replays(settings, monkeypatch):
 
 def test_what_cannot_be_recorded_runs_one_by_one_and_says_so():
     class Failing(Tape):
-        def record(self, run):
+        def record(self, run, here, memory):
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     posterior, ends = made(), []
     for kind in (Failing, None):
         rng = Rng(0, dtype=torch.float64)
-        updates = Updates(posterior, rng, kind and kind(rng.generator))
+        updates = Updates(posterior, rng, kind and kind(rng))
         state = posterior.init(40, 2, rng)
         for i in range(6):
-            if kind and i == graphs.WARM:
+            if kind and i == Tape.ahead:
                 with pytest.warns(UserWarning, match="one by one: operation not permitted when stream is capturing$"):
                     state, _ = updates(state, some(seed=i), 0.0)
             else:
@@ -96,7 +97,7 @@ def test_replay_that_differs_is_not_used():
 
     posterior = Reading(net=NET, likelihood=Gaussian())
     rng = Rng(0, dtype=torch.float64)
-    updates, state = Updates(posterior, rng, Tape(rng.generator)), posterior.init(40, 2, rng)
+    updates, state = Updates(posterior, rng, Tape(rng)), posterior.init(40, 2, rng)
     with pytest.warns(UserWarning, match="a replay differs from the update"):
         for i in range(6):
             state, info = updates(state, some(seed=i), 0.0)
@@ -111,7 +112,7 @@ def test_a_dynamics_model_learns_the_same_by_replays(n_eff, monkeypatch):
         every: list[Updates] = []
 
         def updates(posterior, rng, recordable=recordable, every=every):
-            every.append(Updates(posterior, rng, Tape(rng.generator)))
+            every.append(Updates(posterior, rng, Tape(rng)))
             every[-1].recordable = recordable
             return every[-1]
 
@@ -155,10 +156,12 @@ def test_numbers_of_a_turn_are_plain_but_where_they_are_read_from():
     assert numbers(turn) == (0.5, 2.0)
 
 
-def test_without_a_gpu_nothing_is_recorded():
-    with graphs.use(True):
-        assert graphs.updates(made(), Rng(0)).recorder is None
+def test_on_a_processor_updates_are_compiled_where_that_is_asked_for():
     assert graphs.updates(made(), Rng(0)).recorder is None
+    with graphs.use(True):
+        assert isinstance(graphs.updates(made(), Rng(0)).recorder, Inductor)
+        assert graphs.asked()
+    assert graphs.asked() is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -171,3 +174,64 @@ def test_cuda_graphs_have_the_numbers_of_updates_one_by_one():
             ends.append(list(fit(posterior, data.x.cuda(), data.y.cuda(), rng))[-1].state)
     for (_, a), (_, b) in zip(*map(tree.leaves, ends), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+
+
+def compiled(posterior, monkeypatch, backend):
+    """The epochs of a fit with compiled updates, and the updates."""
+    every = []
+
+    def updates(posterior, rng):
+        every.append(Updates(posterior, rng, Inductor(rng, backend) if backend else None))
+        return every[-1]
+
+    monkeypatch.setattr(graphs, "updates", updates)
+    data, rng = some(45), Rng(3, dtype=torch.float64)
+    return list(fit(posterior, data.x, data.y, rng)), every[0]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"statistics_interval": 2, "factor_interval": 3}, {"prior_variance": "learned"}]
+)
+def test_compiled_fits_are_plain_ones_but_for_the_last_digits(settings, monkeypatch):
+    ours, recorded = compiled(made(**settings), monkeypatch, "eager")
+    theirs, _ = compiled(made(**settings), monkeypatch, None)
+    assert recorded.recordable and recorded.replays >= 15
+    for a, b in zip(ours, theirs, strict=True):
+        for (path, mine), (_, other) in zip(*(tree.leaves((e.state, e.info)) for e in (a, b)), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12, msg=path)
+
+
+def test_where_an_assumption_is_wrong_a_compiled_update_runs_as_it_is():
+    """One replica fails, whose state stays as it was."""
+    posterior, ends = made(), []
+    for backend in ("eager", None):
+        rng = Rng(0, dtype=torch.float64)
+        updates, state = (
+            Updates(posterior, rng, Inductor(rng, backend) if backend else None),
+            posterior.init(40, 2, rng),
+        )
+        for i in range(8):
+            batch = some(seed=i)
+            if i == 4:
+                batch.y[1, 0] = torch.nan
+            state, _ = updates(state, batch, 0.0)
+        ends.append((state, rng.normal(1)))
+        assert updates.replays == (4 if backend else 0)
+    assert ends[0][0].common.alive.tolist() == [True, False]
+    for (path, mine), (_, other) in zip(*map(tree.leaves, ends), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12, msg=path)
+
+
+@pytest.mark.slow
+def test_what_torch_compiles_is_resumed_to_the_bit():
+    data, ends = some(45), []
+    for recorded, stopped in ((True, False), (True, True), (False, False)):
+        rng = Rng(3, dtype=torch.float64)
+        with graphs.use(recorded):
+            begun = fit(made(), data.x, data.y, rng)
+            first = next(begun)
+            rest = fit(made(), data.x, data.y, rng, 1, first.state) if stopped else begun
+            ends.append(list(rest)[-1].state)
+    for (path, mine), (_, same), (_, other) in zip(*map(tree.leaves, ends), strict=True):
+        assert torch.equal(mine, same), path
+        torch.testing.assert_close(mine, other, rtol=1e-7, atol=1e-10, msg=path)

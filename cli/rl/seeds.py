@@ -19,7 +19,7 @@ import joblib
 import torch
 from joblib.externals.loky import get_reusable_executor
 
-from explore import files
+from explore import files, graphs
 from explore.cli.rl.callbacks import Row
 from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import Training
@@ -133,7 +133,9 @@ def in_processes(seeds: Sequence[Seed], folder: Path, jobs: int, emit: Emit) -> 
         pieces, written = manager.Queue(), {seed.seed: manager.Queue() for seed in seeds}
         tasks = [
             # Processes are kept between calls, and in the working folder in which they began.
-            joblib.delayed(_train)(seed, folder.absolute(), torch.get_num_threads(), pieces, written[seed.seed])
+            joblib.delayed(_train)(
+                seed, folder.absolute(), torch.get_num_threads(), graphs.asked(), pieces, written[seed.seed]
+            )
             for seed in seeds
         ]
         work = thread.submit(joblib.Parallel(n_jobs=jobs), tasks)
@@ -158,9 +160,10 @@ def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
                 return
 
 
-def _train(seed: Seed, folder: Path, threads: int, pieces: Any, written: Any) -> None:
+def _train(seed: Seed, folder: Path, threads: int, recorded: bool | None, pieces: Any, written: Any) -> None:
     """What a process does."""
     torch.set_num_threads(threads)
+    graphs.choose(recorded)
 
     def emit(event: Piece | int) -> None:
         if isinstance(event, Piece):

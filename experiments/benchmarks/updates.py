@@ -1,12 +1,12 @@
 """Seconds per update of every posterior: of many small nets side by side, and of one ResNet-18 beside plain SGD.
 
-    python -m experiments.benchmarks.updates --case small      # on the processor
-    python -m experiments.benchmarks.updates --device cuda     # also by CUDA graphs, and in bfloat16
+    python -m experiments.benchmarks.updates --case one,small  # on the processor, plain and compiled
+    python -m experiments.benchmarks.updates --device cuda     # plain and by CUDA graphs, and in bfloat16
 
-small: 20 replicas of a 13-50-1 net with 10 weight samples (or members) each, batches of 10. resnet: one ResNet-18 for
-32x32 images with batch normalisation, batch 128, one weight sample, the preset `image`. A mean over `--updates` steps
+one: a 13-50-1 net with 10 weight samples (or members), batches of 10. small: 20 replicas of it. resnet: one ResNet-18
+for 32x32 images with batch normalisation, batch 128, one weight sample, the preset `image`. A mean over `--updates` steps
 has its share of what is renewed as often as that; not of the ResNet's factors, which are every 200th step (`cost.py`
-counts them). Medians of `--repeats`.
+counts them). Medians of `--repeats`. `begun` are the seconds of the first updates, in which recordings are made.
 
 `off` says how far the outputs of sampled nets are, after three updates of which the second renews everything, from
 those in double precision on the processor with the same random numbers: the norm of the difference over that of the
@@ -43,7 +43,9 @@ from explore.shapes import Batch
 
 HERE = Path(__file__).parent
 COUNTS = ("samples", "members")  # fields that say how many nets a posterior runs at once
-CASES = {"small": (20, 455, "13-50-1"), "resnet": (1, 50000, "ResNet-18")}  # replicas, examples, the net
+CASES = {  # replicas, examples, the net
+    "one": (1, 455, "13-50-1"), "small": (20, 455, "20 replicas of 13-50-1"), "resnet": (1, 50000, "ResNet-18")
+}  # fmt: skip
 SGD = "SGD"
 RENEWED: dict[str, Any] = dict.fromkeys(("statistics_interval", "factor_interval", "basis_interval"), 2)
 
@@ -87,7 +89,8 @@ def batch(case: str, rng: Rng) -> Batch:
     """Random examples."""
     if case == "resnet":
         return Batch(rng.normal(1, 128, 3, 32, 32), (10 * rng.uniform(1, 128)).long())
-    return Batch(rng.normal(20, 10, 13), rng.normal(20, 10, 1))
+    replicas = CASES[case][0]
+    return Batch(rng.normal(replicas, 10, 13), rng.normal(replicas, 10, 1))
 
 
 def median(step: Callable[[], Any], device: str, updates: int, repeats: int, warm: int = 3) -> float:
@@ -103,8 +106,10 @@ def median(step: Callable[[], Any], device: str, updates: int, repeats: int, war
     return statistics.median(times[1:])
 
 
-def ours(name: str, case: str, device: str, updates: int, repeats: int, recorded: bool, amp: bool) -> float:
-    """Seconds per update of a posterior."""
+def ours(
+    name: str, case: str, device: str, updates: int, repeats: int, recorded: bool, amp: bool
+) -> tuple[float, float]:
+    """Seconds per update of a posterior, and of the first ones."""
     rng, posterior, (replicas, n_data, _) = Rng(0, device), build(name, case, amp), CASES[case]
     with graphs.use(recorded):
         data, update = batch(case, rng), graphs.updates(posterior, rng)
@@ -116,7 +121,9 @@ def ours(name: str, case: str, device: str, updates: int, repeats: int, recorded
 
     # Each kind of update is recorded when it has come often enough.
     kinds = getattr(posterior, "factor_interval", 1) if recorded else 1
-    return median(step, device, updates, repeats, kinds * (graphs.WARM + graphs.CHECKED + 1))
+    first = kinds * (graphs.Cuda.ahead + graphs.CHECKED + 1)
+    begun = first * median(step, device, first, 1, 0)
+    return median(step, device, updates, repeats), begun
 
 
 def sgd(device: str, updates: int, repeats: int, amp: bool) -> float:
@@ -157,10 +164,11 @@ def line(name: str, case: str, device: str, updates: int, repeats: int) -> dict[
         if name == SGD:
             row["seconds"] = sgd(device, updates, repeats, amp=False)
             return row | ({"bfloat16": sgd(device, updates, repeats, amp=True)} if gpu else {})
-        row["seconds"] = ours(name, case, device, updates, repeats, recorded=False, amp=False)
-        if gpu:
-            recorded, amp = case == "small", case == "resnet"
-            row["graph" if recorded else "bfloat16"] = ours(name, case, device, updates, repeats, recorded, amp)
+        row["seconds"], _ = ours(name, case, device, updates, repeats, recorded=False, amp=False)
+        if case != "resnet":
+            row["recorded"], row["begun"] = ours(name, case, device, updates, repeats, recorded=True, amp=False)
+        elif gpu:
+            row["bfloat16"], _ = ours(name, case, device, updates, repeats, recorded=False, amp=True)
         row["off"] = off(name, case, device)
     except InputError as error:
         row["refused"] = str(error)
@@ -171,14 +179,20 @@ def table(rows: pd.DataFrame) -> str:
     """A section a case; of the ResNet-18 also how many times the seconds of SGD they are."""
     made = ""
     for case, own in rows.groupby("case", sort=False):
-        timed = [column for column in ("seconds", "graph", "bfloat16") if column in own and own[column].notna().any()]
+        timed = [
+            column for column in ("seconds", "recorded", "bfloat16") if column in own and own[column].notna().any()
+        ]
         base, lines = own[own.method == SGD], []
         for _, row in own.iterrows():
             cells = [_number(1e3 * row[t], ".3g") for t in timed]
             cells += [_number(row[t] / base[t].iloc[0], ".2f") for t in timed] if len(base) else []
+            cells += (
+                [_number(row.seconds / row.recorded, ".1f"), _number(row.begun, ".0f")] if "recorded" in timed else []
+            )
             lines.append([row.method, *cells, _number(row.get("off", math.nan), ".1e"), row.refused])
         heads = ["", *(f"{t.replace('seconds', 'float32')}, ms" for t in timed)]
         heads += [f"{t.replace('seconds', 'float32')} over SGD" for t in timed] if len(base) else []
+        heads += ["times as fast", "begun, s"] if "recorded" in timed else []
         made += f"## {CASES[str(case)][2]}\n\n{markdown([*heads, 'off', 'refused'], lines)}\n"
     return made
 
@@ -204,7 +218,7 @@ def main(
     rows = []
     for case in cases:
         for name in (SGD, *every) if case == "resnet" else every:
-            steps = updates if case == "small" else max(1, updates // 10)
+            steps = max(1, updates // 10) if case == "resnet" else updates
             rows.append(line(name, case, device, steps, repeats))
             click.echo(rows[-1])
     found, stem = pd.DataFrame(rows), out / f"updates{'_gpu' if gpu else ''}"

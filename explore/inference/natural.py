@@ -351,7 +351,7 @@ class NaturalGradient(GaussianPosterior):
         accepted |= ~finite  # no damping helps there, and the replica fails
         new = tree.where(accepted, new, old)._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
         ok = ok | ~accepted
-        if tree.surely(accepted) or (int(new.common.step) + 1) % self.factor_interval == 0:
+        if tree.surely(accepted) or (int(old.common.step) + 2) % self.factor_interval == 0:
             return new, ok
         # With factors of the old damping the same step would come again, and the damping would double without end.
         raised = _raised(self.gamma(new.common), new.damping)

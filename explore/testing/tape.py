@@ -8,48 +8,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from explore import tree
+from explore import graphs, tree
+from explore.rng import Rng
+from explore.shapes import Info, State
 
 
 class Tape(TorchDispatchMode):
-    """Operations, and what is drawn from a generator; a `Recorder`."""
+    """Operations, and what is drawn from a stream; a `Recorder`."""
 
-    def __init__(self, generator: torch.Generator) -> None:
+    ahead = 2
+
+    def __init__(self, rng: Rng) -> None:
         super().__init__()
-        self.generator = generator
+        self.rng = rng
         self._calls: list[tuple[Any, Sequence[Any], Mapping[str, Any], Any]] = []
         self._before: list[tuple[Tensor, Tensor]] = []
 
     def warm(self, run: Callable[[], Any]) -> Any:
         """Run it as on a device, whose values the host does not look at."""
-        with patch.object(tree, "surely", lambda flags: False):
+        with tree.unlooked():
             return run()
 
-    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
-        """What it makes, which is without meaning until the first replay, and what repeats it."""
-        self._calls, self._before, drawn = [], [], self.generator.get_state()
+    def record(
+        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor]
+    ) -> tuple[Info, Callable[[], bool]]:
+        """What it makes beside a state, which is without meaning until the first replay, and what repeats it."""
+        self._calls, self._before, drawn = [], [], self.rng.generator.get_state()
         with self:
-            made = self.warm(run)
+            new, info = self.warm(run)
+            graphs.write(new, here)
         # A recording alone does nothing.
-        self.generator.set_state(drawn)
+        self.rng.generator.set_state(drawn)
         for changed, before in reversed(self._before):
             changed.copy_(before)
 
         calls = self._calls
 
-        def replay() -> None:
+        def replay() -> bool:
             with torch.no_grad():
                 for func, args, kwargs, out in calls:
                     _repeat(func, args, kwargs, out)
+            return True
 
-        return made, replay
+        return info, replay
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from explore import candidates, predict, registry, tree
+from explore.compiled import Inductor
 from explore.errors import InputError, check_range
 from explore.fit import fit
 from explore.graphs import Updates
@@ -174,7 +175,7 @@ def recorded_updates_repeat_bit_for_bit(subject: Subject, net: Net) -> None:
 
     def trained(recordable: bool) -> tuple[Updates, Any]:
         rng = seeded()
-        updates = Updates(posterior, rng, Tape(rng.generator))
+        updates = Updates(posterior, rng, Tape(rng))
         updates.recordable = recordable
         state = start(posterior, N, R, rng)
         for i in range(24):
@@ -187,6 +188,23 @@ def recorded_updates_repeat_bit_for_bit(subject: Subject, net: Net) -> None:
     alone, theirs = trained(recordable=False)
     assert recorded.recordable and not alone.replays
     assert_same_bits(ours, theirs, f"{subject.name}: updates of one kind, see `turn`, differ in more than its numbers")
+
+
+@POSTERIORS.check()
+def compiled_updates_are_plain_ones(subject: Subject) -> None:
+    posterior, batch, ends = subject.build(), data(), []
+    for backend in ("eager", None):
+        rng = seeded()
+        updates = Updates(posterior, rng, Inductor(rng, backend) if backend else None)
+        state = start(posterior, N, R, rng)
+        for _ in range(6):
+            state, info = updates(state, batch, 0.0)
+        if backend and not updates.replays and updates.recordable:
+            pytest.skip("it records nothing")
+        assert updates.recordable, f"{subject.name}: its updates cannot be traced, see the warning"
+        ends.append((state, info, rng.normal(1)))
+    for (path, a), (_, b) in zip(*map(tree.leaves, ends), strict=True):
+        assert_close(a, b, f"{subject.name}: {path} is not what it is without compilation", rtol=1e-9)
 
 
 @POSTERIORS.check({"mlp": MLP, "conv": CONV, "norm": NORM})
@@ -236,7 +254,7 @@ def candidates_in_one_fit_are_what_each_is_alone(subject: Subject, learned: bool
 
 def _epochs(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
     """The state after four epochs of five updates, by recordings where there may be some."""
-    updates = Updates(posterior, rng, Tape(rng.generator))
+    updates = Updates(posterior, rng, Tape(rng))
     for i in range(20):
         state, _ = updates(state, batch, i / 20)
         state = updates.kept(posterior.end_epoch(state)) if i % 5 == 4 else state

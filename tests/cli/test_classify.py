@@ -348,7 +348,6 @@ def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
         (["--train", "5000"], "there are 1437 images to train on"),
         (["--size", "32"], "belong to --images"),
         (["--no-stream"], "belong to --images"),
-        (["--graphs", "--device", "cpu"], "--graphs records updates for a GPU, and the device is cpu"),
         (["-p", "net.depth=3"], "depth"),
         (["-p", "lr=fast"], "lr"),
         (["--posterior", "hmc"], "it must be at least warmup"),

@@ -4,9 +4,10 @@
     python -m experiments.benchmarks.updates --device cuda     # plain and by CUDA graphs, and in bfloat16
 
 one: a 13-50-1 net with 10 weight samples (or members), batches of 10. small: 20 replicas of it. resnet: one ResNet-18
-for 32x32 images with batch normalisation, batch 128, one weight sample, the preset `image`. A mean over `--updates` steps
-has its share of what is renewed as often as that; not of the ResNet's factors, which are every 200th step (`cost.py`
-counts them). Medians of `--repeats`. `begun` are the seconds of the first updates, in which recordings are made.
+for 32x32 images with batch normalisation, batch 128, one weight sample, the preset `image`. A mean over `--updates`
+steps has its share of what is renewed as often as that; not of the ResNet's factors, which are every 200th step
+(`cost.py` counts them). Medians of `--repeats`. `begun` are the seconds of the first updates, in which recordings are
+made.
 
 `off` says how far the outputs of sampled nets are, after three updates of which the second renews everything, from
 those in double precision on the processor with the same random numbers: the norm of the difference over that of the

@@ -30,7 +30,7 @@ def test_it_writes_a_table(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     found = pd.read_csv(tmp_path / "updates.csv")
     assert found.method.tolist() == 2 * ["vogn", "bbb"] and (found.off < 1e-4).all()
-    assert (found[["seconds", "recorded", "begun"]] > 0).all(None)
+    assert (found[["seconds", "recorded", "begun"]].to_numpy() > 0).all()
     assert "| vogn | " in (tmp_path / "updates.md").read_text()
 
 

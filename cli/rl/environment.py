@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecMonitor, VecNormalize
@@ -34,6 +35,11 @@ def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
         made = gym.make(_spec(settings.env), **settings.env_kwargs, **more)
     observed = made.observation_space
     for part in [made.action_space, *(observed.spaces.values() if isinstance(observed, spaces.Dict) else [observed])]:
+        if isinstance(part, spaces.Discrete | spaces.MultiDiscrete) and np.any(part.start):
+            raise InputError(
+                f"{settings.env} has choices that begin at {np.ravel(part.start).tolist()}, and stable-baselines3 "
+                "counts them from 0; wrap it (gymnasium.wrappers.TransformAction or TransformObservation)"
+            )
         if not isinstance(part, SPACES):
             raise InputError(
                 f"{settings.algo} refuses {settings.env} or these settings: spaces of type {type(part).__name__} "
@@ -51,7 +57,9 @@ def environments(settings: Settings, copies: int) -> VecEnv:
                 spec, copies, vectorization_mode="vector_entry_point", autoreset_mode="SameStep",
                 **settings.env_kwargs,
             )  # fmt: skip
-            return Finite(VecMonitor(BatchedVecEnv(made)), settings.env)
+            if made.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:  # which stable-baselines3 has
+                return Finite(VecMonitor(BatchedVecEnv(made)), settings.env)
+            made.close()
     return Finite(make_vec_env(lambda: environment(settings), copies), settings.env)
 
 
@@ -103,18 +111,29 @@ class Finite(VecEnvWrapper):
         self._name = name
 
     def reset(self) -> Any:
-        observations = self.venv.reset()
+        with _own_errors(self._name):
+            observations = self.venv.reset()
         check_finite(observations, "an observation", self._name)
         return observations
 
     def step_wait(self) -> Any:
-        observations, rewards, dones, infos = self.venv.step_wait()
+        with _own_errors(self._name):
+            observations, rewards, dones, infos = self.venv.step_wait()
         check_finite(observations, "an observation", self._name)
         check_finite(rewards, "a reward", self._name)
         for i in np.flatnonzero(dones):
             if infos[i].get("TimeLimit.truncated", False):
                 check_finite(infos[i]["terminal_observation"], "an observation", self._name)
         return observations, rewards, dones, infos
+
+
+@contextlib.contextmanager
+def _own_errors(name: str) -> Iterator[None]:
+    """An environment's OSError is not one of the run folder's, of which a command says how to go on."""
+    try:
+        yield
+    except OSError as error:
+        raise RuntimeError(f"{name} failed: {type(error).__name__}: {error}") from error
 
 
 def check_finite(values: Any, what: str, name: str) -> None:

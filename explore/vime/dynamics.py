@@ -77,6 +77,13 @@ class DynamicsSettings:
         if not isinstance(self.posterior, str):
             if not hasattr(self.posterior, "likelihood"):
                 raise InputError(f"posterior is a {type(self.posterior).__name__}; it must be a name or a posterior")
+            mine, fresh = vars(self), vars(DynamicsSettings())
+            if given := [
+                name for name in ("preset", "posterior_settings", "hidden", "noise_std") if mine[name] != fresh[name]
+            ]:
+                raise InputError(
+                    f"{given[0]} is for a posterior that is built here by its name; the one given has its own"
+                )
             _check_sizes(self.posterior.net, inputs, outputs)
             return self.posterior
         net = Net(mlp(inputs, self.hidden, outputs))

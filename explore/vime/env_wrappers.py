@@ -11,12 +11,12 @@ before.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.utils import RecordConstructorArgs
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gymnasium.wrappers import vector as vectorised
 
@@ -130,9 +130,21 @@ def _check_scale(env: Any) -> None:
     """The model would learn from observations, and the bonus be beside rewards, whose scale moves."""
     while isinstance(env, gym.Wrapper | VectorWrapper):
         if isinstance(env, NORMALISING) and env.update_running_mean:
-            name = type(env).__name__
-            raise InputError(f"the bonus takes what the environment itself gives; put {name} around it, not inside")
+            refuse_moving(type(env).__name__)
         env = env.env
+    if isinstance(env, SyncVectorEnv):
+        for single in env.envs:
+            _check_scale(single)
+    elif isinstance(env, AsyncVectorEnv) and any(env.call("has_wrapper_attr", "update_running_mean")):
+        if any(
+            env.get_attr("update_running_mean")
+        ):  # of the outermost that has it: the others cannot be seen from here
+            refuse_moving("what normalises")
+
+
+def refuse_moving(name: str) -> NoReturn:
+    """Refuse a wrapper inside that normalises by statistics which still move."""
+    raise InputError(f"the bonus takes what the environment itself gives; put {name} around it, not inside")
 
 
 def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:

@@ -14,6 +14,7 @@ paid before its first training.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections import deque
 from collections.abc import Mapping
@@ -205,6 +206,7 @@ class IntrinsicReward:
             "levels": torch.tensor(list(self._levels), dtype=torch.float64),
             "open": torch.from_numpy(np.concatenate([*self._open, np.zeros(0)])),
             "calls": torch.tensor([len(raw) for raw in self._open]),
+            "meaning": torch.frombuffer(bytearray(json.dumps(self._meaning()).encode()), dtype=torch.uint8),
         }
         parts = {"replay": self.replay.state_dict(), "dynamics": self.dynamics.state_dict(), "reward": own}
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
@@ -230,6 +232,10 @@ class IntrinsicReward:
         own = parts["reward"]
         if int(own.get("format", torch.tensor(1))) != FORMAT:
             raise InputError("another version of explore wrote it; continue with that one, or begin anew")
+        if "meaning" in own:  # older ones do not say
+            theirs, mine = json.loads(own["meaning"].cpu().numpy().tobytes()), self._meaning()
+            if other := next((name for name in mine if theirs.get(name) != mine[name]), None):
+                raise InputError(f"its {other} is {theirs.get(other)!r}, this one's {mine[other]!r}")
         self.seed(int(own["seed"]))
         self.dynamics.load_state_dict(parts["dynamics"])
         self.replay.load_state_dict(parts["replay"])
@@ -239,6 +245,16 @@ class IntrinsicReward:
         ends = own["calls"].cumsum(0)[:-1].numpy()
         self._open = np.split(own["open"].numpy(), ends) if len(own["calls"]) else []
         self._begin = self.replay.seen - len(own["open"])
+
+    def _meaning(self) -> dict[str, Any]:
+        """What decides what the saved numbers are of."""
+        model = self.dynamics_settings
+        return {
+            "bonus": self.settings.bonus,
+            "normalise": self.settings.normalise,
+            "target": model.target,
+            "n_eff": model.n_eff,
+        }
 
     def _raw(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], call: int) -> Float[Array, " n"]:
         if not (self._trained and len(inputs)):

@@ -608,6 +608,63 @@ def test_success_is_what_the_environment_says(train, monkeypatch, told):
     assert results(Path("runs/rl-x")).success.tolist() == [0.25 if told else 0.0]
 
 
+SINGLE = """
+import gymnasium as gym
+import numpy as np
+
+
+class Plain(gym.Env):
+    observation_space = gym.spaces.Box(-9, 9, (2,))
+
+    def __init__(self, first=0, level=""):
+        self.action_space, self.level = gym.spaces.Discrete(3, start=first), level
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.normal(size=2).astype("f4"), {}
+
+    def step(self, action):
+        if self.level:
+            open(self.level)
+        return self.np_random.normal(size=2).astype("f4"), 1.0, False, False, {}
+
+
+class NextStep(gym.vector.VectorEnv):
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}
+
+    def __init__(self, num_envs, autoreset_mode):
+        pass
+
+
+gym.register("single/Plain-v0", Plain, max_episode_steps=5)
+gym.register("single/Both-v0", Plain, vector_entry_point=NextStep, max_episode_steps=5)
+"""
+
+
+@pytest.fixture
+def single(monkeypatch):
+    """Environments whose module lies in the working directory; what follows its name, and a short training."""
+    Path("single.py").write_text(SINGLE)
+    monkeypatch.syspath_prepend(".")
+    short = ["--n-envs", 2, "--timesteps", 40, "--algo-param", "n_steps=20", "--posterior", "none", "--name", "x"]
+    return lambda env, *more: ["--env", f"single:single/{env}", *more, *short]
+
+
+def test_choices_that_do_not_begin_at_0_are_refused(single, explore):
+    result = explore("rl", *single("Plain-v0", "--env-kwargs", "first:1"))
+    assert result.exit_code == 2 and "choices that begin at [1], and stable-baselines3 counts" in result.stderr
+
+
+def test_what_an_environment_cannot_read_is_not_blamed_on_the_run_folder(single, explore):
+    with pytest.raises(RuntimeError, match="Plain-v0 failed: FileNotFoundError.*nowhere"):
+        explore("rl", *single("Plain-v0", "--env-kwargs", "level:nowhere/level.dat"))
+
+
+def test_an_environment_that_resets_in_a_step_of_its_own_runs_in_single_copies(train, single):
+    train(*single("Both-v0"))
+    assert len(results(Path("runs/rl-x"))) == 1
+
+
 BREAK = ["--env", "broken:broken/Broken-v0", "--n-envs", 2, "--algo-param", "n_steps=20", "--timesteps", 120]
 
 

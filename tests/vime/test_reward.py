@@ -20,6 +20,7 @@ from explore.rng import Rng
 from explore.shapes import Batch
 from explore.testing.oracles import Lone
 from explore.vime import IntrinsicReward, Transitions
+from explore.vime.dynamics import DynamicsSettings
 
 OBSERVATIONS, ACTIONS = spaces.Box(-10, 10, (2,)), spaces.Box(-1, 1, (1,))
 FEW: dict[str, Any] = {"updates": 20, "minimum": 20, "hidden": (8,)}
@@ -232,9 +233,24 @@ def test_state_of_other_settings_is_refused():
 def test_a_posterior_of_the_users_own():
     net = Net(mlp(3, [5, 5], 2))
     posterior = registry.posterior("bbb", net, Gaussian(noise_std=0.5), samples=2)
-    assert (with_batch(made(posterior)).score(transitions(5)) > 0).all()
+    built = {"hidden": DynamicsSettings().hidden}
+    assert (with_batch(made(posterior, **built)).score(transitions(5)) > 0).all()
     with pytest.raises(InputError, match="maps 4 numbers to 2.* must map 3 to 2"):
-        made(registry.posterior("bbb", Net(mlp(4, [5], 2)), Gaussian()))
+        made(registry.posterior("bbb", Net(mlp(4, [5], 2)), Gaussian()), **built)
+    for setting in ({"preset": "vime"}, {"posterior_settings": {"lr": 1.0}}, {"noise_std": 5.0}, {"hidden": (5, 5)}):
+        with pytest.raises(InputError, match=f"{next(iter(setting))} is for a posterior that is built here"):
+            made(posterior, **built | setting)
+
+
+@pytest.mark.parametrize(
+    "other", [{"bonus": "variance"}, {"normalise": "rms"}, {"target": "difference"}, {"n_eff": 500.0}]
+)
+def test_a_state_of_a_bonus_with_other_settings_is_refused(other):
+    state = with_batch(made(bonus="kl", normalise="latest")).state_dict()
+    (name,) = other
+    with pytest.raises(InputError, match=f"cannot continue from this saved bonus: its {name} is "):
+        made(**{"bonus": "kl", "normalise": "latest"} | other).load_state_dict(state)
+    made(bonus="kl", normalise="latest").load_state_dict(state)
 
 
 @pytest.mark.parametrize("bonus", ["kl", "expected-gain", "variance"])
@@ -324,7 +340,7 @@ def test_a_warm_start_that_would_never_end_is_refused(more):
     made(posterior="noisy-kfac", preset="default", posterior_settings=more | {"warm_start": 0.0})
     own = registry.posterior("noisy-kfac", Net(mlp(3, [5], 2)), Gaussian(), "default", **more)
     with pytest.raises(InputError, match="give it warm_start=0$"):
-        made(own)
+        made(own, hidden=DynamicsSettings().hidden)
 
 
 @pytest.mark.parametrize("name", registry.names("posteriors"))

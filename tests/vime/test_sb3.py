@@ -7,14 +7,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from sb3_contrib import ARS, TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common import env_checker
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 from explore.envs import ENVS
 from explore.errors import InputError
@@ -315,7 +316,7 @@ def test_last_observations_are_learnt_as_they_were_before_vecnormalize_clips():
             return place, 0.0, last, False, {}
 
     callback = sb3.VIMECallback(**FEW)
-    env = VecNormalize(make_vec_env(Jump, 2), clip_obs=3.0)
+    env = VecNormalize(make_vec_env(Jump, 2), norm_reward=False, clip_obs=3.0)
     # EvalCallback compares its chain of wrappers with that of the training.
     evaluation = EvalCallback(VecNormalize(make_vec_env(Jump, 2), training=False), eval_freq=16, verbose=0)
     small(env).learn(32 * 2, [callback, evaluation])
@@ -331,19 +332,110 @@ def test_observations_changed_outside_of_vecnormalize_are_refused():
     with pytest.raises(InputError, match="VecFrameStack around VecNormalize.*put VecNormalize around it"):
         small(stacked).learn(32, sb3.VIMECallback(**FEW))
     callback = sb3.VIMECallback(**FEW)
-    small(VecNormalize(VecFrameStack(make_vec_env(chain, 2), 2))).learn(64, callback)
+    small(VecNormalize(VecFrameStack(make_vec_env(chain, 2), 2), norm_reward=False)).learn(64, callback)
     assert len(callback.bonus.replay) == 64
 
 
 def test_returns_beside_normalised_rewards_are_the_environments():
     callback, logged = sb3.VIMECallback(**FEW), Logged()
     env = VecNormalize(make_vec_env(lambda: gym.make("Pendulum-v1"), 2))
+    env.ret_rms.var, env.training = np.array(50.0), False  # a scale that stays
     model = PPO("MlpPolicy", env, n_steps=200, batch_size=50, n_epochs=1, seed=0, device="cpu")
     with pytest.warns(UserWarning, match="the bonus was 0 throughout"):
         model.learn(400, [callback, logged])
     assert model.ep_info_buffer is not None
     expected = np.mean([info["r"] for info in model.ep_info_buffer])
     assert logged.values["rollout/ep_extrinsic_mean"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_bonus_beside_rewards_whose_scale_moves_is_refused():
+    env = VecNormalize(make_vec_env(lambda: gym.make("Pendulum-v1"), 2))
+    with pytest.raises(InputError, match="give it norm_reward=False, or put it around VIMEVecEnv"):
+        small(env).learn(32, sb3.VIMECallback(**FEW))
+    model = SAC(
+        "MlpPolicy", env, replay_buffer_class=sb3.VIMEReplayBuffer, replay_buffer_kwargs=FEW, learning_starts=10,
+        buffer_size=100, batch_size=8, device="cpu", policy_kwargs={"net_arch": [8]},
+    )  # fmt: skip
+    with pytest.raises(InputError, match="give it norm_reward=False"):
+        model.learn(20)
+
+
+class Counting(gym.Env):
+    """Pays whole numbers, as Python has them."""
+
+    observation_space, action_space = gym.spaces.Discrete(5), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return int(self.np_random.integers(5)), 1, False, False, {}
+
+
+@pytest.mark.parametrize("kind", [DummyVecEnv, SubprocVecEnv])
+def test_rewards_that_are_whole_numbers_do_not_cut_the_bonus_off(kind):
+    env = sb3.VIMEVecEnv(make_vec_env(Counting, 2, vec_env_cls=kind), **FEW, interval=20)
+    env.reset()
+    for _ in range(30):
+        _, rewards, _, infos = env.step(np.array([0, 1]))
+        added = [info["intrinsic_reward"] for info in infos]
+        np.testing.assert_allclose(rewards, 1 + np.array(added), rtol=1e-6)
+    assert min(added) > 0
+    env.close()
+
+
+@pytest.mark.parametrize("kind", [DummyVecEnv, SubprocVecEnv])
+@pytest.mark.parametrize("wrapper", [NormalizeReward, NormalizeObservation])
+def test_single_environments_that_normalise_inside_are_refused(kind, wrapper):
+    env = make_vec_env("Pendulum-v1", 2, wrapper_class=wrapper, vec_env_cls=kind)
+    message = f"put {wrapper.__name__} around it, not inside"
+    with pytest.raises(InputError, match=message):
+        sb3.VIMEVecEnv(env, **FEW)
+    with pytest.raises(InputError, match=message):
+        small(env).learn(32, sb3.VIMECallback(**FEW))
+    env.set_attr("update_running_mean", False)
+    sb3.VIMEVecEnv(env, **FEW)
+    env.close()
+
+
+def test_a_callback_has_no_interval():
+    with pytest.raises(InputError, match="interval is for a bonus that is paid step by step"):
+        sb3.VIMECallback(interval=3)
+
+
+class Told(VectorEnv):
+    """Three copies, of which the second ends at every second step; what it says of itself stands in the infos."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    num_envs = 3
+    single_observation_space = observation_space = gym.spaces.Box(-1, 1, (1,))
+    single_action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return np.zeros((3, 1), np.float32), {}
+
+    def step(self, actions):
+        self.time += 1
+        ended = np.array([False, self.time % 2 == 0, False])
+        infos: dict[str, Any] = {"time": np.full(3, self.time)}
+        infos |= {"odd": np.full(3, 7.0), "_odd": np.array([True, False, True])}
+        if ended.any():
+            final = {"is_success": np.array([False, True, False]), "_is_success": ended, "deep": {"a": np.arange(3)}}
+            infos |= {"final_obs": np.ones((3, 1), np.float32), "_final_obs": ended}
+            infos |= {"final_info": final, "_final_info": ended, "time": np.zeros(3, int)}
+        return np.zeros((3, 1), np.float32), np.ones(3), ended, np.zeros(3, bool), infos
+
+
+def test_infos_of_batched_environments_are_those_of_each():
+    env = sb3.BatchedVecEnv(Told())
+    env.reset()
+    assert env.step(np.zeros(3))[3] == [{"time": 1, "odd": 7.0}, {"time": 1}, {"time": 1, "odd": 7.0}]
+    first, second, _ = env.step(np.zeros(3))[3]
+    assert first == {"time": 0, "odd": 7.0}
+    assert second.pop("terminal_observation").tolist() == [1.0]
+    assert second == {"is_success": True, "deep": {"a": 1}, "TimeLimit.truncated": False}
 
 
 def test_sac_pays_when_it_samples():

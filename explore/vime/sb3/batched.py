@@ -41,9 +41,10 @@ class BatchedVecEnv(VecEnv):
 
     def step_wait(self) -> Any:
         observations, rewards, terminated, truncated, found = self.env.step(self._actions)
-        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        infos, last = _each(found, self.num_envs), _each(found.get("final_info", {}), self.num_envs)
         ended = terminated | truncated
         for i in np.flatnonzero(ended):
+            infos[i] = last[i]  # of the step that ended the episode, not of the reset after it
             infos[i]["terminal_observation"] = found["final_obs"][i]
             infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
         return observations, rewards.astype(np.float32), ended, infos
@@ -65,3 +66,15 @@ class BatchedVecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]
+
+
+def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
+    """The infos of a vector environment, which says by masks whose they are, as those of its n environments."""
+    each: list[dict[str, Any]] = [{} for _ in range(n)]
+    for key, values in infos.items():
+        if key.startswith("_") and key[1:] in infos or key in ("final_obs", "final_info"):
+            continue
+        parts = _each(values, n) if isinstance(values, dict) else values
+        for i in np.flatnonzero(infos.get(f"_{key}", np.ones(n, bool))).tolist():
+            each[i][key] = parts[i]
+    return each

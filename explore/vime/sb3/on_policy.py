@@ -18,7 +18,7 @@ from explore.errors import InputError
 from explore.vime.bonus import RolloutBonus, Transitions
 from explore.vime.reward import IntrinsicReward
 from explore.vime.sb3.log import Episodes
-from explore.vime.sb3.wrappers import last_observations
+from explore.vime.sb3.wrappers import check_rewards, check_wrapped, last_observations
 from explore.vime.spaces import Array
 from explore.vime.stepwise import following
 
@@ -38,7 +38,8 @@ class VIMECallback(BaseCallback):
         bonus: the bonus; the `state_dict` of an `IntrinsicReward` is all there is to save.
 
     Raises:
-        InputError: for settings beside a bonus, which has its own.
+        InputError: for settings beside a bonus, which has its own, and for `interval`; when training begins, for what
+            normalises rewards beside it, or observations inside the environments.
     """
 
     bonus: Any  # of the type that was given; `RolloutBonus` is what is relied on
@@ -47,6 +48,10 @@ class VIMECallback(BaseCallback):
         super().__init__()
         if bonus is not None and settings:
             raise InputError(f"{min(settings)} is a setting of a fresh bonus; the one given has its own")
+        if "interval" in settings:
+            raise InputError(
+                "interval is for a bonus that is paid step by step; VIMECallback's model learns every rollout"
+            )
         self._settings = {"seed": seed, **settings}
         if bonus is not None:
             self.bonus = bonus
@@ -61,6 +66,8 @@ class VIMECallback(BaseCallback):
                 f"{type(env).__name__} around VecNormalize changes the observations, of which VecNormalize keeps the "
                 "raw ones; put VecNormalize around it"
             )
+        check_rewards(normalise)
+        check_wrapped(env)
         if not hasattr(self, "bonus"):
             space = env.observation_space if normalise is None else normalise.venv.observation_space
             self.bonus = IntrinsicReward(space, env.action_space, **self._settings)

@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from explore.errors import InputError
 from explore.vime.bonus import Transitions
 from explore.vime.reward import IntrinsicReward
+from explore.vime.sb3.wrappers import check_rewards
 from explore.vime.spaces import Array
 
 
@@ -39,7 +40,8 @@ class VIMEReplayBuffer(ReplayBuffer):
         bonus: the `IntrinsicReward`.
 
     Raises:
-        InputError: for observations that are dictionaries, and with `optimize_memory_usage`.
+        InputError: for observations that are dictionaries, and with `optimize_memory_usage`; when it is sampled, beside
+            a VecNormalize that normalises rewards.
     """
 
     def __init__(
@@ -76,7 +78,8 @@ class VIMEReplayBuffer(ReplayBuffer):
         samples = super()._get_samples(batch_inds)  # not normalised: the model has its own scale
         parts = (t.cpu().numpy() for t in (samples.observations, samples.actions, samples.next_observations))
         bonus = self.bonus.scaled(self.bonus.score(self._transitions(*parts)))
-        rewards = self._normalize_reward(samples.rewards.cpu().numpy(), env)
+        check_rewards(env)
+        rewards = self._normalize_reward(samples.rewards.cpu().numpy(), env)  # by what no longer moves
         fields = {"rewards": self.to_torch(rewards + bonus[:, None].astype(np.float32))}
         for name in ("observations", "next_observations"):
             fields[name] = self.to_torch(cast(Array, self._normalize_obs(getattr(samples, name).cpu().numpy(), env)))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, unwrap_vec_normalize
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, unwrap_vec_normalize
 
 from explore.errors import InputError
-from explore.vime.env_wrappers import VIME
+from explore.vime.env_wrappers import NORMALISING, VIME, refuse_moving
 from explore.vime.spaces import Array
 from explore.vime.stepwise import Stepwise
 
@@ -34,7 +34,7 @@ class VIMEVecEnv(VecEnvWrapper):
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
 
     Raises:
-        InputError: for a VecNormalize inside.
+        InputError: for what normalises inside.
     """
 
     def __init__(self, venv: VecEnv, *, seed: int = 0, training: bool = True, **settings: Any):
@@ -43,6 +43,7 @@ class VIMEVecEnv(VecEnvWrapper):
                 "VIMEVecEnv takes observations and rewards as the environment gives them; put VecNormalize around it, "
                 "not inside"
             )
+        check_wrapped(venv)
         super().__init__(venv)
         self._stepwise = Stepwise(venv.observation_space, venv.action_space, venv.num_envs, seed, **settings)
         self.bonus = self._stepwise.bonus
@@ -65,7 +66,9 @@ class VIMEVecEnv(VecEnvWrapper):
             ends=last_observations(infos), training=self.training,
         )  # fmt: skip
         infos = [info | paid.info(i) for i, info in enumerate(infos)]
-        return observations, rewards + paid.intrinsic.astype(rewards.dtype), dones, infos
+        # Rewards that are whole numbers would cut the bonus off.
+        kind = rewards.dtype if np.issubdtype(rewards.dtype, np.floating) else np.float32
+        return observations, (rewards + paid.intrinsic).astype(kind), dones, infos
 
 
 def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
@@ -75,6 +78,23 @@ def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
     """
     made = gym.make(env) if isinstance(env, str) else env
     return VIME(made if is_wrapped(made, Monitor) else Monitor(made), **settings)
+
+
+def check_wrapped(venv: VecEnv) -> None:
+    """Refuse single environments whose wrappers normalise by statistics that still move."""
+    for kind in NORMALISING:
+        for i in np.flatnonzero(venv.env_is_wrapped(cast(Any, kind))).tolist():
+            if venv.get_attr("update_running_mean", i)[0]:
+                refuse_moving(kind.__name__)
+
+
+def check_rewards(normalise: VecNormalize | None) -> None:
+    """Refuse a bonus beside rewards that are divided by a deviation which still moves."""
+    if normalise is not None and normalise.norm_reward and normalise.training:
+        raise InputError(
+            "VecNormalize divides rewards by a deviation that moves, and the bonus would not be; give it "
+            "norm_reward=False, or put it around VIMEVecEnv, for it to divide both"
+        )
 
 
 def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:

@@ -23,7 +23,7 @@ FLOORS = {
             "slots likelihoods",
             "nets data",
             "networks images identity",
-            "inference feed",
+            "inference feed compiled",
             "posteriors graphs candidates",
             "predict fit recorded",
             "pool calibration shards",

@@ -27,11 +27,13 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     """The device, and what to record about this start; sets the number of threads, and whether graphs are recorded.
 
     Raises:
-        InputError: for a device that is not here.
+        InputError: for a device that is not here, and graphs in several processes.
     """
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads, asked = options.get("threads") or last.get("threads", 1), options.get("graphs")
+    if asked and parallel.world().processes > 1:
+        raise InputError(f"--graphs records the updates of one process, and there are {parallel.world().processes}")
     recorded = next((word for word, value in GRAPHS.items() if value == asked), "auto")
     recorded = last.get("graphs", "auto") if asked is None else recorded
     torch.set_num_threads(threads)

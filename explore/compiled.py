@@ -30,13 +30,14 @@ class Drawn(Rng):
 
     def __init__(self, rng: Rng):
         vars(self).update(vars(rng))
-        self.noted: list[Draw] = []
+        self.noted: list[Draw] | None = None
         self.given: Iterator[Tensor] | None = None
 
     def _repeat(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
         if self.given is not None:
             return next(self.given)
-        self.noted.append((draw, shape))
+        if self.noted is not None:
+            self.noted.append((draw, shape))
         return super()._repeat(draw, shape)
 
     def draw(self, wanted: Sequence[Draw]) -> list[Tensor]:
@@ -63,9 +64,9 @@ class Inductor:
 
         generator, inputs = self.rng.generator, [*(t for t in tree.tensors(here) if t.dim()), *memory]
         start = generator.get_state()
-        self.rng.noted = []
+        wanted = self.rng.noted = list[Draw]()
         info = tree.map_tensors(torch.clone, run()[1])
-        wanted = list(self.rng.noted)
+        self.rng.noted = None
         drawn = self.rng.draw(wanted)
         generator.set_state(start)  # a recording alone changes nothing
 

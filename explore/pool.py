@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from functools import cached_property
@@ -13,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from explore import fingerprints
+from explore import fingerprints, tree
 from explore.errors import InputError, one_of
 from explore.inference.base import Predictive
 from explore.inputs import RawInputs, StandardisedInputs, labels
@@ -259,7 +258,7 @@ class Pool:
             "labelled": self.points.cpu().clone(),
             "y": torch.zeros(self.replicas, 0) if self.y is None else self.y.cpu().clone(),
             "round": torch.tensor(self.round),
-            "meaning": torch.frombuffer(bytearray(json.dumps(self._meaning()).encode()), dtype=torch.uint8),
+            "meaning": tree.from_plain(self._meaning()),
             "pool": torch.as_tensor(self._digest.copy()),  # [T, 32]
             "fingerprints": torch.as_tensor(self._prints[self.points.cpu().numpy()]),  # [R, n, 16]
         }
@@ -271,7 +270,7 @@ class Pool:
                 "the saved learner is of another version of explore; tell its labels, saved['y'] of the points "
                 "saved['labelled'], to a new one"
             )
-        theirs, mine = json.loads(saved["meaning"].cpu().numpy().tobytes()), self._meaning()
+        theirs, mine = tree.to_plain(saved["meaning"]), self._meaning()
         if theirs != mine:
             a, b = ({k: v for k, v in one.items() if theirs.get(k) != mine.get(k)} for one in (theirs, mine))
             raise InputError(f"the saved learner has {a}, this one {b}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jaxtyping import UInt8
 from torch import Tensor
 
 from explore.errors import InputError
@@ -134,6 +136,16 @@ def bundled(tensors: Sequence[Tensor]) -> bool:
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors [R, ...] of one type as the rows of one, [R, numbers]."""
     return torch.cat([t.reshape(len(t), -1) for t in tensors], 1)
+
+
+def from_plain(value: Any) -> UInt8[Tensor, " _n"]:
+    """A value that JSON can hold as a tensor, for what is saved as tensors alone."""
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
+    """The value that `from_plain` was given."""
+    return json.loads(saved.cpu().numpy().tobytes())
 
 
 def surely(flags: Tensor) -> bool:

@@ -14,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecMonitor, VecNormalize
@@ -24,6 +23,7 @@ from explore import registry
 from explore.cli.rl.settings import Settings
 from explore.errors import InputError, shown
 from explore.vime.sb3 import BatchedVecEnv
+from explore.vime.sb3.batched import same_step
 
 # What stable-baselines3 takes as actions and, alone or in a Dict, as observations.
 SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -57,7 +57,7 @@ def environments(settings: Settings, copies: int) -> VecEnv:
                 spec, copies, vectorization_mode="vector_entry_point", autoreset_mode="SameStep",
                 **settings.env_kwargs,
             )  # fmt: skip
-            if made.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:  # which stable-baselines3 has
+            if same_step(made):
                 return Finite(VecMonitor(BatchedVecEnv(made)), settings.env)
             made.close()
     return Finite(make_vec_env(lambda: environment(settings), copies), settings.env)

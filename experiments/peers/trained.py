@@ -2,9 +2,10 @@
 
     python -m experiments.peers.trained
 
-The networks are those that laplace-torch approximates in `experiments.peers.run`, on the same splits: Adam, for as many
-epochs as were chosen for laplace-torch there, with the noise learnt and the prior N(0, 1). Ours begin at their weights
-(`Net(module, trained=True)`) or anew, with the preset `default` but for the five epochs, which were named beforehand.
+The networks are trained as those that laplace-torch approximates in `experiments.peers.run`, on the same splits: by
+Adam, for as many epochs as were chosen for laplace-torch there, with the noise learnt and the prior N(0, 1). Ours begin
+at their weights (`Net(module, trained=True)`) or anew, with the preset `default` but for the five epochs, which were
+named beforehand.
 
 Writes results/trained.csv (a line a set, method and split; CPU seconds without the training of the network) and
 results/trained.md. What is there is not run again.

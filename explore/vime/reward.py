@@ -14,7 +14,6 @@ paid before its first training.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections import deque
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from gymnasium import spaces
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore import registry
+from explore import registry, tree
 from explore.acquisitions.conditioning import centred, joint_gain
 from explore.errors import Failure, InputError, one_of
 from explore.inference.base import Variational
@@ -206,7 +205,7 @@ class IntrinsicReward:
             "levels": torch.tensor(list(self._levels), dtype=torch.float64),
             "open": torch.from_numpy(np.concatenate([*self._open, np.zeros(0)])),
             "calls": torch.tensor([len(raw) for raw in self._open]),
-            "meaning": torch.frombuffer(bytearray(json.dumps(self._meaning()).encode()), dtype=torch.uint8),
+            "meaning": tree.from_plain(self._meaning()),
         }
         parts = {"replay": self.replay.state_dict(), "dynamics": self.dynamics.state_dict(), "reward": own}
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
@@ -233,7 +232,7 @@ class IntrinsicReward:
         if int(own.get("format", torch.tensor(1))) != FORMAT:
             raise InputError("another version of explore wrote it; continue with that one, or begin anew")
         if "meaning" in own:  # older ones do not say
-            theirs, mine = json.loads(own["meaning"].cpu().numpy().tobytes()), self._meaning()
+            theirs, mine = tree.to_plain(own["meaning"]), self._meaning()
             if other := next((name for name in mine if theirs.get(name) != mine[name]), None):
                 raise InputError(f"its {other} is {theirs.get(other)!r}, this one's {mine[other]!r}")
         self.seed(int(own["seed"]))

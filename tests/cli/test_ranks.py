@@ -6,13 +6,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from explore.cli import ranks
+from explore.cli import ranks, start
+from explore.errors import InputError
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CLASSIFY = "classify --dataset digits --net mlp -p net.hidden=12 --samples 3 --train 300 --name x".split()
@@ -111,3 +113,9 @@ def test_a_pool_is_scored_by_all(here, explore):
     assert alone.exit_code == 0 and "processes was 2 and is 1 now; the last digits may change" in alone.stderr
     both = subprocess.run([*torchrun, *options, "--trials", "2", "--jobs", "2"], capture_output=True, text=True)
     assert both.returncode and "--jobs and torchrun both divide the work; take one of them" in both.stderr
+
+
+def test_graphs_are_of_one_process(monkeypatch):
+    monkeypatch.setattr(start.parallel, "world", lambda: SimpleNamespace(processes=2))
+    with pytest.raises(InputError, match="--graphs records the updates of one process, and there are 2"):
+        start.compute({"device": "cpu", "graphs": True})

@@ -1,5 +1,6 @@
 """The Gymnasium wrappers: what counts as a transition, and what passes through."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from explore.envs import ENVS
 from explore.errors import InputError
@@ -276,3 +277,15 @@ def test_what_normalises_belongs_around_the_bonus(name, between):
         env.update_running_mean = False  # a scale that stays
         cls(inside, posterior="bbb")
         getattr(outer, name)(cls(env.env, posterior="bbb"))
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, partial(AsyncVectorEnv, context="spawn")], ids=["here", "processes"])
+@pytest.mark.parametrize("name", ["NormalizeObservation", "NormalizeReward"])
+def test_what_normalises_inside_of_vector_environments_is_refused(kind, name):
+    wrapper = getattr(gym.wrappers, name)
+    env = kind([lambda: wrapper(gym.make("MountainCarContinuous-v0"))] * 2)
+    with pytest.raises(InputError, match="put .* around it, not inside"):
+        VIMEVector(env, posterior="bbb")
+    env.set_attr("update_running_mean", False)  # a scale that stays
+    VIMEVector(env, posterior="bbb")
+    env.close()

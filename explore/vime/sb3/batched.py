@@ -24,7 +24,7 @@ class BatchedVecEnv(VecEnv):
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
-        if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+        if not same_step(env):
             raise InputError("stable-baselines3 resets in the same step; make the environment with SAME_STEP autoreset")
         self.env = env
         self._actions: Array | None = None
@@ -66,6 +66,11 @@ class BatchedVecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]
+
+
+def same_step(env: VectorEnv[Any, Any, Any]) -> bool:
+    """Whether copies are reset in the step that ends their episode."""
+    return env.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
 
 
 def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:

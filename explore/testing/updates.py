@@ -1,0 +1,92 @@
+"""What updates owe to those who run them otherwise: recorded, compiled, or as candidates of one fit."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from explore import candidates, tree
+from explore.compiled import Inductor
+from explore.graphs import Updates
+from explore.nets import Net
+from explore.rng import Rng
+from explore.shapes import Batch, State
+from explore.testing.subject import CONV, MLP, NORM, N, R, Subject, assert_close, assert_same_bits, data, seeded, start
+from explore.testing.tape import Tape
+from explore.testing.values import POSTERIORS
+
+
+@POSTERIORS.check({"mlp": MLP, "conv": CONV, "norm": NORM})
+def recorded_updates_repeat_bit_for_bit(subject: Subject, net: Net) -> None:
+    parts = {MLP: (), CONV: ("convolutions",), NORM: ("convolutions", "norms")}[net]
+    if not all(map(subject.takes, parts)):
+        pytest.skip("it refuses such nets")
+    posterior, batch = subject.build(net, batch_norm="adam"), data(net)
+
+    def trained(recordable: bool) -> tuple[Updates, Any]:
+        rng = seeded()
+        updates = Updates(posterior, rng, Tape(rng))
+        updates.recordable = recordable
+        state = start(posterior, N, R, rng)
+        for i in range(24):
+            state, info = updates(state, batch, i / 24)
+        return updates, (state, info, rng.normal(1))
+
+    recorded, ours = trained(recordable=True)
+    if not recorded.replays:
+        pytest.skip("it records nothing")
+    alone, theirs = trained(recordable=False)
+    assert recorded.recordable and not alone.replays
+    assert_same_bits(ours, theirs, f"{subject.name}: updates of one kind, see `turn`, differ in more than its numbers")
+
+
+@POSTERIORS.check()
+def compiled_updates_are_plain_ones(subject: Subject) -> None:
+    posterior, batch, ends = subject.build(), data(), []
+    for backend in ("eager", None):
+        rng = seeded()
+        updates = Updates(posterior, rng, Inductor(rng, backend) if backend else None)
+        state = start(posterior, N, R, rng)
+        for _ in range(6):
+            state, info = updates(state, batch, 0.0)
+        if backend and not updates.replays and updates.recordable:
+            pytest.skip("it records nothing")
+        assert updates.recordable, f"{subject.name}: its updates cannot be traced, see the warning"
+        ends.append((state, info, rng.normal(1)))
+    for (path, a), (_, b) in zip(*map(tree.leaves, ends), strict=True):
+        assert_close(a, b, f"{subject.name}: {path} is not what it is without compilation", rtol=1e-9)
+
+
+@POSTERIORS.check({"prior-given": False, "prior-learned": True}, of=lambda s: bool(candidates.by_replica(s.cls)))
+def candidates_in_one_fit_are_what_each_is_alone(subject: Subject, learned: bool) -> None:
+    if learned and not subject.learns_prior:
+        pytest.skip("it learns no prior")
+    names = candidates.by_replica(subject.cls) - ({"prior_variance"} if learned else set())
+    given = {name: getattr(subject.build(), name, 0.5) or 0.5 for name in sorted(names)}
+    fixed: dict[str, Any] = {"prior_variance": "learned"} if learned else {}
+    posteriors = [subject.build(**dict[str, Any]({n: c * v for n, v in given.items()}), **fixed) for c in (1.0, 0.7)]
+    batch, rng = data(), seeded(kind=functools.partial(Rng, arms=2))
+    whole = candidates.together(posteriors, R, rng)
+    ours = _epochs(whole, start(whole, N, 2 * R, rng), Batch(*(torch.cat([t, t]) for t in batch)), rng)
+    parts = [tree.part(ours, block) for block in candidates.blocks(2, R)]
+    for posterior, mine in zip(posteriors, parts, strict=True):
+        rng = seeded()
+        alone = _epochs(posterior, start(posterior, N, R, rng), batch, rng)
+        drawn = ((posterior.sample(state, 3, seeded(9)), posterior.learned(state)) for state in (mine, alone))
+        for (path, a), (_, b) in zip(*map(tree.leaves, drawn), strict=True):
+            why = f"{subject.name}: {path} of a candidate is not what it is in a fit by itself; is `by_replica` right?"
+            assert_close(a, b, why, rtol=1e-9)
+    one, two = (posterior.sample(state, 3, seeded(9)) for posterior, state in zip(posteriors, parts, strict=True))
+    assert not torch.equal(next(tree.leaves(one))[1], next(tree.leaves(two))[1])
+
+
+def _epochs(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
+    """The state after four epochs of five updates, by recordings where there may be some."""
+    updates = Updates(posterior, rng, Tape(rng))
+    for i in range(20):
+        state, _ = updates(state, batch, i / 20)
+        state = updates.kept(posterior.end_epoch(state)) if i % 5 == 4 else state
+    return posterior.finish(state, iter([batch]), rng)

@@ -6,7 +6,7 @@ import importlib
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from explore import registry
 from explore.cli import parameters, saved, trust
 from explore.cli.saved import Saved
+from explore.data.kinds import Number
 from explore.data.reading import Cells
 from explore.data.table import cells_of
 from explore.data.targets import quantities
@@ -28,6 +29,7 @@ from explore.record import read_config
 
 COMMANDS = ("active", "classify", "compare", "suggest")  # whose folders keep a model
 HOW = "pass trust=[{name!r}]"  # in Python
+FAR = 10.0  # standard deviations from the mean beyond which a number is said to be far from what was learnt from
 LEARNT = {
     "log": "The targets were learnt as logarithms: means are medians, and deviations are those of the logarithm.",
     "rank": "The targets were learnt as ranks: means are medians, and deviations are those of normal scores.",
@@ -142,7 +144,22 @@ class LoadedRun:
             notes = (*notes, LEARNT[self.kept.transform.kind])
         if new := [name for name in cells.columns if name not in ignored]:
             notes = (*notes, f"Columns that the model does not know are not used: {listed(new, 5)}.")
-        return x, notes
+        return x, (*notes, *self._far(x))
+
+    def _far(self, x: np.ndarray) -> Iterator[str]:
+        """Sentences on columns of numbers in which rows [P, D] are far from all that the model has learnt from."""
+        schema, scales = self.kept.schema, self.fitted.scales.x
+        numbers = self.features if schema is None else [c.name for c in schema.columns if isinstance(c, Number)]
+        mean, scale = (moment.flatten().double().cpu().numpy() for moment in scales)
+        for i, name in enumerate(self.features):
+            far = np.abs(x[:, i] - mean[i]) > FAR * scale[i]
+            if name in numbers and far.any():
+                row = int(np.abs(x[:, i] - mean[i]).argmax())
+                yield (
+                    f"{shown(name)} of {far.sum()} of {len(x)} rows is more than {FAR:g} standard deviations from what "
+                    f"the model has learnt from ({mean[i]:.4g} ± {scale[i]:.4g}), up to {x[row, i]:.6g}: what is "
+                    "predicted there is extrapolated."
+                )
 
     def pictures(self, path: Any) -> Inputs:
         """Images with their names, as the model takes them.

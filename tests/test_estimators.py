@@ -81,6 +81,8 @@ def test_a_regressor_predicts_what_its_model_does(regressor):
     assert np.array_equal(mean, direct.mean[0, :, 0]) and np.array_equal(std, direct.total[0, :, 0])
     assert np.array_equal(regressor.predict(X), mean) and regressor.score(X, Y) == r2_score(Y, mean)
     low, middle, high = regressor.predict_quantiles(X).T
+    with pytest.raises(InputError, match="levels is 0.5; it must be a list"):
+        regressor.predict_quantiles(X, 0.5)
     assert (low < middle).all() and (middle < high).all()
     interval = [q[0, :, 0] for q in regressor.model_.interval(X, 0.9)]
     np.testing.assert_allclose(np.stack([low, high]), np.stack(interval), rtol=1e-9)

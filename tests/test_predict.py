@@ -127,6 +127,18 @@ def test_linearised_moments_are_those_of_the_dense_jacobian(monkeypatch):
             torch.testing.assert_close(found.variance[r, p], (jacobian @ covariance @ jacobian.mT).diagonal())
 
 
+def test_one_certain_net_has_the_noise_that_is_expected():
+    """Whatever the random numbers; of several samples the noise is drawn, and so is that of an uncertain net."""
+    net = Net(mlp(2, [4], 1))
+    for name, certain in (("map", True), ("bbb", False)):
+        posterior = registry.posterior(name, net, Gaussian())
+        state = posterior.init(20, 2, RNG)
+        for n in (1, 5):
+            noise = [posterior.joint_sample(state, n, Rng(seed))[1].expand(2, n) for seed in (1, 2)]
+            assert torch.equal(*noise) == (certain and n == 1)
+            assert torch.equal(noise[0], posterior.expected_noise(state).expand(2, n)) == (certain and n == 1)
+
+
 def test_one_sample_varies_not_at_all():
     mean, variance = ONE.moments(X)
     assert torch.equal(variance, torch.zeros_like(mean))

@@ -97,7 +97,8 @@ def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, p
     unit = _unit(settings)
     title = f"{settings.acquisition} ({unit})" if unit else settings.acquisition
     # The first one's is not the largest where costs count, and nothing is known enough while any row promises more.
-    measures = {"gain": max(scores), **_width(made, rows, settings)}
+    best = min if (settings.acquisition, settings.goal) == ("upper-confidence-bound", "minimise") else max
+    measures = {"gain": best(scores), **_width(made, rows, settings)}
     said = redundancy(made.learner.acquisitions[0], k, len(rows.pending))
     return Choice(suggestions, title, [*_doubts(rows, settings), *([said] if said else [])], measures, model=made)
 

@@ -36,20 +36,19 @@ def run(options: Mapping[str, Any]) -> None:
     kept = folder.Kept(now, len(read.cells.lines))
     changes, before = (_changes(old, kept), old.settings.target) if old else ([], ())
     labels = _labels(options["labels"], out, read, now)
-    operates = any(options[name] for name in OPERATIONS)
+    operates, dry = any(options[name] for name in OPERATIONS), options["dry_run"] or options["status"]
     if operates:  # all of it or nothing: what is refused must not be half in the log
         with Campaign(beside, dry=True) as rehearsal:
             _tell(rehearsal, read, labels, options)
-            sheet.check_told(out, read, rehearsal, now, before)
+            _check(out, read, rehearsal, now, before, dry)
             _operate(rehearsal, options)
-    dry = options["dry_run"] or options["status"]
     with Campaign(beside, dry=dry) as known:
         if folder.read(beside, trusted) != old:
             raise InputError(f"{beside} was changed by another start just now; run the command again")
         _tell(known, read, labels, options)
         notes, told = [*read.notes, *changes, *known.notes], len(known.notes)
+        notes += _check(out, read, known, now, before, dry)
         report.note(notes, options)
-        sheet.check_told(out, read, known, now, before)
         if not dry:
             folder.write(beside, kept, old)
         if operates:
@@ -63,6 +62,17 @@ def run(options: Mapping[str, Any]) -> None:
         more = [*known.notes[told:], *(made.notes if made else [])]
         report.note(more, options)
         report.say(report.Outcome(read, known, made, now, out, [*notes, *more]), options)
+
+
+def _check(out: Path, read: Table, known: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:
+    """Refuse to write over what was filled in; a start that writes nothing only says so."""
+    try:
+        sheet.check_told(out, read, known, now, before)
+    except InputError as error:
+        if not dry:
+            raise
+        return [f"A start that writes would be refused: {error}."]
+    return []
 
 
 def _labels(given: str | None, out: Path, read: Table, now: Settings) -> Cells | None:

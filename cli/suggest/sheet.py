@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from explore.campaign import Campaign, Row
-from explore.campaign.cells import canonical
+from explore.campaign.cells import canonical, same
 from explore.campaign.matching import agrees
 from explore.campaign.sheet import told
 from explore.cli import tables
@@ -72,7 +72,12 @@ def check_told(path: Path, table: Table, known: Campaign, settings: Settings, be
         )
     places = [at.get(name) for name in rows]
     beside = [name for name in there.columns if name not in targets and not name.startswith(OWN)]
-    if added := [name for name in beside if _added(there.columns[name], table.cells.columns.get(name), places)]:
+    had = [row.had if (row := known.memory.find(name)) else {} for name in rows]
+    if added := [
+        name
+        for name in beside
+        if _added(there.columns[name], table.cells.columns.get(name), places, [cells.get(name, "") for cells in had])
+    ]:
         raise InputError(
             f"{path} has cells in {listed(map(shown, added))} that {table.path} does not have and that would be "
             "overwritten; copy them there, or choose another --out"
@@ -89,12 +94,14 @@ def _rows(there: Cells, known: Campaign, at: Mapping[str, int]) -> Iterator[str]
         yield row.id if row else given if given in at else spelled.get(canonical(given), "")
 
 
-def _added(column: Sequence[str], own: Sequence[str] | None, places: Sequence[int | None]) -> bool:
+def _added(column: Sequence[str], own: Sequence[str] | None, places: Sequence[int | None], had: Sequence[str]) -> bool:
     """Whether something was filled in in a column of the file that stands nowhere in the table's own, if it has it.
 
-    `places` are the lines' rows in the table, None for rows that it has no more.
+    `places` are the lines' rows in the table, None for rows that it has no more; `had` is what a column of this name
+    said before it was renamed or taken out.
     """
-    filled = [i for i, cell in zip(places, column, strict=True) if i is not None and canonical(cell)]
+    lines = zip(places, map(canonical, column), had, strict=True)
+    filled = [i for i, cell, old in lines if i is not None and cell and not same(cell, old)]
     return not all(own and canonical(own[i]) for i in filled)
 
 
@@ -112,15 +119,22 @@ def write(path: Path, table: Table, known: Campaign, settings: Settings) -> None
 
 
 def _cells(row: Row, table: Table, at: dict[str, int]) -> Iterator[str]:
-    """The row as the table has it, or as it had it when it was last there; its targets empty if not measured."""
+    """The row as the table has it, or as it had it when it was last there; targets that are not measured empty."""
     i = at.get(row.id)
     for name, column in table.written.columns.items():
         if name in table.roles.targets:
-            yield ""
+            yield _measurement(row, table, name, i)
         elif i is not None:
             yield column[i]
         else:
             yield row.id if name == table.roles.id_column else row.cells.get(name, "")
+
+
+def _measurement(row: Row, table: Table, target: str, i: int | None) -> str:
+    """The cell of a target as the table has it, where another target is not measured yet and this one once."""
+    values = row.values.get(target, [])
+    there = "" if i is None else table.written.columns[target][i]
+    return there if len(values) == 1 and target in row.seen and agrees(row, {target: row.seen[target]}) else ""
 
 
 def _short(value: Any) -> Any:

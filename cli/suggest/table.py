@@ -21,6 +21,7 @@ from explore.data.table import cells_of, roles
 from explore.errors import InputError, listed, shown
 
 OWN = "_"  # begins the names of the columns that next.csv has more
+STRAY = 0.1  # of the cells that measured rows have: with fewer, a feature is known of these alone
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,14 @@ def read(path: Path, settings: Settings) -> Table:
     if late:
         decided = (
             *decided,
-            f"Nothing stands in {listed(map(shown, late))} where {listed(names)} is not measured yet: left out; what "
-            "an experiment tells besides may be another --target.",
+            f"Next to nothing stands in {listed(map(shown, late))} where {listed(names)} is not measured yet: left "
+            "out; what an experiment tells besides may be another --target.",
         )
     return Table(path, written, cells, known_by, schema, costs, (*written.notes, *decided, *_hint(schema, settings)))
 
 
 def _late(cells: Cells, features: Sequence[str], measured: Sequence[str]) -> list[str]:
-    """Features whose cells are empty in all rows of the pool, and not in those that are measured.
+    """Features whose cells are empty in (nearly) all rows of the pool, and not in those that are measured.
 
     They say which rows are measured and nothing of the others, which would be other rows once they are filled in.
     """
@@ -76,7 +77,8 @@ def _late(cells: Cells, features: Sequence[str], measured: Sequence[str]) -> lis
     if len(told) == len(cells.lines):
         return []
     filled = {n: {row for row, cell in enumerate(cells.columns[n]) if not texts.absent(cell, True)} for n in features}
-    return [name for name, rows in filled.items() if rows and rows <= told]
+    left = len(cells.lines) - len(told)
+    return [n for n, rows in filled.items() if len(rows - told) / left < STRAY * len(rows & told) / max(len(told), 1)]
 
 
 def _own(settings: Settings) -> set[str]:

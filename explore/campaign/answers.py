@@ -89,12 +89,14 @@ class Answers:
                 raise InputError(f"{self._where(line)}: there is no row {shown(given)}")
             return name  # a row that the table does not have
         cells = row.cells if row else self._reading.sheet.cells(at[name])
-        theirs = self._cells(line)
+        theirs, another = self._cells(line), "give it an identifier of its own"
+        if not self._schema.id_column:
+            another = "empty its identifier"
         for column in theirs.keys() & cells.keys():
             if theirs[column] and not same(theirs[column], cells[column]):
                 raise InputError(
                     f"{self._where(line)}, column {shown(column)}: {shown(theirs[column])}, but the row {shown(given)} "
-                    f"has {shown(cells[column])}; if it was measured like that, it is another row: empty its identifier"
+                    f"has {shown(cells[column])}; if it was measured like that, it is another row: {another}"
                 )
         return name
 
@@ -137,7 +139,10 @@ class Answers:
             names = by_features.get(features, [])
             if self._schema.id_column and len(names) != 1:
                 which = f"rows {listed(map(shown, names), 4)} have" if names else "no row of the table has"
-                raise InputError(f"{self._where(lines[0])}: {which} these features; name the row in {shown('_id')}")
+                new = "" if names else f", or give it an identifier of its own in {shown(self._schema.id_column)}"
+                raise InputError(
+                    f"{self._where(lines[0])}: {which} these features; name the row in {shown('_id')}{new}"
+                )
             for line, name in zip(lines, self._distributed(lines, names or [features]), strict=True):
                 rows[name].append(line)
 

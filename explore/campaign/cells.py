@@ -101,8 +101,10 @@ def measured(cell: object, where: str, classes: bool = False) -> Value | None:
     if text in ("", "None"):  # as pandas writes it among numbers
         return None
     if value is None or not math.isfinite(value):
-        what = texts.POINT if number(text, ",") is not None else "leave it empty until it is measured"
-        what += "" if any(map(str.isdigit, text)) else " (classes need the task classification)"
+        comma = value is None and number(text, ",") is not None
+        what = texts.POINT if comma else "leave it empty until it is measured"
+        word = value is None and any(map(str.isalpha, text)) and not any(map(str.isdigit, text))
+        what += " (classes need the task classification)" if word else ""
         raise InputError(f"{where}: {shown(cell)} is not a finite number; {what}")
     return value
 

@@ -61,6 +61,7 @@ class Row:
         said: what was said of it when it was last handed out.
         skipped: whether it is never to be handed out.
         gone: whether it is no longer in the table.
+        had: what its features were before they changed, those of columns that are no longer there with them.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Row:
     said: dict[str, Any] = field(default_factory=dict)
     skipped: bool = False
     gone: bool = False
+    had: dict[str, str] = field(default_factory=dict)
 
     @property
     def mean(self) -> dict[str, Value]:
@@ -182,6 +184,7 @@ class Memory:
     def _change(self, event: Mapping[str, Any]) -> None:
         name, to = event["id"], event["to"]
         row = self.rows.pop(name, None) or Row(name)
+        row.had |= row.cells
         row.id, row.cells = to, dict(event["cells"])
         self.rows[to] = row
         self._aliases.pop(to, None)

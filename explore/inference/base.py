@@ -181,8 +181,13 @@ class Predictive(ABC):
         return (*weights, *expand_norms(state.common.norms, count_samples(weights, samples)))
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
-        """Weight samples, and the likelihood's noise parameter for each of them (independent, unless it says else)."""
+        """Weight samples, and the likelihood's noise parameter for each of them (independent, unless it says else).
+
+        Of a single certain net the noise is that expected: one draw of it would be a matter of luck.
+        """
         layers = self.sample(state, n, rng)
+        if self.certain and n == 1:
+            return layers, self.expected_noise(state)
         return layers, self.likelihood.sample_noise(state.common.noise, count_samples(layers), rng)
 
     def expected_noise(self, state: State) -> Noise:

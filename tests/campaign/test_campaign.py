@@ -204,12 +204,18 @@ def test_a_label_by_features_goes_to_the_pending_one_of_identical_rows(folder):
     ("lines", "sentence"),
     [
         ("name,y\nx,1", r"new.csv, line 2: there is no row 'x'"),
-        ("name,y,temp\na,1,21", r"new.csv, line 2, column 'temp': '21', but the row 'a' has '20'"),
+        (
+            "name,y,temp\na,1,21",
+            r"new.csv, line 2, column 'temp': '21', but the row 'a' has '20'.*give it an identifier of its",
+        ),
         ("temp,y\n20,1", r"new.csv does not say which rows it is of; it needs '_id', 'name', or all features"),
         ("name,z\na,1", r"new.csv has no column y"),
         ("name,y\na,\nb,1;5", r"new.csv, line 3, column 'y': '1;5' is not a finite number"),
         ("name,y\n,1", r"new.csv, line 2 does not say which row it is of"),
-        ("temp,solvent,y\n21,water,1", r"new.csv, line 2: no row of the table has these features"),
+        (
+            "temp,solvent,y\n21,water,1",
+            r"no row of the table has these features.*give it an identifier of its own in 'name'",
+        ),
     ],
 )
 def test_a_file_of_labels_that_is_not_clear_changes_nothing(folder, lines, sentence):

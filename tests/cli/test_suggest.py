@@ -761,5 +761,78 @@ def test_what_else_an_experiment_tells_is_no_feature(pool):
         frame.to_csv(pool, index=False)
     said = suggest(pool, "--status")
     assert said["measured"] == 15 and not said["pending"]
-    assert any(note.startswith("Nothing stands in 'purity', 'operator' where yield is not") for note in said["notes"])
+    left = "Next to nothing stands in 'purity', 'operator' where yield is not"
+    assert any(note.startswith(left) for note in said["notes"])
     assert explore.load_run(pool.with_suffix(".explore")).features[-1].startswith("day")
+    frame.loc[frame["yield"].isna().idxmax(), "purity"] = 3.0  # one cell that strayed into the pool
+    frame.to_csv(pool, index=False)
+    assert any(note.startswith(left) for note in suggest(pool, "--status")["notes"])
+    frame.loc[frame["yield"].isna(), "purity"] = 3.0
+    frame.to_csv(pool, index=False)
+    assert any("nothing stands in 'operator' where" in note for note in suggest(pool, "--status")["notes"])
+
+
+def test_a_column_that_was_renamed_or_taken_out_loses_nothing(pool):
+    """Its cells in next.csv are those that it had; others are not written over."""
+    frame = pd.read_csv(pool)
+    measure(pool, [f"S-{i:03d}" for i in range(6)])
+    begin(pool)
+    frame = pd.read_csv(pool).rename(columns={"temp": "temperature"}).drop(columns="solvent")
+    frame.to_csv(pool, index=False)
+    notes = suggest(pool)["notes"]
+    assert "These columns are no longer there as features: solvent, temp." in notes
+    out = pool.with_name("next.csv")
+    assert list(pd.read_csv(out))[:4] == ["name", "temperature", "day", "yield"]
+    frame.rename(columns={"temperature": "heat"}).to_csv(pool, index=False)
+    fill(out, temperature=99.5)
+    assert "has cells in 'temperature' that" in refused(pool)
+
+
+def test_what_writes_nothing_is_not_refused_for_what_it_would_write_over(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(6)])
+    begin(pool)
+    out = pool.with_name("next.csv")
+    fill(out, **{"yield": 7.5})
+    sentence = f"A start that writes would be refused: {out} has measurements (line 2) that were not told"
+    for option in ("--status", "--dry-run"):
+        said = suggest(pool, option)
+        assert said["measured"] == 6 and any(note.startswith(sentence) for note in said["notes"])
+    assert "has measurements (line 2) that were not told" in refused(pool)
+
+
+def test_a_row_that_is_measured_in_part_keeps_its_measurement_in_next_csv(pool):
+    frame = pd.read_csv(pool)
+    frame["purity"] = np.nan
+    frame["yield"], frame.loc[:7, "purity"] = truth(frame).where(frame.index != 20), np.arange(8.0)
+    frame.to_csv(pool, index=False)
+    begin(pool, "--target", "purity", "--batch", 32)
+    asked = pd.read_csv(pool.with_name("next.csv")).set_index("name")
+    expected = frame.set_index("name")["yield"]
+    assert len(asked) == 32 and asked["yield"].isna().sum() == 1
+    pd.testing.assert_series_equal(asked["yield"], expected[asked.index])
+    fill(pool.with_name("next.csv"), purity=8.0)
+    said = suggest(pool, "--labels", pool.with_name("next.csv"))
+    assert said["measured"] == 9 and not any("corrected" in note or "once" in note for note in said["notes"])
+
+
+@pytest.mark.parametrize(
+    "cell, sentence",
+    [
+        ("inf", "'inf' is not a finite number; leave it empty until it is measured"),
+        ("-", "'-' is not a finite number; leave it empty until it is measured"),
+        ("high", "leave it empty until it is measured (classes need the task classification)"),
+        ("1,5", "write a point, or say that the decimal mark is a comma (--decimal ,)"),
+    ],
+)
+def test_what_is_said_of_a_target_that_is_no_number(pool, cell, sentence):
+    frame = pd.read_csv(pool)
+    frame["yield"] = frame["yield"].astype(object)
+    frame.loc[0, "yield"] = cell
+    frame.to_csv(pool, index=False)
+    assert refused(pool, "--target", "yield", *QUICK).endswith(sentence)
+
+
+def test_the_best_bound_is_the_lowest_where_less_is_better(pool):
+    measure(pool, [f"S-{i:03d}" for i in range(12)])
+    said = begin(pool, "--goal", "minimise", "--acquisition", "upper-confidence-bound", "--batch", 4)
+    assert said["measures"]["gain"] == min(row["score"] for row in said["rows"])

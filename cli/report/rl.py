@@ -11,7 +11,7 @@ from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 
 OTHERS = {
-    "success": "share of episodes with a reward",
+    "success": "share of episodes with a success",
     "extrinsic_total": "reward of an iteration",
     "bonus_mean": "bonus of a transition",
     "dyn_nll_before": "dynamics model: NLL of new transitions",

@@ -61,6 +61,8 @@ class DynamicsSettings:
         if isinstance(self.n_eff, str) and self.n_eff != "replay":
             raise InputError(f"n_eff is {self.n_eff!r}; it must be a positive number or 'replay'")
         check_fields(self, dict.fromkeys(("updates", "batch_size", "capacity", "minimum"), "[1, 1e7]"))
+        if not isinstance(self.posterior_settings, Mapping):
+            raise InputError(f"posterior_settings is {shown(self.posterior_settings)}; it must be a dict of settings")
         if self.capacity < self.minimum:
             raise InputError(f"capacity is {self.capacity}; it must be at least minimum, {self.minimum}")
         if not all(1 <= units <= 10**5 for units in self.hidden):
@@ -83,6 +85,11 @@ class DynamicsSettings:
             ]:
                 raise InputError(
                     f"{given[0]} is for a posterior that is built here by its name; the one given has its own"
+                )
+            if self.posterior.likelihood.discrete:
+                raise InputError(
+                    f"the posterior's likelihood is {type(self.posterior.likelihood).__name__}, and a dynamics model "
+                    "predicts numbers; give one with a Gaussian"
                 )
             _check_sizes(self.posterior.net, inputs, outputs)
             return self.posterior

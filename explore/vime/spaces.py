@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from torch import Tensor
 
 from explore import registry
-from explore.errors import InputError
+from explore.errors import InputError, shown
 
 Array = NDArray[Any]
 LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds
 Encoder = Callable[[Any], Array]
-"""Maps a batch of observations, as a vector environment gives them, to an array [n, D]."""
+"""Maps a batch of observations, as a vector environment gives them, to an array or a tensor [n, D]."""
 ENCODER = "give an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
 
 
@@ -38,6 +39,8 @@ class Vectors:
     def __init__(self, space: spaces.Space[Any], what: str, encoder: Encoder | str | None = None):
         self.space = space
         self._encoder: Encoder | None = registry.load(encoder, "encoder") if isinstance(encoder, str) else encoder
+        if self._encoder is not None and not callable(self._encoder):
+            raise InputError(f"encoder is {shown(self._encoder)}; it must be a function, or module:function")
         if self._encoder is None:
             _check(space, what)
             self.size = int(spaces.flatdim(space))
@@ -60,7 +63,10 @@ class Vectors:
         """N elements, stacked as vector environments and stable-baselines3 do, as [n, D]; always a copy."""
         if self._encoder is None:
             return _flatten(self.space, elements)
-        encoded, n = np.array(self._encoder(elements), np.float32), _count(self.space, elements)
+        given: Any = self._encoder(elements)
+        if isinstance(given, Tensor):  # as a network of PyTorch gives them
+            given = given.detach().cpu()
+        encoded, n = np.array(given, np.float32), _count(self.space, elements)
         if encoded.ndim != 2 or len(encoded) != n:
             raise InputError(
                 f"the encoder must give an array [n, D], a row for each element; of {n} it gave one of shape "
@@ -75,7 +81,8 @@ def _check(space: spaces.Space[Any], what: str) -> None:
             _check(part, what)
     elif isinstance(space, spaces.Box) and len(space.shape) > 1 and space.dtype == np.uint8:
         raise InputError(
-            f"{what} are images of shape {list(space.shape)}, and the dynamics model takes vectors; {ENCODER}"
+            f"{what} are images of shape {list(space.shape)}, and the dynamics model takes vectors"
+            f"{f'; {ENCODER}' if what == 'observations' else ''}"
         )
     elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise InputError(

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from explore import registry, tree
 from explore.errors import Failure, InputError
 from explore.inference.members import VariationalMixture
-from explore.likelihoods import Gaussian
+from explore.likelihoods import Categorical, Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
 from explore.shapes import Batch
@@ -300,6 +300,7 @@ def test_an_ensemble_disagrees():
         ({"updates": 0}, r"updates is 0; it must be in \[1, 1e7\]"),
         ({"colour": 1}, "unknown setting 'colour'; allowed: .*eta"),
         ({"posterior": "noisy"}, "unknown posterior 'noisy'"),
+        ({"posterior_settings": 5}, "posterior_settings is 5; it must be a dict of settings"),
     ],
 )
 def test_wrong_settings_say_what_is_allowed(wrong, message):
@@ -347,6 +348,12 @@ def test_a_warm_start_that_would_never_end_is_refused(more):
 def test_every_posterior_with_a_density_makes_a_bonus(name):
     if hasattr(registry.posterior(name, Net(mlp(3, [5], 2)), Gaussian()), "gain"):
         assert (with_batch(made(name)).batch(transitions(30, 1)).scaled > 0).any()
+
+
+def test_a_posterior_of_classes_is_refused():
+    classes = registry.posterior("bbb", Net(mlp(3, [8], 2)), Categorical())
+    with pytest.raises(InputError, match="likelihood is Categorical, and a dynamics model predicts numbers"):
+        made(classes)
 
 
 def test_a_foreign_state_is_refused_and_changes_nothing():

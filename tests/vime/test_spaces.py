@@ -4,6 +4,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
@@ -83,6 +84,24 @@ def mean_colour(images):
 def test_an_encoder_takes_images():
     vectors = Vectors(spaces.Box(0, 255, (8, 8, 3), np.uint8), "observations", mean_colour)
     assert vectors.size == 3 and vectors.many(np.full((4, 8, 8, 3), 255, np.uint8)).tolist() == [[1.0] * 3] * 4
+
+
+def test_an_encoder_may_be_a_network():
+    """Of PyTorch, whose outputs have a graph."""
+    net = torch.nn.Linear(4, 2)
+    vectors = Vectors(spaces.Box(-1, 1, (4,)), "observations", lambda batch: net(torch.as_tensor(batch)))
+    found = vectors.many(np.eye(4, dtype=np.float32))
+    np.testing.assert_allclose(found, (net.weight.T + net.bias).detach().numpy(), rtol=1e-6)
+
+
+def test_images_as_actions_need_no_encoder_which_is_for_observations():
+    with pytest.raises(InputError, match="actions are images of .*takes vectors$"):
+        Vectors(spaces.Box(0, 255, (8, 8, 3), np.uint8), "actions")
+
+
+def test_an_encoder_is_a_function():
+    with pytest.raises(InputError, match="encoder is 5; it must be a function, or module:function"):
+        Vectors(spaces.Box(-1, 1, (4,)), "observations", 5)
 
 
 def test_an_encoder_must_give_vectors():

@@ -65,7 +65,7 @@ class Vectors:
             return _flatten(self.space, elements)
         given: Any = self._encoder(elements)
         if isinstance(given, Tensor):  # as a network of PyTorch gives them
-            given = given.detach().cpu()
+            given = given.detach().cpu().numpy()
         encoded, n = np.array(given, np.float32), _count(self.space, elements)
         if encoded.ndim != 2 or len(encoded) != n:
             raise InputError(

@@ -353,7 +353,7 @@ def test_every_posterior_with_a_density_makes_a_bonus(name):
 def test_a_posterior_of_classes_is_refused():
     classes = registry.posterior("bbb", Net(mlp(3, [8], 2)), Categorical())
     with pytest.raises(InputError, match="likelihood is Categorical, and a dynamics model predicts numbers"):
-        made(classes)
+        made(classes, hidden=DynamicsSettings().hidden)
 
 
 def test_a_foreign_state_is_refused_and_changes_nothing():

@@ -6,6 +6,7 @@ from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
 from explore.errors import InputError
 
+LONGER = ("timesteps", "seeds")  # what may be more of with --resume
 # What --watch takes.
 WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 
@@ -59,6 +60,7 @@ def command(ctx: click.Context, **values: object) -> None:
     explore rl --env explore/SparseMountainCar-v0 --posterior none
     explore rl --env Pendulum-v1 --algo sac --timesteps 20000 --posterior bbb -p vime.updates=200
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
+    explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac --timesteps 1000000
     explore rl --watch runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
     """  # noqa: D301
     options.check_empty(ctx)
@@ -72,7 +74,8 @@ def command(ctx: click.Context, **values: object) -> None:
 
         watch.run(values, chosen=bool(options.given(ctx, WATCH - {"seed"})))
         return
-    options.check_resume(ctx)
+    options.check_resume(ctx, LONGER)
+    extend = {name: values[name] for name in LONGER if options.given(ctx, ctx.params.keys() - {name})}
     from explore.cli import run  # which imports torch
 
-    run.run("rl", values)
+    run.run("rl", values | {"extend": extend if values["resume"] else None})

@@ -25,7 +25,7 @@ class Experiment:
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
         self.settings, self._device = settings, device
         seeds = range(settings.seed, settings.seed + settings.seeds)
-        self.positions = _positions(old.state) if old else dict.fromkeys(seeds, Position())
+        self.positions = dict.fromkeys(seeds, Position()) | (_positions(old.state) if old else {})
         self._left = [
             Seed(settings, seed, device, position)
             for seed, position in self.positions.items()

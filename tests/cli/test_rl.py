@@ -409,6 +409,29 @@ def test_several_processes_train_the_same_seeds_and_continue_them(train, explore
     assert "all seeds are done" in train("--resume", run).stderr
 
 
+def test_a_finished_run_goes_on_for_longer(train, explore):
+    """With more steps, or more seeds, which are those of a run that had as many from the beginning."""
+    train(*TINY, *LEARN, "--name", "x")
+    run, first = Path("runs/rl-x"), results(Path("runs/rl-x"))
+    said = train("--resume", run, "--timesteps", 320)
+    assert "192 of 320 steps of seed 0 are done" in said.stderr
+    longer = results(run)
+    pd.testing.assert_frame_equal(longer[:3], first)
+    assert longer.timesteps.tolist() == [64, 128, 192, 256, 320] and longer.bonus_mean[3:].gt(0).all()
+    train("--resume", run, "--seeds", 2)
+    train(*TINY[:-1], 320, *LEARN, "--seeds", 2, "--name", "y")
+    seconds = ["seconds", "bonus_share"]
+    both, own = (results(Path(f"runs/rl-{name}")).query("seed == 1").drop(columns=seconds) for name in "xy")
+    pd.testing.assert_frame_equal(both, own)
+    config = json.loads((run / "config.json").read_text())
+    assert [config["settings"][name] for name in ("timesteps", "seeds")] == [320, 2] and len(config["former"]) == 2
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for option, fewer in (("--timesteps", 192), ("--seeds", 1)):
+        result = explore("rl", "--resume", run, option, fewer)
+        assert result.exit_code == 2 and f"{option} is {fewer}, but the run has" in " ".join(result.stderr.split())
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
 def test_a_finished_run_is_reported_again(train):
     first = train(*TINY, "--posterior", "none", "--json")
     folder = json.loads(first.stdout)["run"]

@@ -48,7 +48,15 @@ _NUMBER = re.compile(
     rf"({_UNIT}|\(\d+\)|\s?(\u00b1|\+/-)\s?{_PLAIN}({_UNIT})?|/\d+)?|\({_PLAIN}\)"
 )
 _COMMA = re.compile(r"[+\-\u2212]?\d*,\d+([eE][+-]?\d+)?", re.ASCII)
-_DATE = re.compile(r"((1[5-9]|2[01])\d\d([-/.])\d{1,2}\3\d{1,2}|\d{1,2}([-/.])\d{1,2}\4(\d{4}|\d\d))(\D.*)?", re.DOTALL)
+_MONTH = (
+    "(jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|"
+    "aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|dec(ember)?)"
+)
+_DATE = re.compile(
+    r"((1[5-9]|2[01])\d\d([-/.])\d{1,2}\3\d{1,2}|\d{1,2}([-/.])\d{1,2}\4(\d{4}|\d\d))(\D.*)?"
+    rf"|{_MONTH}[-/. ]\d\d(\d\d)?|\d\d?[-/. ]{_MONTH}",  # Jan-24 and 24-Jan, as spreadsheets show dates
+    re.DOTALL | re.IGNORECASE,
+)
 _TIME = re.compile(r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?", re.IGNORECASE)
 OTHERWISE = ", or call the column categorical"
 POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"

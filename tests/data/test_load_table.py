@@ -53,6 +53,8 @@ def column(cells, name="a"):
         (["01/01/2024", "01/01/2024"], "'01/01/2024' may begin with the day or with the month"),
         (["04/04/2024", "05/06/2024"], "line 3, column 'a': '05/06/2024' may begin with the day"),
         (["03/04/24", "05/06/24"], "'03/04/24' is a date that cannot be told for certain"),
+        (["Jan-24", "feb-24"], "'Jan-24' is a date that cannot be told for certain"),
+        (["2-Sep", "1 March"], "'2-Sep' is a date that cannot be told for certain"),
         (["2024-01-05", "13/01/2024", "2024-01-06"], "line 3, .*'13/01/2024' is a date that cannot be told"),
         (["2024-01-05", "2024-02-30", "2024-01-06"], "line 3, .*'2024-02-30' is a date that cannot be told"),
         (["2024-01-05T10:00Z", "2024-01-05T10:00"], "some times have a zone and others have none"),

@@ -119,22 +119,15 @@ def write(path: Path, table: Table, known: Campaign, settings: Settings) -> None
 
 
 def _cells(row: Row, table: Table, at: dict[str, int]) -> Iterator[str]:
-    """The row as the table has it, or as it had it when it was last there; targets that are not measured empty."""
+    """The row as the table has it, or as it had it when it was last there; its targets empty."""
     i = at.get(row.id)
     for name, column in table.written.columns.items():
         if name in table.roles.targets:
-            yield _measurement(row, table, name, i)
+            yield ""
         elif i is not None:
             yield column[i]
         else:
             yield row.id if name == table.roles.id_column else row.cells.get(name, "")
-
-
-def _measurement(row: Row, table: Table, target: str, i: int | None) -> str:
-    """The cell of a target as the table has it, where another target is not measured yet and this one once."""
-    values = row.values.get(target, [])
-    there = "" if i is None else table.written.columns[target][i]
-    return there if len(values) == 1 and target in row.seen and agrees(row, {target: row.seen[target]}) else ""
 
 
 def _short(value: Any) -> Any:

@@ -800,21 +800,6 @@ def test_what_writes_nothing_is_not_refused_for_what_it_would_write_over(pool):
     assert "has measurements (line 2) that were not told" in refused(pool)
 
 
-def test_a_row_that_is_measured_in_part_keeps_its_measurement_in_next_csv(pool):
-    frame = pd.read_csv(pool)
-    frame["purity"] = np.nan
-    frame["yield"], frame.loc[:7, "purity"] = truth(frame).where(frame.index != 20), np.arange(8.0)
-    frame.to_csv(pool, index=False)
-    begin(pool, "--target", "purity", "--batch", 32)
-    asked = pd.read_csv(pool.with_name("next.csv")).set_index("name")
-    expected = frame.set_index("name")["yield"]
-    assert len(asked) == 32 and asked["yield"].isna().sum() == 1
-    pd.testing.assert_series_equal(asked["yield"], expected[asked.index])
-    fill(pool.with_name("next.csv"), purity=8.0)
-    said = suggest(pool, "--labels", pool.with_name("next.csv"))
-    assert said["measured"] == 9 and not any("corrected" in note or "once" in note for note in said["notes"])
-
-
 @pytest.mark.parametrize(
     "cell, sentence",
     [

@@ -151,6 +151,8 @@ class LoadedRun:
         schema, scales = self.kept.schema, self.fitted.scales.x
         numbers = self.features if schema is None else [c.name for c in schema.columns if isinstance(c, Number)]
         mean, scale = (moment.flatten().double().cpu().numpy() for moment in scales)
+        if not mean.any() and (scale == 1).all():  # not standardised: nothing is known of what it has learnt from
+            return
         for i, name in enumerate(self.features):
             far = np.abs(x[:, i] - mean[i]) > FAR * scale[i]
             if name in numbers and far.any():

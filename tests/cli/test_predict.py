@@ -16,6 +16,7 @@ from explore.cli.loaded import TableWarning
 from explore.data import load, pool_splits, uci_splits
 from explore.errors import InputError
 from explore.record import Run
+from explore.scaling import UNSCALED
 from explore.transforms import Transform
 
 OWN = ["_mean", "_low", "_high", "_epistemic", "_noise"]
@@ -125,6 +126,8 @@ def test_numbers_far_from_what_was_learnt_from_are_said(runs):
     assert "up to 9e+09: what is predicted there is extrapolated" in notes[0]
     edges = loaded.cells_of(pd.DataFrame({"solvent": ["water"] * 2, "heat": [heat.min(), heat.max()]}))
     assert one.inputs(edges)[1] == ()
+    raw = replace(one.fitted, scales=one.fitted.scales._replace(x=UNSCALED))  # as with --standardise none
+    assert replace(one, fitted=raw).inputs(cells)[1] == ()
 
 
 def test_several_targets_and_classes_by_name(runs):

@@ -21,7 +21,8 @@ from explore.data.table import cells_of, roles
 from explore.errors import InputError, listed, shown
 
 OWN = "_"  # begins the names of the columns that next.csv has more
-STRAY = 0.1  # of the cells that measured rows have: with fewer, a feature is known of these alone
+FEW = 5  # rows, in which the cells of a feature may all be empty by accident
+STRAY = 0.05  # of the rows of a pool: in so many what the most of the measured ones have may stand by accident
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,12 @@ def _late(cells: Cells, features: Sequence[str], measured: Sequence[str]) -> lis
         return []
     filled = {n: {row for row, cell in enumerate(cells.columns[n]) if not texts.absent(cell, True)} for n in features}
     left = len(cells.lines) - len(told)
-    return [n for n, rows in filled.items() if len(rows - told) / left < STRAY * len(rows & told) / max(len(told), 1)]
+
+    def late(rows: set[int]) -> bool:
+        strayed = len(rows - told) <= STRAY * left and len(rows & told) > len(told) / 2
+        return rows == told or (left >= FEW and (rows <= told or strayed))
+
+    return [name for name, rows in filled.items() if rows and late(rows)]
 
 
 def _own(settings: Settings) -> set[str]:

@@ -772,6 +772,20 @@ def test_what_else_an_experiment_tells_is_no_feature(pool):
     assert any("nothing stands in 'operator' where" in note for note in suggest(pool, "--status")["notes"])
 
 
+@pytest.mark.parametrize("left", [1, 2, 30])
+def test_features_are_features_however_few_rows_are_left(pool, left):
+    """Also with an empty cell among the last two rows, and where nothing is measured but one row has a cell."""
+    frame = pd.read_csv(pool)
+    frame["yield"] = truth(frame).where(frame.index < 40 - left)
+    frame.loc[39, "temp"] = np.nan
+    frame.to_csv(pool, index=False)
+    assert not any("nothing stands" in note for note in begin(pool, "--batch", 1)["notes"])
+    bare = pool.with_name("bare.csv")
+    frame.assign(**{"yield": np.nan, "temp": frame.temp.where(frame.index == 3)}).to_csv(bare, index=False)
+    said = suggest(bare, "--target", "yield", "--id", "name", "--out", bare.with_name("b.csv"), *QUICK)
+    assert not any("nothing stands" in note for note in said["notes"])
+
+
 def test_a_column_that_was_renamed_or_taken_out_loses_nothing(pool):
     """Its cells in next.csv are those that it had; others are not written over."""
     frame = pd.read_csv(pool)

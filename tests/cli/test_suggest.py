@@ -781,7 +781,8 @@ def test_features_are_features_however_few_rows_are_left(pool, left):
     frame.to_csv(pool, index=False)
     assert not any("nothing stands" in note for note in begin(pool, "--batch", 1)["notes"])
     bare = pool.with_name("bare.csv")
-    frame.assign(**{"yield": np.nan, "temp": frame.temp.where(frame.index == 3)}).to_csv(bare, index=False)
+    frame["yield"], frame["temp"] = np.nan, frame.temp.where(frame.index == 3)
+    frame.to_csv(bare, index=False)
     said = suggest(bare, "--target", "yield", "--id", "name", "--out", bare.with_name("b.csv"), *QUICK)
     assert not any("nothing stands" in note for note in said["notes"])
 

@@ -101,7 +101,7 @@ def test_images_as_actions_need_no_encoder_which_is_for_observations():
 
 def test_an_encoder_is_a_function():
     with pytest.raises(InputError, match="encoder is 5; it must be a function, or module:function"):
-        Vectors(spaces.Box(-1, 1, (4,)), "observations", 5)
+        Vectors(spaces.Box(-1, 1, (4,)), "observations", 5)  # type: ignore[arg-type]
 
 
 def test_an_encoder_must_give_vectors():

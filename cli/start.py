@@ -34,6 +34,11 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     threads, asked = options.get("threads") or last.get("threads", 1), options.get("graphs")
     if asked and parallel.world().processes > 1:
         raise InputError(f"--graphs records the updates of one process, and there are {parallel.world().processes}")
+    jobs = (old.config["settings"] if old else options).get("jobs") or 1
+    if asked and jobs > 1 and device == "cpu":  # each process would compile for itself, for minutes
+        raise InputError(
+            f"--graphs compiles the updates of one process, and --jobs asks for {jobs}; leave one of them out"
+        )
     recorded = next((word for word, value in GRAPHS.items() if value == asked), "auto")
     recorded = last.get("graphs", "auto") if asked is None else recorded
     torch.set_num_threads(threads)

@@ -115,6 +115,11 @@ def test_a_pool_is_scored_by_all(here, explore):
     assert both.returncode and "--jobs and torchrun both divide the work; take one of them" in both.stderr
 
 
+def test_compiled_updates_are_of_one_process():
+    with pytest.raises(InputError, match="--graphs compiles the updates of one process, and --jobs asks for 2"):
+        start.compute({"device": "cpu", "graphs": True, "jobs": 2})
+
+
 def test_graphs_are_of_one_process(monkeypatch):
     monkeypatch.setattr(start.parallel, "world", lambda: SimpleNamespace(processes=2))
     with pytest.raises(InputError, match="--graphs records the updates of one process, and there are 2"):

@@ -153,14 +153,13 @@ class LoadedRun:
         mean, scale = (moment.flatten().double().cpu().numpy() for moment in scales)
         if not mean.any() and (scale == 1).all():  # not standardised: nothing is known of what it has learnt from
             return
-        for i, name in enumerate(self.features):
-            far = np.abs(x[:, i] - mean[i]) > FAR * scale[i]
-            if name in numbers and far.any():
-                row = int(np.abs(x[:, i] - mean[i]).argmax())
+        apart = np.abs(x - mean) / scale  # [P, D]
+        for i in np.flatnonzero((apart > FAR).any(0)):
+            if (name := self.features[i]) in numbers:
                 yield (
-                    f"{shown(name)} of {far.sum()} of {len(x)} rows is more than {FAR:g} standard deviations from what "
-                    f"the model has learnt from ({mean[i]:.4g} ± {scale[i]:.4g}), up to {x[row, i]:.6g}: what is "
-                    "predicted there is extrapolated."
+                    f"{shown(name)} of {(apart[:, i] > FAR).sum()} of {len(x)} rows is more than {FAR:g} standard "
+                    f"deviations from what the model has learnt from ({mean[i]:.4g} ± {scale[i]:.4g}), up to "
+                    f"{x[apart[:, i].argmax(), i]:.6g}: what is predicted there is extrapolated."
                 )
 
     def pictures(self, path: Any) -> Inputs:

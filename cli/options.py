@@ -139,6 +139,13 @@ def check_resume(ctx: click.Context, more: Collection[str] = ()) -> None:
         )
 
 
+def longer(ctx: click.Context, names: Collection[str]) -> dict[str, Any]:
+    """Of the options that extend a run which is continued, those that were given; others are refused with --resume."""
+    check_resume(ctx, names)
+    asked = [name for name in names if given(ctx, ctx.params.keys() - {name})]
+    return {name: ctx.params[name] for name in asked} if ctx.params["resume"] else {}
+
+
 def given(ctx: click.Context, ignored: Collection[str]) -> list[str]:
     """What stands on the command line, as the user writes it, but for the ignored parameters."""
     names = {p.name: p.opts[0] if isinstance(p, click.Option) else p.make_metavar(ctx) for p in ctx.command.params}

@@ -83,7 +83,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     trusted = (*options["trust"], *trust.modules(named))
     with start.reading(folder):
         recorded = start.settings(settings.Settings, folder, command, trusted) if folder else None
-        wanted = settings.extended(recorded, options["extend"]) if options.get("extend") else recorded
+        wanted = start.extended(recorded, options["extend"]) if options.get("extend") else recorded
         old = ranks.opened(folder, recorded) if folder else None
         device, now = start.compute(options, old)
         experiment: Experiment = experiments.Experiment(wanted or settings.resolve(options), device, old)

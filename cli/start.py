@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,6 +73,18 @@ def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[
         raise InputError(f"{folder} lays finished runs over each other; there is nothing to continue")
     trust.check(folder, recorded, trusted)
     return parameters.read(cls, recorded, str(folder / "config.json"))
+
+
+def extended(old: Any, asked: Mapping[str, int]) -> Any:
+    """Settings of the same run with more of some: the new totals, by name.
+
+    Raises:
+        InputError: when it has more.
+    """
+    for name, value in asked.items():
+        if value < (had := getattr(old, name)):
+            raise InputError(f"--{name} is {value}, but the run has {had}; give the new total, or leave it out")
+    return replace(old, **asked)
 
 
 def _device(name: str) -> str:

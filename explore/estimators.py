@@ -7,7 +7,7 @@ out, classes keep their own names, and what is wrong with an array is said by sc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,7 +130,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
     def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:  # noqa: N803
         """Below which a label lies with these probabilities: [P, K], or [P, O, K]."""
         x = self._inputs(X)
-        found = self.model_.quantiles(x, levels)  # [K, R, P, O]
+        found = self.model_.quantiles(x, tuple(levels) if isinstance(levels, Iterable) else levels)  # [K, R, P, O]
         return np.stack([self._out(one) for one in found], -1)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803

@@ -83,6 +83,7 @@ def test_a_regressor_predicts_what_its_model_does(regressor):
     low, middle, high = regressor.predict_quantiles(X).T
     with pytest.raises(InputError, match="levels is 0.5; it must be a list"):
         regressor.predict_quantiles(X, 0.5)
+    assert np.array_equal(regressor.predict_quantiles(X, pd.Series([0.05, 0.5, 0.95])).T, [low, middle, high])
     assert (low < middle).all() and (middle < high).all()
     interval = [q[0, :, 0] for q in regressor.model_.interval(X, 0.9)]
     np.testing.assert_allclose(np.stack([low, high]), np.stack(interval), rtol=1e-9)

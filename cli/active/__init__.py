@@ -55,8 +55,7 @@ def command(ctx: click.Context, **values: object) -> None:
     explore active --resume runs/active-boston-noisy-kfac-epig --rounds 20   # in all, of a finished run too
     """  # noqa: D301
     options.check_empty(ctx)
-    options.check_resume(ctx, ("rounds",))
-    extend = values["rounds"] if values["resume"] and options.given(ctx, ctx.params.keys() - {"rounds"}) else None
+    extend = options.longer(ctx, ("rounds",))
     from explore.cli import run  # which imports torch
 
     run.run("active", values | {"extend": extend})

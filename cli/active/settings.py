@@ -59,17 +59,6 @@ def _digest(matrix: Matrix) -> str:
     return hashlib.sha256(matrix.x.tobytes()).hexdigest()
 
 
-def extended(old: Settings, rounds: int) -> Settings:
-    """Settings of the same run with so many rounds in all.
-
-    Raises:
-        InputError: when it has more.
-    """
-    if rounds < old.rounds:
-        raise InputError(f"--rounds is {rounds}, but the run has {old.rounds}; give the new total, or leave it out")
-    return replace(old, rounds=rounds)
-
-
 # Options that are settings as they stand.
 PLAIN = ("posterior", "trials", "rounds", "initial", "acquire", "control", "pool")
 HIDDEN = "10"

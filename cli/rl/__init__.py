@@ -6,7 +6,6 @@ from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
 from explore.errors import InputError
 
-LONGER = ("timesteps", "seeds")  # what may be more of with --resume
 # What --watch takes.
 WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 
@@ -74,8 +73,7 @@ def command(ctx: click.Context, **values: object) -> None:
 
         watch.run(values, chosen=bool(options.given(ctx, WATCH - {"seed"})))
         return
-    options.check_resume(ctx, LONGER)
-    extend = {name: values[name] for name in LONGER if options.given(ctx, ctx.params.keys() - {name})}
+    extend = options.longer(ctx, ("timesteps", "seeds"))
     from explore.cli import run  # which imports torch
 
-    run.run("rl", values | {"extend": extend if values["resume"] else None})
+    run.run("rl", values | {"extend": extend})

@@ -10,7 +10,7 @@ import operator
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 from gymnasium import spaces
@@ -86,18 +86,6 @@ class Settings:
             f"the dynamics model is first trained after {trained} steps of {self.timesteps}; raise --timesteps or "
             f"lower {shorter}" + (" and -p vime.minimum" if self.vime["minimum"] > self.batch else "")
         )
-
-
-def extended(old: Settings, asked: Mapping[str, Any]) -> Settings:
-    """Settings of the same run with more steps of each seed, or more seeds.
-
-    Raises:
-        InputError: when it has more.
-    """
-    for name, value in asked.items():
-        if value < (had := getattr(old, name)):
-            raise InputError(f"--{name} is {value}, but the run has {had}; give the new total, or leave it out")
-    return replace(old, **asked)
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:

@@ -47,8 +47,9 @@ def run(options: Mapping[str, Any]) -> None:
             raise InputError(f"{beside} was changed by another start just now; run the command again")
         _tell(known, read, labels, options)
         notes, told = [*read.notes, *changes, *known.notes], len(known.notes)
-        notes += _check(out, read, known, now, before, dry)
-        report.note(notes, options)
+        report.note(notes, options)  # first: what was told is in the log, whatever is refused now
+        doubts = _check(out, read, known, now, before, dry)
+        report.note(doubts, options)
         if not dry:
             folder.write(beside, kept, old)
         if operates:
@@ -61,7 +62,7 @@ def run(options: Mapping[str, Any]) -> None:
             _keep(beside, out, read, known, now, before, made)
         more = [*known.notes[told:], *(made.notes if made else [])]
         report.note(more, options)
-        report.say(report.Outcome(read, known, made, now, out, [*notes, *more]), options)
+        report.say(report.Outcome(read, known, made, now, out, [*notes, *doubts, *more]), options)
 
 
 def _check(out: Path, read: Table, known: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:

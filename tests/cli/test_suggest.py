@@ -812,7 +812,10 @@ def test_what_writes_nothing_is_not_refused_for_what_it_would_write_over(pool):
     for option in ("--status", "--dry-run"):
         said = suggest(pool, option)
         assert said["measured"] == 6 and any(note.startswith(sentence) for note in said["notes"])
-    assert "has measurements (line 2) that were not told" in refused(pool)
+    measure(pool, ["S-000"], 99)
+    said = run("suggest", pool)  # refused, but what the table tells is in the log by then, and said
+    assert said.exit_code == 2 and "has measurements (line 2) that were not told" in " ".join(said.stderr.split())
+    assert "yield is corrected from" in said.stderr.partition("Error: ")[0]
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ class Net(Network):
                 layers = [*layers[: len(self._slots)], *points]
             done = self._run(layers, x, samples, taps=True, train=train)
         wanted = [*(tap for _, tap in done.calls), *points]
-        inputs: list[Tensor | Callable[[slice], Tensor]] = []
+        makers: list[Callable[[Tensor], Taps]] = []
 
         # With one output an example's gradients are multiples of those of that output: one backward pass is enough.
         one: list[Tensor] = []
@@ -163,17 +163,17 @@ class Net(Network):
             return torch.autograd.grad(done.out, wanted, dout, retain_graph=not single)
 
         def pullback(dout: Tensor) -> LayerTaps:
-            if not inputs:
+            if not makers:
                 calls = zip(self._slots, done.calls, done.leads, strict=True)
-                inputs.extend(slot.inputs_of(a.detach().to(dout), lead) for slot, (a, _), lead in calls)
+                makers.extend(slot.taps_of(a.detach().to(dout), lead) for slot, (a, _), lead in calls)
             if single and not one:
                 one.extend(gradients(torch.ones_like(done.out)))
             grads = one if single else gradients(dout)
             r, s, b = dout.shape[:3]
-            found = zip(self._slots, inputs, (g.to(dout) for g in grads[: len(inputs)]), strict=True)
-            positions = [(a, slot.positions(g, (r, s, b))) for slot, a, g in found]
-            taps = LayerTaps(Taps(a, g * dout.unsqueeze(-1) if single else g) for a, g in positions)
-            seen = zip(done.statistics, grads[len(inputs) :], strict=True)
+            found = zip(self._slots, makers, (g.to(dout) for g in grads[: len(makers)]), strict=True)
+            positions = [(make, slot.positions(g, (r, s, b))) for slot, make, g in found]
+            taps = LayerTaps(make(g * dout.unsqueeze(-1) if single else g) for make, g in positions)
+            seen = zip(done.statistics, grads[len(makers) :], strict=True)
             taps.norms = tuple(NormTaps(statistics, g[:, :, :2]) for statistics, g in seen)
             return taps
 

@@ -25,6 +25,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.linalg import product
+
 Weights = tuple[Float[Tensor, "R S _I _O"], ...]
 """Sampled weights, one matrix a layer; the bias is the last row."""
 
@@ -50,10 +52,17 @@ class Taps:
             some of the examples: the patches of a convolution are many times the size of its input, so
             they are made anew whenever they are asked for. Hold them no longer than they are needed.
         grads: d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
+        weight_gradient: a faster way than by the inputs from the grads to `gradients()`; with False beside the grads,
+            to `gradient()`.
     """
 
-    def __init__(self, inputs: Tensor | Callable[[slice], Tensor], grads: Float[Tensor, "R S B T O"]):
-        self._inputs, self.grads = inputs, grads
+    def __init__(
+        self,
+        inputs: Tensor | Callable[[slice], Tensor],
+        grads: Float[Tensor, "R S B T O"],
+        weight_gradient: Callable[[Tensor, bool], Tensor] | None = None,
+    ):
+        self._inputs, self.grads, self._weight_gradient = inputs, grads, weight_gradient
 
     @property
     def inputs(self) -> Float[Tensor, "R _S B T I"]:
@@ -64,6 +73,21 @@ class Taps:
     def shape(self) -> tuple[int, int]:
         """I and O of the layer."""
         return self.part(slice(1)).inputs.shape[4], self.grads.shape[4]
+
+    def gradients(self) -> Float[Tensor, "R S I O"]:
+        """The sum over examples and positions of a g^T, for each sample."""
+        if self._weight_gradient:
+            return self._weight_gradient(self.grads, True)
+        return torch.einsum("rsbti,rsbto->rsio", self.inputs, self.grads)
+
+    def gradient(self) -> Float[Tensor, "R I O"]:
+        """The same, summed over samples."""
+        if self._weight_gradient:
+            return self._weight_gradient(self.grads, False)
+        a, g = self.inputs, self.grads
+        if a.shape[1] == 1:
+            g = g.sum(1, keepdim=True)
+        return product(a.flatten(1, 3).mT, g.flatten(1, 3))
 
     def part(self, examples: slice) -> Taps:
         """Of some of the examples; only their patches are made."""

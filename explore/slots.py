@@ -18,11 +18,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from explore.errors import InputError
 from explore.linalg import product
 from explore.models import Layer, Norm
 from explore.modules import called
+from explore.shapes import Taps
 
 Lead = tuple[int, int, int]
 """R, S and B."""
@@ -151,9 +153,9 @@ class WeightSlot(Slot):
     def examples(self, a: Tensor, lead: Lead) -> Tensor:
         """The layer's folded input as [R, S or 1, B, T, I]."""
 
-    def inputs_of(self, a: Tensor, lead: Lead) -> Tensor | Callable[[slice], Tensor]:
-        """The same, or what makes it for some of the examples."""
-        return self.examples(a, lead)
+    def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
+        """What makes the layer's taps of gradients [R, S, B, T, O]."""
+        return partial(Taps, self.examples(a, lead))
 
     @abstractmethod
     def positions(self, g: Tensor, lead: Lead) -> Tensor:
@@ -271,8 +273,30 @@ class ConvSlot(WeightSlot, nn.Conv2d):
             patches[-1] = 1
         return patches
 
-    def inputs_of(self, a: Tensor, lead: Lead) -> Callable[[slice], Tensor]:
-        return partial(self.examples, a, lead)
+    def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
+        # Of several replicas torch's own gradient, a convolution with a group for each, can be slower than by patches.
+        own = partial(self._weight_gradient, a, lead) if lead[0] == 1 else None
+        return partial(Taps, partial(self.examples, a, lead), weight_gradient=own)
+
+    def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
+        """The sum over B and T of a g^T, with a as [(S or 1, B), C, H, W] and g [1, S, B, T, O].
+
+        It is [1, S, I, O], or over the samples, too, [1, I, O].
+        """
+        g = grads[0].transpose(2, 3).unflatten(3, self._output_size(a.shape))  # [S, B, O, H', W']
+        groups, samples = (lead[1], len(g)) if each else (1, 1)
+        if each:
+            a = a.unflatten(0, lead[1:]).transpose(0, 1).flatten(1, 2)  # [B, (S C), H, W]
+            g = g.transpose(0, 1).flatten(1, 2)
+        else:
+            g = g.sum(0) if lead[1] == 1 else g.flatten(0, 1)
+        size = [samples * self.outputs, self.in_channels, *self.kernel_size]
+        w = conv2d_weight(a, size, g, self.stride, self.pad, self.dilation, groups)
+        rows = [w.view(samples, self.outputs, -1).mT]
+        if self.has_bias:
+            rows.append(g.sum((0, 2, 3)).view(samples, 1, -1))
+        found = torch.cat(rows, 1)
+        return found.unsqueeze(0) if each else found
 
     def positions(self, g: Tensor, lead: Lead) -> Tensor:
         """[(R S B), O, H', W'] -> [R, S, B, T, O]."""

@@ -122,6 +122,16 @@ def test_pullback_gives_every_examples_weight_gradient(case):
         close(gradients, torch.einsum("rsbo,rsbow->rsbw", dout, jacobian))
 
 
+@pytest.mark.parametrize("replicas", [1, R])  # of one replica a convolution's are not made by patches
+def test_weight_gradients_are_sums_over_examples_and_positions(case, replicas):
+    _, net, weights, x = case
+    out, pullback = net.forward(tuple(w[:replicas] for w in weights), x[:replicas])
+    for taps in pullback(out.cos()):
+        each = torch.einsum("rsbti,rsbto->rsio", taps.inputs, taps.grads)
+        close(taps.gradients(), each)
+        close(taps.gradient(), each.sum(1))
+
+
 def test_sequence_names_what_runs_in_order_and_looks_into_no_custom_module():
     nested = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 2)))
     assert Net(nested).sequence == (nn.Linear, nn.Tanh, nn.Linear)

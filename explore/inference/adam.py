@@ -32,7 +32,7 @@ def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float | Te
         penalised: W, or whatever else the gradient of the penalty is `decay` times of.
         decay: 1 / (N eta), or each replica's own [R].
     """
-    own = tuple(torch.einsum("rsbti,rsbto->rsio", t.inputs, t.grads) / t.grads.shape[2] for t in taps)
+    own = tuple(t.gradients() / t.grads.shape[2] for t in taps)
     return tuple(over(decay, w) * w - g for w, g in zip(penalised, parallel.mean(own), strict=True))
 
 

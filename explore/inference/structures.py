@@ -246,11 +246,7 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
 
 def mean_outer(taps: Taps) -> Float[Tensor, "R I O"]:
     """E[g] over samples and examples of this process."""
-    a, g = taps.inputs, taps.grads
-    count = g.shape[1] * g.shape[2]
-    if a.shape[1] == 1:
-        g = g.sum(1, keepdim=True)
-    return product(a.flatten(1, 3).mT, g.flatten(1, 3)) / count
+    return taps.gradient() / (taps.grads.shape[1] * taps.grads.shape[2])
 
 
 def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:

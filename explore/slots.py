@@ -292,7 +292,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
             g = g.sum(0) if lead[1] == 1 else g.flatten(0, 1)
         size = [samples * self.outputs, self.in_channels, *self.kernel_size]
         w = conv2d_weight(a, size, g, self.stride, self.pad, self.dilation, groups)
-        rows = [w.view(samples, self.outputs, -1).mT]
+        rows = [w.reshape(samples, self.outputs, -1).mT]  # images of another layout give kernels of it
         if self.has_bias:
             rows.append(g.sum((0, 2, 3)).view(samples, 1, -1))
         found = torch.cat(rows, 1)

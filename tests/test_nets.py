@@ -122,10 +122,12 @@ def test_pullback_gives_every_examples_weight_gradient(case):
         close(gradients, torch.einsum("rsbo,rsbow->rsbw", dout, jacobian))
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "channels last"])
 @pytest.mark.parametrize("replicas", [1, R])  # of one replica a convolution's are not made by patches
-def test_weight_gradients_are_sums_over_examples_and_positions(case, replicas):
+def test_weight_gradients_are_sums_over_examples_and_positions(case, replicas, layout):
     _, net, weights, x = case
-    out, pullback = net.forward(tuple(w[:replicas] for w in weights), x[:replicas])
+    x = x[:replicas] if layout == "contiguous" else x[:replicas].movedim(2, -1).contiguous().movedim(-1, 2)
+    out, pullback = net.forward(tuple(w[:replicas] for w in weights), x)
     for taps in pullback(out.cos()):
         each = torch.einsum("rsbti,rsbto->rsio", taps.inputs, taps.grads)
         close(taps.gradients(), each)

@@ -18,7 +18,8 @@ FLOORS = {
         (
             "errors hadamard_triton machine",
             "tree",
-            "files shapes modules rng registry linalg scaling fingerprints hadamard spread mixture transforms",
+            "files modules rng registry linalg scaling fingerprints hadamard spread mixture transforms",
+            "shapes",
             "models inputs parallel",
             "slots likelihoods",
             "nets data",

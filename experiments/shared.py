@@ -110,9 +110,9 @@ def commits(run: Path) -> str:
 
 
 def mean_se(values: pd.Series, form: str = ".3f") -> str:
-    """Mean and its standard error."""
+    """Mean and its standard error; of one value it is that."""
     mean, error = map(float, values.agg(["mean", "sem"]))
-    return f"{mean:{form}} ± {error:{form}}"
+    return f"{mean:{form}} ± {error:{form}}" if len(values) > 1 else f"{mean:{form}}"
 
 
 def mean_sd(values: pd.Series, form: str = ".3f") -> str:

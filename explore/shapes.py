@@ -52,8 +52,8 @@ class Taps:
             some of the examples: the patches of a convolution are many times the size of its input, so
             they are made anew whenever they are asked for. Hold them no longer than they are needed.
         grads: d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
-        weight_gradient: a faster way than by the inputs from the grads to `gradients()`; with False beside the grads,
-            to `gradient()`.
+        weight_gradient: makes `gradients()` of the grads, faster than by the inputs; with False beside them their sum
+            over samples, [R, 1, I, O].
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Taps:
     def gradient(self) -> Float[Tensor, "R I O"]:
         """The same, summed over samples."""
         if self._weight_gradient:
-            return self._weight_gradient(self.grads, False)
+            return self._weight_gradient(self.grads, False).squeeze(1)
         a, g = self.inputs, self.grads
         if a.shape[1] == 1:
             g = g.sum(1, keepdim=True)

@@ -279,24 +279,20 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return partial(Taps, partial(self.examples, a, lead), weight_gradient=own)
 
     def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
-        """The sum over B and T of a g^T, with a as [(S or 1, B), C, H, W] and g [1, S, B, T, O].
-
-        It is [1, S, I, O], or over the samples, too, [1, I, O].
-        """
-        g = grads[0].transpose(2, 3).unflatten(3, self._output_size(a.shape))  # [S, B, O, H', W']
-        groups, samples = (lead[1], len(g)) if each else (1, 1)
-        if each:
-            a = a.unflatten(0, lead[1:]).transpose(0, 1).flatten(1, 2)  # [B, (S C), H, W]
-            g = g.transpose(0, 1).flatten(1, 2)
-        else:
-            g = g.sum(0) if lead[1] == 1 else g.flatten(0, 1)
+        """The sum over B and T of a g^T, with a [(S or 1, B), C, H, W] and g [1, S, B, T, O]: [1, S or 1, I, O]."""
+        if not each:  # samples are so many more examples
+            shared = lead[1] < grads.shape[1]
+            grads = grads.sum(1, keepdim=True) if shared else grads.flatten(1, 2).unsqueeze(1)
+            lead = (1, 1, len(a))
+        samples = grads.shape[1]
+        z = a.unflatten(0, lead[1:]).transpose(0, 1).flatten(1, 2)  # [B, (S C), H, W]
+        g = grads[0].transpose(2, 3).transpose(0, 1).flatten(1, 2).unflatten(2, self._output_size(a.shape))
         size = [samples * self.outputs, self.in_channels, *self.kernel_size]
-        w = conv2d_weight(a, size, g, self.stride, self.pad, self.dilation, groups)
+        w = conv2d_weight(z, size, g, self.stride, self.pad, self.dilation, lead[1])
         rows = [w.reshape(samples, self.outputs, -1).mT]  # images of another layout give kernels of it
         if self.has_bias:
             rows.append(g.sum((0, 2, 3)).view(samples, 1, -1))
-        found = torch.cat(rows, 1)
-        return found.unsqueeze(0) if each else found
+        return torch.cat(rows, 1).unsqueeze(0)
 
     def positions(self, g: Tensor, lead: Lead) -> Tensor:
         """[(R S B), O, H', W'] -> [R, S, B, T, O]."""

@@ -35,6 +35,7 @@ class Finished(NamedTuple):
     alive: bool  # whether the fit went well
     seconds: float  # of the fit alone
     epoch_seconds: float  # the median of an epoch
+    start_left: float = 0.0  # how much of the posterior's curvature is still its start
 
 
 Event = Epoch | Measured | Finished | None  # None: the fit begins, or goes on
@@ -149,7 +150,9 @@ class Experiment:
             )
             others = classification.classify(predictor, self._feed(self.rng.tensor(self._others), self.rng))
         alive = bool(last.state.common.alive.all() & last.found.probabilities.isfinite().all())
-        return Finished(last.scalars, last.found, others, alive, sum(self._seconds), float(np.median(self._seconds)))
+        seconds = sum(self._seconds), float(np.median(self._seconds))
+        start_left = float(self.posterior.start_left(last.state))
+        return Finished(last.scalars, last.found, others, alive, *seconds, start_left)
 
     def _keep(self, last: Measured) -> Saved:
         scales = Scales(self.scale, UNSCALED)

@@ -23,6 +23,7 @@ SHOWN = {
 }  # fmt: skip
 FIGURE = "reliability.png"
 IDLE = 0.9  # from this part of the errors of a guess on, hardly anything was learnt
+MOSTLY = 0.5  # from this part of the curvature on, the start counts for more than the images
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
@@ -45,6 +46,11 @@ def report(experiment: Experiment, folder: Path) -> Report:
         failures.append(
             f"hardly anything was learnt: the most frequent class alone would be wrong on {100 * (1 - most):.2f} %; "
             "take more --epochs, smaller batches (-p batch_size=32), another step (-p lr=...) or another posterior."
+        )
+    if finished.alive and finished.start_left > MOSTLY:
+        failures.append(
+            f"{100 * finished.start_left:.0f} % of the posterior's curvature is still its start; take more "
+            "--epochs, a faster average (-p beta=0.1), or more of the batches for it (-p statistics_interval=2)."
         )
     facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.said(folder))]
     verdict = (

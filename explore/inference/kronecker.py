@@ -224,6 +224,10 @@ class KroneckerRule:
         (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
         return KroneckerFactor(a, s), ok_a & ok_s
 
+    def start_share(self, moments: KroneckerMoments) -> Float[Tensor, " R"]:
+        """Of that factor whose start, with 1 + 0.01 n expected on its diagonal, is the larger beside it."""
+        return torch.stack([(1 + 0.01 * m.shape[1]) / _diagonal(m).mean(1) for m in moments]).amax(0)
+
 
 class KroneckerLayers(PerLayer):
     """Layers that follow the rule. A device takes the roots of small factors together, as launches cost most there."""

@@ -312,6 +312,14 @@ class NaturalGradient(GaussianPosterior):
         """What the statistics become once the factors of the step after `state` are made of them."""
         return statistics
 
+    def start_left(self, state: NaturalState) -> Float[Tensor, " R"]:
+        """How much of the Fisher matrix's diagonal is still its start: of the layer with the most of it, at least.
+
+        The rest of an average with the rate beta after k steps, (1 - beta)^k, is not little where gradients are.
+        """
+        k = int(state.common.step) // self.statistics_interval
+        return ((1 - self.beta) ** k * self.structure.start_share(state.statistics)).clamp_max(1.0)
+
     def gaussian(self, state: NaturalState) -> tuple[Means, Factor, float]:
         return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)
 

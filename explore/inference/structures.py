@@ -80,6 +80,9 @@ class Structure(Protocol):
     def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Factor, Bool[Tensor, " R"]]:
         """F + damping, and which replicas it succeeded for."""
 
+    def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]:
+        """How large the start of the statistics is beside them: the ratio of mean diagonals, the largest there is."""
+
 
 @runtime_checkable
 class Block(Protocol):
@@ -104,6 +107,7 @@ class Rule(Protocol):
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Statistics: ...
     def observe(self, statistics: Statistics, taps: Taps, schedule: Number, step: int) -> Statistics: ...
     def factor(self, statistics: Statistics, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]: ...
+    def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]: ...
 
 
 class Blocks(NamedTuple):
@@ -168,6 +172,9 @@ class PerLayer:
         pairs = zip(statistics, each_layer(damping, len(statistics)), strict=True)
         blocks, oks = zip(*(self.rule.factor(q, own) for q, own in pairs), strict=True)
         return Blocks(blocks), torch.stack(oks).all(0)
+
+    def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]:
+        return torch.stack([self.rule.start_share(q) for q in statistics]).amax(0)
 
 
 def each_layer(damping: Dampings, layers: int) -> tuple[Damping, ...]:

@@ -216,6 +216,9 @@ class BlockTridiagonalKronecker:
             conditionals.append(Conditional(k_a, k_s, pair.inputs @ k_a, pair.outputs @ k_s, e_a, e_s, d))
         return BlockTridiagonalFactor(tuple(conditionals), tuple(links)), torch.stack(oks).all(0)
 
+    def start_share(self, q: Chain) -> Float[Tensor, " R"]:
+        return torch.stack([self.kronecker.start_share(m) for m in q.within]).amax(0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTridiagonal(NaturalGradient):

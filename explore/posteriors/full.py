@@ -122,6 +122,9 @@ class Dense:
         root, ok = inverse_root(fisher + torch.diag_embed(added))
         return DenseFactor(tuple(x.contiguous() for x in unflatten(root, self.shapes))), ok
 
+    def start_share(self, fisher: Float[Tensor, "R W W"]) -> Float[Tensor, " R"]:
+        return 1 / fisher.diagonal(dim1=1, dim2=2).mean(1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Full(NaturalGradient):

@@ -85,6 +85,9 @@ class EigenRule:
     def factor(self, q: Eigen, damping: Damping) -> tuple[EigenFactor, Bool[Tensor, " R"]]:
         return EigenFactor(q.inputs, q.outputs, q.scale + over(damping, q.scale)), q.ok
 
+    def start_share(self, q: Eigen) -> Float[Tensor, " R"]:
+        return self.kronecker.start_share(q.moments)
+
     def restart(self, q: Eigen, damping: Damping | None = None) -> Eigen:
         """With K-FAC's r: the diagonal of A (x) S in the basis, which may be older than they are.
 

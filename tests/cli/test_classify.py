@@ -291,6 +291,12 @@ def test_a_set_goes_before_a_folder_of_its_name(monkeypatch, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("beta", "left"), [(0.001, True), (0.5, False)])
+def test_that_the_curvature_is_mostly_its_start_is_said(explore, beta, left):
+    result = explore(*TINY, "-p", f"beta={beta}", "-p", "statistics_interval=1")
+    assert result.exit_code == 0 and ("% of the posterior's curvature is still its start" in result.stderr) == left
+
+
 @pytest.mark.parametrize(
     ("options", "idle"), [(["-p", "lr=1e-9"], True), (["--posterior", "map", "-p", "lr=0.01"], False)]
 )

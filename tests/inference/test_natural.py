@@ -255,6 +255,26 @@ def test_statistics_are_updated_at_their_interval():
     assert torch.equal(moments[1], moments[0]) and not torch.equal(moments[2], moments[1])
 
 
+@pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac", "block-tridiagonal", "full"])
+def test_what_is_left_of_the_start_is_the_share_of_its_diagonal(name):
+    """By the diagonals that it began with, where gradients are small."""
+    settings = {"lr": 1e-12, "weight_noise": False, "fisher": "exact", "statistics_interval": 2, "beta": 0.2}
+    posterior = method(name, NET, LIKELIHOOD, adaptive_damping=False, **settings)
+    state = start = posterior.init(6, 2, Rng(1, dtype=torch.float64))
+    assert posterior.start_left(start).gt(0.9).all()
+    for _ in range(7):  # three of which have statistics
+        state, _ = posterior.update(state, Batch(0.1 * X, Y), RNG)
+    pairs = [
+        (old, new)
+        for (path, old), (_, new) in zip(tree.leaves(start.statistics), tree.leaves(state.statistics), strict=True)
+        if name == "full" or ("moments" in path or name != "noisy-ekfac") and "between" not in path
+    ]
+    means = [[m.diagonal(dim1=1, dim2=2).mean(1) for m in pair] for pair in pairs]
+    shares = [0.8**3 * old / new for old, new in means]
+    assert len(shares) == (1 if name == "full" else 4)
+    torch.testing.assert_close(posterior.start_left(state), torch.stack(shares).amax(0), rtol=0.05, atol=0)
+
+
 def test_power_decay():
     assert [natural.power_decay(t, 0.5) for t in (1, 4, 9)] == [1 / 2, 1 / 3, 1 / 4]
     assert natural.power_decay(7, 0.0) == 1.0

@@ -132,6 +132,9 @@ class Toy:
     def factor(self, statistics, damping):
         return Diagonal(statistics + damping), (statistics > 0).flatten(1).all(1)
 
+    def start_share(self, statistics):
+        return statistics[:, 0, 0]
+
 
 def test_per_layer_lifts_a_rule_and_fails_where_one_layer_does():
     structure, t = PerLayer(Toy()), taps(1)
@@ -142,3 +145,4 @@ def test_per_layer_lifts_a_rule_and_fails_where_one_layer_does():
     assert ok.tolist() == [True, False]
     expected = [torch.tensor([8.0] * 6 + [1 + 6 + 7.0] * 8), torch.tensor([8.0] * 6 + [1 - 6 + 7.0] * 8)]
     close(factor.dense(), torch.diag_embed(torch.stack(expected).double()))
+    close(structure.start_share(statistics), torch.tensor([7.0, 1.0]).double())  # the largest of the layers'

@@ -58,9 +58,9 @@ PROBLEMS = {
 }
 """20 replicas of a net for a table, and images in batches of 128."""
 
-ONE, PLAIN, POWER = {"samples": 1}, {"preset": "plain"}, {"preset": "power"}
+ONE, PLAIN, POWER, PAPER = {"samples": 1}, {"preset": "plain"}, {"preset": "power"}, {"preset": "paper-image"}
 IMAGES: dict[str, dict[str, Any]] = {
-    "noisy-kfac": {"preset": "image"}, "noisy-ekfac": {"preset": "image"}, "vogn": {"preset": "image", **ONE},
+    "noisy-kfac": PAPER, "noisy-ekfac": PAPER, "vogn": {"preset": "image", **ONE},
     "bbb": PLAIN | ONE, "slang": {"preset": "uci"}, "noisy-adam": PLAIN | ONE, "map": {}, "ensemble": {"members": 1},
     "mc-dropout": {}, "whvi": POWER | ONE,
 }  # fmt: skip

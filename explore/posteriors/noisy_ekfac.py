@@ -42,7 +42,7 @@ from explore.inference.kronecker import (
     eigenbasis,
     rotate,
 )
-from explore.inference.natural import CLASSES, HUNDREDS, TABLE, NaturalGradient, NaturalState
+from explore.inference.natural import CLASSES, HUNDREDS, IMAGE, TABLE, NaturalGradient, NaturalState
 from explore.inference.structures import Damping, PerLayer, Statistics, each_layer, mean_squares
 from explore.inference.turns import Number, Turn
 from explore.linalg import over
@@ -191,11 +191,11 @@ PRESETS: dict[str, dict[str, object]] = {
         "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
         "basis_interval": 10, "omega": 0.05,
     },
+    "image": IMAGE | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
     # As noisy K-FAC's, whose file says in what the paper's code differs.
-    "image": {
-        "epochs": 150, "batch_size": 128, "samples": 1, "lr": 0.1, "beta": 0.01, "lr_decay": 1.0, "prior_variance": 0.1,
-        "kl_weight": 0.5, "extrinsic_damping": 1e-3, "adaptive_damping": False, "kl_clip": 0.1,
-        "statistics_interval": 10, "basis_interval": 200, "reset_interval": 200,
+    "paper-image": IMAGE | {
+        "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
+        "prior_variance": 0.1, "statistics_interval": 10, "basis_interval": 200, "reset_interval": 200,
     },
     # See noisy K-FAC's.
     "vime": {

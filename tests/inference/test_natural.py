@@ -99,7 +99,7 @@ def test_clipping_bounds_the_change_of_the_predictions_and_leaves_smaller_steps_
 @pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac"])
 def test_steps_on_images_are_as_long_as_the_papers_in_the_end(name):
     """The paper adds up steps of 0.01, each clipped at 0.001, with momentum 0.9."""
-    settings = registry.settings_in(registry.find("posteriors", name), "image")
+    settings = registry.settings_in(registry.find("posteriors", name), "paper-image")
     for size in (1.0, 1e-3):
         v = d = torch.full((1, 2, 3), size)
         velocity = torch.zeros_like(v)

@@ -50,7 +50,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     if finished.alive and finished.start_left > MOSTLY:
         failures.append(
             f"{100 * finished.start_left:.0f} % of the posterior's curvature is still its start; take more "
-            "--epochs, a faster average (-p beta=0.1), or more of the batches for it (-p statistics_interval=2)."
+            "--epochs, a larger -p beta, or more of the batches for it by a smaller -p statistics_interval."
         )
     facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.said(folder))]
     verdict = (

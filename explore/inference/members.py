@@ -107,6 +107,10 @@ class Mixture(Predictive):
         """The mean over the members."""
         return {name: self._mean(value) for name, value in self.posterior.learned(_replicas(state)).items()}
 
+    def start_left(self, state: State) -> Float[Tensor, " R"]:
+        """The mean over the members."""
+        return self._mean(self.posterior.start_left(_replicas(state)))
+
     def finish(self, state: State, batches: Iterable[Batch], rng: Rng) -> State:
         return self._settled(self.posterior.finish(_replicas(state), map(self._each, batches), rng), state)
 

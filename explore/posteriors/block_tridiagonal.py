@@ -25,7 +25,14 @@ from explore import parallel
 from explore.errors import InputError
 from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
 from explore.inference.natural import CLASSES, HUNDREDS, TABLE, NaturalGradient
-from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, mean_gradients, sample_gradients
+from explore.inference.structures import (
+    Dampings,
+    PerLayer,
+    dense_eigenvalues,
+    each_layer,
+    mean_gradients,
+    sample_gradients,
+)
 from explore.inference.turns import Number
 from explore.linalg import eigh, inverse_root, over
 from explore.rng import Rng
@@ -217,7 +224,7 @@ class BlockTridiagonalKronecker:
         return BlockTridiagonalFactor(tuple(conditionals), tuple(links)), torch.stack(oks).all(0)
 
     def start_share(self, q: Chain) -> Float[Tensor, " R"]:
-        return torch.stack([self.kronecker.start_share(m) for m in q.within]).amax(0)
+        return PerLayer(self.kronecker).start_share(q.within)
 
 
 @dataclass(frozen=True, kw_only=True)

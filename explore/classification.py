@@ -23,7 +23,7 @@ from explore.rng import Rng
 from explore.shapes import State
 from explore.shards import stops
 
-POINTS = 20  # how often a posterior is measured
+POINTS = 20  # how often a posterior is measured where nothing else is said
 
 
 class Classified(NamedTuple):
@@ -103,6 +103,7 @@ def follow(
     samples: int,
     warmup: int = 0,
     saved: Mapping[str, Any] | None = None,
+    points: int = POINTS,
 ) -> Iterator[Epoch | Measured]:
     """Fit a posterior to images, and measure it now and then.
 
@@ -113,9 +114,10 @@ def follow(
         samples: weight samples for predictions.
         warmup: epochs over which the posterior's `lr` rises in equal steps to what it is set to.
         saved: of a `Measured`, to continue after it bit for bit.
+        points: how often it is measured, at most.
 
     Yields:
-        `Epoch` after each epoch, and `Measured` after some `POINTS` of them at equal distances.
+        `Epoch` after each epoch, and `Measured` after `points` of them at equal distances, the last one included.
 
     Raises:
         InputError: for a warm-up of a posterior that has no `lr`.
@@ -126,7 +128,7 @@ def follow(
         state = tree.restore(posterior.init(task.x.shape[1], 1, rng.stream("fit")), saved["state"])
         stream.generator.set_state(saved["generator"].clone())
         done = saved["epoch"]
-    when = stops(posterior.epochs, POINTS)
+    when = stops(posterior.epochs, points)
     for event in _epochs(posterior, task, warmup, stream, done, state):
         yield event
         if event.epoch in when:

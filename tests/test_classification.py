@@ -51,6 +51,13 @@ def test_a_fit_goes_on_bit_for_bit():
             assert all(torch.equal(ours.saved["state"][name], t) for name, t in theirs.saved["state"].items())
 
 
+def test_fewer_measurements_are_at_equal_distances_and_of_the_same_values():
+    whole = [event for event in followed(Rng(3)) if isinstance(event, Measured)]
+    found = [event for event in followed(Rng(3), points=2) if isinstance(event, Measured)]
+    assert [event.epoch for event in found] == [2, 4]
+    assert [event.scalars for event in found] == [whole[1].scalars, whole[3].scalars]
+
+
 def test_what_is_measured_is_of_the_last_state():
     rng = Rng(3)
     *_, last = followed(rng)

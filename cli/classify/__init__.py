@@ -53,6 +53,10 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 )  # fmt: skip
 @click.option("--seed", type=SEED, default=0, help="Root of all random numbers.")
 @click.option("--samples", type=options.SAMPLES, default=10, help="Weight samples for predictions.")
+@click.option(
+    "--measure", type=POSITIVE, metavar="N", default=20,
+    help="Test N times, after epochs at equal distances, and save there where to continue; at most once an epoch.",
+)  # fmt: skip
 @options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from explore import images, networks, parallel, registry
+from explore import classification, images, networks, parallel, registry
 from explore.cli import own_network, parameters
 from explore.cli.parameters import Values
 from explore.errors import InputError
@@ -51,6 +51,7 @@ class Settings:
     ood_fingerprint: str | None = None  # of the images there that the run began with
     seed: int
     samples: int
+    measure: int = classification.POINTS  # how often, at most
     processes: int = 1  # that every batch is divided among
 
     def load(self) -> tuple[Images, Settings]:
@@ -186,5 +187,6 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         ood=_place(ood),
         seed=options["seed"],
         samples=options["samples"],
+        measure=options["measure"],
         processes=parallel.world().processes,
     )

@@ -76,7 +76,7 @@ PRACTICAL: dict[str, Arm] = {
     "noisy K-FAC": VGG16["noisy K-FAC"],
 }  # fmt: skip
 CIFAR = ("--dataset", "cifar10", "--ood", "none", "--samples", "10")
-SMALLER = ("--train", "5000", "--test", "2000", "--epochs", "15")
+SMALLER = ("--train", "5000", "--test", "2000", "--epochs", "15", "--measure", "5")
 WALSH = "convolutions=mc-dropout", "last_layer=whvi", "vectors=stack", "samples=1", "batch_size=64"
 STUDIES = {
     "mnist": Study(

@@ -208,6 +208,13 @@ def test_a_part_of_the_test_images(explore, classify):
     assert result.exit_code == 2 and "--test is 361, but there are 360 images to test on" in result.stderr
 
 
+def test_it_measures_as_often_as_is_asked_for(classify):
+    whole, found = classify(), classify("--measure", 2)
+    assert found["test"] == whole["test"]
+    lines = Path(found["run"], "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 3]
+
+
 def stop(patch):
     """Interrupt a fit after two measurements."""
     follow = classification.follow

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.linalg import product
+from explore.linalg import averaged, over, product
 
 Weights = tuple[Float[Tensor, "R S _I _O"], ...]
 """Sampled weights, one matrix a layer; the bias is the last row."""
@@ -54,6 +54,7 @@ class Taps:
         grads: d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
         weight_gradient: makes `gradients()` of the grads, faster than by the inputs; with False beside them their sum
             over samples, [R, 1, I, O].
+        second_moment: makes E[a a^T] as in `average_inputs`, faster than by the inputs.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class Taps:
         inputs: Tensor | Callable[[slice], Tensor],
         grads: Float[Tensor, "R S B T O"],
         weight_gradient: Callable[[Tensor, bool], Tensor] | None = None,
+        second_moment: Callable[[], Tensor] | None = None,
     ):
         self._inputs, self.grads, self._weight_gradient = inputs, grads, weight_gradient
+        self.second_moment = second_moment
 
     @property
     def inputs(self) -> Float[Tensor, "R _S B T I"]:
@@ -88,6 +91,15 @@ class Taps:
         if a.shape[1] == 1:
             g = g.sum(1, keepdim=True)
         return product(a.flatten(1, 3).mT, g.flatten(1, 3))
+
+    def average_inputs(self, old: Float[Tensor, "R I I"], rate: float | Tensor) -> Float[Tensor, "R I I"]:
+        """(1 - rate) old + rate E[a a^T], summed over positions and averaged over samples and examples."""
+        if self.second_moment:
+            return over(1 - rate, old) * old + over(rate, old) * self.second_moment()
+        a = self.inputs
+        count = a.shape[1] * a.shape[2]
+        a = a.flatten(1, 3)
+        return averaged(old, a.mT, a, 1 - rate, rate / count)
 
     def part(self, examples: slice) -> Taps:
         """Of some of the examples; only their patches are made."""

@@ -24,10 +24,12 @@ from explore.errors import InputError
 from explore.linalg import product
 from explore.models import Layer, Norm
 from explore.modules import called
+from explore.patch_products import products
 from explore.shapes import Taps
 
 Lead = tuple[int, int, int]
 """R, S and B."""
+FEWEST_CHANNELS, FEWEST_EXAMPLES = 8, 32  # from which on patches are not made for their second moment
 TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")  # that a layer may have
 
 
@@ -276,7 +278,18 @@ class ConvSlot(WeightSlot, nn.Conv2d):
     def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
         # Of several replicas torch's own gradient, a convolution with a group for each, can be slower than by patches.
         own = partial(self._weight_gradient, a, lead) if lead[0] == 1 else None
-        return partial(Taps, partial(self.examples, a, lead), weight_gradient=own)
+        moment = partial(self._second_moment, a, lead) if self._by_offsets(lead) else None
+        return partial(Taps, partial(self.examples, a, lead), weight_gradient=own, second_moment=moment)
+
+    def _by_offsets(self, lead: Lead) -> bool:
+        """Whether the second moment of the patches is had faster without them: not of few channels or examples."""
+        simple = self.stride == (1, 1) and self.dilation == (1, 1) and self.kernel_size != (1, 1)
+        return simple and self.in_channels >= FEWEST_CHANNELS and lead[1] * lead[2] >= FEWEST_EXAMPLES
+
+    def _second_moment(self, a: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), C, H, W] -> [R, I, I]."""
+        x = a.unflatten(0, lead).flatten(1, 2)
+        return products(x, self.kernel_size, self.pad, self.has_bias) / x.shape[1]
 
     def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
         """The sum over B and T of a g^T, with a [(S or 1, B), C, H, W] and g [1, S, B, T, O]: [1, S or 1, I, O]."""

@@ -205,10 +205,9 @@ class KroneckerRule:
 
     def observe(self, moments: KroneckerMoments, taps: Taps, schedule: Number, step: int) -> KroneckerMoments:
         """A is summed over positions and S averaged, so that A (x) S has the scale of an example's gradient (KFC)."""
-        t, rate = taps.grads.shape[3], self.beta * schedule
-        a, g = taps.inputs.flatten(1, 3), taps.grads.flatten(1, 3)
+        g, rate = taps.grads.flatten(1, 3), self.beta * schedule
         own = KroneckerMoments(
-            averaged(moments.inputs, a.mT, a, 1 - rate, rate * t / a.shape[1]),
+            taps.average_inputs(moments.inputs, rate),
             averaged(moments.outputs, g.mT, g, 1 - rate, rate / g.shape[1]),
         )
         return parallel.mean(own)

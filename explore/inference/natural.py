@@ -126,7 +126,7 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
         a = taps[0].part(examples).inputs
         return a if a.shape[1] == 1 else a.repeat(1, len(taps), 1, 1, 1)
 
-    return Taps(inputs, torch.cat([t.grads for t in taps], 1))
+    return Taps(inputs, torch.cat([t.grads for t in taps], 1), second_moment=taps[0].second_moment)
 
 
 def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:

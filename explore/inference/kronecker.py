@@ -16,9 +16,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore import parallel
-from explore.inference.structures import Blocks, Damping, Dampings, Diagonal, PerLayer, Statistics, each_layer
+from explore.inference.structures import (
+    Blocks,
+    Damping,
+    Dampings,
+    Diagonal,
+    PerLayer,
+    Statistics,
+    each_layer,
+    example_gradients,
+    mean_squares,
+)
 from explore.inference.turns import Number
-from explore.linalg import averaged, inverse_root, inverse_triangle, over, product, rows_times
+from explore.linalg import added, averaged, inverse_root, inverse_triangle, over, product, rows_times
 from explore.rng import Rng
 from explore.shapes import Taps
 
@@ -174,6 +184,16 @@ def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R
         return rows_times(taps.part(examples).inputs, inputs)
 
     return Taps(rotated, rows_times(taps.grads, outputs))
+
+
+def rotated_squares(
+    taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]
+) -> Float[Tensor, "R I O"]:
+    """`mean_squares` in other bases. Of more positions than outputs, gradients are less to rotate than inputs."""
+    if taps.grads.shape[3] <= taps.grads.shape[4]:
+        return mean_squares(rotate(taps, inputs, outputs))
+    each = (two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in example_gradients((taps,)))
+    return parallel.mean(added([x.square().sum(1) for x in each]) / (taps.grads.shape[1] * taps.grads.shape[2]))
 
 
 class KroneckerMoments(NamedTuple):

@@ -40,10 +40,10 @@ from explore.inference.kronecker import (
     damped,
     eigenbases,
     eigenbasis,
-    rotate,
+    rotated_squares,
 )
 from explore.inference.natural import CLASSES, HUNDREDS, IMAGE, TABLE, NaturalGradient, NaturalState
-from explore.inference.structures import Damping, PerLayer, Statistics, each_layer, mean_squares
+from explore.inference.structures import Damping, PerLayer, Statistics, each_layer
 from explore.inference.turns import Number, Turn
 from explore.linalg import over
 from explore.rng import Rng
@@ -79,7 +79,7 @@ class EigenRule:
 
     def scaled(self, q: Eigen, taps: Taps, schedule: Number) -> Eigen:
         """With r moved towards the batch's."""
-        new = mean_squares(rotate(taps, q.inputs, q.outputs))
+        new = rotated_squares(taps, q.inputs, q.outputs)
         return q._replace(scale=torch.lerp(q.scale, new, over(self.omega * schedule, new)))
 
     def factor(self, q: Eigen, damping: Damping) -> tuple[EigenFactor, Bool[Tensor, " R"]]:

@@ -36,7 +36,7 @@ def per_example(t):
 
 
 def test_scale_is_the_mean_square_of_example_gradients_in_the_basis():
-    for positions, shared in ((1, False), (1, True), (3, False), (3, True)):
+    for positions, shared in ((1, False), (1, True), (2, False), (3, False), (3, True)):
         t = taps(positions, shared)
         rule = EigenRule(KroneckerRule(), omega=0.25, moments_interval=9, basis_interval=9, scale_interval=1)
         old = rule.init(I, O, R, rng())

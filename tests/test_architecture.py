@@ -18,7 +18,7 @@ FLOORS = {
         (
             "errors hadamard_triton machine",
             "tree",
-            "files modules rng registry linalg scaling fingerprints hadamard spread mixture transforms",
+            "files modules rng registry linalg scaling fingerprints hadamard spread mixture patch_products transforms",
             "shapes",
             "models inputs parallel",
             "slots likelihoods",

@@ -24,7 +24,8 @@ from torch import Tensor
 from explore import parallel
 from explore.errors import InputError
 from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
-from explore.inference.natural import CLASSES, HUNDREDS, TABLE, NaturalGradient
+from explore.inference.natural import NaturalGradient
+from explore.inference.presets import CLASSES, HUNDREDS, TABLE
 from explore.inference.structures import (
     Dampings,
     PerLayer,

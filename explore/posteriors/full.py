@@ -25,7 +25,8 @@ from torch import Tensor
 
 from explore import parallel
 from explore.errors import InputError
-from explore.inference.natural import TABLE, NaturalGradient
+from explore.inference.natural import NaturalGradient
+from explore.inference.presets import TABLE
 from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, example_gradients
 from explore.inference.turns import Number
 from explore.linalg import averaged, inverse_root, inverse_triangle, over

@@ -42,7 +42,8 @@ from explore.inference.kronecker import (
     eigenbasis,
     rotated_squares,
 )
-from explore.inference.natural import CLASSES, HUNDREDS, IMAGE, TABLE, NaturalGradient, NaturalState
+from explore.inference.natural import NaturalGradient, NaturalState
+from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE
 from explore.inference.structures import Damping, PerLayer, Statistics, each_layer
 from explore.inference.turns import Number, Turn
 from explore.linalg import over

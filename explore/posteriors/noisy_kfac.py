@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from explore.inference.kronecker import KroneckerLayers, KroneckerRule
-from explore.inference.natural import CLASSES, HUNDREDS, IMAGE, TABLE, NaturalGradient
+from explore.inference.natural import NaturalGradient
+from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE
 from explore.inference.structures import PerLayer
 
 

@@ -1,0 +1,123 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
+
+from explore.errors import InputError
+from explore.patch_products import products
+from explore.shapes import Taps
+from explore.slots.base import Lead, WeightSlot
+
+FEWEST_CHANNELS, FEWEST_EXAMPLES = 8, 32  # from which on patches are not made for their second moment
+
+
+class ConvSlot(WeightSlot, nn.Conv2d):
+    """A Conv2d layer."""
+
+    def __init__(self, layer: nn.Conv2d, name: str):
+        super().__init__(layer, name)
+        allowed = {"groups": layer.groups == 1, "padding_mode": layer.padding_mode == "zeros"}
+        allowed["padding"] = not isinstance(layer.padding, str)
+        if wrong := [f"{key}={getattr(layer, key)!r}" for key, right in allowed.items() if not right]:
+            raise InputError(
+                f"{self.called} has {' and '.join(wrong)}; convolutions must have groups=1, zero padding "
+                "(padding_mode='zeros') and padding given in numbers"
+            )
+        self.pad: tuple[int, ...] = layer.padding  # type: ignore[assignment]
+        self.inputs = self.in_channels * self.kernel_size[0] * self.kernel_size[1] + self.has_bias
+        self.outputs = self.out_channels
+
+    def misfit(self, shape: torch.Size) -> str:
+        fits = len(shape) == 3 and shape[0] == self.in_channels and min(self._output_size(shape)) > 0
+        return "" if fits else f"images [{self.in_channels}, height, width] no smaller than its kernel"
+
+    def apply_matrix(self, a: Tensor) -> Tensor:
+        """[(R S B), C, H, W] -> [(R S B), O, H', W'], as one convolution with a group for each R and S."""
+        (r, s, b), groups = self._lead, self._lead_in[0] * self._lead_in[1]
+        w = self._layer.flatten(0, 1).transpose(1, 2)  # [(R S), O, I]
+        kernel = (w[..., :-1] if self.has_bias else w).reshape(r * s * self.outputs, a.shape[1], *self.kernel_size)
+        bias = w[..., -1].reshape(-1) if self.has_bias else None
+        z = a.unflatten(0, (groups, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), H, W]
+        h = F.conv2d(z, kernel, bias, self.stride, self.pad, self.dilation, groups)
+        return h.unflatten(1, (r * s, self.outputs)).transpose(0, 1).flatten(0, 1)
+
+    def examples(self, a: Tensor, lead: Lead, part: slice = slice(None)) -> Tensor:
+        """[(R S B), C, H, W] -> patches [R, S, B, T, I]."""
+        a = a.unflatten(0, lead)[:, :, part]
+        lead = (a.shape[0], a.shape[1], a.shape[2])
+        a = a.flatten(0, 2)
+        if not a.is_cpu or (a.requires_grad and torch.is_grad_enabled()):
+            patches = F.unfold(a, self.kernel_size, self.dilation, self.pad, self.stride)
+            return self._with_one(patches.transpose(1, 2)).unflatten(0, lead)
+        return self._patches(a).permute(1, 2, 0).unflatten(0, lead)
+
+    def _patches(self, a: Tensor) -> Tensor:
+        """[N, C, H, W] -> [I, N, T] by one copy, which is several times as fast as `unfold` on a processor.
+
+        Each input is a row, so that examples and positions merge for free. Its gradient would be slow, though.
+        """
+        (height, width), (down, across) = self._output_size(a.shape), self.pad
+        a = F.pad(a, (across, across, down, down)) if down or across else a
+        count, channels = a.shape[:2]
+        own, channel, row, column = a.stride()
+        steps = (channel, row * self.dilation[0], column * self.dilation[1], own, row * self.stride[0])
+        windows = a.as_strided(
+            (channels, *self.kernel_size, count, height, width), (*steps, column * self.stride[1]), a.storage_offset()
+        )
+        patches = a.new_empty(self.inputs, count, height * width)
+        patches[: self.inputs - self.has_bias].view_as(windows).copy_(windows)
+        if self.has_bias:
+            patches[-1] = 1
+        return patches
+
+    def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
+        # Of several replicas torch's own gradient, a convolution with a group for each, can be slower than by patches.
+        own = partial(self._weight_gradient, a, lead) if lead[0] == 1 else None
+        moment = partial(self._second_moment, a, lead) if self._by_offsets(lead) else None
+        return partial(Taps, partial(self.examples, a, lead), weight_gradient=own, second_moment=moment)
+
+    def _by_offsets(self, lead: Lead) -> bool:
+        """Whether the second moment of the patches is had faster without them: not of few channels or examples."""
+        simple = self.stride == (1, 1) and self.dilation == (1, 1) and self.kernel_size != (1, 1)
+        return simple and self.in_channels >= FEWEST_CHANNELS and lead[1] * lead[2] >= FEWEST_EXAMPLES
+
+    def _second_moment(self, a: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), C, H, W] -> [R, I, I]."""
+        x = a.unflatten(0, lead).flatten(1, 2)
+        return products(x, self.kernel_size, self.pad, self.has_bias) / x.shape[1]
+
+    def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
+        """The sum over B and T of a g^T, with a [(S or 1, B), C, H, W] and g [1, S, B, T, O]: [1, S or 1, I, O]."""
+        if not each:  # samples are so many more examples
+            shared = lead[1] < grads.shape[1]
+            grads = grads.sum(1, keepdim=True) if shared else grads.flatten(1, 2).unsqueeze(1)
+            lead = (1, 1, len(a))
+        samples = grads.shape[1]
+        z = a.unflatten(0, lead[1:]).transpose(0, 1).flatten(1, 2)  # [B, (S C), H, W]
+        g = grads[0].transpose(2, 3).transpose(0, 1).flatten(1, 2).unflatten(2, self._output_size(a.shape))
+        size = [samples * self.outputs, self.in_channels, *self.kernel_size]
+        w = conv2d_weight(z, size, g, self.stride, self.pad, self.dilation, lead[1])
+        rows = [w.reshape(samples, self.outputs, -1).mT]  # images of another layout give kernels of it
+        if self.has_bias:
+            rows.append(g.sum((0, 2, 3)).view(samples, 1, -1))
+        return torch.cat(rows, 1).unsqueeze(0)
+
+    def positions(self, g: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), O, H', W'] -> [R, S, B, T, O]."""
+        return g.flatten(2).transpose(1, 2).unflatten(0, lead)
+
+    def fold(self, h: Tensor, a: Tensor) -> Tensor:
+        """[R, S, B, T, O] -> [(R S B), O, H', W']."""
+        return h.flatten(0, 2).transpose(1, 2).unflatten(-1, self._output_size(a.shape))
+
+    def _output_size(self, shape: torch.Size) -> tuple[int, int]:
+        spans = zip(shape[-2:], self.kernel_size, self.stride, self.pad, self.dilation, strict=True)
+        height, width = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in spans)
+        return height, width

@@ -60,7 +60,7 @@ PROBLEMS = {
 
 ONE, PLAIN, POWER, PAPER = {"samples": 1}, {"preset": "plain"}, {"preset": "power"}, {"preset": "paper-image"}
 IMAGES: dict[str, dict[str, Any]] = {
-    "noisy-kfac": PAPER, "noisy-ekfac": PAPER, "vogn": {"preset": "image", **ONE},
+    "noisy-kfac": PAPER, "noisy-ekfac": PAPER, "vogn": PAPER | ONE,
     "bbb": PLAIN | ONE, "slang": {"preset": "uci"}, "noisy-adam": PLAIN | ONE, "map": {}, "ensemble": {"members": 1},
     "mc-dropout": {}, "whvi": POWER | ONE,
 }  # fmt: skip

@@ -65,7 +65,7 @@ NOISE = ("kl_weight=1e-7", "prior_variance=2e-8")  # their ratio is that of the 
 VGG16: dict[str, Arm] = {
     "SGD": Arm(_settings("map", "optimiser=sgd", "batch_size=128", "prior_variance=0.2"), (0.01, 0.03, 0.1)),
     "K-FAC": Arm(_settings("noisy-kfac", *NOISE, preset="image"), (), "noisy K-FAC"),
-    "noisy K-FAC": Arm(_settings("noisy-kfac", preset="image"), (0.1, 0.3, 1.0)),
+    "noisy K-FAC": Arm(_settings("noisy-kfac", preset="image"), (0.3, 1.0, 3.0)),
     "noisy EK-FAC": Arm(_settings("noisy-ekfac", preset="image"), (), "noisy K-FAC"),
 }
 PRACTICAL: dict[str, Arm] = {

@@ -12,7 +12,8 @@ Bayesian Principles, 2019, Table 1). ablation: VOGN on the VGG16, with and witho
 whvi: CIFAR-10, AlexNet with its dense layers of 4096; Adam, and WHVI in the dense layers without and with three flows
 beside dropout in the convolutions (Rossi et al., Walsh-Hadamard Variational Inference, 2020, Table 4).
 
-The shortened runs have fewer epochs, and of CIFAR-10 fewer images; `--full` has the papers' lengths. Each line of
+The shortened runs have fewer epochs, of CIFAR-10 fewer images, and a ResNet-18 and the ablation's VGG16 of half the
+width; `--full` has the papers' lengths and nets. Each line of
 `choose` tests one step size on a tenth of the training images, with a seed that is not reported.
 
 Writes results/choose.csv, results/runs.csv (a line a run), results/curves.csv (a line a run and epoch that was
@@ -71,12 +72,12 @@ VGG16: dict[str, Arm] = {
 PRACTICAL: dict[str, Arm] = {
     "Adam": Arm(_settings("map", "batch_size=128"), (0.001, 0.003, 0.01)),
     "MC dropout": Arm(_settings("mc-dropout", "batch_size=128", "rate=0.1"), (0.001, 0.003, 0.01)),
-    "VOGN": Arm(_settings("vogn", "batch_size=128", "samples=3", "augmentation=1", preset="image"),
-                (0.0003, 0.001, 0.003, 0.01)),
+    "VOGN": Arm(_settings("vogn", preset="image"), (0.0003, 0.001, 0.003)),
     "noisy K-FAC": VGG16["noisy K-FAC"],
 }  # fmt: skip
 CIFAR = ("--dataset", "cifar10", "--ood", "none", "--samples", "10")
 SMALLER = ("--train", "5000", "--test", "2000", "--epochs", "15", "--measure", "5")
+STEPS = {0.9: PRACTICAL["VOGN"].grid, 0.0: (0.003, 0.01, 0.03)}  # by momentum: they count 1 / (1 - beta1) times
 WALSH = "convolutions=mc-dropout", "last_layer=whvi", "vectors=stack", "samples=1", "batch_size=64"
 STUDIES = {
     "mnist": Study(
@@ -102,17 +103,19 @@ STUDIES = {
     "lenet5": Study((*CIFAR, "--net", "lenet5", "--augment", "none"), SMALLER, ("--epochs", "210"), PRACTICAL),
     "alexnet": Study((*CIFAR, "--net", "alexnet", "--augment", "none"), SMALLER, ("--epochs", "160"), PRACTICAL),
     "resnet18": Study(
-        (*CIFAR, "--net", "resnet18", "-p", "net.stem=imagenet", "--augment", "crop-flip"), SMALLER,
+        (*CIFAR, "--net", "resnet18", "-p", "net.stem=imagenet", "--augment", "crop-flip"),
+        (*SMALLER, "-p", "net.width=32"),
         ("--epochs", "160"), PRACTICAL,
     ),
     "ablation": Study(
-        (*CIFAR, "--net", "vgg16", "--augment", "none"), SMALLER, ("--epochs", "160"),
+        (*CIFAR, "--net", "vgg16", "--augment", "none"), (*SMALLER, "-p", "net.widths=16,32,64,128,128"),
+        ("--epochs", "160"),
         {
             f"momentum {momentum}, {'with' if norm else 'without'} batch normalisation": Arm(
                 (*PRACTICAL["VOGN"].options, "-p", f"momentum={momentum}", "-p", f"net.batch_norm={norm}"),
-                PRACTICAL["VOGN"].grid,
+                grid,
             )
-            for momentum, norm in product((0.9, 0.0), (False, True))
+            for (momentum, grid), norm in product(STEPS.items(), (False, True))
         },
     ),
     "whvi": Study(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -13,6 +14,7 @@ from explore import tree
 
 JITTERS = (1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
 HELD, HELD_ON_DEVICE = 2**24, 2**28  # numbers that one intermediate may have: 64 MiB in single precision, 1 GiB
+WIDE, BLOCKS = 1024, 4  # rows from which on a triangle is multiplied in so many blocks of rows
 NARROW = 16  # columns; a batched product of fewer leaves most of the processor idle
 
 
@@ -140,6 +142,16 @@ def product(
         a, b, plus = b.mT, a.mT, None if plus is None else plus.mT
     found = torch.bmm(a, b) if plus is None else torch.baddbmm(plus, a, b)
     return found.mT if turn else found
+
+
+def triangle_times(triangle: Float[Tensor, "N I I"], x: Float[Tensor, "N I O"], upper: bool) -> Float[Tensor, "N I O"]:
+    """The product of a lower or upper triangular matrix; of a large one in blocks that leave most zeros out."""
+    n = x.shape[1]
+    if n < WIDE:
+        return product(triangle, x)
+    edges = [n * i // BLOCKS for i in range(BLOCKS + 1)]
+    parts = [(slice(a, b), slice(a, n) if upper else slice(b)) for a, b in pairwise(edges)]
+    return torch.cat([product(triangle[:, rows, columns], x[:, columns]) for rows, columns in parts], 1)
 
 
 def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:

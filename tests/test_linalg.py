@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from explore.linalg import eigh, inverse_root, inverse_triangle, product
+from explore.linalg import eigh, inverse_root, inverse_triangle, product, triangle_times
 
 
 def positive(r, n, dtype=torch.float64):
@@ -106,6 +106,14 @@ def test_a_product_of_narrow_matrices(shape, turned):
     expected = torch.einsum("nij,njo->nio", a, b)
     close(product(a, b), expected)
     close(product(a, b, plus), expected + plus)
+
+
+@pytest.mark.parametrize("n", [5, 1030])
+@pytest.mark.parametrize("width", [3, 20])
+def test_a_product_with_a_triangle(n, width):
+    lower, x = positive(2, n).tril(), positive(2, n)[..., :width]
+    close(triangle_times(lower, x, upper=False), lower @ x)
+    close(triangle_times(lower.mT, x, upper=True), lower.mT @ x)
 
 
 @pytest.mark.parametrize("size", [1, 2, 30])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -28,21 +29,22 @@ from explore.inference.structures import (
     mean_squares,
 )
 from explore.inference.turns import Number
-from explore.linalg import added, averaged, inverse_root, inverse_triangle, over, product, rows_times
+from explore.linalg import added, averaged, inverse_root, inverse_triangle, over, product, rows_times, triangle_times
 from explore.rng import Rng
 from explore.shapes import Taps
 
 TOGETHER = 64  # rows of the largest factor that is padded to be factorised with others
 
 
-def two_sided(left: Tensor, x: Tensor, right: Tensor) -> Tensor:
-    """left^T x right: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]."""
+def two_sided(left: Tensor, x: Tensor, right: Tensor, upper: bool | None = None) -> Tensor:
+    """left^T x right: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: left^T is this kind of triangle."""
     r, s, i, o = x.shape
+    times = product if upper is None else partial(triangle_times, upper=upper)
     if s == 1:
-        return product(left.mT, product(x.squeeze(1), right)).unsqueeze(1)
+        return times(left.mT, product(x.squeeze(1), right)).unsqueeze(1)
     # Each product has the samples on its wide side, and the one copy between them moves whole rows.
     y = product(x.reshape(r, s * i, o), right).unflatten(1, (s, i)).transpose(1, 2)  # [R, J, S, O]
-    return product(left.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
+    return times(left.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
 
 
 class KroneckerFactor(NamedTuple):
@@ -58,14 +60,14 @@ class KroneckerFactor(NamedTuple):
         if v.shape[1] > 1:
             return two_sided(_gram(self.inputs), v, _gram(self.outputs))
         # One vector is multiplied by each root faster than the roots are with each other.
-        return two_sided(self.inputs, two_sided(self.inputs.mT, v, self.outputs.mT), self.outputs)
+        return self.root(two_sided(self.inputs.mT, v, self.outputs.mT, upper=False))
 
     def multiply(self, v: Tensor) -> Tensor:
         a, s = self._matrices()
         return two_sided(a, v, s)
 
     def root(self, eps: Tensor) -> Tensor:
-        return two_sided(self.inputs, eps, self.outputs)
+        return two_sided(self.inputs, eps, self.outputs, upper=True)
 
     def logdet(self) -> Float[Tensor, " R"]:
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]

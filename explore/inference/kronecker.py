@@ -195,7 +195,7 @@ def rotated_squares(
     if taps.grads.shape[3] <= taps.grads.shape[4]:
         return mean_squares(rotate(taps, inputs, outputs))
     each = (two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in example_gradients((taps,)))
-    return parallel.mean(added([x.square().sum(1) for x in each]) / (taps.grads.shape[1] * taps.grads.shape[2]))
+    return parallel.mean(added([x.square_().sum(1) for x in each]) / (taps.grads.shape[1] * taps.grads.shape[2]))
 
 
 class KroneckerMoments(NamedTuple):

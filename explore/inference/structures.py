@@ -263,7 +263,7 @@ def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
         if t.grads.shape[3] == 1:
             found.append((parallel.mean(mean_outer(t)), mean_squares(t)))
             continue
-        sums = [(x.sum((1, 2)), x.square().sum((1, 2))) for (x,) in example_gradients((t,))]
+        sums = [(x.sum((1, 2)), x.square_().sum((1, 2))) for (x,) in example_gradients((t,))]
         count = t.grads.shape[1] * t.grads.shape[2]
         first, second = (added(each) / count for each in zip(*sums, strict=True))
         found.append(parallel.mean((first, second)))

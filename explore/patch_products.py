@@ -56,7 +56,7 @@ def products(x: Float[Tensor, "R N C height width"], kernel: Pair, pad: Pair, on
 
 
 def _box(size: int, place: int, pad: int, side: int, apart: int = 0) -> Pair:
-    """The first and one past the last s = t + u on an axis, over positions t, for which s and s + d are in the image."""
+    """First and one past the last s = t + u on an axis, over positions t, for which s and s + d are in the image."""
     first = place - pad
     start = max(0, first, -apart)
     return start, max(start, min(size, first + side, size - apart))

@@ -376,10 +376,10 @@ def test_what_is_refused(explore, options, message):
 
 
 def test_a_preset_for_augmented_images_counts_each_once_without(classify):
-    classify("--posterior", "vogn")
+    classify("--posterior", "vogn", "--preset", "paper-image")
     own = record.read_config(Path("runs/classify-digits-mlp-vogn"))["settings"]["posterior_settings"]
     assert own["augmentation"] == 1.0
-    classify("--posterior", "vogn", "--name", "more", "--augment", "crop")
+    classify("--posterior", "vogn", "--preset", "paper-image", "--name", "more", "--augment", "crop")
     assert record.read_config(Path("runs/classify-more"))["settings"]["posterior_settings"]["augmentation"] == 10.0
 
 

@@ -260,7 +260,7 @@ class Reparameterised(GaussianPosterior):
         rng = Rng(0, total.device, total.dtype)
         for form, mean, spread, points in zip(self.forms, state.mean, state.spread, state.points, strict=True):
             if form.excess_samples:
-                z = tuple(_sample_of(m, s, form.excess_samples, rng) for m, s in zip(mean, spread, strict=True))
+                z = tuple(_sample_of(m, s, (form.excess_samples,), rng) for m, s in zip(mean, spread, strict=True))
                 total = total + form.build(z, points, (replicas, form.excess_samples), rng)[1].flatten(1).mean(1)
         return total
 
@@ -296,8 +296,7 @@ class Reparameterised(GaussianPosterior):
             if given is not None:
                 z = tuple(next(remaining) for _ in form.coordinates)
             elif form.fresh:
-                own, n = lead[1:], math.prod(lead[1:])
-                z = tuple(_sample_of(m, s, n, rng).unflatten(1, own) for m, s in zip(mean, spread, strict=True))
+                z = tuple(_sample_of(m, s, lead[1:], rng) for m, s in zip(mean, spread, strict=True))
             else:
                 layers.append(Local(mean[0], F.softplus(spread[0]), self.samples, rng))
                 continue
@@ -328,8 +327,10 @@ def _flat_block(mean: Tensor, spread: Tensor) -> Diagonal | Triangular:
     return _block(row, spread.view_as(row) if spread.shape == mean.shape else spread)
 
 
-def _sample_of(mean: Tensor, spread: Tensor, n: int, rng: Rng) -> Tensor:
-    return mean.unsqueeze(1) + _block(mean, spread).root(rng.normal(len(mean), n, *mean.shape[1:]))
+def _sample_of(mean: Tensor, spread: Tensor, counts: tuple[int, ...], rng: Rng) -> Tensor:
+    """As many as the counts multiply to, [R, *counts, I, O]."""
+    normal = rng.normal(len(mean), *counts, *mean.shape[1:]).flatten(1, len(counts))
+    return (mean.unsqueeze(1) + _block(mean, spread).root(normal)).unflatten(1, counts)
 
 
 def _with(state: ReparamState, values: Tensors) -> ReparamState:

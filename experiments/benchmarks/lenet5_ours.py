@@ -18,7 +18,7 @@ from explore.nets import Net
 from explore.predict import Predictor
 from explore.rng import Rng
 
-PRESETS = {"bbb": "plain", "vogn": "plain"}  # VOGN's fields are its paper's of LeNet-5; the others' is `image`
+PRESETS = {"bbb": "plain"}  # the others' is `image`
 
 
 def main() -> None:

@@ -156,8 +156,9 @@ def merge(path: Path, rows: pd.DataFrame, key: list[str], float_format: str | No
 
 
 def recorded(path: Path, columns: list[str], key: Iterable[object]) -> bool:
-    """Whether a CSV file has rows with this key."""
-    return path.exists() and tuple(map(str, key)) in set(_text(path)[columns].itertuples(index=False, name=None))
+    """Whether a CSV file has rows with this key, as `merge` writes it."""
+    written = tuple(f"{value:.6g}" if isinstance(value, float) else str(value) for value in key)
+    return path.exists() and written in set(_text(path)[columns].itertuples(index=False, name=None))
 
 
 def _text(file: Path | io.StringIO) -> pd.DataFrame:

@@ -23,6 +23,16 @@ def test_rows_of_the_same_key_are_replaced_and_others_kept(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["table.csv"]
 
 
+def test_a_run_is_known_by_its_step(tmp_path):
+    path = tmp_path / "table.csv"
+    assert not shared.recorded(path, ["lr", "seed"], (1.0, 0))
+    steps = [1.0, 0.0003, 1e-5, 1 / 3]
+    shared.merge(path, pd.DataFrame({"lr": steps, "seed": 0, "error": 0.5}), ["lr", "seed"])
+    assert all(shared.recorded(path, ["lr", "seed"], (step, 0)) for step in steps)
+    assert not shared.recorded(path, ["lr", "seed"], (1.0, 1))
+    assert not shared.recorded(path, ["lr", "seed"], (3.0, 0))
+
+
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: "/".join(path.parts[-3:]))
 def test_what_a_published_table_has_stays_to_the_letter(path, tmp_path):
     copy = tmp_path / path.name

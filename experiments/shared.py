@@ -26,6 +26,7 @@ from explore.rng import Rng
 from explore.shapes import State
 
 FOLDER = click.Path(file_okay=False, path_type=Path)  # type of an option
+NUMBER = "%.6g"  # as tables have them
 
 
 class Names(click.ParamType):
@@ -131,7 +132,7 @@ def sections(tables: Mapping[str, str]) -> str:
     return "\n".join(f"**{name}**\n\n{table}" for name, table in tables.items())
 
 
-def merge(path: Path, rows: pd.DataFrame, key: list[str], float_format: str | None = "%.6g") -> pd.DataFrame:
+def merge(path: Path, rows: pd.DataFrame, key: list[str], float_format: str | None = NUMBER) -> pd.DataFrame:
     """Write rows into a CSV file in the place of those with the same key, and read all of it.
 
     The rows of one key are replaced together. All others stay as they are, to the letter and in their order; new keys
@@ -157,7 +158,7 @@ def merge(path: Path, rows: pd.DataFrame, key: list[str], float_format: str | No
 
 def recorded(path: Path, columns: list[str], key: Iterable[object]) -> bool:
     """Whether a CSV file has rows with this key, as `merge` writes it."""
-    written = tuple(f"{value:.6g}" if isinstance(value, float) else str(value) for value in key)
+    written = tuple(NUMBER % value if isinstance(value, float) else str(value) for value in key)
     return path.exists() and written in set(_text(path)[columns].itertuples(index=False, name=None))
 
 

@@ -37,8 +37,9 @@ TREE = HERE.parents[1]
 KEY = ["method", "lr", "seed"]
 PEERS = ("Adam", "IVON", "Laplace")
 GRID: dict[str, tuple[float, ...]] = {
-    "Adam": (0.001, 0.003, 0.01), "IVON": (0.1, 0.3, 1.0), "Laplace": (0.001, 0.003, 0.01), "bbb": (0.003, 0.01, 0.03),
-    "vogn": (0.0003, 0.001, 0.003), "noisy-kfac": (0.1, 0.3, 1.0, 3.0), "noisy-ekfac": (0.1, 0.3, 1.0, 3.0),
+    "Adam": (0.001, 0.003, 0.01), "IVON": (0.03, 0.1, 0.3, 1.0), "Laplace": (0.001, 0.003, 0.01, 0.03),
+    "bbb": (0.001, 0.003, 0.01, 0.03), "vogn": (0.0003, 0.001, 0.003),
+    "noisy-kfac": (0.1, 0.3, 1.0, 3.0), "noisy-ekfac": (0.1, 0.3, 1.0, 3.0),
 }  # fmt: skip
 SEEDS = (0, 1, 2)
 METRICS = {"error": "error", "log_likelihood": "log-likelihood", "calibration_error": "calibration error (15 bins)"}

@@ -32,6 +32,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from experiments.shared import FOLDER, Names, commits, explore, markdown, mean_se, merge, recorded, sections
+from explore import registry
 from explore.cli.script import Script
 
 HERE = Path(__file__).parent
@@ -62,7 +63,9 @@ def _settings(posterior: str, *settings: str, preset: str = "plain") -> tuple[st
     return (*chosen, *(part for setting in settings for part in ("-p", setting)))
 
 
-NOISE = ("kl_weight=1e-7", "prior_variance=2.5e-9")  # their ratio is that of the preset `image`, but next to no noise
+IMAGE = registry.settings_in(registry.find("posteriors", "noisy-kfac"), "image")
+LITTLE = 1e-7  # of noise, at the preset's ratio of KL weight and prior variance, which is the weight decay
+NOISE = (f"kl_weight={LITTLE}", f"prior_variance={LITTLE * IMAGE['prior_variance'] / IMAGE['kl_weight']:g}")
 VGG16: dict[str, Arm] = {  # SGD has a weight decay of an eighth of K-FAC's, with which it is better
     "SGD": Arm(_settings("map", "optimiser=sgd", "batch_size=128", "prior_variance=0.2"), (0.01, 0.03, 0.1)),
     "K-FAC": Arm(_settings("noisy-kfac", *NOISE, preset="image"), (), "noisy K-FAC"),

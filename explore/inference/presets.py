@@ -29,7 +29,8 @@ IMAGE: dict[str, object] = {
 Averages forget their start, the identity, within some hundred steps: next to gradients as small as those of the later
 layers' outputs it stands in the Fisher matrix's place for thousands of steps with the paper's rate (`paper-image`).
 Steps and noise are smaller than there. Chosen on validation parts of MNIST (LeNet-5) and of 5,000 images of CIFAR-10
-(LeNet-5 and a VGG16 of quarter width). The noise that is best depends on the net: with twice the KL weight the LeNet-5
-is better calibrated, and the VGG16 learns more slowly; one of half width has a lower error with half of it, under a
-prior four times as wide. So narrow a prior keeps the noise small where the likelihood says nothing.
+(LeNet-5 and a VGG16 of quarter width). The noise that is best depends on the net: with twice the KL weight and prior
+variance the LeNet-5 is better calibrated, and the VGG16 learns more slowly; one of half width has a lower error with
+half the weight, under a prior four times as wide. So narrow a prior keeps the noise small where the likelihood says
+nothing.
 """

@@ -41,6 +41,11 @@ def listed(names: Iterable[object], most: int = 60) -> str:
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
+def counted(count: int, noun: str, be: bool = False) -> str:
+    """1 row, or 3 rows; where they are the subject of to be, 1 row is, or 3 rows are."""
+    return f"1 {noun}{' is' if be else ''}" if count == 1 else f"{count} {noun}s{' are' if be else ''}"
+
+
 def one_of(what: str, given: str, allowed: Iterable[object]) -> InputError:
     """The error for a name that is not among the allowed ones."""
     return InputError(f"unknown {what} {shown(given)}; allowed: {listed(sorted(map(str, allowed)))}")

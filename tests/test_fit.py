@@ -10,7 +10,8 @@ from explore import fit as fitting
 from explore import registry, tree
 from explore.fit import fit
 from explore.inference import adam
-from explore.inference.base import Common, Predictive, common, end_update, train_pass
+from explore.inference.base import Common, Predictive, common
+from explore.inference.steps import end_update, train_pass
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng

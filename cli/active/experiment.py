@@ -18,7 +18,7 @@ from explore.active import ActiveLearner, Round, active_loop
 from explore.cli import problem, saved
 from explore.cli.active.settings import Settings
 from explore.cli.saved import Saved
-from explore.errors import FailedFitWarning, InputError
+from explore.errors import FailedFitWarning, InputError, counted
 from explore.fit import Epoch
 from explore.record import Run
 
@@ -68,9 +68,8 @@ class Experiment:
             if self.rounds < len(old.state["history"].get("labels", ())) and not parallel.world().rank:
                 old.rewind(self.state_dict())
         self.parts = (self.dataset.name, s.posterior, s.acquisition)
-        self.plan = (
-            f"{s.trials} trials of {' and '.join(self.arms)} with {s.posterior} on {problem.place(device, s.jobs)}"
-        )
+        trials, where = counted(s.trials, "trial"), problem.place(device, s.jobs)
+        self.plan = f"{trials} of {' and '.join(self.arms)} with {s.posterior} on {where}"
         self.note = "\n".join(filter(None, [self.dataset.note, *(aims.notes if aims else ())]))
         self.total, self.done = s.rounds * self.posterior.epochs, self.rounds * self.posterior.epochs
 

@@ -14,7 +14,7 @@ from explore.classification import Classified, Measured, Task
 from explore.cli import problem
 from explore.cli.classify.settings import PAIRS, Settings
 from explore.cli.saved import Names, Saved
-from explore.errors import InputError, listed
+from explore.errors import InputError, counted, listed
 from explore.feed import ImageFeed
 from explore.fit import Epoch
 from explore.fitted import FittedModel
@@ -93,7 +93,7 @@ class Experiment:
         tested = "validation" if test is not None else "test"
         self.plan = (
             f"{settings.posterior} on {settings.net} ({self.posterior.net.weights} weights): {len(train)} training and "
-            f"{len(test_y)} {tested} images of {self.name}, {self.posterior.epochs} epochs, on {device}"
+            f"{len(test_y)} {tested} images of {self.name}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
         )
         notes = [f"Training images are augmented: {settings.augment}."] if settings.augment != "none" else []
         if loaded.note:

@@ -15,7 +15,7 @@ from explore.cli import problem, saved
 from explore.cli.compare.settings import Settings
 from explore.cli.saved import Saved
 from explore.compare import Measured
-from explore.errors import shown
+from explore.errors import counted, shown
 from explore.fit import Epoch
 from explore.fitted import FittedModel
 from explore.inference.base import Predictive
@@ -73,7 +73,7 @@ class Experiment:
         self.parts = (self.dataset.name,)
         parts, where = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
         named = (n if p.preset == "default" else f"{n} (preset {p.preset})" for n, p in settings.posteriors.items())
-        self.plan = f"{', '.join(named)} on {parts}{settings.splits} splits, on {where}"
+        self.plan = f"{', '.join(named)} on {parts}{counted(settings.splits, 'split')}, on {where}"
         self.note = self.dataset.note
         self.total = sum(p.epochs for p in self.posteriors.values())
         self.done = self._epochs(self.finished, self._saved)

@@ -17,7 +17,7 @@ from explore.cli import loaded, start, tables
 from explore.cli.loaded import LoadedRun
 from explore.data.reading import Cells
 from explore.data.table import cells_of
-from explore.errors import InputError, shown
+from explore.errors import InputError, counted, shown
 from explore.record import plain
 
 OWN = "_"  # begins the names of the columns that are added
@@ -80,7 +80,7 @@ def _print(
         click.echo(json.dumps(plain(result | rows | {"notes": list(notes)})))
         return
     if out:
-        click.echo(f"{len(found)} rows are predicted in {out}.")
+        click.echo(f"{counted(len(found), 'row', be=True)} predicted in {out}.")
         return
     classes = [name for name in found if str(name).startswith(f"{OWN}p_")]
     if len(classes) > WIDE:  # of many classes the likeliest one

@@ -14,7 +14,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from explore import files
-from explore.errors import InputError
+from explore.errors import InputError, counted
 
 MARK = '<meta name="generator" content="explore report">'
 PAGE = Template(f"""<!DOCTYPE html>
@@ -119,7 +119,7 @@ def _html(section: Section) -> str:
         head = "".join(f"<th>{escape(cell)}</th>" for cell in section.header)
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in section.rows)
         table = f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
-        summary = f"<summary>{len(section.rows)} rows</summary>"
+        summary = f"<summary>{counted(len(section.rows), 'row')}</summary>"
         parts.append(f"<details>{summary}{table}</details>" if section.fold else table)
     return "\n".join(parts)
 

@@ -16,7 +16,7 @@ from explore.cli.report.drawing import components, map_of, panels, plain, whole
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 from explore.data.reading import Cells
-from explore.errors import InputError
+from explore.errors import InputError, counted
 
 
 class Asked(NamedTuple):
@@ -126,7 +126,8 @@ def _rounds(history: History) -> Section:
         for a in history.asked
     ]  # fmt: skip
     open_rows = sum(row.pending is not None for row in history.memory.rows.values())
-    said = f"{len(history.told)} measurements; {len(asked)} rows were asked for, of which {open_rows} are pending."
+    measurements, rows_asked = counted(len(history.told), "measurement"), counted(len(asked), "row")
+    said = f"{measurements}; {rows_asked} asked for, {open_rows} of them pending."
     return Section("What was asked and answered", figure, [said], header=header, rows=rows)
 
 

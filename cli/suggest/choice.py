@@ -15,7 +15,7 @@ from explore.cli.suggest import model, stopping
 from explore.cli.suggest.model import Model, Prediction
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
-from explore.errors import listed
+from explore.errors import counted, listed
 
 FAR = 0.9  # of the candidates lie nearer to what was measured than one that is called far from it
 SAMPLE = 1_000  # candidates that stand for all of them
@@ -149,8 +149,8 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
         suggestions.append(Suggestion(row, {"rank": i + 1, "score": score, "reason": reason}))
     needed = "two classes and " if settings.task == "classification" else ""
     notes = [
-        f"{len(rows.measured)} rows are measured, too few for a model, which needs {needed}{model.FEWEST} of them: "
-        "these rows are spread over the table."
+        f"{counted(len(rows.measured), 'row', be=True)} measured, too few for a model, which needs "
+        f"{needed}{model.FEWEST} of them: these rows are spread over the table."
     ]
     if settings.cost and rows.costs is not None:
         notes.append("Their costs did not count yet.")
@@ -208,7 +208,7 @@ def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
     """What to keep in mind of the answer."""
     if len(rows.measured) < ROUGH:
         what = "probabilities" if settings.task == "classification" else "intervals"
-        yield f"Only {len(rows.measured)} rows are measured: take the {what} as rough."
+        yield f"Only {counted(len(rows.measured), 'row', be=True)} measured: take the {what} as rough."
     if settings.task == "classification":
         yield f"Classes so far: {listed(model.classes(rows))}."
     for target, told in zip(settings.target, zip(*rows.values, strict=True), strict=True):

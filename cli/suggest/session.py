@@ -17,7 +17,7 @@ from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Table
 from explore.data.reading import Cells
-from explore.errors import InputError
+from explore.errors import InputError, counted
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
 NAMED = ("posterior", "acquisition")  # may be "module:Class", and so trust that module
@@ -142,5 +142,6 @@ def _why(now: Settings, known: Campaign, waiting: Sequence[Any], k: int) -> list
             "--batch gives more, --release all chooses anew."
         ]
     if waiting:
-        return [f"{len(waiting)} rows are pending since rows were handed out last, so that {k} are added."]
-    return [f"Only {k} rows are left that may be handed out."] if k < now.batch else []
+        pending, new = counted(len(waiting), "row", be=True), counted(k, "row", be=True)
+        return [f"{pending} pending since rows were handed out last, so that {new} added."]
+    return [f"Only {counted(k, 'row', be=True)} left that may be handed out."] if k < now.batch else []

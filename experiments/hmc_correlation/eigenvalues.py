@@ -22,8 +22,8 @@ from experiments.hmc_correlation.run import HIDDEN, LABELLED, SETTINGS, task
 from experiments.shared import FOLDER, markdown
 from explore.fit import fit
 from explore.inference import natural
-from explore.inference.base import train_pass
 from explore.inference.kronecker import rotate
+from explore.inference.steps import train_pass
 from explore.inference.structures import mean_squares
 from explore.posteriors.noisy_ekfac import NoisyEKFAC
 from explore.rng import Rng

@@ -34,6 +34,7 @@ import pandas as pd
 from experiments.shared import FOLDER, Names, commits, explore, markdown, mean_se, merge, recorded, sections
 from explore import registry
 from explore.cli.script import Script
+from explore.errors import counted
 
 HERE = Path(__file__).parent
 SEEDS, VALIDATED = (0, 1, 2), 9
@@ -178,7 +179,7 @@ def tables(runs: pd.DataFrame) -> str:
         first = base.arm.iloc[0]
         heads = ["", "lr", *METRICS.values(), f"error − {first}'s", "seconds an epoch"]
         epochs, seeds = own.epochs.iloc[0], own.seed.nunique()
-        made[f"{study}, {length}: {epochs} epochs, {seeds} seeds"] = markdown(heads, lines)
+        made[f"{study}, {length}: {counted(epochs, 'epoch')}, {counted(seeds, 'seed')}"] = markdown(heads, lines)
     return sections(made)
 
 

@@ -13,7 +13,7 @@ from explore.campaign.memory import TOLD, Memory, Row, Schema
 from explore.campaign.reconcile import SHOWN, Reading, short
 from explore.campaign.sheet import Sheet
 from explore.data.reading import Cells
-from explore.errors import InputError, listed
+from explore.errors import InputError, counted, listed
 
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".tar")
 
@@ -192,7 +192,7 @@ class Campaign:
         gone = sum(row.gone for row in self.measured)
         away = f", {gone} of them no longer in the table" if gone else ""
         pool = f"; {len(self.pool)} may be handed out" if self._sheet else ""
-        lines = [f"{len(self.measured)} rows are measured{away}{pool}."]
+        lines = [f"{counted(len(self.measured), 'row', be=True)} measured{away}{pool}."]
         batches: dict[int, list[str]] = {}
         for row in self.pending:
             batches.setdefault(row.pending or 0, []).append(row.id)

@@ -30,7 +30,7 @@ from explore.data.kinds import (
     level,
 )
 from explore.data.reading import Cells, called
-from explore.errors import InputError, check_fields, listed, shown
+from explore.errors import InputError, check_fields, counted, listed, shown
 
 __all__ = ["Matrix", "Schema"]
 
@@ -159,11 +159,11 @@ def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
     places = {cell: place for place, cell in enumerate(names)}
     each = encoder.transform(np.array(list(names.values()), object)[:, None])
     x = each[[places[cell] for cell in own]]
-    counted = MISSING if column.gaps else OTHER if column.rare else "none of the known categories"
-    return x, [*_empty(column, cells, empty, counted), *_unseen(column, cells, new)]
+    taken_as = MISSING if column.gaps else OTHER if column.rare else "none of the known categories"
+    return x, [*_empty(column, cells, empty, taken_as), *_unseen(column, cells, new)]
 
 
-def _empty(column: Quantity | Category, cells: Cells, empty: set[str], counted: str) -> list[str]:
+def _empty(column: Quantity | Category, cells: Cells, empty: set[str], taken_as: str) -> list[str]:
     """A sentence on the cells without a value, which are among these."""
     if not empty:
         return []
@@ -171,7 +171,8 @@ def _empty(column: Quantity | Category, cells: Cells, empty: set[str], counted: 
     written = sorted(empty - {""})
     spelled = f" (or {listed(map(shown, written))})" if written else ""
     late = "" if column.gaps else "; none was when the table was first read"
-    return [f"Column {shown(column.name)}: {_cells(count)} empty{spelled}, counted as {counted}{late}."]
+    empty_cells = f"{counted(count, 'cell', be=True)} empty{spelled}"
+    return [f"Column {shown(column.name)}: {empty_cells}, counted as {taken_as}{late}."]
 
 
 def _others(column: Quantity, cells: Cells, values: np.ndarray) -> list[str]:
@@ -181,8 +182,8 @@ def _others(column: Quantity, cells: Cells, values: np.ndarray) -> list[str]:
         return []
     example = f"{shown(cells.columns[column.name][rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
     return [
-        f"Column {shown(column.name)}: {_cells(len(rows))} not what every row had when the table was first read, "
-        f"such as {example}; what another value does was not learnt."
+        f"Column {shown(column.name)}: {counted(len(rows), 'cell', be=True)} not what every row had when the table "
+        f"was first read, such as {example}; what another value does was not learnt."
     ]
 
 
@@ -193,12 +194,8 @@ def _unseen(column: Category, cells: Cells, new: Sequence[str]) -> list[str]:
     own, those = list(cells.columns[column.name]), set(new)
     where = f"{cells.unit} {cells.lines[own.index(new[0])]}"
     count = sum(cell in those for cell in own)
-    counted = OTHER if column.rare else "none of the known categories"
+    taken_as = OTHER if column.rare else "none of the known categories"
     return [
-        f"Column {shown(column.name)}: {_cells(count)} of no category that was there when the table was first read, "
-        f"such as {shown(new[0])} in {where}, counted as {counted}."
+        f"Column {shown(column.name)}: {counted(count, 'cell', be=True)} of no category that was there when the table "
+        f"was first read, such as {shown(new[0])} in {where}, counted as {taken_as}."
     ]
-
-
-def _cells(count: int) -> str:
-    return "1 cell is" if count == 1 else f"{count} cells are"

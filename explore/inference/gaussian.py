@@ -15,8 +15,9 @@ from torch import Tensor
 
 from explore.errors import InputError
 from explore.inference import prior
-from explore.inference.base import Variational, settle
+from explore.inference.base import Variational
 from explore.inference.prior import Prior
+from explore.inference.steps import settle
 from explore.inference.structures import Factor
 from explore.linalg import moved, over
 from explore.models import Layer

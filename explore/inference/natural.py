@@ -17,8 +17,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore import parallel, tree
-from explore.inference.base import Common, Pass, advance, common, settle, train_nll, train_pass
+from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
+from explore.inference.steps import Pass, advance, settle, train_nll, train_pass
 from explore.inference.structures import Dampings, Factor, Statistics, Structure, each_layer, mean_outer
 from explore.inference.sub_batches import forward_in_parts
 from explore.inference.turns import Number, Turn, numbers

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from explore.inference import adam
-from explore.inference.base import Common, Predictive, common, end_update, train_pass
+from explore.inference.base import Common, Predictive, common
+from explore.inference.steps import end_update, train_pass
 from explore.inference.turns import Turn, numbers
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Weights

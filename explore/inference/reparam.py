@@ -26,8 +26,9 @@ from torch import Tensor
 from explore import parallel, tree
 from explore.errors import InputError
 from explore.inference import adam
-from explore.inference.base import Common, advance, common, settle
+from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
+from explore.inference.steps import advance, settle
 from explore.inference.structures import Blocks, Diagonal, Factor
 from explore.inference.turns import Turn, numbers
 from explore.linalg import rows_times

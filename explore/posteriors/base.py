@@ -1,8 +1,9 @@
-"""Moved to `explore.inference.base`; this name goes with the next release."""
+"""Moved to `explore.inference.base` and `explore.inference.steps`; this name goes with the next release."""
 
-from explore.inference import base
+from explore.inference import base, steps
 from explore.inference.base import *  # noqa: F403
 from explore.inference.norms import expand_norms
+from explore.inference.steps import *  # noqa: F403
 
 
 def with_norms(weights, shared, samples):  # type: ignore[no-untyped-def]
@@ -10,4 +11,4 @@ def with_norms(weights, shared, samples):  # type: ignore[no-untyped-def]
     return (*weights, *expand_norms(shared.norms, samples))
 
 
-__all__ = [*(name for name in vars(base) if not name.startswith("_")), "with_norms"]
+__all__ = [*(name for name in {**vars(base), **vars(steps)} if not name.startswith("_")), "with_norms"]

@@ -29,7 +29,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from explore.errors import InputError
-from explore.inference.base import Common, Predictive, common, settle
+from explore.inference.base import Common, Predictive, common
+from explore.inference.steps import settle
 from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
 from explore.models import Noise
 from explore.rng import Rng

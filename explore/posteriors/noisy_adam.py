@@ -25,8 +25,9 @@ import torch
 
 from explore import parallel
 from explore.inference import natural
-from explore.inference.base import Common, common, end_update
+from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
+from explore.inference.steps import end_update
 from explore.inference.structures import Blocks, Diagonal, each_layer, mean_squares
 from explore.inference.turns import Turn, numbers
 from explore.linalg import moved, over

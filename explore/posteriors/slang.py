@@ -31,7 +31,7 @@ from torch import Tensor
 
 from explore import parallel
 from explore.inference import natural
-from explore.inference.base import Common, common, end_update
+from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.low_rank import (
     LowRankFactor,
@@ -43,6 +43,7 @@ from explore.inference.low_rank import (
     inner,
 )
 from explore.inference.prior import Rows
+from explore.inference.steps import end_update
 from explore.inference.structures import example_gradients, gradient_moments
 from explore.linalg import eigh, moved
 from explore.rng import Rng

@@ -31,8 +31,9 @@ from torch import Tensor
 from explore import parallel
 from explore.errors import InputError
 from explore.inference import natural
-from explore.inference.base import Common, common, end_update
+from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
+from explore.inference.steps import end_update
 from explore.inference.structures import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
 from explore.inference.turns import Turn, numbers
 from explore.linalg import moved, over

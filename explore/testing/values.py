@@ -14,7 +14,7 @@ from torch import nn
 from explore import predict, registry, tree
 from explore.errors import InputError, check_range
 from explore.fit import fit
-from explore.inference.base import settle
+from explore.inference.steps import settle
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng

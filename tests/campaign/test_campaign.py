@@ -279,7 +279,7 @@ def test_rows_go_and_come_back(folder):
     assert "No longer in the table, but still known as measured: c." in campaign.notes
     assert "No longer in the table, but still known as pending: a." in campaign.notes
     assert [row.id for row in campaign.measured] == ["c"] and campaign.pool == (0,)
-    assert campaign.status()[0] == "1 rows are measured, 1 of them no longer in the table; 1 may be handed out."
+    assert campaign.status()[0] == "1 row is measured, 1 of them no longer in the table; 1 may be handed out."
     assert not read(folder, text("name,temp,solvent,y\nb,30,water,"), schema=IDS).notes
     campaign = read(folder, text(POOL), schema=IDS)
     assert campaign.notes == ["In the table again: 'a' (line 2), 'c' (line 4)."] and campaign.pool == (1, 3)
@@ -445,7 +445,7 @@ def test_killed_at_every_byte_of_a_round(folder):
 def test_the_status_needs_no_table(folder):
     ask(folder, text(POOL), 0)
     with Campaign(folder, dry=True) as campaign:
-        assert campaign.status()[0] == "1 rows are measured." and "(batch 2): a." in campaign.status()[1]
+        assert campaign.status()[0] == "1 row is measured." and "(batch 2): a." in campaign.status()[1]
 
 
 def test_dry(tmp_path, folder):

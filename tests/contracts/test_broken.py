@@ -11,8 +11,9 @@ import torch
 
 from explore.errors import InputError
 from explore.inference.adam import loss_gradients
-from explore.inference.base import Common, Variational, end_update, settle
+from explore.inference.base import Common, Variational
 from explore.inference.natural import noisy_pass
+from explore.inference.steps import end_update, settle
 from explore.posteriors.ensemble import Ensemble
 from explore.posteriors.noisy_adam import NoisyAdam, NoisyAdamState
 from explore.rng import Rng

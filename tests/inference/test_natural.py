@@ -7,7 +7,7 @@ from torch import nn
 from explore import predict, registry, tree
 from explore.fit import fit
 from explore.inference import natural
-from explore.inference.base import train_pass
+from explore.inference.steps import train_pass
 from explore.inference.structures import sample_gradients
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp

@@ -125,9 +125,14 @@ def test_other_errors():
 
 
 MIXED = [(name, {"members": 3}) for name in ("noisy-kfac", "whvi", "mc-dropout", "map")]
+EACH = [
+    # It is compiled anew for every number of examples.
+    pytest.param(name, {}, marks=[pytest.mark.slow] if name == "hmc" else [])
+    for name in registry.names("posteriors")
+]
 
 
-@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in registry.names("posteriors")), *MIXED])
+@pytest.mark.parametrize(("name", "settings"), [*EACH, *MIXED])
 def test_loop(name, settings):
     model = posterior(name, **settings)
     own = learner(("random" if model.certain else "max-variance", "random"), model=model)  # one net has no spread

@@ -190,7 +190,12 @@ def compiled(posterior, monkeypatch, backend):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"statistics_interval": 2, "factor_interval": 3}, {"prior_variance": "learned"}]
+    "settings",
+    [
+        {"statistics_interval": 2, "factor_interval": 3},
+        pytest.param({}, marks=pytest.mark.slow),
+        pytest.param({"prior_variance": "learned"}, marks=pytest.mark.slow),
+    ],
 )
 def test_compiled_fits_are_plain_ones_but_for_the_last_digits(settings, monkeypatch):
     ours, recorded = compiled(made(**settings), monkeypatch, "eager")

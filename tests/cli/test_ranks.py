@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from explore.cli import ranks, start
+from explore.cli import problem, ranks, start
 from explore.errors import InputError
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -97,7 +97,7 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
 
 
 def test_a_pool_is_scored_by_all(here, explore):
-    """The same as by one process, which may go on with the run; --jobs is another way to divide the work."""
+    """The same as by one process, which may go on with the run."""
     options = "active --dataset digits --net mlp -p net.hidden=8 --acquisition batch-bald --acquire 2".split()
     more = "--rounds 3 --trials 1 --initial 10 --epochs 5 --samples 5 --pool 61 --no-control --device cpu".split()
     torchrun = [*TORCHRUN, "-m", "explore.cli"]
@@ -111,8 +111,12 @@ def test_a_pool_is_scored_by_all(here, explore):
     assert len(two) == len(one) + 2
     alone = explore("active", "--resume", "runs/active-two", "--rounds", "5")
     assert alone.exit_code == 0 and "processes was 2 and is 1 now; the last digits may change" in alone.stderr
-    both = subprocess.run([*torchrun, *options, "--trials", "2", "--jobs", "2"], capture_output=True, text=True)
-    assert both.returncode and "--jobs and torchrun both divide the work; take one of them" in both.stderr
+
+
+def test_jobs_are_another_way_to_divide_the_work(monkeypatch):
+    monkeypatch.setattr(problem.parallel, "world", lambda: SimpleNamespace(processes=2))
+    with pytest.raises(InputError, match="--jobs and torchrun both divide the work; take one of them"):
+        problem.place("cpu", 2)
 
 
 def test_compiled_updates_are_of_one_process():

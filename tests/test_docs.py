@@ -194,7 +194,7 @@ def test_a_posterior_around_a_trained_module(tmp_path):
 
 
 def test_ask_and_tell(tmp_path):
-    shown = python("-c", shortened(EXAMPLES["ask and tell"], "range(9)", "range(2)"), cwd=tmp_path).stdout
+    shown = python("-c", shortened(EXAMPLES["ask and tell"], "range(9)", "range(1)"), cwd=tmp_path).stdout
     assert 2 < float(shown) < 9  # predicting the mean gives 9
 
 

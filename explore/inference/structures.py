@@ -26,6 +26,7 @@ Damping = float | Float[Tensor, " R"] | Float[Tensor, "R _I 1"]
 """What is added to the Fisher matrix of a layer: a number, one for each replica, or one for each row of the weights."""
 Dampings = Damping | tuple[Damping, ...]
 """The same for all layers, or each layer's own."""
+FEW = 9  # positions of a layer, up to which squares go by pairs of them
 DENSE = 2048  # up to this many weights a matrix is written out for its eigenvalues
 
 
@@ -251,6 +252,26 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
     return squares.squeeze(1) if squares.shape[1] == 1 else squares.mean(1)
 
 
+def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
+    """`mean_squares` as (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without the examples' own gradients."""
+    g, t = taps.grads, taps.grads.shape[3]
+    size = max(1, budget // (g.shape[0] * g.shape[1] * t * (t + 1) // 2 * max(taps.shape)))
+    sums = []
+    for start in range(0, g.shape[2], size):
+        part = taps.part(slice(start, start + size))
+        a, b = _pairs(part.inputs, 1), _pairs(part.grads, 2)  # t, u and u, t are the same
+        b = b.sum(1, keepdim=True) if a.shape[1] == 1 else b
+        sums.append(product(a.flatten(1, 3).mT, b.flatten(1, 3)))
+    return (added(sums) / (g.shape[1] * g.shape[2])).clamp_min_(0)  # by rounding it may be below
+
+
+def _pairs(x: Float[Tensor, "R S B T _"], apart: int) -> Float[Tensor, "R S B _ _"]:
+    """Products of the values at each two positions, those at different ones times `apart`."""
+    t = x.shape[3]
+    products = [x[:, :, :, : t - d] * x[:, :, :, d:] for d in range(t)]
+    return torch.cat([p if d == 0 or apart == 1 else apart * p for d, p in enumerate(products)], 3)
+
+
 def mean_outer(taps: Taps) -> Float[Tensor, "R I O"]:
     """E[g] over samples and examples of this process."""
     return taps.gradient() / (taps.grads.shape[1] * taps.grads.shape[2])
@@ -260,7 +281,7 @@ def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
     """E[g] and E[g^2] over samples and examples of all processes; each convolution's patches are made once for both."""
     found = []
     for t in taps:
-        if t.grads.shape[3] == 1:
+        if t.grads.shape[3] <= FEW:
             found.append((parallel.mean(mean_outer(t)), mean_squares(t)))
             continue
         sums = [(x.sum((1, 2)), x.square_().sum((1, 2))) for (x,) in example_gradients((t,))]
@@ -274,10 +295,12 @@ def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
 def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
     """E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
 
-    Without positions it is one product of squares; with them, no more per-example gradients are held at once than
-    `budget` numbers allow; None: as many as `linalg.held` says.
+    Without positions it is one product of squares, and with few of them one of `_pairs`; with more, no more per-example
+    gradients are held at once than `budget` numbers allow; None: as many as `linalg.held` says.
     """
     g = taps.grads
+    if 1 < g.shape[3] <= FEW:
+        return parallel.mean(_squares_by_pairs(taps, budget or held(g)))
     if g.shape[3] == 1:
         a = taps.inputs
         if a.shape[1] == 1:

@@ -10,7 +10,7 @@ from torch import nn
 
 from explore.fit import fit
 from explore.inference.kronecker import EigenFactor, KroneckerRule
-from explore.inference.structures import Blocks, mean_squares
+from explore.inference.structures import FEW, Blocks, gradient_moments, mean_squares
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors.noisy_ekfac import EigenRule, NoisyEKFAC
@@ -46,11 +46,26 @@ def test_scale_is_the_mean_square_of_example_gradients_in_the_basis():
         torch.testing.assert_close(new.scale, expected, rtol=1e-10, atol=0)
 
 
-def test_mean_squares_in_chunks():
-    t = taps(3)
-    expected = per_example(t).square().mean((1, 2))
-    torch.testing.assert_close(mean_squares(t, budget=1), expected, rtol=1e-12, atol=0)
-    torch.testing.assert_close(mean_squares(t), expected, rtol=1e-12, atol=0)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("positions", [1, 2, FEW, FEW + 1])
+def test_mean_squares_and_gradients(positions, shared):
+    """In chunks and at once; with few positions by pairs of them."""
+    t = taps(positions, shared)
+    each = per_example(t)
+    expected = each.square().mean((1, 2))
+    for budget in (1, None):
+        torch.testing.assert_close(mean_squares(t, budget), expected, rtol=1e-11, atol=1e-14)
+    gradients, squares = gradient_moments((t,))
+    torch.testing.assert_close(gradients[0], each.mean((1, 2)), rtol=1e-11, atol=1e-14)
+    torch.testing.assert_close(squares[0], expected, rtol=1e-11, atol=1e-14)
+
+
+def test_squares_of_gradients_that_cancel_are_not_negative():
+    """Half of the positions take back what the others give."""
+    t = taps(4)
+    a, g = (torch.cat([x[..., :2, :], x[..., :2, :] * sign], 3) for x, sign in ((t.inputs, 1), (t.grads, -1)))
+    squares = mean_squares(Taps(a, g))
+    assert (squares >= 0).all() and squares.max() < 1e-14
 
 
 def test_a_restart_takes_undamped_kfac_eigenvalues():

@@ -278,7 +278,7 @@ def mean_outer(taps: Taps) -> Float[Tensor, "R I O"]:
 
 
 def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
-    """E[g] and E[g^2] over samples and examples of all processes; each convolution's patches are made once for both."""
+    """E[g] and E[g^2] over samples and examples of all processes; many positions' patches are made once for both."""
     found = []
     for t in taps:
         if t.grads.shape[3] <= FEW:

@@ -82,7 +82,11 @@ class KroneckerFactor(NamedTuple):
 
     def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
         a, g = self._whiten(taps)  # [R, B, (S T), I], [R, B, (S T), O]
-        return ((a @ a.mT) * (g @ g.mT)).sum((2, 3)) / taps.grads.shape[1] ** 2
+        if taps.grads.shape[3] > 1 and g.shape[2] ** 2 > a.shape[3] * g.shape[3]:
+            each = (a.mT @ g).square()  # smaller than the inner products
+        else:
+            each = (a @ a.mT) * (g @ g.mT)
+        return each.sum((2, 3)) / taps.grads.shape[1] ** 2
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
         """The projection of the whitened D on {dA (x) I + I (x) dS}, in the Frobenius norm.

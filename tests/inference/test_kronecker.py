@@ -52,6 +52,18 @@ def test_dense_of_a_diagonal_in_an_eigenbasis():
     close(factor.dense(), kron(*rebuilt) + 0.3 * torch.eye(12).double())
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("positions", [1, 2, 5])  # by inner products, and by each example's own gradient
+def test_quad_with_few_positions_and_many(positions, shared):
+    roots = (torch.linalg.inv(torch.linalg.cholesky(positive(2, n))) for n in (9, 8))
+    factor, t = (
+        KroneckerFactor(*roots),
+        Taps(randn(2, 1 if shared else 2, 4, positions, 9), randn(2, 2, 4, positions, 8)),
+    )
+    g = torch.einsum("rsbti,rsbto->rbio", t.inputs.expand(-1, 2, -1, -1, -1), t.grads).flatten(2) / 2
+    close(factor.quad(t), torch.einsum("rbv,rvw,rbw->rb", g, torch.linalg.inv(factor.dense()), g))
+
+
 @pytest.mark.parametrize("samples", [1, 3])  # 1: inputs that all samples share
 @pytest.mark.parametrize("positions", [1, 5])
 def test_observe_averages_dense_moments(positions, samples):

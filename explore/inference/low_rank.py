@@ -26,7 +26,7 @@ from explore.shapes import Means, Taps, flatten
 Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]
 """Vectors over all weights, [_L] of them in rows; like samples of the weights."""
 
-CACHED = 2**20  # the same where many passes go over it, so that it stays in the cache
+CACHED = 2**20  # numbers of an intermediate over which many passes go, so that it stays in a processor's cache
 
 
 def inner(u: Vectors, v: Vectors) -> Float[Tensor, "R _S _T"]:
@@ -89,6 +89,11 @@ def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
         yield torch.bmm(x, x.mT)
 
 
+def _cached_gradients(taps: tuple[Taps, ...]) -> Iterator[tuple[Tensor, ...]]:
+    """`example_gradients`, on a processor for as many at a time as stay in its cache."""
+    return example_gradients(taps, CACHED if taps[0].grads.is_cpu else None)
+
+
 def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The taps for as many examples at a time as keep [R, S, B, T, L, O] numbers within the budget."""
     r, s, b, positions, o = t.grads.shape
@@ -137,7 +142,7 @@ class LowRankFactor(NamedTuple):
         ).sum(1)
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        means = (tuple(x.mean(1) for x in g) for g in example_gradients(taps, CACHED))
+        means = (tuple(x.mean(1) for x in g) for g in _cached_gradients(taps))
         return torch.cat([_dot(g, self.solve(g)) for g in means], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
@@ -154,7 +159,7 @@ class LowRankFactor(NamedTuple):
         z = flatten(self._correction())  # P^-1 = diag(1/d) - z^T z
         variance = 1 / flatten(self.diagonal)
         parts = []
-        for g in example_gradients(taps, CACHED):
+        for g in _cached_gradients(taps):
             x = flatten(g).transpose(1, 2)  # [R, b, S, W]
             coordinates = x @ basis.unsqueeze(1).mT  # [R, b, S, L]
             outside = (x - coordinates @ basis.unsqueeze(1)).square().mean(2)  # e, [R, b, W]

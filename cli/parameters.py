@@ -77,12 +77,20 @@ def written(record: Any) -> dict[str, Any]:
 
 
 def read(cls: type[Record], recorded: Any, name: str) -> Record:
-    """A dataclass of settings from what `written` made of it, if every one is there; `name` is where, for messages."""
+    """A dataclass of settings from what `written` made of it; `name` is where, for messages.
+
+    Those that have a default may be missing: a run of an earlier version has not the settings that came after it, whose
+    defaults are what was done before.
+
+    Raises:
+        InputError: where another one is missing, there is one more, or a value is not of its type.
+    """
     hints = get_type_hints(cls)
-    if not isinstance(recorded, dict) or recorded.keys() != hints.keys():
+    needed = {f.name for f in fields(cls) if f.default is MISSING}  # type: ignore[arg-type]
+    if not isinstance(recorded, dict) or not needed <= recorded.keys() <= hints.keys():
         given = listed(recorded) if isinstance(recorded, dict) else shown(recorded)
         raise InputError(f"{name} must have the settings {listed(hints)}; got {given}")
-    return cls(**{key: _read(hint, recorded[key], f"{name}: {key}") for key, hint in hints.items()})
+    return cls(**{key: _read(hints[key], value, f"{name}: {key}") for key, value in recorded.items()})
 
 
 def _read(hint: Any, value: Any, name: str) -> Any:

@@ -27,6 +27,7 @@ class Settings:
     own: Values
     rules: Mapping[str, Rule]
     anything: Mapping[str, Any] | None
+    later: int = 7
 
 
 MADE = Settings(
@@ -85,9 +86,9 @@ def test_what_is_written_is_read_again():
         ({"command": "y"}, "here: command is 'y'; it must be x"),
         ({"own": {"lr": {"a": 1}}}, "here: own.lr is {'a': 1}; it must be "),
         ({"own": [1]}, "here: own is [1]; it must be "),
-        ({"rules": {"a": {"power": 1.0}}}, "here: rules.a must have the settings power, widths; got power"),
+        ({"rules": {"a": {"force": 1.0}}}, "here: rules.a must have the settings power, widths; got force"),
         ({"rules": {"a": 3}}, "here: rules.a must have the settings power, widths; got 3"),
-        ({"more": 1}, "here must have the settings command, trials, hidden, seed, own, rules, anything; got command,"),
+        ({"more": 1}, "here must have the settings command, trials, hidden, seed, own, rules, anything, later; got "),
     ],
 )
 def test_what_is_no_such_dataclass_is_refused(changes, message):
@@ -96,8 +97,10 @@ def test_what_is_no_such_dataclass_is_refused(changes, message):
     assert str(raised.value).startswith(message)
 
 
-def test_a_setting_that_is_missing_is_refused():
+def test_a_setting_that_is_missing_is_refused_but_for_one_that_came_later():
     plain = parameters.written(MADE)
-    for key in plain:
+    for key in plain.keys() - {"command", "later"}:
         with pytest.raises(InputError, match="here must have the settings command, "):
             parameters.read(Settings, {k: v for k, v in plain.items() if k != key}, "here")
+    earlier = {k: v for k, v in plain.items() if k != "later"}
+    assert parameters.read(Settings, earlier, "here") == MADE

@@ -123,7 +123,7 @@ def test_the_same_again_hands_out_the_same_and_a_larger_batch_more(pool):
     assert again["notes"][-1].endswith("--release all chooses anew.")
     more = suggest(pool, "--batch", 7)
     assert ids(more, "pending") == ids(first) and len(more["rows"]) == 2 and not {*ids(more)} & {*ids(first)}
-    assert "5 rows are pending since rows were handed out last, so that 2 are added." in more["notes"]
+    assert "5 rows are pending since rows were handed out last, so that 2 rows are added." in more["notes"]
 
 
 def test_killed_between_log_and_file(pool, monkeypatch):

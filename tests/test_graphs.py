@@ -192,8 +192,8 @@ def compiled(posterior, monkeypatch, backend):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"statistics_interval": 2, "factor_interval": 3},
-        pytest.param({}, marks=pytest.mark.slow),
+        {},
+        pytest.param({"statistics_interval": 2, "factor_interval": 3}, marks=pytest.mark.slow),
         pytest.param({"prior_variance": "learned"}, marks=pytest.mark.slow),
     ],
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass, make_dataclass
 from types import UnionType
@@ -79,17 +80,22 @@ def written(record: Any) -> dict[str, Any]:
 def read(cls: type[Record], recorded: Any, name: str) -> Record:
     """A dataclass of settings from what `written` made of it; `name` is where, for messages.
 
-    Those that have a default may be missing: a run of an earlier version has not the settings that came after it, whose
-    defaults are what was done before.
+    Those that have a default may be missing, which a warning says: a run of an earlier version has not the settings
+    that came after it, whose defaults are what was done before.
 
     Raises:
         InputError: where another one is missing, there is one more, or a value is not of its type.
     """
     hints = get_type_hints(cls)
-    needed = {f.name for f in fields(cls) if f.default is MISSING}  # type: ignore[arg-type]
-    if not isinstance(recorded, dict) or not needed <= recorded.keys() <= hints.keys():
+    defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]
+    if not isinstance(recorded, dict) or not hints.keys() - defaults.keys() <= recorded.keys() <= hints.keys():
         given = listed(recorded) if isinstance(recorded, dict) else shown(recorded)
         raise InputError(f"{name} must have the settings {listed(hints)}; got {given}")
+    if later := defaults.keys() - recorded.keys():
+        taken = ", ".join(f"{key} {shown(defaults[key])}" for key in hints if key in later)
+        warnings.warn(
+            f"{name} is of an earlier version of explore; what it does not have is taken as {taken}", stacklevel=2
+        )
     return cls(**{key: _read(hints[key], value, f"{name}: {key}") for key, value in recorded.items()})
 
 

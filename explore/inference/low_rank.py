@@ -89,9 +89,13 @@ def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
         yield torch.bmm(x, x.mT)
 
 
-def _cached_gradients(taps: tuple[Taps, ...]) -> Iterator[tuple[Tensor, ...]]:
-    """`example_gradients`, on a processor for as many at a time as stay in its cache."""
-    return example_gradients(taps, CACHED if taps[0].grads.is_cpu else None)
+def _cached_gradients(taps: tuple[Taps, ...], beside: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    """`example_gradients`, on a processor for as many at a time as stay in its cache.
+
+    Elsewhere as many as `linalg.held` says, though `beside` vectors over all weights are made for each example.
+    """
+    g = taps[0].grads
+    return example_gradients(taps, CACHED if g.is_cpu else held(g) * g.shape[1] // max(g.shape[1], beside))
 
 
 def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -159,7 +163,7 @@ class LowRankFactor(NamedTuple):
         z = flatten(self._correction())  # P^-1 = diag(1/d) - z^T z
         variance = 1 / flatten(self.diagonal)
         parts = []
-        for g in _cached_gradients(taps):
+        for g in _cached_gradients(taps, 2 * basis.shape[1]):
             x = flatten(g).transpose(1, 2)  # [R, b, S, W]
             coordinates = x @ basis.unsqueeze(1).mT  # [R, b, S, L]
             outside = (x - coordinates @ basis.unsqueeze(1)).square().mean(2)  # e, [R, b, W]

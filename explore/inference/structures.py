@@ -299,8 +299,6 @@ def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"
     gradients are held at once than `budget` numbers allow; None: as many as `linalg.held` says.
     """
     g = taps.grads
-    if 1 < g.shape[3] <= FEW:
-        return parallel.mean(_squares_by_pairs(taps, budget or held(g)))
     if g.shape[3] == 1:
         a = taps.inputs
         if a.shape[1] == 1:
@@ -309,6 +307,8 @@ def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"
             g = g.square()
         a, g = a.square().flatten(1, 3), g.flatten(1, 3)
         return parallel.mean(product(a.mT, g) / g.shape[1])
+    if g.shape[3] <= FEW:
+        return parallel.mean(_squares_by_pairs(taps, budget or held(g)))
     size = max(1, (budget or held(g)) // (g.shape[0] * g.shape[1] * math.prod(taps.shape)))
     parts = (taps.part(slice(i, i + size)) for i in range(0, g.shape[2], size))
     sums = [mean_square_gradients(part).sum(1) for part in parts]

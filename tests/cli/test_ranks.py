@@ -113,10 +113,10 @@ def test_a_pool_is_scored_by_all(here, explore):
     assert alone.exit_code == 0 and "processes was 2 and is 1 now; the last digits may change" in alone.stderr
 
 
-def test_jobs_are_another_way_to_divide_the_work(monkeypatch):
-    monkeypatch.setattr(problem.parallel, "world", lambda: SimpleNamespace(processes=2))
-    with pytest.raises(InputError, match="--jobs and torchrun both divide the work; take one of them"):
-        problem.place("cpu", 2)
+def test_jobs_are_another_way_to_divide_the_work(here, explore, monkeypatch):
+    monkeypatch.setattr(problem.parallel, "world", lambda: SimpleNamespace(processes=2, rank=0))
+    both = explore(*"active --dataset digits --net mlp --acquisition batch-bald --trials 2 --jobs 2".split())
+    assert both.exit_code == 2 and "--jobs and torchrun both divide the work; take one of them" in both.stderr
 
 
 def test_compiled_updates_are_of_one_process():

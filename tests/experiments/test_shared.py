@@ -1,6 +1,7 @@
 """What the experiments share."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -21,6 +22,11 @@ def test_rows_of_the_same_key_are_replaced_and_others_kept(tmp_path):
     shared.merge(path, new, ["name"])
     assert path.read_text() == "name,value,n,more\nb,0.25,6,y\na,1e-09,3,\nc,,4,\nd,0.5,5,x\n"
     assert [p.name for p in path.parent.iterdir()] == ["table.csv"]
+
+
+def test_a_command_is_run_in_a_process_of_its_own():
+    found: Any = shared.explore("list", "posteriors")
+    assert "vogn" in [row["name"] for row in found]
 
 
 def test_a_run_is_known_by_its_step(tmp_path):

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from explore import fingerprints, tree
-from explore.errors import InputError, one_of
+from explore.errors import InputError, counted, one_of
 from explore.inference.base import Predictive
 from explore.inputs import RawInputs, StandardisedInputs, labels
 from explore.likelihoods import check_logits
@@ -84,7 +84,8 @@ class Pool:
         mask = given if isinstance(given, Tensor) else np.asarray(given)
         if mask.dtype not in (torch.bool, np.bool_) or tuple(mask.shape) != (trials, len(self.x)):
             raise InputError(
-                f"allowed is true or false for {trials} trials and {len(self.x)} points, [{trials}, {len(self.x)}]; "
+                f"allowed is true or false for {counted(trials, 'trial')} and {counted(len(self.x), 'point')}, "
+                f"[{trials}, {len(self.x)}]; "
                 f"got {list(mask.shape)} of {mask.dtype}"
             )
         likelihood, out = posterior.likelihood, at_zero(posterior, self._raw[:2].to(rng.dtype))

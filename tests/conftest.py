@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,6 +10,9 @@ import torch
 from explore.rng import Rng
 
 collect_ignore = ["plugin_package"]  # the tests of another package, for `test_plugin_package.py`
+
+# Most of what HMC takes here is its compilation, which is a third shorter so, and read when JAX starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 # The nets here are small: more threads cost more than they bring, above all beside other processes.
 torch.set_num_threads(1)

@@ -53,10 +53,14 @@ def areas(experiment: Experiment, metric: str) -> dict[str, Estimate]:
     return {arm: estimate(values.mean(0)) for arm, values in per_trial(experiment, metric).items()}
 
 
+def spread(experiment: Experiment) -> str:
+    """What the numbers of a table or a picture stand for."""
+    trials = experiment.settings.trials
+    return f"mean ± s.e. over {trials} trials" if trials > 1 else "one trial"
+
+
 def tables(experiment: Experiment) -> Iterator[tuple[str, Table]]:
     """A title and a table for each metric, by number of labels."""
-    trials = experiment.settings.trials
-    spread = f"mean ± s.e. over {trials} trials" if trials > 1 else "one trial"
     for metric in metrics(experiment):
         columns, places = curves(experiment, metric), decimals(experiment.history[metric])
         table = Table("labels", *columns)
@@ -66,7 +70,7 @@ def tables(experiment: Experiment) -> Iterator[tuple[str, Table]]:
             table.add_row(str(labels), *(e.text(places) for e in row))
         if table.row_count > 1:
             table.add_row("mean", *(e.text(places) for e in areas(experiment, metric).values()))
-        yield f"{TITLES[metric]}{unit(metric)}, {spread}", table
+        yield f"{TITLES[metric]}{unit(metric)}, {spread(experiment)}", table
 
 
 def verdict(experiment: Experiment) -> str:
@@ -145,7 +149,7 @@ def plot(experiment: Experiment, path: Path) -> None:
         axes.set_ylabel(TITLES[metric] + unit(metric))
         axes.grid(alpha=0.3)
     figure.axes[0].legend()
-    s = experiment.settings
-    figure.suptitle(f"{experiment.dataset.name}, {s.posterior}: mean ± s.e. over {s.trials} trials", fontsize=11)
+    posterior = experiment.settings.posterior
+    figure.suptitle(f"{experiment.dataset.name}, {posterior}: {spread(experiment)}", fontsize=11)
     with files.replacing(path) as draft:
         figure.savefig(draft, dpi=120)

@@ -133,7 +133,8 @@ class VOGN(GaussianPosterior):
         lr = self.lr * power * natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
         noisy = progress >= self.warm_start and step > 1
         # While tau rises every update has another one, which the state keeps.
-        return Turn((noisy,) if progress >= self.kl_warmup else None, (lr, rate))
+        rises = self.kl_start < 1 and progress < self.kl_warmup
+        return Turn(None if rises else (noisy,), (lr, rate))
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, float]:
         tempering = float(state.tempering)

@@ -211,6 +211,12 @@ def test_an_augmented_example_counts_several_times():
     assert many.common.n_data == more.common.n_data == 4 * N
 
 
+def test_updates_are_recorded_but_while_tau_rises():
+    for start, recorded in ((1.0, True), (0.2, False)):
+        kinds = [build(kl_start=start, kl_warmup=0.5).turn(2, progress).kind for progress in (0.0, 0.5)]
+        assert [kind is not None for kind in kinds] == [recorded, True]
+
+
 def test_no_warm_up_and_late_decay():
     assert float(build(kl_warmup=0.0).init(N, 2, rng()).tempering) == pytest.approx(TAU)
     start, moved = build().init(N, 2, rng()), []

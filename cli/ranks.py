@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import signal
 import tempfile
@@ -79,6 +80,12 @@ def remember(folder: Path) -> None:
         _note().write_text(str(folder.resolve()), encoding="utf-8")
 
 
+def forget() -> None:
+    """The job is done: it will not be restarted."""
+    if parallel.started() > 1:
+        _note().unlink(missing_ok=True)
+
+
 def continued() -> Path | None:
     """The run of the job before it was restarted, if it had one."""
     if parallel.started() == 1:
@@ -95,7 +102,7 @@ def continued() -> Path | None:
 
 def _note() -> Path:
     """A file that the restarted processes of one `torchrun` have in common."""
-    return Path(tempfile.gettempdir()) / f"explore-job-{os.getppid()}"
+    return Path(tempfile.gettempdir()) / f"explore-job-{getpass.getuser()}-{os.getppid()}"
 
 
 def launcher(command: str) -> list[str]:

@@ -118,6 +118,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
 
             experiment.events(here.folder, emit)
         result: Report = report.report(experiment, here.folder)
+    ranks.forget()
     _print(result, here, options["as_json"], options["quiet"])
 
 

@@ -34,7 +34,9 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     device = _device(options["device"] or last.get("device", "auto"))
     threads, asked = options.get("threads") or last.get("threads", 1), options.get("graphs")
     if asked and parallel.world().processes > 1:
-        raise InputError(f"--graphs records the updates of one process, and there are {parallel.world().processes}")
+        raise InputError(
+            f"--graphs records the updates of one process, and there are {parallel.world().processes}; leave it out"
+        )
     jobs = (old.config["settings"] if old else options).get("jobs") or 1
     if asked and jobs > 1 and device == "cpu":  # each process would compile for itself, for minutes
         raise InputError(

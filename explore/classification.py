@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from explore import tree
+from explore import graphs, tree
 from explore.compare import TRAINING, confidence_bins
 from explore.errors import InputError
 from explore.feed import ImageFeed
@@ -146,7 +146,8 @@ def _epochs(
 ) -> Iterator[Epoch]:
     """Of a fit whose first ones have steps of their own."""
     for epoch in range(done, min(warmup, posterior.epochs)):
-        event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, rng, epoch, state))
+        with graphs.use(False):  # each of these epochs would have recordings of its own
+            event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, rng, epoch, state))
         done, state = event.epoch, event.state
         yield event
     yield from fit(posterior, task.x, task.y, rng, done, state)
@@ -158,14 +159,19 @@ def check_warmup(posterior: Predictive, warmup: int) -> None:
     Raises:
         InputError: in one sentence.
     """
-    if warmup and not hasattr(posterior, "lr"):
+    if warmup and _lr(posterior) is None:
         raise InputError(f"{type(posterior).__name__} has no lr that could be warmed up; leave the warm-up out")
     if warmup > posterior.epochs:
         raise InputError(f"the warm-up of {warmup} epochs is longer than training, {posterior.epochs}; shorten it")
 
 
 def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
-    return posterior.with_settings(lr=vars(posterior)["lr"] * (epoch + 1) / warmup)
+    return posterior.with_settings(lr=_lr(posterior) * (epoch + 1) / warmup)
+
+
+def _lr(posterior: Predictive) -> Any:
+    """The step size, of a mixture its members'."""
+    return getattr(getattr(posterior, "posterior", posterior), "lr", None)
 
 
 def measure(posterior: Any, state: State, task: Task, rng: Rng, samples: int) -> tuple[dict[str, float], Classified]:

@@ -51,7 +51,7 @@ class ImageFeed:
         """`[:, part]` of all in their order, a tensor [R, b, C, H, W]; `[rows, order]` of all in another one."""
         _, points = key
         if isinstance(points, slice):
-            self.ahead(None, points)
+            self.ahead(None, points, points.indices(self.shape[1])[1])
             return self._standardised(self._at(points).unsqueeze(0)).expand(len(self), -1, -1, -1, -1)
         return _Shuffled(self, points)
 
@@ -77,15 +77,13 @@ class ImageFeed:
             return None
         return self.rng.uniform(*self.shape[:2], 5 if self._augmentation == "resized-crop" else 3)
 
-    def ahead(self, order: Int[Tensor, "... n"] | None, part: slice) -> None:
-        """Let images in files be decoded: a part of an order (None: their own), and the one that comes after it."""
+    def ahead(self, order: Int[Tensor, "... n"] | None, part: slice, then: int) -> None:
+        """Let images in files be decoded: a part of an order (None: their own), and as many from `then` on."""
         if not isinstance(self._images, ImageFiles):
             return
         order = torch.arange(self.shape[1]) if order is None else order
         start, stop, _ = part.indices(order.shape[-1])
-        world = parallel.world()
-        on = (stop - start) * world.parts // world.held  # the other processes' parts of a batch lie between
-        soon = torch.cat([order[..., start:stop], order[..., start + on : stop + on]], -1)
+        soon = torch.cat([order[..., start:stop], order[..., then : then + stop - start]], -1)
         self._images.ahead(soon.cpu().numpy())
 
     def _at(self, points: slice | Int[Tensor, "..."]) -> UInt8[Tensor, "... C H W"]:
@@ -105,7 +103,9 @@ class _Shuffled:
         self._feed, self._order, self._places = feed, order, feed.places()
 
     def __getitem__(self, key: Any) -> Float[Tensor, "R b C H W"]:
-        self._feed.ahead(self._order, key[1])
+        world, part = parallel.world(), key[1]
+        # The other processes' parts of a batch lie between.
+        self._feed.ahead(self._order, part, part.start + (part.stop - part.start) * world.parts // world.held)
         return self._feed.training(self._order[key], None if self._places is None else self._places[key])
 
 

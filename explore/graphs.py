@@ -35,6 +35,7 @@ from explore.shapes import Batch, Info, State
 SMALL = 10**6  # weights up to which launches, and not arithmetic, take the time of an update
 CHECKED = 2  # replays of each kind that are compared with the update itself
 MOST = 4  # numbers of a turn
+LOOKED_AT = 20  # steps, of which one at least must be of a kind that is recorded
 
 _asked: bool | None = None
 
@@ -67,6 +68,10 @@ def updates(posterior: Predictive, rng: Rng) -> Updates:
     wanted = device == "cuda" and posterior.net.weights <= SMALL if _asked is None else _asked
     kinds: dict[str, Callable[[Rng], Recorder]] = {"cuda": Cuda, "cpu": Inductor}
     recorded = wanted and alone and device in kinds
+    if recorded and all(posterior.turn(step, 1.0).kind is None for step in range(2, 2 + LOOKED_AT)):
+        recorded = False
+        if _asked:
+            warnings.warn(f"no update of {type(posterior).__name__} with these settings can be recorded", stacklevel=2)
     return Updates(posterior, rng, kinds[device](rng) if recorded else None)
 
 
@@ -216,7 +221,8 @@ class Updates:
         try:
             if key not in self._graphs:
                 self._graphs[key] = self._recorded(recorder, state, batch, progress)
-            replayed = self._replayed(self._graphs[key], state, batch, progress)
+            made, info = self._replayed(self._graphs[key], state, batch, progress)
+            replayed = _with_host(made, alone[0]), info  # numbers of the host stay from here on
             if _same(replayed, alone):
                 return replayed
             why = "a replay differs from the update"

@@ -161,7 +161,9 @@ class Categorical(_Discrete):
         return out.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
     def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        return F.one_hot(y.expand(out.shape[:-1]), out.shape[-1]).to(out) - out.softmax(-1)
+        # Not F.one_hot, which looks at the values of y and so cannot be compiled.
+        classes = torch.arange(out.shape[-1], device=out.device)
+        return (y.unsqueeze(-1) == classes).to(out) - out.softmax(-1)
 
     def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
         # Inverse of the cumulative distribution; rounding may leave its end below the uniform number.

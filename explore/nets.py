@@ -67,6 +67,7 @@ class Net(Network):
         self._norms: list[NormSlot] = []
         self.text = repr(module)  # its architecture
         self._checked = False  # whether examples are known not to meet
+        self._layout = torch.contiguous_format  # of images that one matrix a layer is applied to
         self.sequence = tuple(_kinds(root))
         self._replace(root)
         if not self._slots:
@@ -203,6 +204,9 @@ class Net(Network):
         else:
             # repeat, not expand: with S = 1 that would be a view, and the module may work in place.
             folded = x.unsqueeze(1).repeat(1, samples, *[1] * (x.dim() - 1)).flatten(0, 2)
+        if folded.dim() == 4:
+            one = replicas * samples == 1  # else slots would copy them back
+            folded = folded.contiguous(memory_format=self._layout if one else torch.contiguous_format)
         lead = (replicas, samples, batch)
         leads = [lead] * count
         if self._shared:
@@ -258,6 +262,12 @@ class Net(Network):
                 "the network's output for an example depends on the other examples of its batch, on chance or on the "
                 "training mode (batch statistics or dropout in a forward); each example must be predicted by itself"
             )
+        if any(self.convolutions):
+            self._layout = torch.channels_last  # in which convolutions are fastest
+            try:
+                self._pass([layer[:, :1] for layer in layers], x, None)
+            except RuntimeError:  # of a view in the module's forward
+                self._layout = torch.contiguous_format
 
 
 def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from explore import linalg, tree
-from explore.errors import InputError
+from explore.errors import InputError, counted
 from explore.rng import Rng
 
 T = TypeVar("T")
@@ -112,7 +112,10 @@ def own(part: slice) -> slice:
     """
     count = (part.stop - part.start) // _here.parts
     if not count:
-        raise InputError(f"a batch of {part.stop - part.start} examples does not divide into {_here.parts} parts")
+        raise InputError(
+            f"a batch of {counted(part.stop - part.start, 'example')} does not divide into {_here.parts} parts; take "
+            "larger batches or fewer processes"
+        )
     start = part.start + _here.first * count
     return slice(start, start + _here.held * count)
 
@@ -190,7 +193,9 @@ def share(count: int) -> slice:
         InputError: for fewer things than processes.
     """
     if count < _here.processes:
-        raise InputError(f"{count} examples cannot be divided among {_here.processes} processes; take fewer of these")
+        raise InputError(
+            f"{counted(count, 'example')} cannot be divided among {_here.processes} processes; take fewer of these"
+        )
     bounds = [round(i * count / _here.processes) for i in range(_here.processes + 1)]
     return slice(bounds[_here.rank], bounds[_here.rank + 1])
 

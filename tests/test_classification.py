@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
-from explore import images, registry
+from explore import classification, images, registry
 from explore.classification import Classified, Measured, Task, auroc, check_warmup, classify, follow, scores
 from explore.errors import InputError
 from explore.feed import ImageFeed
@@ -90,6 +90,9 @@ def test_a_warm_up_changes_the_steps_of_its_epochs_only(monkeypatch):
     followed(Rng(0), warmup=2)
     lr = posterior().lr
     assert steps == [lr / 2] * 4 + [lr] * 12
+    mixture = registry.posterior("noisy-kfac", Net(mlp(4, [3], 2)), Categorical(), lr=0.4).mixture(2)
+    assert vars(classification._warmed(mixture, 0, 4))["posterior"].lr == 0.1
+    check_warmup(mixture, 1)
     with pytest.raises(InputError, match="HMC has no lr"):
         check_warmup(registry.posterior("hmc", Net(mlp(4, [3], 2)), Categorical()), 1)
 

@@ -8,9 +8,10 @@ from explore.compiled import Inductor
 from explore.fit import fit
 from explore.graphs import Updates
 from explore.inference.turns import Turn, numbers
-from explore.likelihoods import Gaussian
+from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors.noisy_kfac import NoisyKFAC
+from explore.posteriors.vogn import VOGN
 from explore.rng import Rng
 from explore.shapes import Batch
 from explore.testing.tape import Tape
@@ -204,6 +205,45 @@ def test_compiled_fits_are_plain_ones_but_for_the_last_digits(settings, monkeypa
     for a, b in zip(ours, theirs, strict=True):
         for (path, mine), (_, other) in zip(*(tree.leaves((e.state, e.info)) for e in (a, b)), strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12, msg=path)
+
+
+def replayed(posterior, y, recorder, steps=12):
+    """The state after updates on one batch of classes, whether they are recorded, and the updates."""
+    rng = Rng(0, dtype=torch.float64)
+    updates, state = Updates(posterior, rng, recorder and recorder(rng)), posterior.init(40, 2, rng)
+    batch = Batch(some().x, y)
+    for i in range(steps):
+        state, _ = updates(state, batch, i / steps)
+    return state, updates
+
+
+@pytest.mark.parametrize(("likelihood", "outputs"), [(Categorical(), 3), (Bernoulli(), 1)])
+def test_updates_on_classes_are_compiled(likelihood, outputs):
+    posterior = NoisyKFAC(net=Net(mlp(3, [5], outputs)), likelihood=likelihood, samples=2, batch_size=8)
+    y = torch.arange(16).view(2, 8) % max(2, outputs)
+    ours, updates = replayed(posterior, y, lambda rng: Inductor(rng, "eager"))
+    theirs, _ = replayed(posterior, y, None)
+    assert updates.recordable and updates.replays == 12
+    for (path, mine), (_, other) in zip(*map(tree.leaves, (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12, msg=path)
+
+
+@pytest.mark.parametrize("recorder", [Tape, lambda rng: Inductor(rng, "eager")], ids=["tape", "compiled"])
+def test_what_rises_on_the_host_has_arrived_in_a_recording(recorder):
+    """The first update with all of tau, the seventh, finds a state with less of it."""
+    posterior = VOGN(net=NET, likelihood=Gaussian(), samples=2, kl_start=0.2, kl_warmup=0.45)
+    ours, updates = replayed(posterior, some().y, recorder)
+    theirs, _ = replayed(posterior, some().y, None)
+    assert updates.recordable and updates.replays > 3 and float(ours.tempering) == posterior.kl_weight
+    for (path, mine), (_, other) in zip(*map(tree.leaves, (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12, msg=path)
+
+
+def test_that_nothing_can_be_recorded_is_said_where_it_was_asked_for(recwarn):
+    posterior, rng = registry.posterior("slang", NET, Gaussian()), Rng(0)
+    with graphs.use(True), pytest.warns(UserWarning, match="no update of SLANG with these settings can be recorded"):
+        assert graphs.updates(posterior, rng).recorder is None
+    assert graphs.updates(posterior, rng).recorder is None and not recwarn.list
 
 
 def test_where_an_assumption_is_wrong_a_compiled_update_runs_as_it_is():

@@ -101,6 +101,32 @@ def test_one_replica_predicts_what_it_does_beside_others(case, narrow, monkeypat
     close(net.output(tuple(w[:1] for w in weights), x[:1]), net.output(weights, x)[:1])
 
 
+def test_one_set_of_matrices_does_what_it_does_beside_others(case):
+    """Its images lie with channels last."""
+    _, net, weights, x = case
+    (every, of_all), (alone, of_one) = net.forward(weights, x), net.forward([w[:1, :1] for w in weights], x[:1])
+    close(alone, every[:1, :1])
+    for one, taps in zip(of_one(alone.cos()), of_all(every.cos()), strict=True):
+        close((one.inputs, one.grads), (taps.inputs[:1, :1], taps.grads[:1, :1]))
+        close((one.gradients(), one.gradient()), (taps.gradients()[:1, :1], taps.gradients()[:1, 0]))
+
+
+class Viewing(nn.Sequential):
+    def forward(self, x):
+        x = super().forward(x)
+        return x.view(len(x), -1)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_forward_may_view_images_as_vectors(layout):
+    module, x = nn.Sequential(nn.Conv2d(2, 3, 2), Viewing(nn.Tanh())), Rng(0).normal(B, 2, 4, 3)
+    x = x.contiguous(memory_format=layout).unsqueeze(0)
+    net, plain = Net(module), Net(nn.Sequential(module[0], nn.Tanh(), nn.Flatten()))
+    weights = net.glorot(1, Rng(1), 1)
+    assert torch.allclose(net.output(weights, x), plain.output(weights, x))
+    assert net._layout == torch.contiguous_format and plain._layout == torch.channels_last
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("widths", [[3, 5, 1], [3, 1], [3, 1, 2]], ids=str)
 @pytest.mark.parametrize("narrow", [2, 100], ids=["turned", "as it is"])

@@ -16,7 +16,7 @@ from explore.cli.classify.settings import PAIRS, Settings
 from explore.cli.saved import Names, Saved
 from explore.errors import InputError, counted, listed
 from explore.feed import ImageFeed
-from explore.fit import Epoch
+from explore.fit import Epoch, batches
 from explore.fitted import FittedModel
 from explore.images.disk import ImageFiles
 from explore.pool import Scales
@@ -56,7 +56,6 @@ class Experiment:
         self.name, self.classes, self.shape = loaded.name, loaded.classes, loaded.shape
         self.posterior = settings.build(loaded.shape, len(loaded.classes))
         classification.check_warmup(self.posterior, settings.warmup)
-        parallel.own(slice(0, self.posterior.batch_size))  # refused before there is a run
         problem.check_memory(self.posterior, 1, settings.samples)
         train, test = _parts(len(loaded.x), settings)
         mean, scale = map(self.rng.tensor, loaded.moments())
@@ -72,13 +71,20 @@ class Experiment:
             self._feed(_of(x, train), self.rng.stream("fit"), settings.augment or "none"), y[train].unsqueeze(0),
             self._feed(test_x, self.rng), test_y,
         )  # fmt: skip
+        # What cannot be divided among processes is refused before there is a run.
         parallel.share(len(test_y))
+        slices = batches(len(train), self.posterior.batch_size, self.posterior.min_batches)
+        for batch in slices:
+            parallel.own(batch)
+        left = sum((batch.stop - batch.start) % parallel.world().parts for batch in slices)
         self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
         self._others, self._missing = None, ""  # images of another kind, or why there are none
         try:
             if not (old and old.state["finished"]):  # what was found of them is kept
                 self._others = settings.others(self.shape)
                 self.settings = settings = settings.with_others(self._others)
+                if self._others is not None:
+                    parallel.share(len(self._others))
         except InputError as error:
             if settings.ood != PAIRS.get(settings.dataset or ""):  # it was asked for
                 raise
@@ -104,9 +110,10 @@ class Experiment:
                 notes.append(f"No {part} image is of {listed(absent, 10)}.")
         if settings.stream:
             notes.append("Images stay in their files, and are decoded when they are needed.")
-        if left := self.posterior.batch_size % parallel.world().processes:
+        if left:
             notes.append(
-                f"Of every batch of {self.posterior.batch_size} images {left} are left out: it does not divide."
+                f"Each epoch leaves {left} of {len(train)} images out, whose batches do not divide into "
+                f"{parallel.world().processes} parts."
             )
         self.note = "\n".join(notes)
         self.total = self.posterior.epochs

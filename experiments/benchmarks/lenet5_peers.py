@@ -27,23 +27,33 @@ def lenet5() -> nn.Module:
     )  # fmt: skip
 
 
+def falling(optimizer: torch.optim.Optimizer, count: int) -> Any:
+    """A schedule in a straight line to 0 over the batches of so many images, as our presets have it."""
+    steps = -(-count // BATCH)
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+
+
 def adam(model: nn.Module, x: torch.Tensor, y: torch.Tensor, lr: float) -> None:
     """An epoch."""
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    schedule = falling(optimizer, len(x))
     for part in torch.randperm(len(x)).split(BATCH):
         optimizer.zero_grad()
         cross_entropy(model(x[part]), y[part]).backward()
         optimizer.step()
+        schedule.step()
 
 
 def ivon(model: nn.Module, x: torch.Tensor, y: torch.Tensor, lr: float) -> Any:
     """An epoch of its README's loop; the optimiser, which has the posterior."""
     optimizer: Any = importlib.import_module("ivon").IVON(model.parameters(), lr=lr, ess=len(x))
+    schedule = falling(optimizer, len(x))
     for part in torch.randperm(len(x)).split(BATCH):
         with optimizer.sampled_params(train=True):
             optimizer.zero_grad()
             cross_entropy(model(x[part]), y[part]).backward()
         optimizer.step()
+        schedule.step()
     return optimizer
 
 

@@ -55,6 +55,8 @@ def read_x(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     if not _are_images(x) or _channels(x).shape[1:] != shape:
         axes = ", ".join(map(str, [*shape[1:], shape[0]] if shape[0] > 1 else shape[1:]))
         raise InputError(f"x of {path} is {x.dtype} {list(x.shape)}; the model takes uint8 [images, {axes}]")
+    if not len(x):
+        raise InputError(f"x of {path} has no image; it must have one or more")
     return _channels(x)
 
 

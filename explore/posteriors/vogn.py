@@ -104,6 +104,7 @@ class VOGN(GaussianPosterior):
         if not used:
             raise InputError(f"a batch of {examples} examples does not divide into {self.sub_batches} sub-batches")
         step, tempering = int(shared.step) + 1, self._tempering(progress)
+        state = state._replace(tempering=tempering)  # q as it is with this update's tau
         lr, rate = numbers(self.turn(step, progress))
         decay = each_layer(self.gamma(shared, float(tempering)), len(state.mean))
 

@@ -319,16 +319,21 @@ def test_that_hardly_anything_was_learnt_is_said(explore, options, idle):
     ("options", "message"),
     [
         (["-p", "batch_size=43"], None),
-        (["-p", "batch_size=1"], "a batch of 1 examples does not divide into 2 parts"),
-        (["--test", "1"], "1 examples cannot be divided among 2 processes"),
+        (["-p", "batch_size=1"], "a batch of 1 example does not divide into 2 parts; take larger"),
+        (["-p", "min_batches=16", "--train", "20"], "a batch of 1 example does not divide into 2 parts"),
+        (["--test", "1"], "1 example cannot be divided among 2 processes"),
+        (["--ood", "one.npz"], "1 example cannot be divided among 2 processes"),
     ],
 )
-def test_what_processes_cannot_divide_is_said(options, message):
+def test_what_processes_cannot_divide_is_said(options, message, tmp_path, monkeypatch):
     """Before there is a run."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("one.npz", x=np.zeros((1, 8, 8), np.uint8))
     asked = settings.resolve(command.make_context("classify", [*TINY[1:], *options]).params)
     with parallel.within(parallel.World(2, 0, 1)):
         if message is None:
-            assert "Of every batch of 43 images 1 are left out" in experiment.Experiment(asked, "cpu").note
+            note = experiment.Experiment(asked, "cpu").note  # batches of 43 and of 44
+            assert "Each epoch leaves 15 of 1437 images out, whose batches do not divide into 2 parts" in note
         else:
             with pytest.raises(InputError, match=message):
                 experiment.Experiment(asked, "cpu")

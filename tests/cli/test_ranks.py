@@ -1,5 +1,6 @@
 """`torchrun ... -m explore.cli classify`: several processes, the end of one of them, and what comes after."""
 
+import getpass
 import os
 import signal
 import subprocess
@@ -80,6 +81,15 @@ def test_restarted_and_resumed_equal_uninterrupted(here, explore):
     for arrays, model in found[1:]:
         assert all(np.array_equal(found[0][0][name], value) for name, value in arrays.items())
         assert str(model) == str(found[0][1])
+
+
+def test_the_note_of_a_job_is_gone_once_it_is_done(here, monkeypatch):
+    monkeypatch.setattr(ranks.tempfile, "gettempdir", lambda: ".")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ranks.remember(RUN)
+    assert [path.name for path in Path().iterdir()] == [f"explore-job-{getpass.getuser()}-{os.getppid()}"]
+    ranks.forget()
+    assert not any(Path().iterdir())
 
 
 def test_other_commands_run_in_one_process(explore, monkeypatch):

@@ -137,6 +137,16 @@ def test_each_is_decoded_once_and_only_where_it_is_needed(folder, decoded, world
     assert sorted(decoded) == sorted(name for start, stop in asked for name in names[start:stop])
 
 
+def test_a_process_that_predicts_decodes_its_share_and_at_most_one_more(folder, decoded):
+    images = feed(folder, True)
+    decoded.clear()
+    with parallel.within(World(3, 1)):
+        for i in (3, 4, 5):
+            images[:, i : i + 1]
+    names = [file.stem for file in images._images.files]
+    assert set(names[3:6]) <= set(decoded) <= set(names[3:7]) and len(decoded) <= 4
+
+
 def test_what_comes_next_is_decoded_before_it_is_asked_for(folder, monkeypatch):
     shuffled, begun = feed(folder, True), threading.Event()
     real, last = disk._read, shuffled._images.files[5]

@@ -86,7 +86,7 @@ class LoadedRun:
         return f"{', '.join(parts)}; fitted to {int(self.fitted.state.common.n_data)} examples"
 
     def predict(
-        self, table: pd.DataFrame | str | os.PathLike[str], level: float = 0.9, quantiles: Sequence[float] = ()
+        self, table: pd.DataFrame | str | os.PathLike[str], level: float | None = None, quantiles: Sequence[float] = ()
     ) -> pd.DataFrame:
         """Predictions of the rows of a table, which has the columns of the features, in any order.
 
@@ -95,14 +95,15 @@ class LoadedRun:
         Args:
             table: a data frame, or a file as `load_table` takes it; of a run on images an image, a folder of
                 images, or an .npz file with `x`, uint8 [images, height, width] or with 3 channels last.
-            level: of the interval.
+            level: of the interval; None: 0.9.
             quantiles: levels of more of them.
 
         Returns:
             A row for each of the table, with its index where it is a data frame. Regression: `mean`, `low` and `high`
             (which hold the target with probability `level`), the standard deviations `epistemic` and `noise`, and
             `q0.05` for a quantile; behind each name `_TARGET` where there are several targets. Classes: `p_NAME` of
-            each, and the likeliest `class`. Of targets that were learnt as logarithms or ranks `mean` is the median,
+            each, the likeliest `class`, and in nats the `entropy` of the prediction and the mutual `information` of
+            class and weights. Of targets that were learnt as logarithms or ranks `mean` is the median,
             and the deviations are in that scale.
 
         Raises:
@@ -112,7 +113,7 @@ class LoadedRun:
             names, pixels, note = self.pictures(table)
             if note:
                 warnings.warn(note, TableWarning, stacklevel=2)
-            return self.predictions(pixels).set_axis(pd.Index(names, name="image"))
+            return self.predictions(pixels, level, quantiles).set_axis(pd.Index(names, name="image"))
         cells = cells_of(table, self.settings.decimal)
         x, notes = self.inputs(cells)
         for note in notes:
@@ -174,14 +175,17 @@ class LoadedRun:
             raise InputError(f"there is no {path}")
         return read_inputs(Path(path), self.fitted.shape)  # type: ignore[arg-type]
 
-    def predictions(self, x: np.ndarray, level: float = 0.9, quantiles: Sequence[float] = ()) -> pd.DataFrame:
+    def predictions(self, x: np.ndarray, level: float | None = None, quantiles: Sequence[float] = ()) -> pd.DataFrame:
         """Those of `predict`, of inputs [P, D]."""
         if self.classes:
-            if quantiles:
-                raise InputError("classes have probabilities, not quantiles; leave --quantiles out")
-            p = self.fitted.probabilities(x)[0].double().cpu().numpy()
+            if quantiles or level is not None:
+                what = "quantiles" if quantiles else "intervals"
+                raise InputError(f"classes have probabilities, not {what}; leave --quantiles and --level out")
+            p, entropy, information = map(_plain, self.fitted.predict_classes(x))
             columns = {f"p_{name}": p[:, i] for i, name in enumerate(self.classes)}
-            return pd.DataFrame(columns | {"class": np.array(self.classes, object)[p.argmax(1)]})
+            columns |= {"class": np.array(self.classes, object)[p.argmax(1)]}
+            return pd.DataFrame(columns | {"entropy": entropy, "information": information})
+        level = 0.9 if level is None else level
         check_range("an interval's level", level, "(0, 1)")
         levels = (0.5, (1 - level) / 2, (1 + level) / 2, *quantiles)
         found, undo = self.fitted.predict(x), self.kept.transform.undo
@@ -201,7 +205,7 @@ class LoadedRun:
 
 
 def _plain(values: torch.Tensor) -> np.ndarray:
-    """Of the one replica, [P, O]."""
+    """Of the one replica, [P, O] or [P]."""
     array: np.ndarray = values[0].double().cpu().numpy()
     return array
 

@@ -100,7 +100,8 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     if not options["quiet"]:
         for note in filter(None, (experiment.note, plan)):
             click.echo(note, err=True)
-    for warning in experiment.warnings():
+    warnings = list(experiment.warnings())
+    for warning in warnings:
         click.echo(f"Warning: {warning}", err=True)
 
     new = (command, *experiment.parts), parameters.written(experiment.settings), experiment.state_dict(), now
@@ -119,7 +120,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
             experiment.events(here.folder, emit)
         result: Report = report.report(experiment, here.folder)
     ranks.forget()
-    _print(result, here, options["as_json"], options["quiet"])
+    _print(result, here, warnings, options["as_json"], options["quiet"])
 
 
 def places(folder: Path, figure: str = "") -> Iterator[tuple[str, str]]:
@@ -136,13 +137,14 @@ def echo(facts: Iterable[tuple[str, str]]) -> None:
         click.echo(f"{name:<13}{value}")
 
 
-def _print(report: Report, run: Run, as_json: bool, quiet: bool) -> None:
+def _print(report: Report, run: Run, warnings: Sequence[str], as_json: bool, quiet: bool) -> None:
     for failure in report.failures:
         click.echo(f"Warning: {failure}", err=True)
     if as_json:
         if report.verdict and not quiet:
             click.echo(report.verdict, err=True)
-        click.echo(json.dumps(report.summary | {"warnings": history(run.config["sessions"])}))
+        told = [*warnings, *report.failures, *history(run.config["sessions"])]
+        click.echo(json.dumps(report.summary | {"warnings": told}))
         return
     console = Console()
     for title, table in report.tables:

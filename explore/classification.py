@@ -42,19 +42,16 @@ class Classified(NamedTuple):
 def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None) -> Classified:
     """Predictions of inputs x [1, P, ...] whose classes may be known, in bounded memory.
 
-    The mutual information is the entropy of the mean prediction less the mean entropy of each net's (Houlsby et al.,
-    Bayesian active learning for classification and preference learning, 2011, equation 2). Several processes share the
-    inputs among them.
+    Several processes share the inputs among them.
     """
     likelihood, noise = predictor.likelihood, predictor.noise
 
     def of(part: slice, out: Float[Tensor, "R S b O"]) -> tuple[Tensor, Tensor]:
-        mean = likelihood.mean(out).mean(1)
-        found = torch.full_like(mean[..., 0], torch.nan)
+        made = predictor.classes_of(out)
+        found = torch.full_like(made.information, torch.nan)
         if y is not None:  # of logarithms: a probability that is no number above 0 any more still has one
             found = likelihood.log_prob(noise, out, y[None, None, part]).logsumexp(1) - math.log(out.shape[1])
-        shared = torch.special.entr(mean).sum(-1) - likelihood.entropy(noise, out).mean(1)
-        return mean, torch.stack([found, shared.clamp_min(0)], -1)
+        return made.probabilities, torch.stack([found, made.information], -1)
 
     mean, others = divided(lambda own: predictor.outputs(x, CACHE, own), x.shape[1], of)
     return Classified(mean[0], *others[0].unbind(-1))

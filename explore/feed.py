@@ -103,9 +103,9 @@ class _Shuffled:
         self._feed, self._order, self._places = feed, order, feed.places()
 
     def __getitem__(self, key: Any) -> Float[Tensor, "R b C H W"]:
-        world, part = parallel.world(), key[1]
+        world, (start, stop, _) = parallel.world(), key[1].indices(self._order.shape[1])
         # The other processes' parts of a batch lie between.
-        self._feed.ahead(self._order, part, part.start + (part.stop - part.start) * world.parts // world.held)
+        self._feed.ahead(self._order, slice(start, stop), start + (stop - start) * world.parts // world.held)
         return self._feed.training(self._order[key], None if self._places is None else self._places[key])
 
 

@@ -20,7 +20,7 @@ from explore.identity import alike, check_same, described, outputs
 from explore.inference.base import Predictive
 from explore.inputs import RawInputs, StandardisedInputs, examples, labels, numbers
 from explore.pool import Pool, Scales, at_zero
-from explore.predict import Predictor, parts
+from explore.predict import CACHE, ClassPrediction, Predictor, parts
 from explore.rng import Rng
 from explore.scaling import Standardiser
 from explore.shapes import State
@@ -227,10 +227,21 @@ class FittedModel:
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
         """Class probabilities at inputs x [P, ...], averaged over the weights."""
+        return self.predict_classes(x).probabilities
+
+    def predict_classes(self, x: Any) -> ClassPrediction:
+        """The same, with their entropy and their mutual information with the weights, in nats."""
         if not self.posterior.likelihood.discrete:
             raise InputError("a regression has no class probabilities; use predict(x)")
         predictor = self.predictor()
-        return self._walk(x, lambda inputs, _: predictor.moments(inputs))[0]
+
+        def of(inputs: Tensor, _: slice) -> tuple[Tensor, Tensor]:
+            found = [predictor.classes_of(out) for _, out in predictor.outputs(inputs, CACHE)]
+            p, *doubts = (torch.cat(part, 1) for part in zip(*found, strict=True))
+            return p, torch.stack(doubts, -1)
+
+        p, doubts = self._walk(x, of)
+        return ClassPrediction(p, *doubts.unbind(-1))
 
     def sample(self, x: Any, n: int) -> Tensor:
         """N joint samples of the targets at x [P, ...]: one net for all points of each, and noise for every point.

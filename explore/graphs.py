@@ -16,7 +16,6 @@ without.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -165,7 +164,7 @@ class Updates:
         self._seen: dict[Hashable, int] = {}
         self.replays = 0
         self._here: State = None  # what the graphs read and write
-        self._n_data = math.nan  # N, which they have as a constant
+        self._constants: tuple[float, ...] = ()  # N and other numbers of the host, as the graphs have them
         self._dials = torch.empty(MOST, dtype=rng.dtype, device=rng.device)
 
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
@@ -174,8 +173,8 @@ class Updates:
         apart = any(isinstance(number, Tensor) for number in turn.numbers)  # of candidates, see `explore.candidates`
         if self.recorder is None or turn.kind is None or apart:
             return self.posterior.update(state, batch, self.rng, progress)
-        if (n_data := float(state.common.n_data)) != self._n_data:
-            self._graphs, self._seen, self._here, self._n_data = {}, {}, None, n_data
+        if (constants := _constants(state)) != self._constants:
+            self._graphs, self._seen, self._here, self._constants = {}, {}, None, constants
         for dial, number in zip(self._dials, turn.numbers, strict=False):
             dial.fill_(number)
         key = turn.kind, batch.x.shape, batch.y.shape
@@ -250,6 +249,12 @@ class Updates:
         self.replays += 1
         now = _with_host(self._here, state)
         return now._replace(common=now.common._replace(step=state.common.step + 1)), graph.info
+
+
+def _constants(state: State) -> tuple[float, ...]:
+    """The numbers that the host keeps, but for the step."""
+    kept = state._replace(common=state.common._replace(step=None))
+    return tuple(float(t) for t in tree.tensors(kept) if not t.dim())
 
 
 def _with_host(mine: State, given: State) -> State:

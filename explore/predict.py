@@ -47,6 +47,14 @@ class Moments(NamedTuple):
     variance: Float[Tensor, "R P M"]
 
 
+class ClassPrediction(NamedTuple):
+    """A prediction of classes, and how uncertain it is, in nats."""
+
+    probabilities: Float[Tensor, "R P C"]  # averaged over the weights
+    entropy: Float[Tensor, "R P"]  # of these probabilities
+    information: Float[Tensor, "R P"]  # mutual information of class and weights: what more labels would reduce
+
+
 @dataclass(frozen=True)
 class Predictor:
     """S nets drawn from a posterior, whose predictive distribution is p(y | x) = 1/S sum_s p(y | x, w_s, noise_s).
@@ -128,6 +136,16 @@ class Predictor:
         predicted = self.likelihood.mean(out)
         # Bessel's correction: S samples estimate the mean too. One sample varies not at all.
         return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
+
+    def classes_of(self, out: Float[Tensor, "R S b O"]) -> ClassPrediction:
+        """What the outputs at some points say of their classes.
+
+        The mutual information is the entropy of the mean prediction less the mean entropy of each net's (Houlsby et
+        al., Bayesian active learning for classification and preference learning, 2011, equation 2).
+        """
+        mean = self.likelihood.mean(out).mean(1)
+        entropy = torch.special.entr(mean).sum(-1)
+        return ClassPrediction(mean, entropy, (entropy - self.likelihood.entropy(self.noise, out).mean(1)).clamp_min(0))
 
     def log_prob(self, x: Inputs, y: Tensor) -> Float[Tensor, "R S P"]:
         """Log density of each of the targets y, [R, P, O] or [R, P], under each net."""

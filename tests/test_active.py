@@ -646,7 +646,7 @@ def test_inputs_are_those_of_the_pool():
         with pytest.raises(InputError, match="at least one point"):
             single(wrong)
     for allowed in (np.ones((1, P)), np.ones((1, P - 1), bool), np.ones(P, bool)):
-        with pytest.raises(InputError, match=r"allowed is true or false for 1 trials and 30 points, \[1, 30\]"):
+        with pytest.raises(InputError, match=r"allowed is true or false for 1 trial and 30 points, \[1, 30\]"):
             single(allowed=allowed)
 
 

@@ -75,7 +75,7 @@ CASES = {
     "ActiveLearner(build(), 'x')": "inputs must be numbers",
     "ActiveLearner(build(), [[1, 2], [3]])": "inputs must be numbers",
     "ActiveLearner(build(), None)": "inputs must be numbers",
-    "ActiveLearner(build(), x, allowed='all')": "allowed is true or false for 1 trials and 9 points",
+    "ActiveLearner(build(), x, allowed='all')": "allowed is true or false for 1 trial and 9 points",
     "VIME(gym.make('CartPole-v1'), posterior=net)": "posterior is a Net; it must be a name or a posterior",
     "VIME(gym.make('CartPole-v1'), eta='a')": "eta is 'a'; it must be a number",
     "VIME(gym.make('CartPole-v1'), hidden=32)": "hidden is 32; it must be a tuple of whole numbers",

@@ -10,7 +10,7 @@ from explore.cli.options import NAMES, POSITIVE
 @click.argument("run", metavar="RUN", type=click.Path(exists=True, file_okay=False))
 @click.argument("table", metavar="TABLE", type=click.Path(exists=True))
 @click.option("--out", metavar="FILE", help="Write the table with its predictions (.csv, .xlsx or .parquet).")
-@click.option("--level", type=float, default=0.9, help="Probability that the interval holds the target.")
+@click.option("--level", type=float, help="Probability that the interval holds the target.  [default: 0.9]")
 @click.option("--quantiles", metavar="A,B", help="Levels of more quantiles, e.g. 0.05,0.5,0.95.")
 @click.option("--posterior", type=NAMES, metavar="NAME", help="Of a comparison.  [default: its first]")
 @click.option("--arm", type=NAMES, metavar="NAME", help="The acquisition or random.  [default: the acquisition]")

@@ -104,7 +104,6 @@ class VOGN(GaussianPosterior):
         if not used:
             raise InputError(f"a batch of {examples} examples does not divide into {self.sub_batches} sub-batches")
         step, tempering = int(shared.step) + 1, self._tempering(progress)
-        state = state._replace(tempering=tempering)  # q as it is with this update's tau
         lr, rate = numbers(self.turn(step, progress))
         decay = each_layer(self.gamma(shared, float(tempering)), len(state.mean))
 
@@ -133,8 +132,9 @@ class VOGN(GaussianPosterior):
         rate = self.beta2 * power if step > 1 else 1.0
         lr = self.lr * power * natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
         noisy = progress >= self.warm_start and step > 1
-        # While tau rises every update has another one, which the state keeps.
-        rises = self.kl_start < 1 and progress < self.kl_warmup
+        # While tau rises every update has another one, which the state keeps; the update after it draws with the last.
+        before = progress * (1 - 1 / max(1, step - 1))
+        rises = self.kl_start < 1 and before < self.kl_warmup
         return Turn(None if rises else (noisy,), (lr, rate))
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, float]:

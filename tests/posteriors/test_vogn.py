@@ -213,8 +213,9 @@ def test_an_augmented_example_counts_several_times():
 
 def test_updates_are_recorded_but_while_tau_rises():
     for start, recorded in ((1.0, True), (0.2, False)):
-        kinds = [build(kl_start=start, kl_warmup=0.5).turn(2, progress).kind for progress in (0.0, 0.5)]
-        assert [kind is not None for kind in kinds] == [recorded, True]
+        posterior = build(kl_start=start, kl_warmup=0.5)
+        kinds = [posterior.turn(step, progress).kind for step, progress in ((1, 0.0), (101, 0.5), (102, 0.505))]
+        assert [kind is not None for kind in kinds] == [recorded, recorded, True]
 
 
 def test_no_warm_up_and_late_decay():

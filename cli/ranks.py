@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import click
 
 from explore import parallel
+from explore.cli import trust
 from explore.errors import InputError
 from explore.record import Run
 from explore.recorded import read_run
@@ -39,7 +41,11 @@ def joined(command: str) -> Iterator[None]:
         with parallel.joined():
             yield
     except (parallel.ProcessLost, KeyboardInterrupt) as error:
+        ending()
         click.echo(f"Error: process {os.environ['RANK']}: another process of this job has ended", err=True)
+        if _note().exists():  # the first one may be the one that ended, and cannot say it
+            folder = Path(_note().read_text(encoding="utf-8"))
+            click.echo(f"Continue: {again(command, folder, read_run(folder)[0]['settings'])}", err=True)
         raise click.exceptions.Exit(1) from error
 
 
@@ -105,8 +111,10 @@ def _note() -> Path:
     return Path(tempfile.gettempdir()) / f"explore-job-{getpass.getuser()}-{os.getppid()}"
 
 
-def launcher(command: str) -> list[str]:
-    """How the command was begun."""
-    if parallel.started() == 1:
-        return ["explore", command]
-    return ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "explore.cli", command]
+def again(command: str, folder: Path, settings: Any) -> str:
+    """What continues a run, begun as this command was."""
+    begun = ["explore", command]
+    if parallel.started() > 1:
+        begun = ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "explore.cli", command]
+    trusted = (part for module in trust.modules(settings) for part in ("--trust", module))
+    return shlex.join([*begun, "--resume", str(folder), *trusted])

@@ -187,10 +187,7 @@ def _closing(command: str, run: Run, where: Callable[[Any], str]) -> Iterator[No
         if isinstance(error, OSError):
             code, what = 1, f"Error: cannot write to the run folder {run.folder}: {error.strerror or error}. Stopped"
         click.echo(f"{what} after {where(run.last())}.", err=True)
-        again = [*ranks.launcher(command), "--resume", str(run.folder)]
-        for module in trust.modules(run.config["settings"]):
-            again += ["--trust", module]
-        click.echo(f"Continue: {shlex.join(again)}", err=True)
+        click.echo(f"Continue: {ranks.again(command, run.folder, run.config['settings'])}", err=True)
         raise click.exceptions.Exit(code) from error
     finally:
         threading.excepthook = hook

@@ -46,9 +46,10 @@ def counted(count: int, noun: str, be: bool = False) -> str:
     return f"1 {noun}{' is' if be else ''}" if count == 1 else f"{count} {noun}s{' are' if be else ''}"
 
 
-def one_of(what: str, given: str, allowed: Iterable[object]) -> InputError:
-    """The error for a name that is not among the allowed ones."""
-    return InputError(f"unknown {what} {shown(given)}; allowed: {listed(sorted(map(str, allowed)))}")
+def one_of(what: str, given: str, allowed: Iterable[object], more: str = "") -> InputError:
+    """The error for a name that is not among the allowed ones; `more` says what else there is."""
+    names = listed(sorted(map(str, allowed))) or "none"
+    return InputError(f"unknown {what} {shown(given)}; allowed: {names}{more}")
 
 
 def check_range(name: str, value: Any, interval: str) -> None:

@@ -59,7 +59,10 @@ def _refusal(layer: nn.Module, holds: bool) -> str:
     if isinstance(layer, LazyModuleMixin):
         return "has no size yet; run the module on an example first"
     if isinstance(layer, _DropoutNd | nn.RReLU):
-        return "is not supported, for it would be off in training; leave it out, and choose the posterior mc-dropout"
+        return (
+            "is not supported, for it would be off in training; leave it out: the posterior mc-dropout drops inputs of "
+            "every layer itself, at its `rate`"
+        )
     if type(layer) not in LAYERS:
         base = next((cls.__name__ for cls in LAYERS if isinstance(layer, cls)), None)
         if base:

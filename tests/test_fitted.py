@@ -91,6 +91,8 @@ def test_classes_have_probabilities(memory, kind):
     out = predictor.net.output(predictor.layers, inputs)
     each = torch.cat([torch.zeros_like(out), out], -1).softmax(-1) if width == 1 else out.softmax(-1)
     torch.testing.assert_close(model.probabilities(NEW), each.mean(1))
+    found, entropy = model.predict_classes(NEW), torch.special.entr(each.mean(1)).sum(-1)
+    torch.testing.assert_close(found, (each.mean(1), entropy, entropy - torch.special.entr(each).sum(-1).mean(1)))
     drawn = model.sample(NEW, 5)
     assert drawn.shape == (1, 5, 7) and drawn.dtype == torch.int64 and drawn.max() < each.shape[-1]
     for wrong in (model.predict, model.interval, lambda x: model.quantiles(x, [0.5])):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from explore import classification, machine, parallel
@@ -46,6 +47,7 @@ class Experiment:
 
     Attributes:
         finished: when it is done.
+        places: of the images that are tested on, among all test images, or training ones with --validate.
         saved: the posterior that was fitted; the others are those of `explore.cli.run.Experiment`.
     """
 
@@ -64,9 +66,10 @@ class Experiment:
         (x, test_x), (y, test_y) = stored, map(self.rng.tensor, (loaded.y, loaded.test_y))
         if test is not None:
             test_x, test_y = _of(x, test), y[test]
+        self.places = torch.arange(len(test_y)) if test is None else test
         if settings.test is not None:
             some = _some(len(test_y), settings.test, settings.seed)
-            test_x, test_y = _of(test_x, some), test_y[some]
+            test_x, test_y, self.places = _of(test_x, some), test_y[some], self.places[some]
         self.task = Task(
             self._feed(_of(x, train), self.rng.stream("fit"), settings.augment or "none"), y[train].unsqueeze(0),
             self._feed(test_x, self.rng), test_y,
@@ -108,6 +111,9 @@ class Experiment:
             counts = own.bincount(minlength=len(self.classes)).tolist()
             if absent := [name for name, count in zip(self.classes, counts, strict=True) if not count]:
                 notes.append(f"No {part} image is of {listed(absent, 10)}.")
+        if self.posterior.net.norms and getattr(self.posterior, "batch_norm", "") == "frozen":
+            norms = counted(len(self.posterior.net.norms), "batch normalisation")
+            notes.append(f"Scales and shifts of {norms} stay 1 and 0; -p batch_norm=adam trains them.")
         if settings.stream:
             notes.append("Images stay in their files, and are decoded when they are needed.")
         if left:

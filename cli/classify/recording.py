@@ -1,8 +1,9 @@
 """What a run folder keeps of a fit to images.
 
 metrics.jsonl and TensorBoard: one series, a step an epoch. results.csv: one line, after the last epoch.
-probabilities.npz: of the test images `probabilities` [P, C], `information` [P] (nats) and the true classes `y`, and of
-images of another kind `other_probabilities` and `other_information`. model.pt: the posterior.
+probabilities.npz: of the test images `probabilities` [P, C], `information` [P] (nats), the true classes `y` and
+`index`, their places among the test images (with --validate, among the training images); the names of the `classes`;
+and of images of another kind `other_probabilities` and `other_information`. model.pt: the posterior.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -
     if finished.others:
         found["other_probabilities"] = finished.others.probabilities
         found["other_information"] = finished.others.information
-    arrays = {name: t.cpu().numpy() for name, t in (found | {"y": experiment.task.test_y}).items()}
+    found |= {"y": experiment.task.test_y, "index": experiment.places}
+    arrays = {name: t.cpu().numpy() for name, t in found.items()} | {"classes": np.array(experiment.classes)}
     with files.replacing(run.folder / PROBABILITIES) as draft, open(draft, "wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     row = {"posterior": experiment.settings.posterior, "net": experiment.settings.net, "epochs": experiment.total}

@@ -13,7 +13,7 @@ import numpy as np
 from explore import classification, images, networks, parallel, registry
 from explore.cli import own_network, parameters
 from explore.cli.parameters import Values
-from explore.errors import InputError
+from explore.errors import InputError, listed
 from explore.feed import Augmentation
 from explore.images import Images
 from explore.images.disk import ImageFiles
@@ -110,10 +110,17 @@ class Settings:
             if not Path(self.ood).exists():
                 raise InputError(f"--ood: there is no {self.ood} any more; restore it to continue")
             return images.read_inputs(Path(self.ood), shape).x
+        known = registry.names("images")
+        if ":" not in self.ood and registry.hyphened(self.ood) not in known:
+            raise InputError(
+                f"--ood {self.ood}: there is no such file, and no such set; it takes an image, a folder of images, an "
+                f".npz file with x, none, or one of {listed(sorted(known))}"
+            )
         found = images.load(self.ood)
         if found.shape != shape:
             raise InputError(
-                f"images of {self.ood} are {list(found.shape)}, those of the run {list(shape)}; take others"
+                f"images of {self.ood} are {list(found.shape)}, those of the run {list(shape)}; take a set of that "
+                "shape, or a folder of images, which are scaled to it"
             )
         return np.asarray(found.test_x)
 

@@ -75,7 +75,7 @@ def run(folders: Sequence[str], options: Mapping[str, Any]) -> None:
     if len(commands) > 1 and not options["quiet"]:
         click.echo(f"Note: the steps of {' and '.join(sorted(commands))} do not count the same things.", err=True)
     Console().print(table(every, tags))
-    echo(places(here.folder))
+    echo(places(here.folder, "curves.png" if tags else ""))
 
 
 def read(folder: Path) -> dict[str, Series]:
@@ -122,7 +122,8 @@ def shared(every: Mapping[str, Series]) -> list[str]:
 def table(every: Mapping[str, Series], tags: Sequence[str]) -> Table:
     """The last values of the test metrics that all share, a row a series."""
     tested = [tag for tag in tags if tag.startswith("test/") and not tag.endswith("_se")]
-    shown = Table("series", "step", *map(escape, tested))
+    heads = (tag.removeprefix("test/").replace("_", " ") for tag in tested)  # which break at spaces
+    shown = Table("series", "step", *map(escape, heads))
     for column in shown.columns:
         column.overflow = "fold"  # whole names, on several lines if need be
     for column in shown.columns[1:]:

@@ -94,7 +94,10 @@ def _open(folder: Path, trusted: Sequence[str]) -> Opened:
     trust.check_links(folder)
     command = loaded.command_of(folder)
     if command not in KINDS:
-        raise InputError(f"{folder} is a run of explore {command}, of which there is no report")
+        raise InputError(
+            f"{folder} is a run of explore {command}, of which there is no report; explore compare lays the curves of "
+            "several runs over each other"
+        )
     name = folder.resolve().name
     if command == "suggest":
         return Opened(name, folder, command, loaded.recorded(folder), trusted, {})

@@ -27,9 +27,9 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
     """A set of images.
 
     Args:
-        path: a folder `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or `val`), or an .npz file with `x` and `test_x`,
-            uint8 [images, height, width] or with 1 or 3 channels last, `y` and `test_y`, numbers or names of classes.
-            What begins with a dot is not looked at.
+        path: a folder `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or, without it, `val`), or an .npz file with `x` and
+            `test_x`, uint8 [images, height, width] or with 1 or 3 channels last, `y` and `test_y`, numbers or names of
+            classes. What begins with a dot is not looked at.
         size: pixels a side, to which images of a folder are scaled and cut to a square; None: they have one size.
         grey: whether the images of a folder are read in one channel.
         stream: whether the images of a folder stay there and are decoded when they are needed; None: where all of them
@@ -38,6 +38,8 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
     Raises:
         InputError: when it is none, or an image is damaged.
     """
+    if not path.exists():
+        raise InputError(f"there is no {path}; images that were moved or renamed are restored to continue with them")
     if path.is_dir():
         return checked(_folder(path, size, grey, stream))
     if size is not None or grey or stream:
@@ -80,6 +82,7 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
 
 def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Images:
     parts = [name for name in PARTS if (path / name).is_dir()]
+    spare = parts.pop() if len(parts) == len(PARTS) else ""
     if len(parts) != 2 or parts[0] != "train":
         raise InputError(
             f"{path} must have the folders train and test, or train and val; it has {listed(parts) or 'none'}"
@@ -109,7 +112,8 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     own = (x.check(), test_x.check()) if stream else (x.loaded(), test_x.loaded())
     nested = listed(f"{name} ({count})" for name, count in deep.items())
     merged = f"Images in folders within that of a class are of that class: {nested}." if deep else ""
-    note = " ".join(filter(None, [_left_out(path, left), merged, *_converted(x, test_x)]))
+    unused = f"Images of {path / spare} are not looked at; those of {path / parts[1]} are tested on." if spare else ""
+    note = " ".join(filter(None, [_left_out(path, left), unused, merged, *_converted(x, test_x)]))
     return Images(path.name, own[0], y[0], own[1], y[1], tuple(classes), "crop-flip", note)
 
 

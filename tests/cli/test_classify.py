@@ -146,6 +146,43 @@ def test_a_class_without_test_images_is_said(explore):
     assert result.exit_code == 0 and "No test image is of 1." in result.stderr, result.output
 
 
+def test_where_tested_images_are_from_and_what_they_are_called(explore):
+    path = arrays("mine.npz")
+    options = ["classify", "--images", path, "--net", "mlp", "--posterior", "map", "--epochs", 1, "--json"]
+    for more, whole in (([], "test_x"), (["--validate", "0.5"], "x")):
+        run = Path(json.loads(explore(*options, "--test", 3, *more).stdout)["run"])
+        found, model = loaded(run), package.load_run(run).fitted
+        with np.load(path) as own:
+            p = model.probabilities(own[whole][found["index"]][:, None])[0]
+            assert (own["y" if more else "test_y"][found["index"]] == found["y"]).all()
+        assert found["classes"].tolist() == ["0", "1"] and len(set(found["index"])) == 3
+        np.testing.assert_allclose(p, found["probabilities"], rtol=1e-5)
+
+
+def test_what_a_run_warned_of_stands_in_its_json(explore):
+    result = explore(*TINY, "--train", 50, "-p", "lr=1e-9", "--json")
+    told = json.loads(result.stdout)["warnings"]
+    assert told[0].startswith("hardly anything was learnt") and all(f"Warning: {t}" in result.stderr for t in told)
+
+
+def test_images_that_were_moved_are_missed(explore):
+    path = Path(arrays("mine.npz")).resolve()
+    run = json.loads(explore("classify", "--images", path, "--net", "mlp", "--epochs", 1, "--json").stdout)["run"]
+    path.rename("moved.npz")
+    result = explore("classify", "--resume", run)
+    assert result.exit_code == 2 and f"there is no {path}; images that were moved" in result.stderr
+
+
+def test_batch_normalisations_that_stay_are_said(explore):
+    net = ["--net", "vgg16", "-p", "net.batch_norm=true", "-p", "net.widths=1,1,1,1,1", "--epochs", 1]
+    x, y = np.zeros((4, 32, 32), np.uint8), [0, 1, 0, 1]
+    np.savez("large.npz", x=x, y=y, test_x=x, test_y=y)
+    for policy, said in (("frozen", True), ("adam", False)):
+        result = explore("classify", "--images", "large.npz", *net, "-p", f"batch_norm={policy}")
+        assert result.exit_code == 0, result.output
+        assert ("13 batch normalisations stay 1 and 0; -p batch_norm=adam trains them" in result.stderr) == said
+
+
 def test_warmup_and_resume_of_augmented_images(explore):
     """VOGN counts an image once for each way to augment it."""
     result = explore(

@@ -138,9 +138,10 @@ def test_several_targets_and_classes_by_name(runs):
     assert (two.mean_cost > 20 * two.mean_yield).all()
     grade = load_run(runs / "active-grade")
     found = grade.predict(table)
-    assert grade.classes == ("high", "low", "mid") and list(found) == ["p_high", "p_low", "p_mid", "class"]
-    assert np.allclose(found[["p_high", "p_low", "p_mid"]].sum(axis=1), 1)
-    assert list(found["class"]) == [str(name)[2:] for name in found.drop(columns="class").idxmax(axis=1)]
+    p = found[["p_high", "p_low", "p_mid"]]
+    assert grade.classes == ("high", "low", "mid") and list(found) == [*p, "class", "entropy", "information"]
+    assert np.allclose(p.sum(axis=1), 1)
+    assert list(found["class"]) == [str(name)[2:] for name in p.idxmax(axis=1)]
 
 
 def test_targets_learnt_in_another_scale_come_back_in_their_own(runs):
@@ -209,7 +210,7 @@ def test_a_table_in_the_terminal_and_one_json_object(runs, explore):
     result = explore("predict", runs / "active-grade", "lab.csv", "--json", "--arm", "random", "--trial", 2)
     found = json.loads(result.stdout)
     assert found["rows"] == len(found["predictions"]) == 60 and found["out"] is None
-    assert list(found["predictions"][0]) == ["_p_high", "_p_low", "_p_mid", "_class"]
+    assert list(found["predictions"][0]) == ["_p_high", "_p_low", "_p_mid", "_class", "_entropy", "_information"]
     assert found["model"].startswith("bbb, arm random, trial 2 of 2") and "'heat': 1 cell is empty" in found["notes"][0]
 
 

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import os
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,10 @@ def test_folders_that_are_refused(folder):
     (folder / "val" / "dog").rename(folder / "val" / "bird")
     with pytest.raises(InputError, match="bird"):
         images.read(folder)
+    (folder / "val" / "bird").rename(folder / "val" / "dog")
+    shutil.copytree(folder / "train", folder / "test")
+    both = images.read(folder, size=6)  # val, with its damaged image, is not looked at
+    assert (both.x == both.test_x).all() and f"{folder / 'test'} are tested on" in both.note
     (folder / "train").rename(folder / "else")
     with pytest.raises(InputError, match="must have the folders train and test"):
         images.read(folder)

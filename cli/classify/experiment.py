@@ -84,10 +84,11 @@ class Experiment:
         self._others, self._missing = None, ""  # images of another kind, or why there are none
         try:
             if not (old and old.state["finished"]):  # what was found of them is kept
-                self._others = settings.others(self.shape)
-                self.settings = settings = settings.with_others(self._others)
-                if self._others is not None:
-                    parallel.share(len(self._others))
+                others = settings.others(self.shape)
+                if others is not None:
+                    parallel.share(len(others))
+                self.settings = settings = settings.with_others(others)
+                self._others = others
         except InputError as error:
             if settings.ood != PAIRS.get(settings.dataset or ""):  # it was asked for
                 raise

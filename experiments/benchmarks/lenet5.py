@@ -37,7 +37,7 @@ TREE = HERE.parents[1]
 KEY = ["method", "lr", "seed"]
 PEERS = ("Adam", "IVON", "Laplace")
 GRID: dict[str, tuple[float, ...]] = {
-    "Adam": (0.001, 0.003, 0.01), "IVON": (0.03, 0.1, 0.3, 1.0), "Laplace": (0.001, 0.003, 0.01, 0.03),
+    "Adam": (0.001, 0.003, 0.01, 0.03), "IVON": (0.03, 0.1, 0.3, 1.0), "Laplace": (0.001, 0.003, 0.01, 0.03),
     "bbb": (0.001, 0.003, 0.01, 0.03), "vogn": (0.0003, 0.001, 0.003),
     "noisy-kfac": (0.1, 0.3, 1.0, 3.0), "noisy-ekfac": (0.1, 0.3, 1.0, 3.0),
 }  # fmt: skip

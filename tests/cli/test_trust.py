@@ -191,7 +191,7 @@ def test_foreign_names_are_no_markup(explore):
         run.checkpoint({}, 1)
     result = explore("compare", RUN)
     assert result.exit_code == 0, result.stderr
-    assert "foreign/[/red]$\\frac" in result.stdout and "test/$\\frac[/x]" in result.stdout
+    assert "foreign/[/red]$\\frac" in result.stdout and " $\\frac[/x] " in result.stdout
 
 
 class Payload:

@@ -20,7 +20,7 @@ from explore.identity import alike, check_same, described, outputs
 from explore.inference.base import Predictive
 from explore.inputs import RawInputs, StandardisedInputs, examples, labels, numbers
 from explore.pool import Pool, Scales, at_zero
-from explore.predict import CACHE, ClassPrediction, Predictor, parts
+from explore.predict import ClassPrediction, Predictor, parts
 from explore.rng import Rng
 from explore.scaling import Standardiser
 from explore.shapes import State
@@ -236,8 +236,7 @@ class FittedModel:
         predictor = self.predictor()
 
         def of(inputs: Tensor, _: slice) -> tuple[Tensor, Tensor]:
-            found = [predictor.classes_of(out) for _, out in predictor.outputs(inputs, CACHE)]
-            p, *doubts = (torch.cat(part, 1) for part in zip(*found, strict=True))
+            p, *doubts = predictor.classes(inputs)
             return p, torch.stack(doubts, -1)
 
         p, doubts = self._walk(x, of)

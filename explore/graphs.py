@@ -253,8 +253,7 @@ class Updates:
 
 def _constants(state: State) -> tuple[float, ...]:
     """The numbers that the host keeps, but for the step."""
-    kept = state._replace(common=state.common._replace(step=None))
-    return tuple(float(t) for t in tree.tensors(kept) if not t.dim())
+    return tuple(float(t) for t in tree.tensors(state) if not t.dim() and t is not state.common.step)
 
 
 def _with_host(mine: State, given: State) -> State:

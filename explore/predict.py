@@ -137,8 +137,13 @@ class Predictor:
         # Bessel's correction: S samples estimate the mean too. One sample varies not at all.
         return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
 
+    def classes(self, x: Inputs) -> ClassPrediction:
+        """What is predicted of classes at the points x [R, P, ...]."""
+        chunks = ((part, self.classes_of(out)) for part, out in self.outputs(x, CACHE))
+        return ClassPrediction(*filled(chunks, x.shape[1]))
+
     def classes_of(self, out: Float[Tensor, "R S b O"]) -> ClassPrediction:
-        """What the outputs at some points say of their classes.
+        """The same of the outputs at some points.
 
         The mutual information is the entropy of the mean prediction less the mean entropy of each net's (Houlsby et
         al., Bayesian active learning for classification and preference learning, 2011, equation 2).

@@ -26,8 +26,6 @@ from explore.errors import InputError, describe, one_of, shown
 
 KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset", "images": "set of images"}
 
-OTHERS = {"images": "; your own are given by --images PATH"}  # what else may be taken than the names of a kind
-
 
 def hyphened(name: str) -> str:
     """A plug-in's or preset's name as it is listed: underscores are hyphens, but for those of a "module:Class"."""
@@ -115,7 +113,7 @@ def find(kind: str, name: str) -> Any:
             return point.load()
         except (ImportError, AttributeError) as error:
             raise InputError(f"cannot load the {KINDS[kind]} {known} ({point.value}): {error}") from error
-    raise one_of(KINDS[kind], name, names(kind), OTHERS.get(kind, ""))
+    raise one_of(KINDS[kind], name, names(kind))
 
 
 def load(path: str, what: str) -> Any:

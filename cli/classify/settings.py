@@ -13,7 +13,7 @@ import numpy as np
 from explore import classification, images, networks, parallel, registry
 from explore.cli import own_network, parameters
 from explore.cli.parameters import Values
-from explore.errors import InputError, listed
+from explore.errors import InputError, one_of
 from explore.feed import Augmentation
 from explore.images import Images
 from explore.images.disk import ImageFiles
@@ -63,7 +63,7 @@ class Settings:
         if self.images:
             found = images.read(Path(self.images), self.size, self.grey, self.stream)
         else:
-            found = images.load(self.dataset or "")
+            found = _set(self.dataset or "", "; your own are given by --images PATH")
         whole = fingerprint(found)
         if self.fingerprint not in (None, whole):
             raise InputError(f"the images of {found.name} have changed since the run began; restore them to continue")
@@ -110,13 +110,7 @@ class Settings:
             if not Path(self.ood).exists():
                 raise InputError(f"--ood: there is no {self.ood} any more; restore it to continue")
             return images.read_inputs(Path(self.ood), shape).x
-        known = registry.names("images")
-        if ":" not in self.ood and registry.hyphened(self.ood) not in known:
-            raise InputError(
-                f"--ood {self.ood}: there is no such file, and no such set; it takes an image, a folder of images, an "
-                f".npz file with x, none, or one of {listed(sorted(known))}"
-            )
-        found = images.load(self.ood)
+        found = _set(self.ood, "; --ood takes an image, a folder of them and an .npz file with x, too, or none")
         if found.shape != shape:
             raise InputError(
                 f"images of {self.ood} are {list(found.shape)}, those of the run {list(shape)}; take a set of that "
@@ -145,6 +139,13 @@ def fingerprint(found: Images) -> str:
         else:
             whole.update(np.ascontiguousarray(part).data)
     return whole.hexdigest()
+
+
+def _set(name: str, others: str) -> Images:
+    """A set by its name; where there is none of that name, `others` says what else may be given."""
+    if ":" not in name and registry.hyphened(name) not in (known := registry.names("images")):
+        raise one_of("set of images", name, known, others)
+    return images.load(name)
 
 
 def _is_path(ood: str) -> bool:

@@ -49,7 +49,7 @@ CASES = {  # replicas, examples, the net
 }  # fmt: skip
 SGD = "SGD"
 NOISY: dict[str, Any] = {"warm_start": 0.0}  # else some presets would be timed at the mean
-RENEWED: dict[str, Any] = dict.fromkeys(("statistics_interval", "factor_interval", "basis_interval"), 2)
+RENEWED = NOISY | dict.fromkeys(("statistics_interval", "factor_interval", "basis_interval"), 2)
 
 
 class Shared(Rng):
@@ -148,11 +148,7 @@ def off(name: str, case: str, device: str) -> float:
     """How far from double precision three updates lead."""
     found = []
     for place, dtype in (("cpu", torch.float64), (device, torch.float32)):
-        rng, posterior, (replicas, n_data, _) = (
-            Shared(0, place, dtype),
-            build(name, case, **RENEWED, **NOISY),
-            CASES[case],
-        )
+        rng, posterior, (replicas, n_data, _) = Shared(0, place, dtype), build(name, case, **RENEWED), CASES[case]
         data, state = batch(case, rng), posterior.init(n_data, replicas, rng)
         for i in range(3):
             state, _ = posterior.update(state, data, rng, 0.5 + i / 100)

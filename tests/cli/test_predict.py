@@ -210,6 +210,8 @@ def test_a_table_in_the_terminal_and_one_json_object(runs, explore):
     result = explore("predict", runs / "active-grade", "lab.csv", "--json", "--arm", "random", "--trial", 2)
     found = json.loads(result.stdout)
     assert found["rows"] == len(found["predictions"]) == 60 and found["out"] is None
+    refused = explore("predict", runs / "active-grade", "lab.csv", "--level", "0.5")
+    assert refused.exit_code == 2 and "classes have probabilities, not intervals" in refused.stderr
     assert list(found["predictions"][0]) == ["_p_high", "_p_low", "_p_mid", "_class", "_entropy", "_information"]
     assert found["model"].startswith("bbb, arm random, trial 2 of 2") and "'heat': 1 cell is empty" in found["notes"][0]
 

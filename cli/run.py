@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from explore import parallel
-from explore.cli import parameters, ranks, start, trust
+from explore.cli import parameters, ranks, script, start, trust
 from explore.provenance import differences, history
 from explore.record import Run
 
@@ -177,7 +177,7 @@ def _closing(command: str, run: Run, where: Callable[[Any], str]) -> Iterator[No
     # TensorBoard's threads print what they cannot write; the next write of the run raises it again, here.
     threading.excepthook = lambda failed: None if issubclass(failed.exc_type, OSError) else hook(failed)
     try:
-        with run:
+        with script.interrupts(), run:
             yield
     except (KeyboardInterrupt, OSError, parallel.ProcessLost) as error:
         ranks.ending()

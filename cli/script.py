@@ -1,8 +1,11 @@
 """How commands end, those of `explore` and others that stand alone, such as an experiment's."""
 
 import errno
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
@@ -20,13 +23,41 @@ class WrongInput(click.ClickException):
 
 
 @contextmanager
+def interrupts() -> Iterator[None]:
+    """KeyboardInterrupt for any error that one became: the C code of matplotlib raises a ValueError in its place."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted = False
+
+    def noted(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, noted)
+    try:
+        yield
+    except click.exceptions.Exit:  # it was seen to
+        raise
+    except Exception as error:
+        if interrupted:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def sentences(interrupted: str) -> Iterator[None]:
     """Ends a command by a sentence and an exit code; what is none of these keeps its traceback.
 
     2 is for wrong input, 1 for a failure and for what the system refuses (a full disk), 130 for an interrupt.
     """
     try:
-        yield
+        with interrupts():
+            yield
     except InputError as error:
         raise WrongInput(str(error)) from error
     except Failure as error:

@@ -1,4 +1,5 @@
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,3 +117,14 @@ class ToyPrior(Predictive):
 
 PRESETS = {"first": {"members": 3}, "second": {"members": 6}}
 '''
+
+
+@pytest.fixture
+def heeded_interrupts():
+    """Children heed interrupts, which what a shell starts in the background ignores, and so do its children.
+
+    No `preexec_fn` in the child: with it subprocess forks, of which other libraries of this process warn.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

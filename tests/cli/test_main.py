@@ -1,7 +1,9 @@
 """The group, and `explore list`."""
 
+import contextlib
 import importlib.metadata
 import json
+import signal
 import subprocess
 import sys
 
@@ -14,6 +16,7 @@ from explore import registry
 from explore.cli.main import COMMANDS
 from explore.cli.script import Script
 from explore.errors import Failure, InputError
+from tests.cli.conftest import TINY
 
 
 def test_version(explore):
@@ -66,6 +69,32 @@ def test_scripts_end_as_commands_do(error, code, said):
 
     done = CliRunner().invoke(script)
     assert (done.exit_code, done.stderr, done.stdout) == (code, said, "")
+
+
+def interrupted_in_c():
+    """As matplotlib's renderer ends when it is interrupted."""
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    raise ValueError("Invalid bounding box")
+
+
+@pytest.mark.usefixtures("heeded_interrupts")
+def test_an_interrupt_that_another_error_hides_is_one():
+    @click.command(cls=Script)
+    def script():
+        interrupted_in_c()
+
+    done = CliRunner().invoke(script)
+    assert (done.exit_code, done.stderr) == (130, "Interrupted.\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("heeded_interrupts")
+def test_an_interrupted_run_that_another_error_hides_says_how_to_continue(explore, monkeypatch):
+    monkeypatch.setattr("explore.cli.active.recording.write", lambda *_: interrupted_in_c())
+    result = explore("active", *TINY)
+    assert result.exit_code == 130
+    assert "Interrupted after" in result.stderr and "Continue: explore active" in result.stderr
 
 
 def test_python_m_is_the_command():

@@ -64,17 +64,6 @@ def whole(tmp_path_factory):
     return here / RUN, without_seconds(done)
 
 
-@pytest.fixture
-def heeded_interrupts():
-    """Children heed interrupts, which what a shell starts in the background ignores, and so do its children.
-
-    No `preexec_fn` in the child: with it subprocess forks, of which other libraries of this process warn.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("heeded_interrupts")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
@@ -91,14 +80,14 @@ def test_killed_and_resumed_equals_uninterrupted(explore, whole, how):
     assert "\n10," not in results.read_text()
     resume = ["active", "--resume", str(RUN)]
     if how == signal.SIGINT:
-        assert process.returncode == 130
+        assert process.returncode == 130, err
         assert out == ""
         (line,) = [line for line in err.splitlines() if line.startswith("Continue: explore ")]
         done = len(experiment(RUN)["history"]["labels"])  # a round may be in the tables that is not in the checkpoint
         assert done >= 2 and f"Interrupted after {done} of 10 rounds." in err
         resume = shlex.split(line.removeprefix("Continue: explore "))
     else:
-        assert process.returncode == -signal.SIGKILL
+        assert process.returncode == -signal.SIGKILL, err
     result = explore(*resume, "--json")
     assert result.exit_code == 0, result.stderr
     folder, found = whole

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from explore import modules, networks
-from explore.errors import InputError
+from explore.errors import InputError, raised
 from explore.likelihoods import Categorical, check_logits
 
 KEPT = 8  # outputs by which a network is known again
@@ -53,8 +53,9 @@ def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> Tenso
             p.copy_(torch.randn(p.shape, generator=rng) / p[:1].numel() ** 0.5)
         try:
             found = module.eval()(torch.randn(2, *shape, generator=rng))
-        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise InputError(f"{name} does not take images [N, {', '.join(map(str, shape))}]: {error}") from error
+        except Exception as error:
+            shown = ", ".join(map(str, shape))
+            raise InputError(f"{name} does not take images [N, {shown}]: {raised(error)}") from error
     if not isinstance(found, Tensor):
         raise InputError(f"{name} returns a {type(found).__name__}; it must return one tensor, of logits")
     return found

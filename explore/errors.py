@@ -1,11 +1,21 @@
 """The exceptions that users see as one sentence, and how messages show what the user gave."""
 
+import os
+import sysconfig
+import textwrap
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from numbers import Integral, Real
+from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+# Where the code is that is not the user's.
+INSTALLED = tuple(
+    f"{folder}{os.sep}"
+    for folder in (Path(__file__).parent, *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")))
+)
 UNITS = (1e-150, 1e150)  # of a deviation: double precision holds its square, and that of what is a little larger
 
 
@@ -44,6 +54,16 @@ def listed(names: Iterable[object], most: int = 60) -> str:
 def counted(count: int, noun: str, be: bool = False) -> str:
     """1 row, or 3 rows; where they are the subject of to be, 1 row is, or 3 rows are."""
     return f"1 {noun}{' is' if be else ''}" if count == 1 else f"{count} {noun}s{' are' if be else ''}"
+
+
+def raised(error: Exception) -> str:
+    """What an error of the user's code says, of which kind it is, and at which line it was raised, if at one of his."""
+    said = textwrap.shorten(str(error), 300, placeholder="...")
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {said}"  # which says where
+    lines = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    his = [(file, line) for file, line in lines if not file.startswith((*INSTALLED, "<"))]
+    return f"{said} ({type(error).__name__} at {his[-1][0]}, line {his[-1][1]})" if his else said
 
 
 def one_of(what: str, given: str, allowed: Iterable[object], more: str = "") -> InputError:

@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 from torch import Tensor, nn
 
 from explore import registry
-from explore.errors import InputError, listed, one_of, shown
+from explore.errors import InputError, listed, one_of, raised, shown
 from explore.nets import mlp
 
 
@@ -265,9 +265,11 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
         raise InputError(f"{name} is called with in_channels, classes and size; give {listed(missing)} a default")
     try:
         module = make(**given)
-    except TypeError as error:
+    except InputError:
+        raise
+    except Exception as error:
         arguments = listed(f"{key}={shown(value)}" for key, value in given.items())
-        raise InputError(f"{name} cannot be called with {arguments}: {error}") from error
+        raise InputError(f"{name} cannot be called with {arguments}: {raised(error)}") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"{name} made a {type(module).__name__}; it must return a torch module")
     return module

@@ -22,7 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from explore.errors import InputError, describe, one_of, shown
+from explore.errors import InputError, describe, one_of, raised, shown
 
 KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset", "images": "set of images"}
 
@@ -128,14 +128,14 @@ def load(path: str, what: str) -> Any:
         if not callable(loaded):
             raise TypeError(f"{attribute} is neither a class nor a function")
         return loaded
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except Exception as error:  # it runs the module
         raise InputError(f"cannot load the {what} {path!r}: {unimported(error)}") from error
 
 
 def unimported(error: Exception) -> str:
     """Why an import failed; of a module that is not found also where it would be, as commands see no working folder."""
     hint = "; install it, or put its folder on the path (PYTHONPATH=. for this one)"
-    return f"{error}{hint if isinstance(error, ModuleNotFoundError) else ''}"
+    return f"{raised(error)}{hint if isinstance(error, ModuleNotFoundError) else ''}"
 
 
 def presets(cls: Any) -> dict[str, dict[str, Any]]:

@@ -73,6 +73,23 @@ def lazy(classes):
 
 def two(classes):
     return Two(classes)
+
+
+def divided(classes):
+    return nn.Linear(64, classes // 0)
+
+
+class Forward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.last({}[x])
+
+
+def keyed(classes):
+    return Forward()
 """
 TINY = ["classify", "--dataset", "digits", "--epochs", 1, "--train", 50, "--samples", 3, "--quiet", "--json"]
 
@@ -94,11 +111,27 @@ def nets(monkeypatch, tmp_path):
         ("two", "ownnets:two returns a tuple"),
         ("scaled", "the network .Scaled. has a parameter 'scale' of its own"),
         ("lazy", r"layer '1' \(LazyLinear\)"),
+        ("divided", r"with classes=10: integer .* \(ZeroDivisionError at .*ownnets.py, line \d+\)$"),
+        ("keyed", r"does not take images \[N, 1, 8, 8\]: tensor.* \(KeyError at .*ownnets.py, line \d+\)$"),
     ],
 )
 def test_what_is_refused(nets, name, message):
     with pytest.raises(InputError, match=message):
         own_network.outputs(f"ownnets:{name}", (1, 8, 8), 10, {})
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (CODE + "\nshape = images.shape\n", r"name 'images' is not defined \(NameError at .*ownnets.py, line \d+\)$"),
+        (CODE + "\ndef (", r"SyntaxError: .*ownnets.py, line \d+\)$"),
+        ("import no_such_package", "No module named 'no_such_package' .*line 1.; install it, or put its folder"),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_refused_by_its_line(nets, code, message):
+    nets.write_text(code)
+    with pytest.raises(InputError, match=f"(?s)cannot load the network 'ownnets:small': {message}"):
+        own_network.outputs("ownnets:small", (1, 8, 8), 10, {})
 
 
 def test_it_is_refused_before_there_is_a_run(nets, explore):

@@ -1,6 +1,7 @@
 """What a run folder keeps of a fit to images.
 
-metrics.jsonl and TensorBoard: one series, a step an epoch. results.csv: one line, after the last epoch.
+metrics.jsonl and TensorBoard: one series, a step an epoch; with images of another kind a last line on how well they are
+told apart. results.csv: one line, after the last epoch.
 probabilities.npz: of the test images `probabilities` [P, C], `information` [P] (nats), the true classes `y` and
 `index`, their places among the test images (with --validate, among the training images); the names of the `classes`;
 and of images of another kind `other_probabilities` and `other_information`. model.pt: the posterior.
@@ -55,6 +56,10 @@ def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -
     values = report.metrics(finished)
     times = {"seconds": round(finished.seconds, 3), "epoch_seconds": round(finished.epoch_seconds, 3)}
     run.rows("results.csv", [row | values | {"alive": finished.alive} | times])
-    run.image(series, experiment.total, "figures/reliability", pixels(report.reliability(experiment, finished)))
+    told = {f"test/{name}": value for name, value in values.items() if name.startswith("auroc")}
+    if told:
+        run.scalars(series, experiment.total, told)
+    for name, figure in report.pictures(experiment, finished).items():
+        run.image(series, experiment.total, f"figures/{name}", pixels(figure))
     assert experiment.saved is not None
     saved.write(run.folder, experiment.saved)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from explore import classification, files
+from explore.classification import Classified
 from explore.cli import saved
 from explore.cli.classify.experiment import Experiment, Finished
 from explore.cli.run import Report
@@ -22,6 +23,7 @@ SHOWN = {
     "auroc_information": "AUROC of mutual information",
 }  # fmt: skip
 FIGURE = "reliability.png"
+SCORES = {"entropy": "entropy of the prediction, nats", "information": "mutual information of class and weights, nats"}
 IDLE = 0.9  # from this part of the errors of a guess on, hardly anything was learnt
 MOSTLY = 0.5  # from this part of the curvature on, the start counts for more than the images
 
@@ -30,15 +32,17 @@ def report(experiment: Experiment, folder: Path) -> Report:
     """All of it; the picture is drawn into the folder."""
     finished = experiment.finished
     assert finished is not None
-    with files.replacing(folder / FIGURE) as draft:
-        reliability(experiment, finished).savefig(draft, dpi=100)
+    drawn = {f"{name}.png": figure for name, figure in pictures(experiment, finished).items()}
+    for file, figure in drawn.items():
+        with files.replacing(folder / file) as draft:
+            figure.savefig(draft, dpi=100)
     values = metrics(finished)
     part = "validation" if experiment.settings.validation else "test"
     table = Table("metric", part)
     table.columns[1].justify = "right"
     for name, called in SHOWN.items():
         if name in values:
-            against = f", against {Path(str(experiment.settings.ood)).name}" if name.startswith("auroc") else ""
+            against = f", against {_others(experiment)}" if name.startswith("auroc") else ""
             table.add_row(called + against, _text(values[name]))
     failures = [] if finished.alive else ["the fit failed and was stopped where it stood."]
     most = experiment.task.test_y.bincount().max().item() / len(experiment.task.test_y)
@@ -53,6 +57,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
             "--epochs, a larger -p beta, or more of the batches for it by a smaller -p statistics_interval."
         )
     facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.said(folder))]
+    facts += [("figure", str(folder / file)) for file in drawn if file != FIGURE]
     verdict = (
         f"{experiment.settings.posterior} on {experiment.settings.net}: {100 * values['error']:.2f} % of the {part} "
         f"images of {experiment.name} are wrong, log-likelihood {_text(values['log_likelihood'])}."
@@ -76,6 +81,14 @@ def metrics(finished: Finished) -> dict[str, float]:
     return values
 
 
+def pictures(experiment: Experiment, finished: Finished) -> dict[str, Figure]:
+    """By name: that of the probabilities, and that of how images of another kind are told apart, if there are any."""
+    drawn = {"reliability": reliability(experiment, finished)}
+    if finished.others is not None:
+        drawn["others"] = _told_apart(experiment, finished, finished.others)
+    return drawn
+
+
 def reliability(experiment: Experiment, finished: Finished) -> Figure:
     """Accuracy against confidence, with the share of the predictions in each bin."""
     y = experiment.task.test_y.to(finished.found.probabilities.device)
@@ -92,6 +105,30 @@ def reliability(experiment: Experiment, finished: Finished) -> Figure:
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=experiment.name)
     axes.legend(fontsize="x-small", loc="upper left")
     return figure
+
+
+def _told_apart(experiment: Experiment, finished: Finished, others: Classified) -> Figure:
+    """How the two scores are spread over the test images and over the others."""
+    values = metrics(finished)
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    for axes, score in zip(figure.subplots(1, 2), ("entropy", "information"), strict=True):
+        both = [getattr(found, score).double().cpu().numpy() for found in (finished.found, others)]
+        known = [part[np.isfinite(part)] for part in both]  # a fit that diverged has others
+        bins = np.linspace(0, max(part.max(initial=0) for part in known) or 1, 41)
+        for part, called in zip(known, (experiment.name, _others(experiment)), strict=True):
+            share = np.full(len(part), 1 / max(1, len(part)))
+            axes.hist(part, bins, weights=share, histtype="step", linewidth=2, label=called)
+        axes.set(xlabel=SCORES[score], ylabel="share of the images")
+        axes.set_title(f"AUROC {values[f'auroc_{score}']:.3f}", fontsize="medium")
+    legend = axes.legend(fontsize="x-small")
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+def _others(experiment: Experiment) -> str:
+    """What the images of another kind are called."""
+    return Path(str(experiment.settings.ood)).name
 
 
 def summary(experiment: Experiment, values: dict[str, float], folder: Path) -> dict[str, Any]:

@@ -93,11 +93,12 @@ def read(folder: Path) -> dict[str, Series]:
     data = next((str(v) for key in ("dataset", "data", "images", "env") if (v := settings.get(key))), "none")
     for series, step, values in rows:
         curves = every.setdefault(series, Series(str(settings.get("command")), [], {}, data))
-        curves.steps.append(step)
-        for tag in values.keys() - curves.tags.keys():
-            curves.tags[tag] = [math.nan] * (len(curves.steps) - 1)
-        for tag, known in curves.tags.items():
-            known.append(values.get(tag, math.nan))
+        if curves.steps[-1:] != [step]:  # a step may be told in several lines
+            curves.steps.append(step)
+            for known in curves.tags.values():
+                known.append(math.nan)
+        for tag, value in values.items():
+            curves.tags.setdefault(tag, [math.nan] * len(curves.steps))[-1] = value
     if not every:
         raise InputError(f"{folder} has no curves yet; let the run measure something first")
     if not (folder / "tensorboard").is_dir():

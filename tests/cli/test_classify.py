@@ -17,6 +17,7 @@ from explore.cli import ranks
 from explore.cli.classify import command, experiment, settings
 from explore.cli.loaded import TableWarning
 from explore.errors import InputError
+from tests.pictures import shares
 
 TINY = ["classify", "--dataset", "digits", "--net", "mlp", "-p", "net.hidden=12", "--epochs", "3", "--samples", "5"]
 RUN = Path("runs/classify-digits-mlp-noisy-kfac")
@@ -301,6 +302,17 @@ def test_images_of_ones_own_and_others(explore, tmp_path):
     )
     kept = loaded(Path(found["run"]))
     assert kept["other_probabilities"].shape == (6, 2) and len(kept["y"]) == 4
+    for colour in ("C0", "C1"):
+        assert min(shares(Path(found["run"], "others.png"), colour, panels=2)) > 0.05, colour
+    second = explore(
+        "classify", "--images", own, "--net", "mlp", "-p", "net.hidden=8", "--epochs", 2, "--samples", 3, "--ood",
+        "noise.npz", "--json", "--quiet", "--validate", 0.5, "--seed", 1, "--name", "second",
+    )  # fmt: skip
+    result = explore("compare", found["run"], json.loads(second.stdout)["run"], "--json")
+    assert result.exit_code == 0, result.output
+    for series, tags in json.loads(result.stdout)["series"].items():
+        run = found if Path(found["run"]).name in series else json.loads(second.stdout)
+        assert tags["step"] == 2 and {name: tags[f"test/{name}"] for name in run["test"]} == run["test"]
     arrays(own, 10)
     result = explore("classify", "--resume", found["run"])
     assert result.exit_code == 2 and "have changed since the run began" in result.stderr

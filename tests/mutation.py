@@ -59,6 +59,7 @@ SHARERS: dict[str, tuple[list[str], str]] = {  # of several posteriors
     "norms": (["batch_norm"], "noisy-kfac or bbb"),
     "points": (["map", "ensemble", "mc_dropout"], "map or mc-dropout"),
     "reparam": (["bbb", "tensor_factorised", "whvi"], "bbb or tensor-factorised"),
+    "step_rules": (["natural", "shared_settings"], "noisy-kfac or slang"),
     "structures": (["structures", "vogn", "noisy_ekfac", "full"], "noisy-adam or noisy-ekfac"),
     "sub_batches": (["vogn", "batch_norm"], "vogn"),
 }

@@ -1,7 +1,8 @@
-"""Natural-gradient variational inference: the steps as pure functions, and the order that several papers share.
+"""Natural-gradient variational inference: its gradients as pure functions, and the order that several papers share.
 
 The posteriors that differ from noisy K-FAC in the structure of the Fisher matrix alone are `NaturalGradient` with
-another `Structure`; those that order the steps in another way write an `update` of their own.
+another `Structure`; those that order things in another way write an `update` of their own. How far steps go is in
+`explore.inference.step_rules`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from explore import parallel, tree
+from explore.inference import step_rules
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.steps import Pass, advance, settle, train_nll, train_pass
@@ -99,89 +101,6 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
     return Taps(inputs, torch.cat([t.grads for t in taps], 1), second_moment=taps[0].second_moment)
 
 
-def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
-    """The direction d, scaled so that the step lr d changes the predictions by no more than a limit.
-
-    The trust region of K-FAC: lr^2 d^T F d, which is twice the KL divergence between the predictions before and after
-    the step in nats an example, to second order, stays within the limit (Ba, Grosse, Martens: Distributed second-order
-    optimization using Kronecker-factored approximations, 2017, Section 5). With `trust_region` that limit follows from
-    the posterior's own deviation.
-
-    Args:
-        direction: d.
-        image: F d, with or without the damping; where d = F^-1 v, that is v.
-        lr: the step's size.
-        limit: None for steps of any length.
-    """
-    if limit is None:
-        return direction
-    scale = (limit / (lr**2 * inner(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
-    return tuple(scale * d for d in direction)
-
-
-def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number) -> Number | None:
-    """The limit of `clipped`, by what a step may do to the predictions and by how far it may move q.
-
-    A step from M to M + lr d moves q = N(M, scale (F + gamma)^-1) by lr^2 d^T (F + gamma) d / (2 scale) nats:
-    with scale = lambda / N, the more examples there are, the shorter are the steps that stay within q's deviation.
-    """
-    if trust_region is None:
-        return kl_clip
-    limit = 2 * scale * trust_region
-    if kl_clip is None:
-        return limit
-    return limit.clamp_max(kl_clip) if isinstance(limit, Tensor) else min(limit, kl_clip)
-
-
-def adapt(
-    damping: Float[Tensor, " R"], overshoot: Float[Tensor, " R"]
-) -> tuple[Float[Tensor, " R"], Bool[Tensor, " R"]]:
-    """The damping after a step, in the manner of Levenberg and Marquardt, and which replicas may take the step.
-
-    Martens and Grosse (Optimizing Neural Networks with Kronecker-factored Approximate Curvature, 2015, Section 6.5)
-    compare what a step gained with what the quadratic model promised. That ratio says little where the gradient is a
-    batch's and the step follows a moving average; here the curvature is compared.
-
-    Args:
-        damping: before the step.
-        overshoot: the objective's curvature along the step d, d^T H d, in units of its descent -d^T v at the start. A
-            step that ends at the minimum along its line has 1, one that ends as high as it began 2.
-    """
-    accepted = overshoot < 2  # never, where it is not a number
-    factor = torch.ones_like(damping)
-    factor[overshoot < 0.5] = 19 / 20
-    factor[overshoot > 1] = 20 / 19
-    factor[~accepted] = 2.0
-    return damping * factor, accepted
-
-
-def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
-    """The inner product over all weights."""
-    return torch.stack([(a * b).sum((1, 2)) for a, b in zip(u, v, strict=True)]).sum(0)
-
-
-def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[Tensor, " R"]) -> tuple[Means, Means]:
-    """The moving average of a gradient, and its value over a correction: 1 - beta^t after t steps from zero."""
-    new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
-    correction = over(correction, new[0])
-    return new, tuple(x / correction for x in new)
-
-
-Schedule = Literal["step", "linear"]
-
-
-def decay(progress: float, at: float, factor: float, schedule: Schedule = "step") -> float:
-    """1 before `at`, from there on `factor`; or, linearly, 1 at `at`, `factor` at the end, and between them between."""
-    if progress < at or at == 1:
-        return 1.0
-    return factor if schedule == "step" else 1 - (1 - factor) * (progress - at) / (1 - at)
-
-
-def power_decay(step: int, power: float) -> float:
-    """The schedule 1 / (1 + t^p) at step t, counted from 1; 1 throughout where p is 0."""
-    return 1 / (1 + step**power) if power else 1.0
-
-
 class NaturalState(NamedTuple):
     """The state of `NaturalGradient`."""
 
@@ -210,7 +129,7 @@ class NaturalGradient(GaussianPosterior):
     beta: float = 0.001  # averaging rate of the Fisher matrix
     lr_decay: float = 0.1  # what alpha and the averaging rates are multiplied with ...
     lr_decay_at: float = 0.5  # ... after this part of the training
-    lr_schedule: Schedule = "step"  # or "linear": in a straight line from there to the end
+    lr_schedule: step_rules.Schedule = "step"  # or "linear": in a straight line from there to the end
     decay: float = 0.0  # p: at step t alpha and the averaging rates are also divided by 1 + t^p; 0: they are not
     momentum: float = 0.9  # of the gradient, before preconditioning
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
@@ -265,10 +184,10 @@ class NaturalGradient(GaussianPosterior):
         regularised = parallel.mean(regularised_gradient(gradient, weights, gamma))
         common = advance(state.common, self, seen.out, seen.y, seen.taps.norms, self.kl_weight)
         correction = 1 - self.momentum ** common.taken.double()
-        average, corrected = momentum(state.momentum, regularised, self.momentum, correction)
+        average, corrected = step_rules.momentum(state.momentum, regularised, self.momentum, correction)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
-        limit = step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(state.common.n_data))
-        direction = clipped(direction, corrected, self.lr, limit)
+        limit = step_rules.step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(state.common.n_data))
+        direction = step_rules.clipped(direction, corrected, self.lr, limit)
         mean = tuple(moved(m, d, lr) for m, d in zip(state.mean, direction, strict=True))
 
         new = NaturalState(common, mean, average, statistics, state.damping, sampling, step_factor)
@@ -277,12 +196,14 @@ class NaturalGradient(GaussianPosterior):
             there = tuple(w + c.unsqueeze(1) for w, c in zip(weights, change, strict=True))
             gained = seen.nll - train_nll(self, state, there, seen.noise, batch)
             pull = tuple(c * d for c, d in zip(each_layer(gamma, len(change)), change, strict=True))
-            curvature = 2 * (inner(parallel.mean(gradient), change) - gained) + inner(pull, change)
-            new, ok = self._judged(new, state, curvature / inner(corrected, change), seen.nll.isfinite(), ok)
+            along, descent = (step_rules.inner(v, change) for v in (parallel.mean(gradient), corrected))
+            curvature = 2 * (along - gained) + step_rules.inner(pull, change)
+            new, ok = self._judged(new, state, curvature / descent, seen.nll.isfinite(), ok)
         return settle(new, state, ok), {"nll": seen.nll, "damping": self._mean_gamma(state) + new.damping}
 
     def turn(self, step: int, progress: float) -> Turn:
-        schedule = decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule) * power_decay(step, self.decay)
+        schedule = step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
+        schedule *= step_rules.power_decay(step, self.decay)
         observed = step % self.statistics_interval == 0
         factored, next_factored = ((t % self.factor_interval) == 0 for t in (step, step + 1))
         kind = (progress >= self.warm_start, observed, factored, next_factored)
@@ -337,7 +258,7 @@ class NaturalGradient(GaussianPosterior):
     ) -> tuple[NaturalState, Tensor]:
         """The step, taken back where it overshot, with the damping for the next one; and which replicas are well."""
         gamma = self._mean_gamma(old)
-        damping, accepted = adapt(gamma + old.damping, overshoot)
+        damping, accepted = step_rules.adapt(gamma + old.damping, overshoot)
         accepted |= ~finite  # no damping helps there, and the replica fails
         new = tree.where(accepted, new, old)._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
         ok = ok | ~accepted

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from explore import parallel
-from explore.inference import natural
+from explore.inference import natural, step_rules
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.steps import end_update
@@ -55,11 +55,11 @@ class NoisyAdam(GaussianPosterior):
     beta: float = 0.001  # averaging rate of f
     lr_decay: float = 0.1  # what alpha and beta are multiplied with ...
     lr_decay_at: float = 0.5  # ... after this part of the training
-    lr_schedule: natural.Schedule = "step"  # or "linear": in a straight line from there to the end
+    lr_schedule: step_rules.Schedule = "step"  # or "linear": in a straight line from there to the end
     momentum: float = 0.9  # beta1
     extrinsic_damping: float = 0.0  # gamma' - gamma: in the mean step, never in the sampling variance
-    kl_clip: float | None = None  # upper bound of what a step does to the predictions, see `natural.clipped`
-    trust_region: float | None = None  # how far it may move q, in nats, see `natural.step_limit`
+    kl_clip: float | None = None  # upper bound of what a step does to the predictions, see `step_rules.clipped`
+    trust_region: float | None = None  # how far it may move q, in nats, see `step_rules.step_limit`
     fisher: natural.Fisher = "true"
 
     ranges: ClassVar[dict[str, str]] = {
@@ -95,7 +95,7 @@ class NoisyAdam(GaussianPosterior):
 
         gamma = self.gamma(shared)
         gradient = parallel.mean(natural.regularised_gradient(natural.mean_gradient(seen.taps), weights, gamma))
-        average, corrected = natural.momentum(state.momentum, gradient, self.momentum, correction)
+        average, corrected = step_rules.momentum(state.momentum, gradient, self.momentum, correction)
         squares = tuple(
             torch.lerp(f, mean_squares(t), over(self.beta * schedule, f))
             for f, t in zip(state.squares, fisher, strict=True)
@@ -103,14 +103,14 @@ class NoisyAdam(GaussianPosterior):
         damping = tuple(c + self.extrinsic_damping for c in each_layer(gamma, len(squares)))
         direction = tuple(m / (f.sqrt() + c) for m, f, c in zip(corrected, squares, damping, strict=True))
         image = tuple((f + c) * d for f, c, d in zip(squares, damping, direction, strict=True))
-        limit = natural.step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(shared.n_data))
-        direction = natural.clipped(direction, image, self.lr, limit)
+        limit = step_rules.step_limit(self.kl_clip, self.trust_region, self.kl_weight / float(shared.n_data))
+        direction = step_rules.clipped(direction, image, self.lr, limit)
         mean = tuple(moved(mu, d, lr) for mu, d in zip(state.mean, direction, strict=True))
 
         return end_update(self, seen, NoisyAdamState(shared, mean, average, squares), state, self.kl_weight)
 
     def turn(self, step: int, progress: float) -> Turn:
-        schedule = natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
+        schedule = step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
         numbers = self.lr * schedule, schedule, 1 - self.momentum**step
         return Turn((progress >= self.warm_start,), numbers)
 

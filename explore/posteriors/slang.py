@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore import parallel
-from explore.inference import natural
+from explore.inference import natural, step_rules
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.low_rank import (
@@ -72,7 +72,7 @@ class SLANG(GaussianPosterior):
     decay: float = 0.0  # p; 0: alpha and beta stay as they are
     lr_decay: float = 1.0  # what alpha and beta are multiplied with, too, ...
     lr_decay_at: float = 0.5  # ... after this part of the training
-    lr_schedule: natural.Schedule = "step"  # or "linear": in a straight line from there to the end
+    lr_schedule: step_rules.Schedule = "step"  # or "linear": in a straight line from there to the end
     momentum: float = 0.9  # of the likelihood's gradient, before preconditioning
     trust_region: float | None = None  # how far a step may move q before alpha decays: a KL divergence in nats
     initial_precision: float = 1.0  # what d starts from
@@ -104,8 +104,8 @@ class SLANG(GaussianPosterior):
     def update(self, state: SLANGState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[SLANGState, Info]:
         shared = state.common
         n_data, step = float(shared.n_data), int(shared.step) + 1
-        schedule = natural.power_decay(step, self.decay)
-        schedule *= natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
+        schedule = step_rules.power_decay(step, self.decay)
+        schedule *= step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
         noisy = self.weight_noise and progress >= self.warm_start
@@ -123,10 +123,10 @@ class SLANG(GaussianPosterior):
             diagonal.append((1 - beta) * d + beta * p + lost)
         precision = LowRankFactor(columns, tuple(diagonal))
 
-        average, corrected = natural.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
+        average, corrected = step_rules.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
         ascent = tuple(count * v - p * m for v, p, m in zip(corrected, prior, state.mean, strict=True))
         direction = tuple(d.squeeze(1) for d in precision.solve(tuple(v.unsqueeze(1) for v in ascent)))
-        direction = natural.clipped(direction, ascent, self.lr, natural.step_limit(None, self.trust_region, 1.0))
+        direction = step_rules.clipped(direction, ascent, self.lr, step_rules.step_limit(None, self.trust_region, 1.0))
         mean = tuple(moved(m, d, self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
 
         return end_update(self, seen, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)

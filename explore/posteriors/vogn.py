@@ -30,7 +30,7 @@ from torch import Tensor
 
 from explore import parallel
 from explore.errors import InputError
-from explore.inference import natural
+from explore.inference import natural, step_rules
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.steps import end_update
@@ -69,7 +69,7 @@ class VOGN(GaussianPosterior):
     kl_warmup: float = 0.142  # ... which rises to 1 over this part of the training
     lr_decay: float = 1.0  # what alpha is multiplied with ...
     lr_decay_at: float = 0.5  # ... after this part of the training
-    lr_schedule: natural.Schedule = "step"  # or "linear": in a straight line from there to the end
+    lr_schedule: step_rules.Schedule = "step"  # or "linear": in a straight line from there to the end
     augmentation: float = 1.0  # rho: how many examples one is worth when it is augmented
     decay: float = 0.0  # p: at step t alpha and beta2 are also divided by 1 + t^p; 0: they are not
     fisher: natural.Fisher = "empirical"
@@ -128,9 +128,9 @@ class VOGN(GaussianPosterior):
         return end_update(self, seen, new_state, state, float(tempering))
 
     def turn(self, step: int, progress: float) -> Turn:
-        power = natural.power_decay(step, self.decay)
+        power = step_rules.power_decay(step, self.decay)
         rate = self.beta2 * power if step > 1 else 1.0
-        lr = self.lr * power * natural.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
+        lr = self.lr * power * step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
         noisy = progress >= self.warm_start and step > 1
         # While tau rises every update has another one, which the state keeps; the update after it draws with the last.
         before = progress * (1 - 1 / max(1, step - 1))

@@ -10,7 +10,8 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 @click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list images`.  [default: mnist]")
 @click.option(
     "--images", type=click.Path(exists=True), metavar="PATH",
-    help="Your images instead: a folder train/CLASS/... and test/CLASS/..., or an .npz of x, y, test_x, test_y.",
+    help="Your images instead: a folder train/CLASS/... and test/CLASS/..., or an .npz of x, y, test_x, test_y. Those "
+    "for testing may be left out with --validate.",
 )  # fmt: skip
 @click.option("--size", type=click.IntRange(1, 4096), help="Pixels a side to which images of a folder are scaled.")
 @click.option("--grey", is_flag=True, help="Read the images of a folder in one channel.")

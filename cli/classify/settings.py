@@ -64,6 +64,8 @@ class Settings:
             found = images.read(Path(self.images), self.size, self.grey, self.stream)
         else:
             found = _set(self.dataset or "", "; your own are given by --images PATH")
+        if not len(found.test_x) and not self.validation:
+            raise InputError(f"{found.name} has no images for testing; --validate 0.2 holds a fifth of the others out")
         whole = fingerprint(found)
         if self.fingerprint not in (None, whole):
             raise InputError(f"the images of {found.name} have changed since the run began; restore them to continue")

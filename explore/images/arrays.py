@@ -20,11 +20,17 @@ ARRAYS = ("x", "y", "test_x", "test_y")
 def read(path: Path) -> Images:
     """A set of `x` and `test_x`, uint8 [N, height, width] or with 1 or 3 channels last, and the classes of each.
 
+    The two for testing may be left out.
+
     Raises:
         InputError: naming the array, and what is allowed.
     """
-    found = _loaded(path, ARRAYS)
+    found = dict(_loaded(path, ARRAYS, needed=ARRAYS[:2]))
+    if not found.keys() & {"test_x", "test_y"}:
+        found |= {"test_x": found["x"][:0], "test_y": found["y"][:0]}
     for key in ("x", "test_x"):
+        if key not in found or key.replace("x", "y") not in found:
+            raise InputError(f"{path} has {listed(found)}; it must have test_x and test_y, or neither")
         if not _are_images(found[key]):
             raise InputError(
                 f"{key} of {path} is {found[key].dtype} {list(found[key].shape)}; it must be uint8 [images, height, "
@@ -51,7 +57,7 @@ def read_x(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     Raises:
         InputError: when it has not this shape, or is no array of images.
     """
-    x = _loaded(path, ("x",))["x"]
+    x = _loaded(path, ("x",), ("x",))["x"]
     if not _are_images(x) or _channels(x).shape[1:] != shape:
         axes = ", ".join(map(str, [*shape[1:], shape[0]] if shape[0] > 1 else shape[1:]))
         raise InputError(f"x of {path} is {x.dtype} {list(x.shape)}; the model takes uint8 [images, {axes}]")
@@ -80,12 +86,13 @@ def _name(label: Any) -> str:
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
-def _loaded(path: Path, keys: Iterable[str]) -> Mapping[str, np.ndarray]:
+def _loaded(path: Path, keys: Iterable[str], needed: Iterable[str]) -> Mapping[str, np.ndarray]:
+    """Those of the arrays that are there."""
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-            if missing := [key for key in keys if key not in found.files]:
+            if missing := [key for key in needed if key not in found.files]:
                 raise InputError(f"{path} has no {listed(missing)}, but {listed(found.files)}")
-            return {key: _array(found, key, path) for key in keys}
+            return {key: _array(found, key, path) for key in keys if key in found.files}
     except InputError:
         raise
     except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong

@@ -16,7 +16,7 @@ class Images(NamedTuple):
     name: str
     x: Any  # uint8 [N, channels, height, width]: an array, or images in their files
     y: np.ndarray  # int64 [N] class indices
-    test_x: Any
+    test_x: Any  # of as many as there are, which may be none
     test_y: np.ndarray
     classes: tuple[str, ...]  # the name of each class index
     augmentation: str = "none"  # what is common for it: "none", "crop" or "crop-flip"
@@ -58,7 +58,7 @@ def checked(images: Images) -> Images:
                 f"the {part} images of {images.name} are {x.dtype} {list(x.shape)}; they must be uint8 [images, 1 or 3 "
                 "channels, height, width]"
             )
-        if len(x) != len(y) or not len(x):
+        if len(x) != len(y) or (part == "training" and not len(x)):
             raise InputError(f"{images.name} has {len(x)} {part} images and {len(y)} classes of them")
         if len(y) and not (0 <= y.min() and y.max() < len(images.classes)):
             raise InputError(f"the {part} classes of {images.name} must be 0 to {len(images.classes) - 1}")

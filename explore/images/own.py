@@ -29,7 +29,8 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
     Args:
         path: a folder `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or, without it, `val`), or an .npz file with `x` and
             `test_x`, uint8 [images, height, width] or with 1 or 3 channels last, `y` and `test_y`, numbers or names of
-            classes. What begins with a dot is not looked at.
+            classes. Those for testing may be left out, and a folder without them be `CLASS/IMAGE`. What begins with a
+            dot is not looked at.
         size: pixels a side, to which images of a folder are scaled and cut to a square; None: they have one size.
         grey: whether the images of a folder are read in one channel.
         stream: whether the images of a folder stay there and are decoded when they are needed; None: where all of them
@@ -81,28 +82,24 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
 
 
 def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Images:
-    parts = [name for name in PARTS if (path / name).is_dir()]
-    spare = parts.pop() if len(parts) == len(PARTS) else ""
-    if len(parts) != 2 or parts[0] != "train":
-        raise InputError(
-            f"{path} must have the folders train and test, or train and val; it has {listed(parts) or 'none'}"
-        )
-    classes = _classes(path / "train")
+    train, *test = parts = _parts(path)
+    classes = _classes(train)
     files: list[list[Path]] = []
     y, left, deep = [], 0, Counter[str]()
     for part in parts:
-        found, indices, others = _part(path / part, classes)
+        found, indices, others = _part(part, classes)
         files.append(found)
         y.append(indices)
         left += others
-        deep.update(
-            classes[i] for file, i in zip(found, indices, strict=True) if file.parent != path / part / classes[i]
-        )
+        deep.update(classes[i] for file, i in zip(found, indices, strict=True) if file.parent != part / classes[i])
+    if not test:
+        files.append([])
+        y.append(np.zeros(0, np.int64))
     counts = np.bincount(y[0], minlength=len(classes))
     if not counts.all():
         raise InputError(
-            f"{path / 'train' / classes[counts.argmin()]} holds no image ({', '.join(ENDINGS)}); each folder of train "
-            "is a class, and must hold at least one"
+            f"{train / classes[counts.argmin()]} holds no image ({', '.join(ENDINGS)}); each folder of {train.name} is "
+            "a class, and must hold at least one"
         )
     sides = None if size is None else (size, size)
     x = ImageFiles(files[0], sides, grey)
@@ -112,9 +109,24 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     own = (x.check(), test_x.check()) if stream else (x.loaded(), test_x.loaded())
     nested = listed(f"{name} ({count})" for name, count in deep.items())
     merged = f"Images in folders within that of a class are of that class: {nested}." if deep else ""
-    unused = f"Images of {path / spare} are not looked at; those of {path / parts[1]} are tested on." if spare else ""
+    spare = test[:1] == [path / "test"] and (path / "val").is_dir()
+    unused = f"Images of {path / 'val'} are not looked at; those of {test[0]} are tested on." if spare else ""
     note = " ".join(filter(None, [_left_out(path, left), unused, merged, *_converted(x, test_x)]))
     return Images(path.name, own[0], y[0], own[1], y[1], tuple(classes), "crop-flip", note)
+
+
+def _parts(path: Path) -> list[Path]:
+    """The folders of the images for training and, if there are any, for testing."""
+    train, test, val = (path / name for name in PARTS)
+    if train.is_dir():
+        return [train, *([test] if test.is_dir() else [val] if val.is_dir() else [])]
+    there = _classes(path)
+    if not there or any(name.lower() in (*PARTS, "training", "valid", "validation") for name in there):
+        raise InputError(
+            f"{path} must have the folders train and test, or train and val, or one for each class; it has "
+            f"{listed(there, 10) or 'none'}"
+        )
+    return [path]
 
 
 def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int]:

@@ -290,6 +290,20 @@ def test_interrupted_and_resumed_equals_uninterrupted(explore, classify, monkeyp
     assert files.load(Path("runs/classify-half/checkpoint.pt"), "checkpoint", record.FORMAT)["state"]["finished"]
 
 
+def test_images_without_any_for_testing(explore, tmp_path):
+    whole = np.load(arrays(tmp_path / "own.npz"))
+    np.savez(tmp_path / "some.npz", x=whole["x"], y=whole["y"])
+    options = ("classify", "--images", tmp_path / "some.npz", "--net", "mlp", "-p", "net.hidden=8", "--epochs", 1)
+    result = explore(*options)
+    assert result.exit_code == 2 and "some has no images for testing; --validate 0.2" in result.stderr
+    result = explore(*options, "--validate", 0.5, "--samples", 3, "--json", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert len(loaded(Path(json.loads(result.stdout)["run"]))["y"]) == len(whole["x"]) // 2
+    np.savez(tmp_path / "some.npz", x=whole["x"], y=whole["y"], test_x=whole["test_x"])
+    result = explore(*options)
+    assert result.exit_code == 2 and "has x, y, test_x; it must have test_x and test_y, or neither" in result.stderr
+
+
 def test_images_of_ones_own_and_others(explore, tmp_path):
     own = arrays(tmp_path / "own.npz")
     np.savez("noise.npz", x=np.random.default_rng(1).integers(0, 256, (6, 8, 8), np.uint8))

@@ -117,6 +117,20 @@ def test_a_folder_of_classes(folder):
     assert images.read(folder, size=4, grey=True).shape == (1, 4, 4)
 
 
+def test_a_folder_without_images_for_testing(folder):
+    """Only train, or the classes themselves; a part by another name is no class."""
+    both = images.read(folder)
+    shutil.rmtree(folder / "val")
+    for path in (folder, folder / "train"):
+        found = images.read(path)
+        assert found.classes == both.classes and (found.x == both.x).all() and (found.y == both.y).all()
+        assert found.test_x.shape == (0, 3, 6, 6) and found.test_y.shape == (0,) and not found.note
+        assert images.read(path, stream=True).test_x.shape == (0, 3, 6, 6)
+    (folder / "train").rename(folder / "Train")
+    with pytest.raises(InputError, match="or one for each class; it has Train"):
+        images.read(folder)
+
+
 def test_links_and_folders_within_a_class(folder, tmp_path):
     """Both count to it, and it is said; a link in a circle is walked once, a broken one is named."""
     (tmp_path / "elsewhere").mkdir()
@@ -308,7 +322,7 @@ def test_a_class_without_an_image_is_refused(folder):
 
 def test_files_that_are_refused(tmp_path):
     np.savez(tmp_path / "half.npz", x=PARTS[0])
-    with pytest.raises(InputError, match="has no y, test_x, test_y, but x"):
+    with pytest.raises(InputError, match="has no y, but x"):
         images.read(tmp_path / "half.npz")
     (tmp_path / "no.npz").write_bytes(b"no archive")
     with pytest.raises(InputError, match="is no .npz file of arrays"):

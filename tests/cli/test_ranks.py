@@ -28,14 +28,14 @@ def begin(*options, torchrun=()):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def kill_one(job):
-    """End the second process of a job once it has a checkpoint to continue from."""
+def kill_one(job, rank=1):
+    """End one process of a job once there is a checkpoint to continue from."""
     until = time.monotonic() + 100
     while not (RUN / "metrics.jsonl").exists():
         assert time.monotonic() < until and job.poll() is None
         time.sleep(0.05)
     children = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True, check=True)
-    os.kill(int(children.stdout.split()[-1]), signal.SIGKILL)
+    os.kill(int(children.stdout.split()[rank]), signal.SIGKILL)
 
 
 def outcome():
@@ -49,13 +49,19 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def test_the_end_of_one_process_ends_the_job_with_a_sentence(here, explore):
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_end_of_one_process_ends_the_job_with_a_sentence(here, explore, rank):
+    """Of the first one too, which alone knows how far the run is."""
     job = begin("--epochs", 4000)
-    kill_one(job)
+    kill_one(job, rank)
     _, told = job.communicate(timeout=100)
     assert job.returncode == 1
-    assert "another process of this job has ended. Stopped after " in told or "Interrupted after " in told
-    assert f"Continue: torchrun --nproc-per-node 2 -m explore.cli classify --resume {RUN}" in told
+    if rank:
+        assert "another process of this job has ended. Stopped after " in told or "Interrupted after " in told
+    else:
+        assert "Error: process 1: another process of this job has ended" in told
+    again = "Continue: torchrun --nproc-per-node 2 -m explore.cli classify --resume"
+    assert f"{again} {RUN if rank else RUN.resolve()}" in told
     assert "explore/cli" not in told  # no traceback of ours
     alone = explore("classify", "--resume", RUN)
     assert alone.exit_code == 2

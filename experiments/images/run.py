@@ -51,12 +51,13 @@ class Arm(NamedTuple):
 
 
 class Study(NamedTuple):
-    """Arms that are compared; the first one is what the others are compared with."""
+    """Arms that are compared, and pairs of them of which the paper has the first one ahead."""
 
     options: tuple[str, ...]
     short: tuple[str, ...]
     full: tuple[str, ...]
     arms: dict[str, Arm]
+    pairs: tuple[tuple[str, str], ...]
 
 
 def _settings(posterior: str, *settings: str, preset: str = "plain") -> tuple[str, ...]:
@@ -83,6 +84,8 @@ PRACTICAL: dict[str, Arm] = {
 CIFAR = ("--dataset", "cifar10", "--ood", "none", "--samples", "10")
 SMALLER = ("--train", "5000", "--test", "2000", "--epochs", "15", "--measure", "5")
 STEPS = {0.9: PRACTICAL["VOGN"].grid, 0.0: (0.003, 0.01, 0.03)}  # by momentum: they count 1 / (1 - beta1) times
+NORMS = ("without batch normalisation", "with batch normalisation")
+ORDERS = ("VOGN", "Adam"), ("VOGN", "MC dropout"), ("noisy K-FAC", "Adam")
 WALSH = "convolutions=mc-dropout", "last_layer=whvi", "vectors=stack", "samples=1", "batch_size=64"
 STUDIES = {
     "mnist": Study(
@@ -94,6 +97,7 @@ STUDIES = {
             "SLANG, L=1": Arm(_settings("slang", "rank=1", preset="mnist"), (0.03, 0.1, 0.3, 1.0, 3.0)),
             "SLANG, L=32": Arm(_settings("slang", "rank=32", preset="mnist"), (), "SLANG, L=1"),
         },
+        (("SLANG, L=32", "SLANG, L=1"), ("SLANG, L=32", "BBB")),
     ),
     "vgg16": Study(
         ("--dataset", "cifar10", "--net", "vgg16", "--ood", "none", "--samples", "5"),
@@ -104,24 +108,37 @@ STUDIES = {
             )
             for augment, (name, arm) in product(("none", "crop-flip"), VGG16.items())
         },
+        tuple(
+            (f"{one}{augmented}", f"{other}{augmented}")
+            for augmented in ("", ", augmented")
+            for one, other in (
+                ("K-FAC", "SGD"), ("noisy K-FAC", "K-FAC"), ("noisy K-FAC", "SGD"), ("noisy EK-FAC", "noisy K-FAC"),
+            )
+        ) + tuple((f"{name}, augmented", name) for name in VGG16),
     ),
-    "lenet5": Study((*CIFAR, "--net", "lenet5", "--augment", "none"), SMALLER, ("--epochs", "210"), PRACTICAL),
-    "alexnet": Study((*CIFAR, "--net", "alexnet", "--augment", "none"), SMALLER, ("--epochs", "160"), PRACTICAL),
+    "lenet5": Study((*CIFAR, "--net", "lenet5", "--augment", "none"), SMALLER, ("--epochs", "210"), PRACTICAL, ORDERS),
+    "alexnet": Study(
+        (*CIFAR, "--net", "alexnet", "--augment", "none"), SMALLER, ("--epochs", "160"), PRACTICAL, ORDERS
+    ),
     "resnet18": Study(
         (*CIFAR, "--net", "resnet18", "-p", "net.stem=imagenet", "--augment", "crop-flip"),
         (*SMALLER, "-p", "net.width=32"),
-        ("--epochs", "160"), PRACTICAL,
+        ("--epochs", "160"), PRACTICAL, ORDERS,
     ),
     "ablation": Study(
         (*CIFAR, "--net", "vgg16", "--augment", "none"), (*SMALLER, "-p", "net.widths=16,32,64,128,128"),
         ("--epochs", "160"),
         {
-            f"momentum {momentum}, {'with' if norm else 'without'} batch normalisation": Arm(
+            f"momentum {momentum}, {NORMS[norm]}": Arm(
                 (*PRACTICAL["VOGN"].options, "-p", f"momentum={momentum}", "-p", f"net.batch_norm={norm}"),
                 grid,
             )
             for (momentum, grid), norm in product(STEPS.items(), (False, True))
         },
+        (
+            *((f"momentum 0.9, {norm}", f"momentum 0.0, {norm}") for norm in NORMS),
+            *((f"momentum {momentum}, {NORMS[1]}", f"momentum {momentum}, {NORMS[0]}") for momentum in STEPS),
+        ),
     ),
     "whvi": Study(
         (*CIFAR, "--net", "alexnet-dense", "--augment", "crop-flip"), SMALLER, ("--epochs", "160"),
@@ -130,6 +147,7 @@ STUDIES = {
             "WHVI": Arm(_settings("whvi", *WALSH), (0.001, 0.003, 0.01)),
             "WHVI, three flows": Arm(_settings("whvi", *WALSH, "flows=3"), (), "WHVI"),
         },
+        (("WHVI", "Adam"), ("WHVI, three flows", "WHVI")),
     ),
 }  # fmt: skip
 
@@ -167,21 +185,32 @@ def chosen(path: Path, study: str, arm: str) -> float:
 
 
 def tables(runs: pd.DataFrame) -> str:
-    """By study: means over seeds, and differences from its first arm, paired by seed."""
+    """By study: means over seeds, and differences of its pairs, seed by seed."""
     made = {}
     for (study, length), own in runs.groupby(["study", "length"], sort=False):
-        lines: list[list[Any]] = []
-        base = own[own.arm == next(iter(STUDIES[str(study)].arms))].set_index("seed")
-        for arm, found in own.groupby("arm", sort=False):
-            apart = found.set_index("seed").error - base.error
-            cells = [mean_se(found[metric], ".4f") for metric in METRICS]
-            difference = mean_se(apart.dropna(), ".4f") if arm != base.arm.iloc[0] else ""
-            lines.append([arm, f"{found.lr.iloc[0]:g}", *cells, difference, f"{found.epoch_seconds.median():.1f}"])
-        first = base.arm.iloc[0]
-        heads = ["", "lr", *METRICS.values(), f"error − {first}'s", "seconds an epoch"]
+        arms, pairs = STUDIES[str(study)].arms, STUDIES[str(study)].pairs
+        by = {arm: own[own.arm == arm].set_index("seed") for arm in arms if arm in set(own.arm)}
+        lines: list[list[Any]] = [
+            [arm, f"{found.lr.iloc[0]:g}", *_means(found), f"{found.epoch_seconds.median():.1f}"]
+            for arm, found in by.items()
+        ]
         epochs, seeds = own.epochs.iloc[0], own.seed.nunique()
-        made[f"{study}, {length}: {counted(epochs, 'epoch')}, {counted(seeds, 'seed')}"] = markdown(heads, lines)
+        title = f"{study}, {length}: {counted(epochs, 'epoch')}, {counted(seeds, 'seed')}"
+        made[title] = markdown(["", "lr", *METRICS.values(), "seconds an epoch"], lines)
+        apart = {(one, other): _difference(by[one], by[other]) for one, other in pairs if {one, other} <= by.keys()}
+        if apart := {pair: values for pair, values in apart.items() if len(values)}:
+            rows = [[one, other, len(values), *_means(values)] for (one, other), values in apart.items()]
+            made[f"{study}, {length}: differences"] = markdown(["", "minus", "seeds", *METRICS.values()], rows)
     return sections(made)
+
+
+def _means(found: pd.DataFrame) -> list[str]:
+    return [mean_se(found[metric], ".4f") for metric in METRICS]
+
+
+def _difference(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    """On the seeds that both have."""
+    return (one[[*METRICS]] - other[[*METRICS]]).dropna()
 
 
 def picture(curves: pd.DataFrame, path: Path) -> None:
@@ -189,8 +218,9 @@ def picture(curves: pd.DataFrame, path: Path) -> None:
     studies = list(dict.fromkeys(curves.study))
     figure, axes = plt.subplots(1, len(studies), figsize=(7 * len(studies), 4), squeeze=False, layout="constrained")
     for ax, study in zip(axes[0], studies, strict=True):
-        for arm, line in curves[curves.study == study].groupby("arm", sort=False):
-            means = line.groupby("epoch").error.agg(["mean", "sem"])
+        own = curves[curves.study == study]
+        for arm in filter(set(own.arm).__contains__, STUDIES[study].arms):
+            means = own[own.arm == arm].groupby("epoch").error.agg(["mean", "sem"])
             ax.errorbar(means.index, means["mean"], means["sem"], capsize=2, label=arm)
         ax.set(title=study, xlabel="epoch", ylabel="test error", yscale="log")
         ax.legend(fontsize="small")

@@ -20,6 +20,7 @@ TINY = Study(
         "first": Arm(("--posterior", "map"), (0.01, 0.03)),
         "second": Arm(("--posterior", "bbb"), (), "first"),
     },
+    (("second", "first"),),
 )  # fmt: skip
 
 
@@ -52,15 +53,23 @@ def test_chosen_on_other_images_and_reported(tmp_path, monkeypatch):
     assert "seed 0" not in start("report").output  # what is there is not run again
 
 
-def test_differences_are_paired():
+def test_differences_are_paired(monkeypatch):
     rows = pd.DataFrame(
-        {"study": "mnist", "length": "short", "arm": ["BBB", "SLANG, L=1"] * 2, "seed": [0, 0, 1, 1], "lr": 0.1,
-         "error": [0.2, 0.1, 0.4, 0.2], "log_likelihood": -1.0, "calibration_error": 0.0, "epochs": 10,
+        {"study": "mnist", "length": "short", "arm": [*["BBB", "SLANG, L=1"] * 2, "BBB"], "seed": [0, 0, 1, 1, 2],
+         "lr": 0.1, "error": [0.2, 0.1, 0.4, 0.2, 0.9], "log_likelihood": -1.0, "calibration_error": 0.0, "epochs": 10,
          "epoch_seconds": 3.0}
     )  # fmt: skip
+    monkeypatch.setitem(run.STUDIES, "mnist", run.STUDIES["mnist"]._replace(pairs=(("SLANG, L=1", "BBB"),)))
     text = run.tables(rows)
-    assert "**mnist, short: 10 epochs, 2 seeds**" in text
-    assert "| SLANG, L=1 | 0.1 | 0.1500 ± 0.0500 |" in text and "| -0.1500 ± 0.0500 | 3.0 |" in text
+    assert "**mnist, short: 10 epochs, 3 seeds**" in text
+    assert "| SLANG, L=1 | 0.1 | 0.1500 ± 0.0500 |" in text
+    assert "| SLANG, L=1 | BBB | 2 | -0.1500 ± 0.0500 | 0.0000 ± 0.0000 |" in text
+    assert "differences" not in run.tables(rows[rows.seed == 2])  # of one alone there is none
+
+
+def test_pairs_are_of_arms():
+    for study in run.STUDIES.values():
+        assert {arm for pair in study.pairs for arm in pair} <= study.arms.keys()
 
 
 @pytest.mark.parametrize(("study", "arm"), [(study, arm) for study, own in run.STUDIES.items() for arm in own.arms])

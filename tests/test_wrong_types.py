@@ -33,7 +33,7 @@ for text in json.loads(%r):
 print(json.dumps(found))
 """
 CASES = {
-    "build(lrr=1)": "unknown setting 'lrr'; allowed: batch_norm, ",
+    "build(lrr=1)": "unknown setting 'lrr'; allowed: augmentation, batch_norm, ",
     "build(lr='a')": "lr is 'a'; it must be a number",
     "build(lr=True)": "lr is True; it must be a number",
     "build(lr=None)": "lr is None; it must be a number",

@@ -21,6 +21,7 @@ from explore.inference.base import Predictive
 from explore.likelihoods import Categorical
 from explore.nets import Net
 
+WORTH = 10.0  # images that an augmented one counts for, as in VOGN's paper on CIFAR-10
 PAIRS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}  # what each is to be told apart from
 
 
@@ -70,18 +71,22 @@ class Settings:
         if self.fingerprint not in (None, whole):
             raise InputError(f"the images of {found.name} have changed since the run began; restore them to continue")
         augment: Any = self.augment or found.augmentation
-        known = parameters.complete(*self._preset())
         own = dict(self.posterior_settings)
-        if "augmentation" in known and "augmentation" not in own:  # a factor on the number of data, of augmented ones
-            own["augmentation"] = 1.0 if augment == "none" else known["augmentation"]
+        if "augmentation" not in own:
+            own |= self._augmentation(augment != "none")
         stream = isinstance(found.x, ImageFiles)
         outputs = self.known(found.shape, len(found.classes))
         decided = replace(self, fingerprint=whole, augment=augment, stream=stream, outputs=outputs)
         return found, replace(decided, posterior_settings=own)
 
-    def _preset(self) -> tuple[type, Values]:
+    def _augmentation(self, augmented: bool) -> Values:
+        """How many images one is worth, if the posterior has that setting: the preset's, or `WORTH`, if augmented."""
         make = registry.find("posteriors", self.posterior)
-        return make, registry.settings_in(make, self.preset)
+        preset = registry.settings_in(make, self.preset)
+        if "augmentation" not in parameters.complete(make, preset):
+            return {}
+        begun = self.fingerprint is not None  # by a version in which each counted once
+        return {"augmentation": preset.get("augmentation", WORTH) if augmented and not begun else 1.0}
 
     def known(self, shape: tuple[int, int, int], classes: int) -> tuple[float, ...]:
         """By what a network of the user's is known again: what the run recorded, or what it gives now.

@@ -75,6 +75,15 @@ VGG16: dict[str, Arm] = {  # SGD has a quarter of K-FAC's weight decay, with whi
     "noisy K-FAC": Arm(_settings("noisy-kfac", f"prior_variance={WIDE}", preset="image"), (0.3, 1.0, 3.0)),
     "noisy EK-FAC": Arm(_settings("noisy-ekfac", f"prior_variance={WIDE}", preset="image"), (), "noisy K-FAC"),
 }
+NOISY = ("K-FAC", "SGD"), ("noisy K-FAC", "K-FAC"), ("noisy K-FAC", "SGD"), ("noisy EK-FAC", "noisy K-FAC")
+ONCE = "augmented, counted once"
+
+
+def _augmented(name: str, *more: str) -> Arm:
+    """With the step size of the runs without augmentation."""
+    return Arm((*VGG16[name].options, "--augment", "crop-flip", *more), (), VGG16[name].like or name)
+
+
 PRACTICAL: dict[str, Arm] = {
     "Adam": Arm(_settings("map", "batch_size=128"), (0.001, 0.003, 0.01)),
     "MC dropout": Arm(_settings("mc-dropout", "batch_size=128", "rate=0.1"), (0.001, 0.003, 0.01)),
@@ -103,18 +112,17 @@ STUDIES = {
         ("--dataset", "cifar10", "--net", "vgg16", "--ood", "none", "--samples", "5"),
         SMALLER, ("--epochs", "150"),
         {
-            f"{name}{', augmented' if augment != 'none' else ''}": Arm(
-                (*arm.options, "--augment", augment), arm.grid if augment == "none" else (), arm.like or name
-            )
-            for augment, (name, arm) in product(("none", "crop-flip"), VGG16.items())
+            **{name: arm._replace(options=(*arm.options, "--augment", "none")) for name, arm in VGG16.items()},
+            **{f"{name}, augmented": _augmented(name) for name in VGG16},
+            **{f"{name}, {ONCE}": _augmented(name, "-p", "augmentation=1") for name in ("K-FAC", "noisy K-FAC")},
         },
-        tuple(
-            (f"{one}{augmented}", f"{other}{augmented}")
-            for augmented in ("", ", augmented")
-            for one, other in (
-                ("K-FAC", "SGD"), ("noisy K-FAC", "K-FAC"), ("noisy K-FAC", "SGD"), ("noisy EK-FAC", "noisy K-FAC"),
-            )
-        ) + tuple((f"{name}, augmented", name) for name in VGG16),
+        (
+            *NOISY,
+            *((f"{one}, augmented", f"{other}, augmented") for one, other in NOISY),
+            *((f"{name}, augmented", name) for name in VGG16),
+            (f"noisy K-FAC, {ONCE}", f"K-FAC, {ONCE}"),
+            *((f"{name}, augmented", f"{name}, {ONCE}") for name in ("K-FAC", "noisy K-FAC")),
+        ),
     ),
     "lenet5": Study((*CIFAR, "--net", "lenet5", "--augment", "none"), SMALLER, ("--epochs", "210"), PRACTICAL, ORDERS),
     "alexnet": Study(

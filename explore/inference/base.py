@@ -106,8 +106,8 @@ class Predictive(ABC):
         """The state before any data.
 
         Args:
-            n_data: N, the number of examples the posterior will stand for (not an integer with data augmentation
-                or an effective data size).
+            n_data: the number of examples that the posterior will be fitted to (not an integer with an effective
+                data size).
             replicas: R.
             rng: the stream for the initial weights.
         """
@@ -126,6 +126,10 @@ class Predictive(ABC):
         Returns:
             (new state, numbers to log, each [R]).
         """
+
+    def stands_for(self, examples: float) -> float:
+        """N, the number of data that so many examples are worth."""
+        return examples
 
     def turn(self, step: int, progress: float) -> Turn:
         """All that an update reads of the number of its step, from 1, and of the progress.
@@ -223,7 +227,11 @@ class Variational(Predictive):
 
     prior_variance: float | Literal["learned"] = 1.0  # eta
     kl_weight: float = 1.0  # lambda; 1 is Bayes' rule
+    augmentation: float = 1.0  # rho: how many examples one is worth when it is augmented
     gain_step: float = 0.01  # rho: the size of the step that `gain` measures
+
+    def stands_for(self, examples: float) -> float:
+        return self.augmentation * examples
 
     @property
     def eta(self) -> float:
@@ -323,7 +331,7 @@ def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, member
         alive=torch.ones(replicas, dtype=torch.bool, device=rng.device),
         step=torch.tensor(0),
         taken=torch.zeros(replicas, dtype=torch.long, device=rng.device),
-        n_data=torch.tensor(float(n_data), dtype=torch.float64),
+        n_data=torch.tensor(float(posterior.stands_for(n_data)), dtype=torch.float64),
         norms=start_norms(posterior.net, posterior.batch_norm, replicas, members, rng),
         prior=posterior.start_prior(replicas, rng),
     )

@@ -97,6 +97,9 @@ class Mixture(Predictive):
         new, info = self.posterior.update(_replicas(state), self._each(batch), rng, progress)
         return self._settled(new, state), {name: self._mean(value) for name, value in info.items()}
 
+    def stands_for(self, examples: float) -> float:
+        return self.posterior.stands_for(examples)
+
     def turn(self, step: int, progress: float) -> Turn:
         return self.posterior.turn(step, progress)
 

@@ -70,7 +70,6 @@ class VOGN(GaussianPosterior):
     lr_decay: float = 1.0  # what alpha is multiplied with ...
     lr_decay_at: float = 0.5  # ... after this part of the training
     lr_schedule: step_rules.Schedule = "step"  # or "linear": in a straight line from there to the end
-    augmentation: float = 1.0  # rho: how many examples one is worth when it is augmented
     decay: float = 0.0  # p: at step t alpha and beta2 are also divided by 1 + t^p; 0: they are not
     fisher: natural.Fisher = "empirical"
     sub_batches: int = 1  # parts of a batch, each with K samples of its own; what does not divide is left out
@@ -93,7 +92,7 @@ class VOGN(GaussianPosterior):
         return self.net.biases
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> VOGNState:
-        shared = common(self, n_data * self.augmentation, replicas, rng)
+        shared = common(self, n_data, replicas, rng)
         mean = self.net.initial(replicas, rng)
         zeros = tuple(torch.zeros_like(m) for m in mean)
         return VOGNState(shared, mean, zeros, zeros, self._tempering(0.0))

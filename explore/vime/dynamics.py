@@ -155,7 +155,8 @@ class Dynamics:
         scales = (*Standardiser.fit(replay.inputs.unsqueeze(0)), *Standardiser.fit(target))
         state = self.state.posterior
         if self.settings.n_eff == "replay":
-            state = state._replace(common=state.common._replace(n_data=torch.tensor(len(replay)).double()))
+            n_data = torch.tensor(self.posterior.stands_for(len(replay))).double()
+            state = state._replace(common=state.common._replace(n_data=n_data))
         self.state = DynamicsState(state, *(t.to(self._rng.dtype) for t in scales))
         data = self.batch(replay.inputs, replay.next)
         rows = (rng.uniform(self.settings.updates, self.settings.batch_size) * len(replay)).long()

@@ -1,5 +1,6 @@
 """`explore classify`, and predictions of its runs."""
 
+import dataclasses
 import gc
 import json
 import warnings
@@ -446,12 +447,21 @@ def test_what_is_refused(explore, options, message):
     assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.stderr
 
 
-def test_a_preset_for_augmented_images_counts_each_once_without(classify):
-    classify("--posterior", "vogn", "--preset", "paper-image")
-    own = record.read_config(Path("runs/classify-digits-mlp-vogn"))["settings"]["posterior_settings"]
-    assert own["augmentation"] == 1.0
-    classify("--posterior", "vogn", "--preset", "paper-image", "--name", "more", "--augment", "crop")
-    assert record.read_config(Path("runs/classify-more"))["settings"]["posterior_settings"]["augmentation"] == 10.0
+def test_an_augmented_image_counts_for_ten(explore):
+    """If nothing else is said, and the posterior weighs images against a prior; in older runs each counted once."""
+
+    def worth(posterior, augment, *options, begun=False):
+        given = ["--dataset", "digits", "--net", "mlp", "--posterior", posterior, "--augment", augment, *options]
+        asked = settings.resolve(command.make_context("classify", given).params)
+        if begun:
+            asked = dataclasses.replace(asked, fingerprint=asked.load()[1].fingerprint)
+        return asked.load()[1].posterior_settings.get("augmentation")
+
+    assert worth("noisy-kfac", "none") == 1 and worth("noisy-kfac", "crop") == worth("bbb", "crop") == 10
+    assert worth("vogn", "none", "--preset", "paper-image") == 1
+    assert worth("noisy-kfac", "crop", "-p", "augmentation=3") == 3
+    assert worth("ensemble", "crop") is None
+    assert worth("noisy-kfac", "crop", begun=True) == 1
 
 
 def test_images_of_sixteen_bits_are_those_of_their_upper_eight(explore, tmp_path):

@@ -72,6 +72,17 @@ def test_the_noise_weighs_the_data_as_the_weights_do(name):
     close(state.common.noise.rate, 6 + count * squares / (2 * weight), rtol=0.02)
 
 
+@pytest.mark.parametrize("name", [n for n, cls in CLASSES.items() if issubclass(cls, Variational)])
+def test_an_augmented_example_counts_several_times(name):
+    """Alone, and in a mixture."""
+    settings = {"kl_start": 1.0} if name == "vogn" else {}
+    augmented, plain = build(name, augmentation=4.0, **settings), build(name, **settings)
+    ours, theirs = augmented.init(N, R, draw()), plain.init(4 * N, R, draw())
+    assert float(ours.common.n_data) == augmented.stands_for(N) == augmented.mixture(2).stands_for(N) == 4 * N
+    ours, theirs = (p.update(s, data(), draw(1))[0] for p, s in ((augmented, ours), (plain, theirs)))
+    assert all(map(torch.equal, tree.tensors(ours), tree.tensors(theirs)))
+
+
 def change(posterior, before, new):
     """What a step does to the predictions, d^T P d, where P is the Fisher matrix with its damping."""
     d = oracles.flat([(b - a).unsqueeze(1) for a, b in zip(before.mean, new.mean, strict=True)]).squeeze(1)

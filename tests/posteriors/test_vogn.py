@@ -206,11 +206,6 @@ def test_damping_narrows_the_posterior():
         torch.testing.assert_close(covariance, torch.diag_embed(1 / precision), rtol=1e-8, atol=1e-12)
 
 
-def test_an_augmented_example_counts_several_times():
-    many, more = build(augmentation=4.0).init(N, 2, rng()), build(augmentation=1.0).init(4 * N, 2, rng())
-    assert many.common.n_data == more.common.n_data == 4 * N
-
-
 def test_updates_are_recorded_but_while_tau_rises():
     for start, recorded in ((1.0, True), (0.2, False)):
         posterior = build(kl_start=start, kl_warmup=0.5)

@@ -80,10 +80,10 @@ ONCE = "augmented, counted once"
 COUNTED = 20  # images that an augmented one is worth: better on the validation part than 1 and 10
 
 
-def _augmented(name: str, counted: int | None = None) -> Arm:
+def _augmented(name: str, worth: int | None = None) -> Arm:
     """With the step size of the runs without augmentation."""
-    worth = () if counted is None else ("-p", f"augmentation={counted}")
-    return Arm((*VGG16[name].options, "--augment", "crop-flip", *worth), (), VGG16[name].like or name)
+    counts = () if worth is None else ("-p", f"augmentation={worth}")
+    return Arm((*VGG16[name].options, "--augment", "crop-flip", *counts), (), VGG16[name].like or name)
 
 
 PRACTICAL: dict[str, Arm] = {

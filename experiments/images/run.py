@@ -8,7 +8,8 @@ mnist: two layers of 400; SLANG with L = 1 and 32 and Bayes by Backprop (Mishkin
 vgg16: CIFAR-10, the half-width VGG16; SGD, K-FAC, noisy K-FAC and noisy EK-FAC, with and without augmentation (Bae et
 al., Eigenvalue Corrected Noisy Natural Gradient, 2018, Table 2).
 lenet5, alexnet, resnet18: CIFAR-10; Adam, MC dropout, VOGN and noisy K-FAC (Osawa et al., Practical Deep Learning with
-Bayesian Principles, 2019, Table 1). ablation: VOGN on the VGG16, with and without momentum and batch normalisation.
+Bayesian Principles, 2019, Table 1), with LeNet-5 noisy EK-FAC, too. ablation: VOGN on the VGG16, with and without
+momentum and batch normalisation.
 whvi: CIFAR-10, AlexNet with its dense layers of 4096; Adam, and WHVI in the dense layers without and with three flows
 beside dropout in the convolutions (Rossi et al., Walsh-Hadamard Variational Inference, 2020, Table 4).
 
@@ -127,7 +128,11 @@ STUDIES = {
             *((f"{name}, augmented", f"{name}, {ONCE}") for name in ("K-FAC", "noisy K-FAC")),
         ),
     ),
-    "lenet5": Study((*CIFAR, "--net", "lenet5", "--augment", "none"), SMALLER, ("--epochs", "210"), PRACTICAL, ORDERS),
+    "lenet5": Study(
+        (*CIFAR, "--net", "lenet5", "--augment", "none"), SMALLER, ("--epochs", "210"),
+        PRACTICAL | {"noisy EK-FAC": Arm(_settings("noisy-ekfac", preset="image"), (0.3, 1.0, 3.0))},
+        (*ORDERS, ("noisy EK-FAC", "Adam"), ("noisy EK-FAC", "noisy K-FAC")),
+    ),
     "alexnet": Study(
         (*CIFAR, "--net", "alexnet", "--augment", "none"), SMALLER, ("--epochs", "160"), PRACTICAL, ORDERS
     ),

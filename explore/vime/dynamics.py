@@ -155,7 +155,7 @@ class Dynamics:
         scales = (*Standardiser.fit(replay.inputs.unsqueeze(0)), *Standardiser.fit(target))
         state = self.state.posterior
         if self.settings.n_eff == "replay":
-            n_data = torch.tensor(self.posterior.stands_for(len(replay))).double()
+            n_data = torch.tensor(self.posterior.stands_for(len(replay)), dtype=torch.float64)
             state = state._replace(common=state.common._replace(n_data=n_data))
         self.state = DynamicsState(state, *(t.to(self._rng.dtype) for t in scales))
         data = self.batch(replay.inputs, replay.next)

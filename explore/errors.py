@@ -11,11 +11,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-# Where the code is that is not the user's.
-INSTALLED = tuple(
-    f"{folder}{os.sep}"
-    for folder in (Path(__file__).parent, *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")))
-)
 UNITS = (1e-150, 1e150)  # of a deviation: double precision holds its square, and that of what is a little larger
 
 
@@ -61,8 +56,10 @@ def raised(error: Exception) -> str:
     said = textwrap.shorten(str(error), 300, placeholder="...")
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {said}"  # which says where
+    installed = (Path(__file__).parent, *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")))
+    others = ("<", *(f"{folder}{os.sep}" for folder in installed))
     lines = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-    his = [(file, line) for file, line in lines if not file.startswith((*INSTALLED, "<"))]
+    his = [(file, line) for file, line in lines if not file.startswith(others)]
     return f"{said} ({type(error).__name__} at {his[-1][0]}, line {his[-1][1]})" if his else said
 
 

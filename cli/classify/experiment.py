@@ -105,7 +105,11 @@ class Experiment:
             f"{settings.posterior} on {settings.net} ({self.posterior.net.weights} weights): {len(train)} training and "
             f"{len(test_y)} {tested} images of {self.name}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
         )
-        notes = [f"Training images are augmented: {settings.augment}."] if settings.augment != "none" else []
+        notes = []
+        if settings.augment != "none":
+            worth = settings.posterior_settings.get("augmentation", 1)
+            each = f"; each counts for {worth:g}" if worth != 1 else ""
+            notes.append(f"Training images are augmented: {settings.augment}{each}.")
         if loaded.note:
             notes.append(loaded.note)
         for part, own in (("training", y[train]), (tested, test_y)):

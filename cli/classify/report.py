@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from explore import classification, files
 from explore.classification import Classified
 from explore.cli import saved
 from explore.cli.classify.experiment import Experiment, Finished
+from explore.cli.compare.figures import literal
 from explore.cli.run import Report
 from explore.compare import confidence_bins
 from explore.record import plain
@@ -32,11 +34,11 @@ def report(experiment: Experiment, folder: Path) -> Report:
     """All of it; the picture is drawn into the folder."""
     finished = experiment.finished
     assert finished is not None
-    drawn = {f"{name}.png": figure for name, figure in pictures(experiment, finished).items()}
+    values = metrics(finished)
+    drawn = {f"{name}.png": figure for name, figure in pictures(experiment, finished, values).items()}
     for file, figure in drawn.items():
         with files.replacing(folder / file) as draft:
             figure.savefig(draft, dpi=100)
-    values = metrics(finished)
     part = "validation" if experiment.settings.validation else "test"
     table = Table("metric", part)
     table.columns[1].justify = "right"
@@ -81,11 +83,11 @@ def metrics(finished: Finished) -> dict[str, float]:
     return values
 
 
-def pictures(experiment: Experiment, finished: Finished) -> dict[str, Figure]:
+def pictures(experiment: Experiment, finished: Finished, values: Mapping[str, float]) -> dict[str, Figure]:
     """By name: that of the probabilities, and that of how images of another kind are told apart, if there are any."""
     drawn = {"reliability": reliability(experiment, finished)}
     if finished.others is not None:
-        drawn["others"] = _told_apart(experiment, finished, finished.others)
+        drawn["others"] = _told_apart(experiment, finished.found, finished.others, values)
     return drawn
 
 
@@ -107,22 +109,19 @@ def reliability(experiment: Experiment, finished: Finished) -> Figure:
     return figure
 
 
-def _told_apart(experiment: Experiment, finished: Finished, others: Classified) -> Figure:
+def _told_apart(experiment: Experiment, known: Classified, others: Classified, values: Mapping[str, float]) -> Figure:
     """How the two scores are spread over the test images and over the others."""
-    values = metrics(finished)
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     for axes, score in zip(figure.subplots(1, 2), ("entropy", "information"), strict=True):
-        both = [getattr(found, score).double().cpu().numpy() for found in (finished.found, others)]
-        known = [part[np.isfinite(part)] for part in both]  # a fit that diverged has others
-        bins = np.linspace(0, max(part.max(initial=0) for part in known) or 1, 41)
-        for part, called in zip(known, (experiment.name, _others(experiment)), strict=True):
+        both = [getattr(found, score).double().cpu().numpy() for found in (known, others)]
+        both = [part[np.isfinite(part)] for part in both]  # a fit that diverged has others
+        bins = np.linspace(0, max(part.max(initial=0) for part in both) or 1, 41)
+        for part, called in zip(both, (experiment.name, _others(experiment)), strict=True):
             share = np.full(len(part), 1 / max(1, len(part)))
             axes.hist(part, bins, weights=share, histtype="step", linewidth=2, label=called)
         axes.set(xlabel=SCORES[score], ylabel="share of the images")
         axes.set_title(f"AUROC {values[f'auroc_{score}']:.3f}", fontsize="medium")
-    legend = axes.legend(fontsize="x-small")
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    literal(axes.legend(fontsize="x-small"))
     return figure
 
 

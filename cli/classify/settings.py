@@ -82,9 +82,9 @@ class Settings:
     def _augmentation(self, augmented: bool) -> Values:
         """How many images one is worth, if the posterior has that setting: the preset's, or `WORTH`, if augmented."""
         make = registry.find("posteriors", self.posterior)
-        preset = registry.settings_in(make, self.preset)
-        if "augmentation" not in parameters.complete(make, preset):
+        if "augmentation" not in registry.settings_of(make):
             return {}
+        preset = registry.settings_in(make, self.preset)
         begun = self.fingerprint is not None  # by a version in which each counted once
         return {"augmentation": preset.get("augmentation", WORTH) if augmented and not begun else 1.0}
 

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
 from explore.cli.compare.experiment import Finished
 
@@ -71,6 +72,12 @@ def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
     if len(finished) > 1:
         figure.suptitle(title, fontsize=11)
     return figure
+
+
+def literal(legend: Legend) -> None:
+    """Show names as they are: a $ in them begins no formula."""
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def pixels(figure: Figure) -> np.ndarray:

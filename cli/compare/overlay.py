@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from explore.cli import start, trust
+from explore.cli.compare.figures import literal
 from explore.cli.run import echo, places
 from explore.errors import InputError
 from explore.provenance import session
@@ -152,7 +153,6 @@ def plot(every: Mapping[str, Series], tags: Sequence[str], path: Path) -> None:
             axes.plot(curves.steps, curves.tags[tag], marker(curves.tags[tag]), label=series)
         axes.set_title(tag, fontsize=10, parse_math=False)
         axes.grid(alpha=0.3)
-    legend = figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", fontsize="small")
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    handles = figure.axes[0].get_legend_handles_labels()
+    literal(figure.legend(*handles, loc="outside lower center", fontsize="small"))
     figure.savefig(path, dpi=100)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ def read(path: Path) -> Images:
     Raises:
         InputError: naming the array, and what is allowed.
     """
-    found = dict(_loaded(path, ARRAYS, needed=ARRAYS[:2]))
+    found, others = _loaded(path, ARRAYS, needed=ARRAYS[:2])
     if not found.keys() & {"test_x", "test_y"}:
         found |= {"test_x": found["x"][:0], "test_y": found["y"][:0]}
     for key in ("x", "test_x"):
@@ -48,7 +48,8 @@ def read(path: Path) -> Images:
     if new:
         raise InputError(f"test_y of {path} has classes that y has not: {listed(map(_name, new), 5)}")
     test = np.searchsorted(classes, test_y).astype(np.int64)
-    return Images(path.stem, x, indices.astype(np.int64), test_x, test, names)
+    note = f"Arrays of {path} that are not looked at: {listed(others, 10)}." if others else ""
+    return Images(path.stem, x, indices.astype(np.int64), test_x, test, names, note=note)
 
 
 def read_x(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
@@ -57,7 +58,7 @@ def read_x(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     Raises:
         InputError: when it has not this shape, or is no array of images.
     """
-    x = _loaded(path, ("x",), ("x",))["x"]
+    x = _loaded(path, ("x",), ("x",))[0]["x"]
     if not _are_images(x) or _channels(x).shape[1:] != shape:
         axes = ", ".join(map(str, [*shape[1:], shape[0]] if shape[0] > 1 else shape[1:]))
         raise InputError(f"x of {path} is {x.dtype} {list(x.shape)}; the model takes uint8 [images, {axes}]")
@@ -86,13 +87,14 @@ def _name(label: Any) -> str:
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
-def _loaded(path: Path, keys: Iterable[str], needed: Iterable[str]) -> Mapping[str, np.ndarray]:
-    """Those of the arrays that are there."""
+def _loaded(path: Path, keys: Sequence[str], needed: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Those of the arrays that are there, and the names of all others."""
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
             if missing := [key for key in needed if key not in found.files]:
                 raise InputError(f"{path} has no {listed(missing)}, but {listed(found.files)}")
-            return {key: _array(found, key, path) for key in keys if key in found.files}
+            there = {key: _array(found, key, path) for key in keys if key in found.files}
+            return there, [name for name in found.files if name not in keys]
     except InputError:
         raise
     except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong

@@ -109,8 +109,9 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     own = (x.check(), test_x.check()) if stream else (x.loaded(), test_x.loaded())
     nested = listed(f"{name} ({count})" for name, count in deep.items())
     merged = f"Images in folders within that of a class are of that class: {nested}." if deep else ""
-    spare = test[:1] == [path / "test"] and (path / "val").is_dir()
-    unused = f"Images of {path / 'val'} are not looked at; those of {test[0]} are tested on." if spare else ""
+    spare = [] if train == path else [name for name in _classes(path) if path / name not in parts]
+    tested = f"; those of {test[0]} are tested on" if test else ""
+    unused = f"Folders of {path} that are not looked at: {listed(spare, 10)}{tested}." if spare else ""
     note = " ".join(filter(None, [_left_out(path, left), unused, merged, *_converted(x, test_x)]))
     return Images(path.name, own[0], y[0], own[1], y[1], tuple(classes), "crop-flip", note)
 

@@ -293,12 +293,14 @@ def test_interrupted_and_resumed_equals_uninterrupted(explore, classify, monkeyp
 
 def test_images_without_any_for_testing(explore, tmp_path):
     whole = np.load(arrays(tmp_path / "own.npz"))
-    np.savez(tmp_path / "some.npz", x=whole["x"], y=whole["y"])
+    np.savez(tmp_path / "some.npz", x=whole["x"], y=whole["y"], x_test=whole["test_x"])
     options = ("classify", "--images", tmp_path / "some.npz", "--net", "mlp", "-p", "net.hidden=8", "--epochs", 1)
     result = explore(*options)
     assert result.exit_code == 2 and "some has no images for testing; --validate 0.2" in result.stderr
-    result = explore(*options, "--validate", 0.5, "--samples", 3, "--json", "--quiet")
+    result = explore(*options, "--validate", 0.5, "--samples", 3, "--json", "--name", "arrays", "--augment", "crop")
     assert result.exit_code == 0, result.output
+    assert "some.npz that are not looked at: x_test." in result.stderr
+    assert "Training images are augmented: crop; each counts for 10." in result.stderr
     assert len(loaded(Path(json.loads(result.stdout)["run"]))["y"]) == len(whole["x"]) // 2
     np.savez(tmp_path / "some.npz", x=whole["x"], y=whole["y"], test_x=whole["test_x"])
     result = explore(*options)

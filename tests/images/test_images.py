@@ -126,6 +126,8 @@ def test_a_folder_without_images_for_testing(folder):
         assert found.classes == both.classes and (found.x == both.x).all() and (found.y == both.y).all()
         assert found.test_x.shape == (0, 3, 6, 6) and found.test_y.shape == (0,) and not found.note
         assert images.read(path, stream=True).test_x.shape == (0, 3, 6, 6)
+    (folder / "Test").mkdir()
+    assert images.read(folder).note == f"Folders of {folder} that are not looked at: Test."
     (folder / "train").rename(folder / "Train")
     with pytest.raises(InputError, match="or one for each class; it has Train"):
         images.read(folder)

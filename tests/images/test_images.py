@@ -128,6 +128,7 @@ def test_a_folder_without_images_for_testing(folder):
         assert images.read(path, stream=True).test_x.shape == (0, 3, 6, 6)
     (folder / "Test").mkdir()
     assert images.read(folder).note == f"Folders of {folder} that are not looked at: Test."
+    (folder / "Test").rmdir()
     (folder / "train").rename(folder / "Train")
     with pytest.raises(InputError, match="or one for each class; it has Train"):
         images.read(folder)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 import pandas as pd
+import torch
 from torch import Tensor, nn
 
 from explore import files, registry
@@ -102,6 +103,11 @@ def active(runs: Path, name: str, *options: str) -> pd.DataFrame:
     first = (*options, "--device", "cpu", "--out", str(runs), "--name", name)
     explore("active", *(("--resume", str(folder)) if folder.exists() else first), "--quiet")
     return pd.read_csv(folder / "results.csv").assign(commits=commits(folder))
+
+
+def card(device: str) -> str:
+    """What a device is: "cpu", or the name of a GPU."""
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
 
 
 def commits(run: Path) -> str:

@@ -10,8 +10,8 @@ steps has its share of what is renewed as often as that; not of the ResNet's fac
 made.
 
 `off` says how far the outputs of sampled nets are, after three updates of which the second renews everything, from
-those in double precision on the processor with the same random numbers: the norm of the difference over that of the
-outputs.
+those in double precision with the same random numbers, of the small nets on the processor, of the ResNet-18 on the same
+device: the norm of the difference over that of the outputs.
 
 Writes results/updates.csv and .md, or results/updates_gpu.* of a GPU.
 """
@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.shared import FOLDER, Names, markdown
+from experiments.shared import FOLDER, Names, card, markdown
 from explore import graphs, networks, registry
 from explore.cli.script import Script
 from explore.errors import InputError
@@ -147,7 +147,8 @@ def sgd(device: str, updates: int, repeats: int, amp: bool) -> float:
 def off(name: str, case: str, device: str) -> float:
     """How far from double precision three updates lead."""
     found = []
-    for place, dtype in (("cpu", torch.float64), (device, torch.float32)):
+    exactly = device if case == "resnet" else "cpu"
+    for place, dtype in ((exactly, torch.float64), (device, torch.float32)):
         rng, posterior, (replicas, n_data, _) = Shared(0, place, dtype), build(name, case, **RENEWED), CASES[case]
         data, state = batch(case, rng), posterior.init(n_data, replicas, rng)
         for i in range(3):
@@ -226,7 +227,7 @@ def main(
     found, stem = pd.DataFrame(rows), out / f"updates{'_gpu' if gpu else ''}"
     out.mkdir(parents=True, exist_ok=True)
     found.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.5g")
-    place = torch.cuda.get_device_name(device) if gpu else f"{threads} processor thread(s)"
+    place = card(device) if gpu else f"{threads} processor thread(s)"
     stem.with_suffix(".md").write_text(f"On {place}, torch {torch.__version__}.\n\n{table(found)}", encoding="utf-8")
 
 

@@ -32,7 +32,7 @@ import click
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from experiments.shared import FOLDER, Names, commits, explore, markdown, mean_se, merge, recorded, sections
+from experiments.shared import FOLDER, Names, card, commits, explore, markdown, mean_se, merge, recorded, sections
 from explore import registry
 from explore.cli.script import Script
 from explore.errors import counted
@@ -175,15 +175,18 @@ def options(study: str, arm: str, length: str, lr: float) -> tuple[str, ...]:
     return (*chosen, "--validate", "0.1") if length == "choose" else chosen
 
 
-def train(study: str, arm: str, length: str, lr: float, seed: int, runs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def train(
+    study: str, arm: str, length: str, lr: float, seed: int, runs: Path, device: str
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What a run of `explore classify` comes to, and its measurements by epoch."""
     key = {"study": study, "arm": arm, "length": length, "lr": lr, "seed": seed}
     name = "-".join(map(str, key.values())).replace(" ", "-").replace(",", "").replace("=", "")
     folder = runs / f"classify-{name}"
-    place = ("--device", "cpu", "--out", str(runs), "--name", name)
+    place = ("--device", device, "--out", str(runs), "--name", name)
     first = (*options(study, arm, length, lr), "--seed", str(seed), *place)
     found = explore("classify", *(("--resume", str(folder)) if folder.exists() else first), "--quiet")
     about = {"epochs": found["epochs"], "alive": found["alive"], "epoch_seconds": found["epoch_seconds"]}
+    about["device"] = card(device)
     row = key | {m: found["test"][m] for m in METRICS} | about | {"commits": commits(folder)}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     curve = [key | {"epoch": line["step"]} | {m: line[f"test/{m}"] for m in METRICS} for line in lines]
@@ -247,9 +250,10 @@ def picture(curves: pd.DataFrame, path: Path) -> None:
 @click.argument("what", type=click.Choice(["choose", "report"]))
 @click.option("--studies", type=Names("study", STUDIES), default=",".join(STUDIES), show_default=True)
 @click.option("--full", is_flag=True, help="At the papers' lengths.")
+@click.option("--device", default="cpu", show_default=True)
 @click.option("--runs", type=FOLDER, default=HERE / "runs", show_default=True, help="For run folders.")
 @click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
-def main(what: str, studies: list[str], full: bool, runs: Path, out: Path) -> None:
+def main(what: str, studies: list[str], full: bool, device: str, runs: Path, out: Path) -> None:
     """Run what is missing, and write the tables."""
     length = "choose" if what == "choose" else "full" if full else "short"
     path = out / ("choose.csv" if what == "choose" else "runs.csv")
@@ -257,7 +261,7 @@ def main(what: str, studies: list[str], full: bool, runs: Path, out: Path) -> No
         for arm, own in STUDIES[study].arms.items():
             for lr in own.grid if what == "choose" else (chosen(out / "choose.csv", study, arm),):
                 if not recorded(path, KEY, (study, arm, length, lr, seed)):
-                    row, curve = train(study, arm, length, lr, seed, runs)
+                    row, curve = train(study, arm, length, lr, seed, runs, device)
                     merge(path, row, KEY)
                     if what == "report":
                         merge(out / "curves.csv", curve, KEY)

@@ -103,7 +103,7 @@ compute = _together(
     click.option(
         "--graphs/--no-graphs", default=None,
         help="Record updates: as CUDA graphs on a GPU, compiled in half a minute on a processor.  [default: on a GPU, "
-        "for nets of up to a million weights]",
+        "for nets of up to 30 million weights]",
     ),
 )  # fmt: skip
 # Where and how to compute, and what to do with the result.

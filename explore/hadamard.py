@@ -64,7 +64,7 @@ def _transform(x: Tensor, orthonormal: bool) -> Tensor:
     if x.is_cuda and _has("triton"):
         from explore import hadamard_triton
 
-        if d <= hadamard_triton.LONGEST:
+        if hadamard_triton.fits(x):
             return hadamard_triton.transform(x.reshape(-1, d).contiguous(), orthonormal).view(x.shape)
     if x.dtype in (torch.bfloat16, torch.float16):
         return _blocked(x.float(), orthonormal).to(x.dtype)

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LONGEST = 2**15  # a row must fit in the registers of one program
+LONGEST = 2**15  # numbers that the registers of one program can hold
+SHARED = 48 * 2**10  # bytes that the threads of a program share where a card does not say how many
 TILE = 2**11  # numbers a program takes at least, in as many rows as that makes
 
 
@@ -28,8 +29,15 @@ def _butterflies(  # type: ignore[no-untyped-def]
     tl.store(y + at, (v * SCALE).to(y.dtype.element_ty), mask=row < rows)
 
 
+def fits(x: Tensor) -> bool:
+    """Whether a row is short enough: it is turned over in the memory that the threads of a program share."""
+    d, card = x.shape[-1], torch.cuda.get_device_properties(x.device)
+    room: int = getattr(card, "shared_memory_per_block_optin", SHARED)
+    return d <= LONGEST and d * max(x.element_size(), 4) <= room
+
+
 def transform(x: Tensor, orthonormal: bool) -> Tensor:
-    """[N, D] -> [N, D] for a contiguous x and D up to `LONGEST`."""
+    """[N, D] -> [N, D] for a contiguous x that `fits`."""
     n, d = x.shape
     y = torch.empty_like(x)
     rows = max(1, TILE // d)

@@ -15,6 +15,9 @@ from explore import tree
 JITTERS = (1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
 HELD, HELD_ON_DEVICE = 2**24, 2**28  # numbers that one intermediate may have: 64 MiB in single precision, 1 GiB
 WIDE, BLOCKS = 1024, 4  # rows from which on a triangle is multiplied in so many blocks of rows
+# Sides of the symmetric matrices that a GPU decomposes more slowly than its host: more than its solver takes in
+# batches, and too small to keep it busy.
+HOSTED = range(33, 257)
 NARROW = 16  # columns; a batched product of fewer leaves most of the processor idle
 
 
@@ -69,7 +72,8 @@ def eigh(
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     clean = torch.where(ok[..., None, None], matrix, eye)
     try:
-        values, vectors = torch.linalg.eigh(clean)
+        near = clean.cpu() if clean.is_cuda and clean.shape[-1] in HOSTED else clean
+        values, vectors = (t.to(clean.device) for t in torch.linalg.eigh(near))
     except torch.linalg.LinAlgError:
         found = map(_eigh_of_one, clean.flatten(0, -3) if clean.dim() > 2 else clean.unsqueeze(0))
         values, vectors, converged = (
@@ -77,6 +81,19 @@ def eigh(
         )
         ok = ok & converged
     return values, vectors, ok
+
+
+def basis(y: Float[Tensor, "N W L"]) -> Float[Tensor, "N W L"]:
+    """Orthonormal columns that span those of y; on a device, where y lacks rank, nearly so.
+
+    A device makes one QR decomposition after the other; there it is the Cholesky factor of y^T y, twice.
+    """
+    if len(y) == 1 or not tree.unseen(y):
+        return torch.linalg.qr(y)[0]
+    for _ in range(2):
+        root, _ = inverse_root(y.mT @ y)
+        y = y @ root.mT
+    return y
 
 
 def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,10 @@
 """Updates that are recorded and replayed; on the CPU a `Tape` stands for a CUDA graph."""
 
+import warnings
+
 import pytest
 import torch
+from torch import nn
 
 from explore import graphs, registry, tree
 from explore.compiled import Inductor
@@ -175,6 +178,35 @@ def test_cuda_graphs_have_the_numbers_of_updates_one_by_one():
             ends.append(list(fit(posterior, data.x.cuda(), data.y.cuda(), rng))[-1].state)
     for (_, a), (_, b) in zip(*map(tree.leaves, ends), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac", "vogn", "bbb", "mc-dropout", "map"])
+def test_cuda_graphs_of_convolutions_with_batch_normalisation(name):
+    cls = registry.find("posteriors", name)
+    settings = registry.settings_in(cls, "image") if "image" in registry.presets(cls) else {"batch_size": 16}
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.Flatten(),
+        nn.Linear(392, 4),
+    )  # fmt: skip
+    settings |= {"epochs": 8, "batch_norm": "adam"}
+    posterior = registry.posterior(name, Net(module), Categorical(), **settings)
+    rng = Rng(0, "cuda", torch.float64)
+    x, y, ends = rng.normal(1, 200, 3, 16, 16), (4 * rng.uniform(1, 200)).long(), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of updates that cannot be recorded
+        for asked in (True, False):
+            with graphs.use(asked):
+                ends.append(list(fit(posterior, x, y, Rng(3, "cuda", torch.float64)))[-1].state)
+    for (_, a), (_, b) in zip(*map(tree.leaves, ends), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_a_replay_is_the_update_but_for_rounding():
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    for other, same in ((x + 1e-6, True), (x * (1 + 1e-5) + 1e-5, True), (x * 1.01, False), (x * torch.nan, False)):
+        assert graphs._same((x,), (other,)) == same
+    assert graphs._same((x * torch.nan,), (x * torch.nan,))
 
 
 def compiled(posterior, monkeypatch, backend):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from explore.linalg import eigh, inverse_root, inverse_triangle, product, triangle_times
+from explore import tree
+from explore.linalg import basis, eigh, inverse_root, inverse_triangle, product, triangle_times
 
 
 def positive(r, n, dtype=torch.float64):
@@ -120,3 +121,38 @@ def test_a_product_with_a_triangle(n, width):
 def test_the_inverse_of_a_triangle(size):
     root = torch.linalg.cholesky(positive(4, size))
     close(inverse_triangle(root), root.inverse())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("n", [32, 33, 256, 257])
+def test_a_gpu_decomposes_small_and_large_matrices(n):
+    matrix = positive(3, n).cuda()
+    matrix[1, 0, 0] = torch.nan
+    values, vectors, ok = eigh(matrix)
+    assert ok.tolist() == [True, False, True] and values.is_cuda
+    close(vectors[ok] * values[ok].unsqueeze(1) @ vectors[ok].mT, matrix[ok])
+
+
+def projected(y, q):
+    """y on the columns of q."""
+    return (q.double() @ torch.linalg.pinv(q.double()) @ y.double()).to(y)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-3, 1e-6])
+def test_a_device_finds_the_basis_of_a_qr_decomposition(spread):
+    y = torch.randn(3, 30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = y @ torch.diag(spread ** torch.linspace(0, 1, 4, dtype=torch.float64))
+    with tree.unlooked():
+        q = basis(y)
+    close(q.mT @ q, torch.eye(4, dtype=torch.float64).expand(3, 4, 4), 1e-6)
+    for own in (q, basis(y)):
+        torch.testing.assert_close(projected(y, own), y, rtol=1e-6, atol=1e-9 * spread)
+
+
+def test_a_device_finds_a_basis_of_what_lacks_rank():
+    y = torch.randn(3, 30, 4, generator=torch.Generator().manual_seed(0))
+    y[0, :, 1], y[1, :, 1], y[2] = 0.0, y[1, :, 0], 0.0
+    with tree.unlooked():
+        q = basis(y)
+    assert q.isfinite().all()
+    torch.testing.assert_close(projected(y, q), y, rtol=1e-5, atol=1e-5)

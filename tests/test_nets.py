@@ -15,7 +15,7 @@ from explore.errors import InputError
 from explore.nets import Net, mlp
 from explore.networks import lenet5, resnet18, vgg16
 from explore.rng import Rng
-from explore.slots import LinearSlot
+from explore.slots import ConvSlot, LinearSlot
 from explore.testing import oracles
 
 
@@ -146,6 +146,19 @@ def test_pullback_gives_every_examples_weight_gradient(case):
         taps = pullback(dout)
         gradients = oracles.flat(tuple(torch.einsum("rsbti,rsbto->rsbio", t.inputs, t.grads) for t in taps))
         close(gradients, torch.einsum("rsbo,rsbow->rsbw", dout, jacobian))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_patches_and_their_gradient_are_those_of_unfold(bias):
+    layer = nn.Conv2d(2, 3, (3, 2), (2, 1), (1, 2), (1, 2), bias=bias)
+    slot, rng = ConvSlot(layer, "0"), Rng(0, dtype=torch.float64)
+    x = rng.normal(R * B, 2, 6, 5).requires_grad_()
+    expected = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride).mT
+    if bias:
+        expected = torch.cat([expected, torch.ones_like(expected[..., :1])], 2)
+    ours = slot.examples(x, (R, 1, B)).flatten(0, 2)
+    assert torch.equal(ours, expected) and torch.equal(slot.examples(x.detach(), (R, 1, B)).flatten(0, 2), expected)
+    close(*(torch.autograd.grad((p * expected.detach().cos()).sum(), x)[0] for p in (ours, expected)))
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])

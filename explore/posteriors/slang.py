@@ -45,7 +45,7 @@ from explore.inference.low_rank import (
 from explore.inference.prior import Rows
 from explore.inference.steps import end_update
 from explore.inference.structures import example_gradients, gradient_moments
-from explore.linalg import eigh, moved
+from explore.linalg import basis, eigh, moved
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, Taps, flatten, unflatten
 
@@ -120,11 +120,11 @@ class SLANG(GaussianPosterior):
             exact = torch.add((1 - beta) * u.square().sum(1), h, alpha=beta * count)
             # What the projection lost. It cannot be negative but for rounding.
             lost = (exact - new.square().sum(1)).clamp_min(0)
-            diagonal.append((1 - beta) * d + beta * p + lost)
+            diagonal.append(torch.add(lost, d, alpha=1 - beta) + beta * p)
         precision = LowRankFactor(columns, tuple(diagonal))
 
         average, corrected = step_rules.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
-        ascent = tuple(count * v - p * m for v, p, m in zip(corrected, prior, state.mean, strict=True))
+        ascent = tuple(_less(count * v, p, m) for v, p, m in zip(corrected, prior, state.mean, strict=True))
         direction = tuple(d.squeeze(1) for d in precision.solve(tuple(v.unsqueeze(1) for v in ascent)))
         direction = step_rules.clipped(direction, ascent, self.lr, step_rules.step_limit(None, self.trust_region, 1.0))
         mean = tuple(moved(m, d, self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
@@ -145,6 +145,11 @@ class SLANG(GaussianPosterior):
             if own:
                 rows[-1][:, -1] = self.bias_prior_variance
         return tuple(rows)
+
+
+def _less(x: Tensor, p: float | Tensor, m: Tensor) -> Tensor:
+    """X - p m."""
+    return torch.addcmul(x, p, m, value=-1) if isinstance(p, Tensor) else torch.add(x, m, alpha=-p)
 
 
 DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code, and so does what rounding leaves
@@ -222,7 +227,7 @@ def leading_randomised(
 
     y = unflatten(2 * rng.uniform(columns[0].shape[0], sketch, sum(i * o for i, o in shapes)) - 1, shapes)
     for _ in range(iterations + 1):
-        q = unflatten(torch.linalg.qr(flatten(y).mT)[0].mT, shapes)
+        q = unflatten(basis(flatten(y).mT).mT, shapes)
         y = product(q)
     # X ~ Y (Q^T Y)^-1 Y^T = F F^T with F = Y E e^-1/2, and U+ is F in the leading eigenvectors of F^T F.
     small = inner(q, y)

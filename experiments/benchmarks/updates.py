@@ -1,7 +1,7 @@
 """Seconds per update of every posterior: of many small nets side by side, and of one ResNet-18 beside plain SGD.
 
     python -m experiments.benchmarks.updates --case one,small  # on the processor, plain and compiled
-    python -m experiments.benchmarks.updates --device cuda     # plain and by CUDA graphs, and in bfloat16
+    python -m experiments.benchmarks.updates --device cuda     # plain and by CUDA graphs; a ResNet in bfloat16, too
 
 one: a 13-50-1 net with 10 weight samples (or members), batches of 10. small: 20 replicas of it. resnet: one ResNet-18
 for 32x32 images with batch normalisation, batch 128, one weight sample, the preset `image`. A mean over `--updates`
@@ -11,7 +11,8 @@ made.
 
 `off` says how far the outputs of sampled nets are, after three updates of which the second renews everything, from
 those in double precision with the same random numbers, of the small nets on the processor, of the ResNet-18 on the same
-device: the norm of the difference over that of the outputs.
+device: the norm of the difference over that of the outputs. Convolutions of a GPU are in single precision for it; of
+the ResNet-18 `TF32` is the same with those that torch takes, and that the seconds are of.
 
 Writes results/updates.csv and .md, or results/updates_gpu.* of a GPU.
 """
@@ -47,7 +48,7 @@ COUNTS = ("samples", "members")  # fields that say how many nets a posterior run
 CASES = {  # replicas, examples, the net
     "one": (1, 455, "13-50-1"), "small": (20, 455, "20 replicas of 13-50-1"), "resnet": (1, 50000, "ResNet-18")
 }  # fmt: skip
-SGD = "SGD"
+SGD, WHAT = "SGD", ("seconds", "off")
 NOISY: dict[str, Any] = {"warm_start": 0.0}  # else some presets would be timed at the mean
 RENEWED = NOISY | dict.fromkeys(("statistics_interval", "factor_interval", "basis_interval"), 2)
 
@@ -121,14 +122,14 @@ def ours(
         nonlocal state
         state, _ = update(state, data, 0.5)
 
-    # Each kind of update is recorded when it has come often enough.
-    kinds = getattr(posterior, "factor_interval", 1) if recorded else 1
+    # Each kind of update is recorded when it has come often enough; of the ResNet those that are timed.
+    kinds = getattr(posterior, "statistics_interval" if case == "resnet" else "factor_interval", 1) if recorded else 1
     first = kinds * (graphs.Cuda.ahead + graphs.CHECKED + 1)
     begun = first * median(step, device, first, 1, 0)
     return median(step, device, updates, repeats), begun
 
 
-def sgd(device: str, updates: int, repeats: int, amp: bool) -> float:
+def sgd(device: str, updates: int, repeats: int, recorded: bool, amp: bool) -> float:
     """Those of a ResNet-18 as torch has it, with momentum."""
     rng, net = Rng(0, device), networks.resnet18().to(device).train()
     (x,), (y,) = batch("resnet", rng)
@@ -141,6 +142,15 @@ def sgd(device: str, updates: int, repeats: int, amp: bool) -> float:
         loss.backward()
         optimiser.step()
 
+    if recorded:
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(graphs.Cuda.ahead):
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            step()
+        return median(graph.replay, device, updates, repeats)
     return median(step, device, updates, repeats)
 
 
@@ -159,20 +169,36 @@ def off(name: str, case: str, device: str) -> float:
     return float((here - exact).norm() / exact.norm())
 
 
-def line(name: str, case: str, device: str, updates: int, repeats: int) -> dict[str, Any]:
+def timed(name: str, case: str, device: str, updates: int, repeats: int) -> dict[str, float]:
+    """Seconds per update."""
+    if name == SGD:
+        kinds = {"seconds": (False, False)}
+        if device.startswith("cuda"):
+            kinds |= {"recorded": (True, False), "bfloat16": (True, True)}
+        return {kind: sgd(device, updates, repeats, *how) for kind, how in kinds.items()}
+    found = {"seconds": ours(name, case, device, updates, repeats, recorded=False, amp=False)[0]}
+    if case != "resnet" or device.startswith("cuda"):
+        found["recorded"], found["begun"] = ours(name, case, device, updates, repeats, recorded=True, amp=False)
+    if case == "resnet" and device.startswith("cuda"):
+        found["bfloat16"], _ = ours(name, case, device, updates, repeats, recorded=True, amp=True)
+    return found
+
+
+def compared(name: str, case: str, device: str) -> dict[str, float]:
+    """How far from double precision it is."""
+    if name == SGD:
+        return {}
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        found = {"off": off(name, case, device)}
+    return found | ({"TF32": off(name, case, device)} if case == "resnet" and device.startswith("cuda") else {})
+
+
+def line(name: str, case: str, device: str, updates: int, repeats: int, what: list[str]) -> dict[str, Any]:
     """What is measured of a posterior, or why it is not."""
     row: dict[str, Any] = {"case": case, "method": name, "refused": ""}
-    gpu = device.startswith("cuda")
     try:
-        if name == SGD:
-            row["seconds"] = sgd(device, updates, repeats, amp=False)
-            return row | ({"bfloat16": sgd(device, updates, repeats, amp=True)} if gpu else {})
-        row["seconds"], _ = ours(name, case, device, updates, repeats, recorded=False, amp=False)
-        if case != "resnet":
-            row["recorded"], row["begun"] = ours(name, case, device, updates, repeats, recorded=True, amp=False)
-        elif gpu:
-            row["bfloat16"], _ = ours(name, case, device, updates, repeats, recorded=False, amp=True)
-        row["off"] = off(name, case, device)
+        row |= timed(name, case, device, updates, repeats) if "seconds" in what else {}
+        row |= compared(name, case, device) if "off" in what else {}
     except InputError as error:
         row["refused"] = str(error)
     return row
@@ -182,21 +208,24 @@ def table(rows: pd.DataFrame) -> str:
     """A section a case; of the ResNet-18 also how many times the seconds of SGD they are."""
     made = ""
     for case, own in rows.groupby("case", sort=False):
-        timed = [
+        kinds = [
             column for column in ("seconds", "recorded", "bfloat16") if column in own and own[column].notna().any()
         ]
+        offs = [column for column in ("off", "TF32") if column in own and own[column].notna().any()]
         base, lines = own[own.method == SGD], []
         for _, row in own.iterrows():
-            cells = [_number(1e3 * row[t], ".3g") for t in timed]
-            cells += [_number(row[t] / base[t].iloc[0], ".2f") for t in timed] if len(base) else []
+            cells = [_number(1e3 * row[t], ".3g") for t in kinds]
+            cells += [_number(row[t] / base[t].iloc[0], ".2f") for t in kinds] if len(base) else []
             cells += (
-                [_number(row.seconds / row.recorded, ".1f"), _number(row.begun, ".0f")] if "recorded" in timed else []
+                [_number(row.seconds / row.recorded, ".1f"), _number(row.get("begun", math.nan), ".0f")]
+                if "recorded" in kinds
+                else []
             )
-            lines.append([row.method, *cells, _number(row.get("off", math.nan), ".1e"), row.refused])
-        heads = ["", *(f"{t.replace('seconds', 'float32')}, ms" for t in timed)]
-        heads += [f"{t.replace('seconds', 'float32')} over SGD" for t in timed] if len(base) else []
-        heads += ["times as fast", "begun, s"] if "recorded" in timed else []
-        made += f"## {CASES[str(case)][2]}\n\n{markdown([*heads, 'off', 'refused'], lines)}\n"
+            lines.append([row.method, *cells, *(_number(row[o], ".1e") for o in offs), row.refused])
+        heads = ["", *(f"{t.replace('seconds', 'one by one')}, ms" for t in kinds)]
+        heads += [f"{t.replace('seconds', 'one by one')} over SGD" for t in kinds] if len(base) else []
+        heads += ["times as fast", "begun, s"] if "recorded" in kinds else []
+        made += f"## {CASES[str(case)][2]}\n\n{markdown([*heads, *offs, 'refused'], lines)}\n"
     return made
 
 
@@ -208,12 +237,20 @@ def _number(value: float, form: str) -> str:
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--case", "cases", type=Names("case", CASES), default=",".join(CASES), show_default=True)
 @click.option("--posterior", "names", multiple=True, help="Names; all that are updated step by step by default.")
+@click.option("--what", type=Names("measurement", WHAT), default=",".join(WHAT), show_default=True)
 @click.option("--updates", default=100, show_default=True, help="Of the small nets; a tenth of it of the ResNet.")
 @click.option("--repeats", default=3, show_default=True)
 @click.option("--threads", default=1, show_default=True, help="Processor threads.")
 @click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
 def main(
-    device: str, cases: list[str], names: tuple[str, ...], updates: int, repeats: int, threads: int, out: Path
+    device: str,
+    cases: list[str],
+    names: tuple[str, ...],
+    what: list[str],
+    updates: int,
+    repeats: int,
+    threads: int,
+    out: Path,
 ) -> None:
     """Time every posterior, and write the table."""
     torch.set_num_threads(threads)
@@ -222,7 +259,7 @@ def main(
     for case in cases:
         for name in (SGD, *every) if case == "resnet" else every:
             steps = max(1, updates // 10) if case == "resnet" else updates
-            rows.append(line(name, case, device, steps, repeats))
+            rows.append(line(name, case, device, steps, repeats, what))
             click.echo(rows[-1])
     found, stem = pd.DataFrame(rows), out / f"updates{'_gpu' if gpu else ''}"
     out.mkdir(parents=True, exist_ok=True)

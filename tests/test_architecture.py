@@ -16,7 +16,7 @@ FLOORS = {
     name: floor
     for floor, names in enumerate(
         (
-            "errors hadamard_triton machine",
+            "errors hadamard_triton machine streams",
             "tree",
             "files modules rng registry linalg scaling fingerprints hadamard spread mixture patch_products transforms",
             "shapes",

@@ -150,10 +150,9 @@ def test_pullback_gives_every_examples_weight_gradient(case):
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_patches_and_their_gradient_are_those_of_unfold(bias):
-    layer = nn.Conv2d(2, 3, (3, 2), (2, 1), (1, 2), (1, 2), bias=bias)
-    slot, rng = ConvSlot(layer, "0"), Rng(0, dtype=torch.float64)
+    slot, rng = ConvSlot(nn.Conv2d(2, 3, (3, 2), (2, 1), (1, 2), (1, 2), bias=bias), "0"), Rng(0, dtype=torch.float64)
     x = rng.normal(R * B, 2, 6, 5).requires_grad_()
-    expected = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride).mT
+    expected = F.unfold(x, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)).mT
     if bias:
         expected = torch.cat([expected, torch.ones_like(expected[..., :1])], 2)
     ours = slot.examples(x, (R, 1, B)).flatten(0, 2)

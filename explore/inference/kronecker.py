@@ -32,6 +32,7 @@ from explore.inference.turns import Number
 from explore.linalg import added, averaged, inverse_root, inverse_triangle, over, product, rows_times, triangle_times
 from explore.rng import Rng
 from explore.shapes import Taps
+from explore.streams import side_by_side
 
 TOGETHER = 64  # rows of the largest factor that is padded to be factorised with others
 
@@ -255,15 +256,23 @@ class KroneckerRule:
 
 
 class KroneckerLayers(PerLayer):
-    """Layers that follow the rule. A device takes the roots of small factors together, as launches cost most there."""
+    """Layers that follow the rule.
+
+    A device takes the roots of small factors together, as launches cost most there, and a GPU those of large ones side
+    by side.
+    """
 
     rule: KroneckerRule
 
     def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
-        largest = max(len(m[0]) for moments in statistics for m in moments)
-        if statistics[0].inputs.is_cpu or self.rule.damping == "exact" or largest > TOGETHER:
+        largest, device = max(len(m[0]) for moments in statistics for m in moments), statistics[0].inputs.device
+        if device.type == "cpu" or self.rule.damping == "exact":
             return super().factor(statistics, damping)
-        return together(statistics, damping)
+        if largest <= TOGETHER:
+            return together(statistics, damping)
+        pairs = zip(statistics, each_layer(damping, len(statistics)), strict=True)
+        blocks, oks = zip(*side_by_side([partial(self.rule.factor, *pair) for pair in pairs], device), strict=True)
+        return Blocks(blocks), torch.stack(oks).all(0)
 
 
 def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:

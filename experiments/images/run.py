@@ -219,12 +219,11 @@ def tables(runs: pd.DataFrame) -> str:
         arms, pairs = STUDIES[str(study)].arms, STUDIES[str(study)].pairs
         by = {arm: own[own.arm == arm].set_index("seed") for arm in arms if arm in set(own.arm)}
         lines: list[list[Any]] = [
-            [arm, f"{found.lr.iloc[0]:g}", *_means(found), f"{found.epoch_seconds.median():.1f}"]
-            for arm, found in by.items()
+            [arm, f"{found.lr.iloc[0]:g}", *_means(found), *_where(found)] for arm, found in by.items()
         ]
         epochs, seeds = own.epochs.iloc[0], own.seed.nunique()
         title = f"{study}, {length}: {counted(epochs, 'epoch')}, {counted(seeds, 'seed')}"
-        made[title] = markdown(["", "lr", *METRICS.values(), "seconds an epoch"], lines)
+        made[title] = markdown(["", "lr", *METRICS.values(), "on", "seconds an epoch"], lines)
         apart = {(one, other): _difference(by[one], by[other]) for one, other in pairs if {one, other} <= by.keys()}
         if apart := {pair: values for pair, values in apart.items() if len(values)}:
             rows = [[one, other, len(values), *_means(values)] for (one, other), values in apart.items()]
@@ -234,6 +233,12 @@ def tables(runs: pd.DataFrame) -> str:
 
 def _means(found: pd.DataFrame) -> list[str]:
     return [mean_se(found[metric], ".4f") for metric in METRICS]
+
+
+def _where(found: pd.DataFrame) -> list[str]:
+    """The devices, and the seconds of an epoch on the processor: runs share a GPU."""
+    own = found[found.device == "cpu"].epoch_seconds
+    return [", ".join(sorted(set(found.device))), f"{own.median():.1f}" if len(own) else ""]
 
 
 def _difference(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:

@@ -57,12 +57,12 @@ def test_differences_are_paired(monkeypatch):
     rows = pd.DataFrame(
         {"study": "mnist", "length": "short", "arm": [*["BBB", "SLANG, L=1"] * 2, "BBB"], "seed": [0, 0, 1, 1, 2],
          "lr": 0.1, "error": [0.2, 0.1, 0.4, 0.2, 0.9], "log_likelihood": -1.0, "calibration_error": 0.0, "epochs": 10,
-         "epoch_seconds": 3.0}
+         "epoch_seconds": 3.0, "device": [*["cpu", "a card"] * 2, "cpu"]}
     )  # fmt: skip
     monkeypatch.setitem(run.STUDIES, "mnist", run.STUDIES["mnist"]._replace(pairs=(("SLANG, L=1", "BBB"),)))
     text = run.tables(rows)
     assert "**mnist, short: 10 epochs, 3 seeds**" in text
-    assert "| SLANG, L=1 | 0.1 | 0.1500 ± 0.0500 |" in text
+    assert "| SLANG, L=1 | 0.1 | 0.1500 ± 0.0500 |" in text and " | a card |  |" in text and " | cpu | 3.0 |" in text
     assert "| SLANG, L=1 | BBB | 2 | -0.1500 ± 0.0500 | 0.0000 ± 0.0000 |" in text
     assert "differences" not in run.tables(rows[rows.seed == 2])  # of one alone there is none
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple
@@ -108,7 +109,11 @@ class Local:
 
     def __call__(self, a: Tensor) -> Tensor:
         """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
-        mean, variance = rows_times(a, self.mean), rows_times(a.square(), self.variance)
+        return self.through(a, rows_times)
+
+    def through(self, a: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Of inputs of another form, see `models.Layer`."""
+        mean, variance = product(a, self.mean), product(a.square(), self.variance)
         # Without a bias an input of zeros has no variance, and the root no gradient there.
         noise = self.rng.normal(mean.shape[0], self.samples, *mean.shape[2:])
         return mean + variance.clamp_min(1e-20).sqrt() * noise

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
@@ -40,13 +41,27 @@ class ConvSlot(WeightSlot, nn.Conv2d):
 
     def apply_matrix(self, a: Tensor) -> Tensor:
         """[(R S B), C, H, W] -> [(R S B), O, H', W'], as one convolution with a group for each R and S."""
-        (r, s, b), groups = self._lead, self._lead_in[0] * self._lead_in[1]
-        w = self._layer.flatten(0, 1).transpose(1, 2)  # [(R S), O, I]
-        kernel = (w[..., :-1] if self.has_bias else w).reshape(r * s * self.outputs, a.shape[1], *self.kernel_size)
+        return self._convolved(a, self._layer.flatten(0, 1), self._lead_in[0] * self._lead_in[1])
+
+    def apply_callable(self, a: Tensor) -> Tensor:
+        """A layer that says what it is `through` products with matrices needs no patches, where R = 1."""
+        through = getattr(self._layer, "through", None)
+        if through is None or self._lead_in[0] > 1:  # convolutions of several groups can be slower than by patches
+            return super().apply_callable(a)
+
+        def product(x: Tensor, matrix: Float[Tensor, "1 I O"]) -> Float[Tensor, "1 _S B T O"]:
+            return self.positions(self._convolved(x, matrix, 1), self._lead_in)
+
+        return self.fold(through(a, product), a)
+
+    def _convolved(self, a: Tensor, matrices: Float[Tensor, "K I O"], groups: int) -> Tensor:
+        """[(G B), C, H, W] -> [(K B), O, H', W'], K a multiple of the groups G."""
+        w = matrices.transpose(1, 2)
+        kernel = (w[..., :-1] if self.has_bias else w).reshape(len(w) * self.outputs, a.shape[1], *self.kernel_size)
         bias = w[..., -1].reshape(-1) if self.has_bias else None
-        z = a.unflatten(0, (groups, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), H, W]
+        z = a.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)  # [B, (G C), H, W]
         h = F.conv2d(z, kernel, bias, self.stride, self.pad, self.dilation, groups)
-        return h.unflatten(1, (r * s, self.outputs)).transpose(0, 1).flatten(0, 1)
+        return h.unflatten(1, (len(w), self.outputs)).transpose(0, 1).flatten(0, 1)
 
     def examples(self, a: Tensor, lead: Lead, part: slice = slice(None)) -> Tensor:
         """[(R S B), C, H, W] -> patches [R, S, B, T, I]."""

@@ -1,4 +1,4 @@
-"""The benchmark of updates, whose numbers for a GPU none of the machines here can make."""
+"""The benchmark of updates, on a processor."""
 
 from functools import partial
 

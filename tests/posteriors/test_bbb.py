@@ -4,8 +4,10 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.distributions import Normal, kl_divergence
 
+from explore.inference.reparam import Local
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors.bbb import BBB
@@ -95,3 +97,22 @@ def test_steps_shrink_along_a_cosine():
     after = [posterior.update(state, BATCH, rng(1), p)[0] for p in (0.0, 0.5, 1.0)]
     moved = [(new.mean[0][0] - state.mean[0][0]).norm().item() for new in after]
     assert moved == pytest.approx([moved[0], moved[0] / 2, 0], abs=1e-12)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_pre_activations_of_convolutions_are_those_of_their_patches(bias):
+    net = Net(
+        nn.Sequential(
+            nn.Conv2d(2, 3, (3, 2), (2, 1), (1, 2), bias=bias), nn.ReLU(), nn.Conv2d(3, 2, 2, bias=bias), nn.Flatten()
+        )
+    )
+    given = rng(1)
+    free = [draw(1, *shape).requires_grad_() for shape in net.shapes for draw in (given.normal, given.uniform)]
+    x, found = given.normal(1, 4, 2, 6, 5), []
+    for by_patches in (False, True):
+        own = rng(5)
+        layers = [Local(mean, std, 3, own) for mean, std in zip(free[::2], free[1::2], strict=True)]
+        out, _ = net.train_output(tuple(layer.__call__ for layer in layers) if by_patches else layers, x, samples=3)
+        found.append((out, *torch.autograd.grad(out.cos().sum(), free)))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)

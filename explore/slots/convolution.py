@@ -68,8 +68,14 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         a = a.unflatten(0, lead)[:, :, part]
         lead = (a.shape[0], a.shape[1], a.shape[2])
         a = a.flatten(0, 2)
-        own = _Patches.apply(a, self) if a.requires_grad and torch.is_grad_enabled() else self._patches(a)
-        return own.permute(1, 2, 0).unflatten(0, lead)
+        if not (a.requires_grad and torch.is_grad_enabled()):
+            patches = self._patches(a)
+        elif a.is_cpu:  # whose products take this layout a little faster
+            patches = F.unfold(a, self.kernel_size, self.dilation, self.pad, self.stride)
+            return self._with_one(patches.transpose(1, 2)).unflatten(0, lead)
+        else:
+            patches = Patches.apply(a, self)
+        return patches.permute(1, 2, 0).unflatten(0, lead)
 
     def _patches(self, a: Tensor) -> Tensor:
         """[N, C, H, W] -> [I, N, T] by one copy, several times as fast as torch's `unfold`, which goes by examples.
@@ -137,7 +143,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return height, width
 
 
-class _Patches(torch.autograd.Function):
+class Patches(torch.autograd.Function):
     """`ConvSlot._patches`; torch would go through that copy once more, place by place, for its gradient."""
 
     @staticmethod

@@ -162,6 +162,14 @@ def test_patches_and_their_gradient_are_those_of_unfold(bias):
     close(*(torch.autograd.grad((p * expected.detach().cos()).sum(), x)[0] for p in (ours, expected)))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_patches_are_a_copy_even_of_single_pixels(bias):
+    slot, x = ConvSlot(nn.Conv2d(2, 3, 1, bias=bias), "0"), Rng(0).normal(B, 2, 6, 5)
+    before = x.clone()
+    slot.examples(x, (1, 1, B)).zero_()
+    assert torch.equal(x, before)
+
+
 @pytest.mark.parametrize("layout", ["contiguous", "channels last"])
 @pytest.mark.parametrize("replicas", [1, R])  # of one replica a convolution's are not made by patches
 def test_weight_gradients_are_sums_over_examples_and_positions(case, replicas, layout):

@@ -105,7 +105,6 @@ SMALLER = ("--train", "5000", "--test", "2000", "--epochs", "15", "--measure", "
 STEPS = {0.9: PRACTICAL["VOGN"].grid, 0.0: (0.003, 0.01, 0.03)}  # by momentum: they count 1 / (1 - beta1) times
 NORMS = ("without batch normalisation", "with batch normalisation")
 ORDERS = ("VOGN", "Adam"), ("VOGN", "MC dropout"), ("noisy K-FAC", "Adam")
-WALSH = "convolutions=mc-dropout", "last_layer=whvi", "vectors=stack", "samples=1", "batch_size=64", "initial_std=0.001"
 STUDIES = {
     "mnist": Study(
         ("--dataset", "mnist", "--net", "mlp", "--ood", "none", "--samples", "50"),
@@ -169,8 +168,8 @@ STUDIES = {
         (*CIFAR, "--net", "alexnet-dense", "--augment", "crop-flip"), SMALLER, ("--epochs", "160"),
         {
             "Adam": PRACTICAL["Adam"],
-            "WHVI": Arm(_settings("whvi", *WALSH), (0.0003, 0.001, 0.003)),
-            "WHVI, three flows": Arm(_settings("whvi", *WALSH, "flows=3"), (), "WHVI"),
+            "WHVI": Arm(_settings("whvi", preset="image"), (0.0003, 0.001, 0.003)),
+            "WHVI, three flows": Arm(_settings("whvi", "flows=3", preset="image"), (), "WHVI"),
         },
         (("WHVI", "Adam"), ("WHVI, three flows", "WHVI")),
     ),

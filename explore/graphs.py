@@ -31,7 +31,7 @@ from explore.inference.turns import Turn, dialled
 from explore.rng import Rng
 from explore.shapes import Batch, Info, State
 
-SMALL = 3 * 10**7  # weights up to which launches take more of an update's time than arithmetic, on a fast GPU
+LARGEST = 3 * 10**7  # weights up to which launches take more of an update's time than arithmetic, on a fast GPU
 CHECKED = 2  # replays of each kind that are compared with the update itself
 MOST = 4  # numbers of a turn
 LOOKED_AT = 20  # steps, of which one at least must be of a kind that is recorded
@@ -41,7 +41,7 @@ _asked: bool | None = None
 
 @contextmanager
 def use(asked: bool | None) -> Iterator[None]:
-    """Whether fits record their updates; None: on a GPU those of nets with up to `SMALL` weights."""
+    """Whether fits record their updates; None: on a GPU those of nets with up to `LARGEST` weights."""
     before = _asked
     choose(asked)
     try:
@@ -64,7 +64,7 @@ def asked() -> bool | None:
 def updates(posterior: Predictive, rng: Rng) -> Updates:
     """Those of a fit in this process, recorded where that is asked for, or always wins."""
     device, alone = rng.device.type, parallel.world().parts == 1
-    wanted = device == "cuda" and posterior.net.weights <= SMALL if _asked is None else _asked
+    wanted = device == "cuda" and posterior.net.weights <= LARGEST if _asked is None else _asked
     kinds: dict[str, Callable[[Rng], Recorder]] = {"cuda": Cuda, "cpu": Inductor}
     recorded = wanted and alone and device in kinds
     if recorded and all(posterior.turn(step, 1.0).kind is None for step in range(2, 2 + LOOKED_AT)):

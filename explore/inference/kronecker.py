@@ -26,6 +26,7 @@ from explore.inference.structures import (
     Statistics,
     each_layer,
     example_gradients,
+    gathered,
     mean_squares,
 )
 from explore.inference.turns import Number
@@ -270,9 +271,7 @@ class KroneckerLayers(PerLayer):
             return super().factor(statistics, damping)
         if largest <= TOGETHER:
             return together(statistics, damping)
-        pairs = zip(statistics, each_layer(damping, len(statistics)), strict=True)
-        blocks, oks = zip(*side_by_side([partial(self.rule.factor, *pair) for pair in pairs], device), strict=True)
-        return Blocks(blocks), torch.stack(oks).all(0)
+        return gathered(side_by_side(self.each_factor(statistics, damping), device))
 
 
 def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:

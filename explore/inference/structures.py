@@ -8,7 +8,8 @@ A structure may couple layers; `PerLayer` makes one of a `Rule` for a single lay
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -170,12 +171,21 @@ class PerLayer:
         return tuple(self.rule.observe(q, t, schedule, step) for q, t in zip(statistics, taps, strict=True))
 
     def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
+        return gathered(work() for work in self.each_factor(statistics, damping))
+
+    def each_factor(self, statistics: Statistics, damping: Dampings) -> list[Callable[[], tuple[Block, Tensor]]]:
+        """What makes each layer's block, and says where that succeeds."""
         pairs = zip(statistics, each_layer(damping, len(statistics)), strict=True)
-        blocks, oks = zip(*(self.rule.factor(q, own) for q, own in pairs), strict=True)
-        return Blocks(blocks), torch.stack(oks).all(0)
+        return [partial(self.rule.factor, q, own) for q, own in pairs]
 
     def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]:
         return torch.stack([self.rule.start_share(q) for q in statistics]).amax(0)
+
+
+def gathered(made: Iterable[tuple[Block, Tensor]]) -> tuple[Blocks, Bool[Tensor, " R"]]:
+    """The factor of all layers, and where all of them succeeded."""
+    blocks, oks = zip(*made, strict=True)
+    return Blocks(blocks), torch.stack(oks).all(0)
 
 
 def each_layer(damping: Dampings, layers: int) -> tuple[Damping, ...]:

@@ -11,11 +11,12 @@ lenet5, alexnet, resnet18: CIFAR-10; Adam, MC dropout, VOGN and noisy K-FAC (Osa
 Bayesian Principles, 2019, Table 1), with LeNet-5 noisy EK-FAC, too. ablation: VOGN on the VGG16, with and without
 momentum and batch normalisation.
 whvi: CIFAR-10, AlexNet with its dense layers of 4096; Adam, and WHVI in the dense layers without and with three flows
-beside dropout in the convolutions (Rossi et al., Walsh-Hadamard Variational Inference, 2020, Table 4).
+beside dropout in the convolutions (Rossi et al., Walsh-Hadamard Variational Inference, 2020, Table 4). whvi-vgg16: the
+same of the VGG16, and resnet18 has an arm of it. vgg16-norm: vgg16 with batch normalisation; it is not run here.
 
-The shortened runs have fewer epochs, of CIFAR-10 fewer images, and a ResNet-18 and the ablation's VGG16 of half the
-width; `--full` has the papers' lengths and nets. Each line of
-`choose` tests one step size on a tenth of the training images, with a seed that is not reported.
+The shortened runs have fewer epochs, of CIFAR-10 fewer images, and a ResNet-18 and the VGG16s of ablation and
+whvi-vgg16 of half the width; `--full` has the papers' lengths and nets. Each line of `choose` tests one step size on a
+tenth of the training images, with a seed that is not reported.
 
 Writes results/choose.csv, results/runs.csv (a line a run), results/curves.csv (a line a run and epoch that was
 measured), results/table.md and results/curves.png. What is there is not run again, and what was stopped goes on.
@@ -100,8 +101,10 @@ PRACTICAL: dict[str, Arm] = {
     "VOGN": Arm(_settings("vogn", preset="image"), (0.0003, 0.001, 0.003)),
     "noisy K-FAC": Arm(_settings("noisy-kfac", preset="image"), (0.3, 1.0, 3.0)),
 }  # fmt: skip
+WHVI = Arm(_settings("whvi", preset="image"), (0.0003, 0.001, 0.003))
 CIFAR = ("--dataset", "cifar10", "--ood", "none", "--samples", "10")
 SMALLER = ("--train", "5000", "--test", "2000", "--epochs", "15", "--measure", "5")
+NARROW = (*SMALLER, "-p", "net.widths=16,32,64,128,128")
 STEPS = {0.9: PRACTICAL["VOGN"].grid, 0.0: (0.003, 0.01, 0.03)}  # by momentum: they count 1 / (1 - beta1) times
 NORMS = ("without batch normalisation", "with batch normalisation")
 ORDERS = ("VOGN", "Adam"), ("VOGN", "MC dropout"), ("noisy K-FAC", "Adam")
@@ -147,11 +150,10 @@ STUDIES = {
     "resnet18": Study(
         (*CIFAR, "--net", "resnet18", "-p", "net.stem=imagenet", "--augment", "crop-flip"),
         (*SMALLER, "-p", "net.width=32"),
-        ("--epochs", "160"), PRACTICAL, ORDERS,
+        ("--epochs", "160"), PRACTICAL | {"WHVI": WHVI}, (*ORDERS, ("WHVI", "MC dropout")),
     ),
     "ablation": Study(
-        (*CIFAR, "--net", "vgg16", "--augment", "none"), (*SMALLER, "-p", "net.widths=16,32,64,128,128"),
-        ("--epochs", "160"),
+        (*CIFAR, "--net", "vgg16", "--augment", "none"), NARROW, ("--epochs", "160"),
         {
             f"momentum {momentum}, {NORMS[norm]}": Arm(
                 (*PRACTICAL["VOGN"].options, "-p", f"momentum={momentum}", "-p", f"net.batch_norm={norm}"),
@@ -168,12 +170,18 @@ STUDIES = {
         (*CIFAR, "--net", "alexnet-dense", "--augment", "crop-flip"), SMALLER, ("--epochs", "160"),
         {
             "Adam": PRACTICAL["Adam"],
-            "WHVI": Arm(_settings("whvi", preset="image"), (0.0003, 0.001, 0.003)),
+            "WHVI": WHVI,
             "WHVI, three flows": Arm(_settings("whvi", "flows=3", preset="image"), (), "WHVI"),
         },
         (("WHVI", "Adam"), ("WHVI, three flows", "WHVI")),
     ),
+    "whvi-vgg16": Study(
+        (*CIFAR, "--net", "vgg16", "--augment", "crop-flip"), NARROW, ("--epochs", "160"),
+        {name: PRACTICAL[name] for name in ("Adam", "MC dropout")} | {"WHVI": WHVI},
+        (("WHVI", "Adam"), ("WHVI", "MC dropout")),
+    ),
 }  # fmt: skip
+STUDIES["vgg16-norm"] = STUDIES["vgg16"]._replace(options=(*STUDIES["vgg16"].options, "-p", "net.batch_norm=true"))
 
 
 def options(study: str, arm: str, length: str, lr: float) -> tuple[str, ...]:

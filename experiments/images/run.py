@@ -145,7 +145,8 @@ STUDIES = {
         (*ORDERS, ("noisy EK-FAC", "Adam"), ("noisy EK-FAC", "noisy K-FAC")),
     ),
     "alexnet": Study(
-        (*CIFAR, "--net", "alexnet", "--augment", "none"), SMALLER, ("--epochs", "160"), PRACTICAL, ORDERS
+        (*CIFAR, "--net", "alexnet", "--augment", "none"), SMALLER, ("--epochs", "160"),
+        PRACTICAL | {"VOGN": Arm(PRACTICAL["VOGN"].options, (0.0001, *PRACTICAL["VOGN"].grid))}, ORDERS,
     ),
     "resnet18": Study(
         (*CIFAR, "--net", "resnet18", "-p", "net.stem=imagenet", "--augment", "crop-flip"),

@@ -161,6 +161,12 @@ def test_the_page_has_every_rule_and_what_it_says_of_itself():
     assert {name: (targets, batches) for name, targets, batches in rows} == said
 
 
+def test_the_page_of_results_names_every_experiment():
+    page = PAGES["docs/results.md"]
+    for folder in (ROOT / "experiments").glob("*/README.md"):
+        assert f"(../experiments/{folder.parent.name}/README.md)" in page
+
+
 def test_every_skeleton_is_tested():
     source = Path(__file__).read_text(encoding="utf-8")
     assert len(PLUG_INS) > 1 and not [file for file in PLUG_INS if f'"{file}"' not in source]

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from explore import files, registry
+from explore import files, machine, registry
 from explore.cli.script import WrongInput
 from explore.errors import one_of
 from explore.fit import batches, last_epoch
@@ -112,8 +112,18 @@ def card(device: str) -> str:
 
 def commits(run: Path) -> str:
     """The commits at which a run folder was begun and continued."""
-    sessions = json.loads((run / "config.json").read_text())["sessions"]
-    return " ".join(dict.fromkeys(session["git"]["commit"][:7] for session in sessions))
+    return " ".join(dict.fromkeys(session["git"]["commit"][:7] for session in _sessions(run)))
+
+
+def cards(run: Path) -> str:
+    """The devices that a run folder was begun and continued on, as `card` names those that are here."""
+    every = dict.fromkeys(session["device"] for session in _sessions(run))
+    return " ".join(card(device) if device in machine.devices() else device for device in every)
+
+
+def _sessions(run: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((run / "config.json").read_text())["sessions"]
+    return found
 
 
 def mean_se(values: pd.Series, form: str = ".3f") -> str:

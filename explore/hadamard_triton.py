@@ -33,7 +33,7 @@ def fits(x: Tensor) -> bool:
     """Whether a row is short enough: it is turned over in the memory that the threads of a program share."""
     d, card = x.shape[-1], torch.cuda.get_device_properties(x.device)
     room: int = getattr(card, "shared_memory_per_block_optin", SHARED)
-    return d <= LONGEST and d * max(x.element_size(), 4) <= room
+    return d <= LONGEST and d * max(x.element_size(), 4) < room  # Triton may pad it
 
 
 def transform(x: Tensor, orthonormal: bool) -> Tensor:

@@ -90,6 +90,7 @@ def basis(y: Float[Tensor, "N W L"]) -> Float[Tensor, "N W L"]:
     """
     if len(y) == 1 or not tree.unseen(y):
         return torch.linalg.qr(y)[0]
+    y = y / y.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)  # squares of it are finite
     for _ in range(2):
         root, _ = inverse_root(y.mT @ y)
         y = y @ root.mT

@@ -11,7 +11,8 @@ the processes, and so the states stay the same. Osawa et al.: Practical Deep Lea
 Section 3. Numbers that belong to examples or weight samples come from streams of the update and the part, all others
 from the stream that the processes share.
 
-One process that holds several parts computes what as many processes would.
+One process that holds several parts computes what as many processes would, but for batch normalisations, which see the
+part of a process.
 """
 
 from __future__ import annotations

@@ -26,11 +26,13 @@ def side_by_side(works: Sequence[Callable[[], T]], device: torch.device) -> list
     for stream in streams:
         stream.wait_stream(here)
     found = []
-    for i, work in enumerate(works):
-        with torch.cuda.stream(streams[i % len(streams)]):
-            found.append(work())
-    for stream in streams:
-        here.wait_stream(stream)
+    try:
+        for i, work in enumerate(works):
+            with torch.cuda.stream(streams[i % len(streams)]):
+                found.append(work())
+    finally:  # after an error, too: what the others still read may be freed
+        for stream in streams:
+            here.wait_stream(stream)
     return found
 
 

@@ -203,10 +203,55 @@ def test_cuda_graphs_of_convolutions_with_batch_normalisation(name):
 
 
 def test_a_replay_is_the_update_but_for_rounding():
-    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0))
     for other, same in ((x + 1e-6, True), (x * (1 + 1e-5) + 1e-5, True), (x * 1.01, False), (x * torch.nan, False)):
         assert graphs._same((x,), (other,)) == same
     assert graphs._same((x * torch.nan,), (x * torch.nan,))
+    assert not graphs._same((torch.tensor([1e4, 1.0]),), (torch.tensor([1e4, 1.9]),))
+
+
+def test_a_replay_is_the_update_of_each_replica():
+    x = torch.randn(2, 50, 50, generator=torch.Generator().manual_seed(0))
+    x[1] *= 1e-3
+    assert graphs._same((x,), (x + 1e-5 * x.abs().amax((1, 2), keepdim=True),))
+    assert not graphs._same((x,), (torch.stack([x[0], x[1].T]),))
+
+
+@pytest.mark.parametrize("fails", ["clone", "second record"])
+def test_where_memory_does_not_suffice_for_recordings_they_are_let_go(fails, monkeypatch):
+    class Full(Tape):
+        recorded = 0
+
+        def record(self, run, here, memory):
+            self.recorded += 1
+            if fails == "second record" and self.recorded == 2:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return super().record(run, here, memory)
+
+    def clone(t):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    posterior, ends = made(), []
+    for recorder in (Full, None):
+        rng = Rng(0, dtype=torch.float64)
+        updates = Updates(posterior, rng, recorder and recorder(rng))
+        state = posterior.init(40, 2, rng)
+        for i in range(14):
+            with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                if recorder and fails == "clone" and i == Tape.ahead:
+                    patch.setattr(torch, "clone", clone)
+                state, _ = updates(state, some(7 + (i > 6), seed=i), 0.0)
+            assert all("run one by one: CUDA out of memory." in str(w.message) for w in warned)
+        ends.append((dict(tree.leaves(state)), rng.normal(3)))
+        if recorder:
+            assert not updates.recordable and not updates._graphs and updates._here is None
+            kept = updates.kept(state)
+            assert kept is state
+            assert bool(updates.replays) == (fails == "second record")
+    (ours, after), (theirs, drawn) = ends
+    assert torch.equal(after, drawn)
+    assert all(torch.allclose(ours[path], theirs[path], rtol=1e-9) for path in ours)
 
 
 def compiled(posterior, monkeypatch, backend):

@@ -149,6 +149,15 @@ def test_a_device_finds_the_basis_of_a_qr_decomposition(spread):
         torch.testing.assert_close(projected(y, own), y, rtol=1e-6, atol=1e-9 * spread)
 
 
+@pytest.mark.parametrize("scale", [1e19, 1e-22])
+def test_the_basis_of_what_single_precision_cannot_square(scale):
+    y = torch.randn(3, 30, 4, generator=torch.Generator().manual_seed(0)) * scale
+    with tree.unlooked():
+        q = basis(y)
+    torch.testing.assert_close(q.mT @ q, torch.eye(4).expand(3, 4, 4), rtol=0, atol=1e-5)
+    torch.testing.assert_close(projected(y, q), y, rtol=1e-4, atol=1e-5 * scale)
+
+
 def test_a_device_finds_a_basis_of_what_lacks_rank():
     y = torch.randn(3, 30, 4, generator=torch.Generator().manual_seed(0))
     y[0, :, 1], y[1, :, 1], y[2] = 0.0, y[1, :, 0], 0.0

@@ -70,6 +70,10 @@ MODULES = {
         ),
         (2, 6, 5),
     ),
+    "passed over": (
+        nn.Sequential(nn.Conv2d(2, 3, 1, 2), nn.Tanh(), nn.Conv2d(3, 2, 1, (1, 2), (0, 1), bias=False), nn.Flatten()),
+        (2, 6, 5),
+    ),
 }  # fmt: skip
 R, S, B = 2, 3, 4
 
@@ -180,6 +184,18 @@ def test_weight_gradients_are_sums_over_examples_and_positions(case, replicas, l
         each = torch.einsum("rsbti,rsbto->rsio", taps.inputs, taps.grads)
         close(taps.gradients(), each)
         close(taps.gradient(), each.sum(1))
+
+
+def test_the_gradient_of_a_kernel_of_one_pixel_stays_in_its_memory():
+    """That of torch's convolution did not, with these shapes: it killed the process."""
+    net, rng = Net(nn.Sequential(nn.Conv2d(3, 8, 1, 2), nn.Flatten(), nn.Linear(2048, 2))), Rng(0)
+    x = rng.normal(1, 8, 3, 32, 32)
+    for _ in range(50):
+        weights = tuple(w.requires_grad_() for w in net.glorot(1, rng, 1))
+        theirs = torch.autograd.grad(net.output(weights, x).sin().sum(), weights)
+        out, pullback = net.forward(weights, x)
+        for taps, other in zip(pullback(out.cos()), theirs, strict=True):
+            torch.testing.assert_close(taps.gradient(), other.squeeze(1), rtol=1e-3, atol=1e-3)
 
 
 def test_sequence_names_what_runs_in_order_and_looks_into_no_custom_module():

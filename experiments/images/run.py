@@ -33,7 +33,7 @@ import click
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from experiments.shared import FOLDER, Names, card, commits, explore, markdown, mean_se, merge, recorded, sections
+from experiments.shared import FOLDER, Names, cards, commits, explore, markdown, mean_se, merge, recorded, sections
 from explore import registry
 from explore.cli.script import Script
 from explore.errors import counted
@@ -199,11 +199,11 @@ def train(
     key = {"study": study, "arm": arm, "length": length, "lr": lr, "seed": seed}
     name = "-".join(map(str, key.values())).replace(" ", "-").replace(",", "").replace("=", "")
     folder = runs / f"classify-{name}"
-    place = ("--device", device, "--out", str(runs), "--name", name)
-    first = (*options(study, arm, length, lr), "--seed", str(seed), *place)
-    found = explore("classify", *(("--resume", str(folder)) if folder.exists() else first), "--quiet")
+    first = (*options(study, arm, length, lr), "--seed", str(seed), "--out", str(runs), "--name", name)
+    begun = ("--resume", str(folder)) if folder.exists() else first
+    found = explore("classify", *begun, "--device", device, "--quiet")
     about = {"epochs": found["epochs"], "alive": found["alive"], "epoch_seconds": found["epoch_seconds"]}
-    about["device"] = card(device)
+    about["device"] = cards(folder)
     row = key | {m: found["test"][m] for m in METRICS} | about | {"commits": commits(folder)}
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     curve = [key | {"epoch": line["step"]} | {m: line[f"test/{m}"] for m in METRICS} for line in lines]

@@ -59,9 +59,21 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         w = matrices.transpose(1, 2)
         kernel = (w[..., :-1] if self.has_bias else w).reshape(len(w) * self.outputs, a.shape[1], *self.kernel_size)
         bias = w[..., -1].reshape(-1) if self.has_bias else None
-        z = a.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)  # [B, (G C), H, W]
-        h = F.conv2d(z, kernel, bias, self.stride, self.pad, self.dilation, groups)
+        z, stride, pad = self._thinned(a.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2))  # [B, (G C), H, W]
+        h = F.conv2d(z, kernel, bias, stride, pad, self.dilation, groups)
         return h.unflatten(1, (len(w), self.outputs)).transpose(0, 1).flatten(0, 1)
+
+    def _thinned(self, z: Tensor) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+        """Images, stride and padding of the same convolution, where a 1x1 kernel passes over pixels: without these.
+
+        On processors the gradient of its weights writes beyond its memory in torch 2.13, with channels last and 2 to 7
+        of them.
+        """
+        if self.kernel_size != (1, 1) or self.stride == (1, 1) or not z.is_cpu:
+            return z, self.stride, self.pad
+        down, across = self.pad
+        z = F.pad(z, (across, across, down, down)) if down or across else z
+        return z[..., :: self.stride[0], :: self.stride[1]], (1, 1), (0, 0)
 
     def examples(self, a: Tensor, lead: Lead, part: slice = slice(None)) -> Tensor:
         """[(R S B), C, H, W] -> patches [R, S, B, T, I]."""
@@ -120,10 +132,10 @@ class ConvSlot(WeightSlot, nn.Conv2d):
             grads = grads.sum(1, keepdim=True) if shared else grads.flatten(1, 2).unsqueeze(1)
             lead = (1, 1, len(a))
         samples = grads.shape[1]
-        z = a.unflatten(0, lead[1:]).transpose(0, 1).flatten(1, 2)  # [B, (S C), H, W]
+        z, stride, pad = self._thinned(a.unflatten(0, lead[1:]).transpose(0, 1).flatten(1, 2))  # [B, (S C), H, W]
         g = grads[0].transpose(2, 3).transpose(0, 1).flatten(1, 2).unflatten(2, self._output_size(a.shape))
         size = [samples * self.outputs, self.in_channels, *self.kernel_size]
-        w = conv2d_weight(z, size, g, self.stride, self.pad, self.dilation, lead[1])
+        w = conv2d_weight(z, size, g, stride, pad, self.dilation, lead[1])
         rows = [w.reshape(samples, self.outputs, -1).mT]  # images of another layout give kernels of it
         if self.has_bias:
             rows.append(g.sum((0, 2, 3)).view(samples, 1, -1))

@@ -53,6 +53,23 @@ def test_chosen_on_other_images_and_reported(tmp_path, monkeypatch):
     assert "seed 0" not in start("report").output  # what is there is not run again
 
 
+def test_a_row_names_every_device_of_its_run(tmp_path, monkeypatch):
+    sessions = [{"device": "cuda", "git": {"commit": "a" * 40}}, {"device": "cpu", "git": {"commit": "b" * 40}}]
+    asked: list[str] = []
+
+    def elsewhere(*arguments):
+        asked.extend(arguments)
+        return {"epochs": 2, "alive": True, "epoch_seconds": 1.0, "test": dict.fromkeys(run.METRICS, 0.5)}
+
+    monkeypatch.setattr(run, "explore", elsewhere)
+    folder = tmp_path / "classify-mnist-BBB-short-0.1-0"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"sessions": sessions}))
+    (folder / "metrics.jsonl").write_text("")
+    row, _ = run.train("mnist", "BBB", "short", 0.1, 0, tmp_path, "cpu")
+    assert row.device[0] == "cuda cpu" and asked[1:5] == ["--resume", str(folder), "--device", "cpu"]
+
+
 def test_differences_are_paired(monkeypatch):
     rows = pd.DataFrame(
         {"study": "mnist", "length": "short", "arm": [*["BBB", "SLANG, L=1"] * 2, "BBB"], "seed": [0, 0, 1, 1, 2],

@@ -1,4 +1,4 @@
-"""One of the processes of tests/test_parallel.py: the parameters after a few steps of several posteriors."""
+"""One of the processes of tests/test_parallel.py: what one of the functions below has found."""
 
 import sys
 import warnings
@@ -100,4 +100,4 @@ def chosen() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
 
 if __name__ == "__main__":
     with parallel.joined() as world:
-        torch.save((every(), chosen()), f"{sys.argv[1]}/{world.rank}.pt")
+        torch.save({"every": every, "chosen": chosen}[sys.argv[1]](), f"{sys.argv[2]}/{world.rank}.pt")

@@ -267,13 +267,9 @@ def compiled(posterior, monkeypatch, backend):
     return list(fit(posterior, data.x, data.y, rng)), every[0]
 
 
+@pytest.mark.slow  # contracts compile the updates of every posterior
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        pytest.param({"statistics_interval": 2, "factor_interval": 3}, marks=pytest.mark.slow),
-        pytest.param({"prior_variance": "learned"}, marks=pytest.mark.slow),
-    ],
+    "settings", [{}, {"statistics_interval": 2, "factor_interval": 3}, {"prior_variance": "learned"}]
 )
 def test_compiled_fits_are_plain_ones_but_for_the_last_digits(settings, monkeypatch):
     ours, recorded = compiled(made(**settings), monkeypatch, "eager")

@@ -17,17 +17,16 @@ from tests import parallel_worker as worker
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """What each of two processes has found."""
-    folder = tmp_path_factory.mktemp("two")
-    subprocess.run([*TORCHRUN, worker.__file__, str(folder)], check=True, timeout=300, cwd=Path(__file__).parents[1])
+def two(what, folder):
+    """What that function has found in each of two processes."""
+    command = [*TORCHRUN, worker.__file__, what, str(folder)]
+    subprocess.run(command, check=True, timeout=300, cwd=Path(__file__).parents[1])
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-def test_two_processes_have_the_parameters_of_one(two):
+def test_two_processes_have_the_parameters_of_one(tmp_path):
     """After 20 steps, of every posterior that learns from batches, and both the same bits."""
-    first, second = (states for states, _ in two)
+    first, second = two("every", tmp_path)
     with parallel.within(World(2, 0, 2)):
         reference = worker.every()
     assert first.keys() == second.keys() == reference.keys()
@@ -41,9 +40,9 @@ def test_two_processes_have_the_parameters_of_one(two):
             assert torch.allclose(first[name][path], expected, rtol=0, atol=1e-5), told
 
 
-def test_two_processes_choose_the_points_of_one(two):
+def test_two_processes_choose_the_points_of_one(tmp_path):
     """Each scores a part of the pool, with the same nets; both have the same bits."""
-    (_, first), (_, second) = two
+    first, second = two("chosen", tmp_path)
     for name, (labelled, scores) in worker.chosen().items():
         assert torch.equal(first[name][0], labelled) and torch.equal(second[name][0], labelled), name
         assert torch.equal(first[name][1], second[name][1]), name

@@ -59,16 +59,17 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         w = matrices.transpose(1, 2)
         kernel = (w[..., :-1] if self.has_bias else w).reshape(len(w) * self.outputs, a.shape[1], *self.kernel_size)
         bias = w[..., -1].reshape(-1) if self.has_bias else None
-        z, stride, pad = self._thinned(a.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2))  # [B, (G C), H, W]
+        z, stride, pad = self._grouped(a, groups)
         h = F.conv2d(z, kernel, bias, stride, pad, self.dilation, groups)
         return h.unflatten(1, (len(w), self.outputs)).transpose(0, 1).flatten(0, 1)
 
-    def _thinned(self, z: Tensor) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
-        """Images, stride and padding of the same convolution, where a 1x1 kernel passes over pixels: without these.
+    def _grouped(self, a: Tensor, groups: int) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+        """[(G B), C, H, W] -> images [B, (G C), H, W] of one convolution, its stride and its padding.
 
-        On processors the gradient of its weights writes beyond its memory in torch 2.13, with channels last and 2 to 7
-        of them.
+        Pixels that a 1x1 kernel passes over are left out: on processors the gradient of its weights writes beyond its
+        memory in torch 2.13, with channels last and 2 to 7 of them.
         """
+        z = a.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)
         if self.kernel_size != (1, 1) or self.stride == (1, 1) or not z.is_cpu:
             return z, self.stride, self.pad
         down, across = self.pad
@@ -132,7 +133,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
             grads = grads.sum(1, keepdim=True) if shared else grads.flatten(1, 2).unsqueeze(1)
             lead = (1, 1, len(a))
         samples = grads.shape[1]
-        z, stride, pad = self._thinned(a.unflatten(0, lead[1:]).transpose(0, 1).flatten(1, 2))  # [B, (S C), H, W]
+        z, stride, pad = self._grouped(a, lead[1])
         g = grads[0].transpose(2, 3).transpose(0, 1).flatten(1, 2).unflatten(2, self._output_size(a.shape))
         size = [samples * self.outputs, self.in_channels, *self.kernel_size]
         w = conv2d_weight(z, size, g, stride, pad, self.dilation, lead[1])

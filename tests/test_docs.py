@@ -48,6 +48,18 @@ def python(*arguments, cwd):
     return subprocess.run([sys.executable, *arguments], cwd=cwd, check=True, capture_output=True, text=True)
 
 
+@pytest.fixture
+def shown(tmp_path, monkeypatch, capsys):
+    """Runs code in an empty folder, and gives what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(code):
+        exec(compile(code, "<example>", "exec"), {"__name__": "__main__"})
+        return capsys.readouterr().out
+
+    return run
+
+
 def test_every_python_block_is_an_example_that_runs_here():
     for name, page in PAGES.items():
         assert page.count("```python") == len(
@@ -188,35 +200,35 @@ def test_names_and_files_on_a_page_exist(page):
     assert not [file for file in unknown if not file.endswith("-v0")]
 
 
-def test_a_fitted_model(tmp_path):
-    said = python("-c", EXAMPLES["fitted model"], cwd=tmp_path).stdout
+def test_a_fitted_model(shown, tmp_path):
+    said = shown(EXAMPLES["fitted model"])
     assert "coverage_95" in said and (tmp_path / "model.pt").exists()
 
 
-def test_a_posterior_around_a_trained_module(tmp_path):
-    said = python("-c", EXAMPLES["trained module"], cwd=tmp_path).stdout
+def test_a_posterior_around_a_trained_module(shown):
+    said = shown(EXAMPLES["trained module"])
     scores = re.fullmatch(r"\{.*'rmse': tensor\(\[(.+?)\]\).*\}\n", said)
     assert scores and float(scores[1]) < 0.2  # the noise's deviation is 0.1
 
 
-def test_ask_and_tell(tmp_path):
-    shown = python("-c", shortened(EXAMPLES["ask and tell"], "range(9)", "range(1)"), cwd=tmp_path).stdout
-    assert 2 < float(shown) < 9  # predicting the mean gives 9
+def test_ask_and_tell(shown):
+    said = shown(shortened(EXAMPLES["ask and tell"], "range(9)", "range(1)"))
+    assert 2 < float(said) < 9  # predicting the mean gives 9
 
 
-def test_a_table_of_ones_own(tmp_path):
-    shown = python("-c", EXAMPLES["schema"], cwd=tmp_path).stdout
-    assert "Column 'heat': 1 cell is empty, counted as 35." in shown
-    assert "Column 'solvent': 1 cell is of no category that was there" in shown
+def test_a_table_of_ones_own(shown):
+    said = shown(EXAMPLES["schema"])
+    assert "Column 'heat': 1 cell is empty, counted as 35." in said
+    assert "Column 'solvent': 1 cell is of no category that was there" in said
 
 
-def test_estimators(tmp_path):
+def test_estimators(shown):
     code = shortened(EXAMPLES["estimators"], "epochs=100", "epochs=5")
     code += "\nassert ((low < y_test) & (y_test < high)).mean() > 0.6 and (std > 0).all() and labels.shape == (111, 20)"
-    python("-c", code + "\nassert search.predict(X_test).shape == mean.shape == (111,)", cwd=tmp_path)
+    shown(code + "\nassert search.predict(X_test).shape == mean.shape == (111,)")
 
 
-def test_predicting_with_a_run(tmp_path):
+def test_predicting_with_a_run(shown, tmp_path):
     (tmp_path / "houses.csv").write_text(
         "price,size,street\n" + "".join(f"{i},{i * 7 % 90},Elm\n{i},{i},Oak\n" for i in range(40))
     )
@@ -224,33 +236,32 @@ def test_predicting_with_a_run(tmp_path):
         "active --data houses.csv --target price --trials 1 --rounds 1 --test-size 9 --epochs 2 --name houses --quiet"
     )
     python("-m", "explore.cli", *command.split(), cwd=tmp_path)
-    shown = python("-c", EXAMPLES["predict"] + "\nassert samples.shape == (1, 1000, 2, 1)", cwd=tmp_path).stdout
-    assert "arm epig, trial 1 of 1; fitted to 20 examples" in shown and "q0.5" in shown
+    said = shown(EXAMPLES["predict"] + "\nassert samples.shape == (1, 1000, 2, 1)")
+    assert "arm epig, trial 1 of 1; fitted to 20 examples" in said and "q0.5" in said
 
 
-def test_a_module_of_ones_own(tmp_path):
+def test_a_module_of_ones_own(shown):
     code = EXAMPLES["own module"] + "\nassert len(set(points.tolist()) - set(range(20))) == 1, points"
-    python("-c", code, cwd=tmp_path)
+    shown(code)
 
 
-def test_an_environment_of_ones_own(tmp_path):
+def test_an_environment_of_ones_own(shown):
     code = shortened(EXAMPLES["own environment"], "50_000", "2_048")
-    python("-c", code + "\nassert 'vime/dyn_nll_after' in env.bonus.metrics, env.bonus.metrics", cwd=tmp_path)
+    shown(code + "\nassert 'vime/dyn_nll_after' in env.bonus.metrics, env.bonus.metrics")
 
 
-def test_environments(tmp_path):
-    python("-c", EXAMPLES["environments"] + "\nassert env.reset()[0].shape and many.num_envs == 1024", cwd=tmp_path)
+def test_environments(shown):
+    shown(EXAMPLES["environments"] + "\nassert env.reset()[0].shape and many.num_envs == 1024")
 
 
-def test_stable_baselines3(tmp_path):
-    shown = python("-c", shortened(EXAMPLES["stable-baselines3"], "50_000", "2_048"), cwd=tmp_path).stdout
-    assert "vime/dyn_nll_after" in shown
+def test_stable_baselines3(shown):
+    assert "vime/dyn_nll_after" in shown(shortened(EXAMPLES["stable-baselines3"], "50_000", "2_048"))
 
 
-def test_a_loop_of_ones_own(tmp_path):
+def test_a_loop_of_ones_own(shown):
     code = shortened(EXAMPLES["vector loop"], "5_000", "300") + "\nassert learn_from[2].all(), learn_from"
     # With other actions the last step may be a reset, which pays nothing.
-    python("-c", shortened(code, "envs.reset(seed=1)", "envs.reset(seed=1); envs.action_space.seed(1)"), cwd=tmp_path)
+    shown(shortened(code, "envs.reset(seed=1)", "envs.reset(seed=1); envs.action_space.seed(1)"))
 
 
 PAID = """

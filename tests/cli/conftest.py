@@ -9,6 +9,9 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from explore import posteriors
 from explore.cli.main import main
@@ -68,6 +71,24 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def drawn_in_full() -> None:
+    """For tests that look at pictures."""
+
+
+@pytest.fixture(autouse=True)
+def _drawn_roughly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pictures of few dots that are not arranged: whole ones take half the time of a test."""
+    if "drawn_in_full" in request.fixturenames:
+        yield
+        return
+    whole = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda *to, dpi=None, **keywords: whole(*to, dpi=10, **keywords))
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda engine, figure: None)
+    with rc_context({"figure.dpi": 10}):
+        yield
 
 
 @pytest.fixture

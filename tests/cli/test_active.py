@@ -56,6 +56,7 @@ def test_underscores_in_names_are_hyphens(active):
     assert (settings["posterior"], settings["acquisition"]) == ("noisy-kfac", "max-variance")
 
 
+@pytest.mark.usefixtures("drawn_in_full")
 def test_report_and_run_folder(active):
     result = active()
     lines = result.stdout.splitlines()

@@ -307,6 +307,7 @@ def test_images_without_any_for_testing(explore, tmp_path):
     assert result.exit_code == 2 and "has x, y, test_x; it must have test_x and test_y, or neither" in result.stderr
 
 
+@pytest.mark.usefixtures("drawn_in_full")
 def test_images_of_ones_own_and_others(explore, tmp_path):
     own = arrays(tmp_path / "own.npz")
     np.savez("noise.npz", x=np.random.default_rng(1).integers(0, 256, (6, 8, 8), np.uint8))

@@ -72,6 +72,7 @@ def scalars(run):
     return found
 
 
+@pytest.mark.usefixtures("drawn_in_full")
 def test_all_posteriors_share_all_tags(compare, monkeypatch):
     """Those with a density and those without."""
     monkeypatch.setattr(toys, "UPDATES", (20, 20))
@@ -613,6 +614,7 @@ def two_runs(compare, active):
     return [str(RUN), "runs/active-x"]
 
 
+@pytest.mark.usefixtures("drawn_in_full")
 def test_overlay_of_finished_runs(explore, two_runs):
     before = {path: path.read_bytes() for run in two_runs for path in Path(run).rglob("*") if path.is_file()}
     result = explore("compare", *two_runs)

@@ -121,6 +121,7 @@ PAGES = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("drawn_in_full")
 @pytest.mark.parametrize("kind", PAGES)
 def test_a_page_stands_alone_and_has_its_figures_beside_it(runs, kind):
     names, figures = PAGES[kind]

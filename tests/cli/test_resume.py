@@ -151,6 +151,7 @@ def test_a_finished_run_shows_its_result_again(active, explore):
     assert json.loads(explore("active", "--resume", RUN, "--json").stdout)["run"] == str(RUN)
 
 
+@pytest.mark.usefixtures("drawn_in_full")
 def test_a_figure_that_is_missing_is_drawn(active, explore):
     active("--name", "x")
     whole = (RUN / "learning_curve.png").read_bytes()

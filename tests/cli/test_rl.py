@@ -379,6 +379,7 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
     assert recorded.get("members", 1) == 1 + len(more) // 2
 
 
+@pytest.mark.slow
 def test_several_processes_train_the_same_seeds_and_continue_them(train, explore, monkeypatch):
     with monkeypatch.context() as patch:  # processes are at hand that began in another folder
         patch.chdir("/")

@@ -83,7 +83,9 @@ class LoadedRun:
             parts.append(f"{key} {value}" + (f" of {count}" if isinstance(value, int) else ""))
         others_there = len(self.kept.models) > 1 and f" (others: {listed(set(self.kept.models) - {parts[0]})})"
         parts[0] += others_there or ""
-        return f"{', '.join(parts)}; fitted to {int(self.fitted.state.common.n_data)} examples"
+        worth, data = self.fitted.posterior.stands_for(1), float(self.fitted.state.common.n_data)
+        each = f", each counted for {worth:g}" if worth != 1 else ""
+        return f"{', '.join(parts)}; fitted to {round(data / worth)} examples{each}"
 
     def predict(
         self, table: pd.DataFrame | str | os.PathLike[str], level: float | None = None, quantiles: Sequence[float] = ()
@@ -94,7 +96,7 @@ class LoadedRun:
 
         Args:
             table: a data frame, or a file as `load_table` takes it; of a run on images an image, a folder of
-                images, or an .npz file with `x`, uint8 [images, height, width] or with 3 channels last.
+                images, or an .npz file with `x`, uint8 [images, height, width] or with 1 or 3 channels last.
             level: of the interval; None: 0.9.
             quantiles: levels of more of them.
 

@@ -1,4 +1,4 @@
-"""Networks that are functions of the user's: tried before there is a run, and known again when it goes on."""
+"""Networks, the user's functions above all: their arguments, and what they give before there is a run and later."""
 
 from __future__ import annotations
 
@@ -9,11 +9,30 @@ import torch
 from torch import Tensor, nn
 
 from explore import modules, networks
+from explore.cli import parameters
+from explore.cli.parameters import Values
 from explore.errors import InputError, raised
 from explore.likelihoods import Categorical, check_logits
 
 KEPT = 8  # outputs by which a network is known again
 CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
+
+
+def settings(name: str, texts: Mapping[str, str]) -> Values:
+    """Arguments of a network, of the texts of `-p net.KEY=VALUE`.
+
+    Raises:
+        InputError: for one that it has not, that no text can stand for, or that is of another type.
+    """
+    make = networks.network(name)
+    known = networks.settings_of(make)
+    for key in texts:
+        if key not in known and key in networks.arguments(make):
+            raise InputError(
+                f"{key} of {name} cannot be set; it must be annotated as int, float, bool, str, or a tuple or choice of"
+                " these"
+            )
+    return parameters.typed(known, texts) if texts else {}
 
 
 def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:

@@ -232,14 +232,25 @@ def network(name: str) -> Callable[..., nn.Module]:
 def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
     """The arguments of a network that are not decided by the images and can be written as text: name -> type.
 
-    One without an annotation is of its default's type.
+    One without an annotation is of its default's type: a tuple of numbers takes any number of them.
     """
     try:
         hints = get_type_hints(build)
     except (NameError, TypeError):  # of types that are only imported for a checker, or of what is no function
         hints = {}
-    types = {name: hints.get(name, type(p.default)) for name, p in inspect.signature(build).parameters.items()}
-    return {name: hint for name, hint in types.items() if name not in FIXED and registry.is_setting(hint)}
+    types = {name: hints.get(name, _type(default)) for name, default in arguments(build).items()}
+    return {name: hint for name, hint in types.items() if registry.is_setting(hint)}
+
+
+def arguments(build: Callable[..., nn.Module]) -> dict[str, Any]:
+    """Those that are not decided by the images: name -> default, or `inspect.Parameter.empty`."""
+    known = inspect.signature(build).parameters.values()
+    return {p.name: p.default for p in known if p.kind not in STARRED and p.name not in FIXED}
+
+
+def _type(default: Any) -> Any:
+    kinds = {type(value) for value in default} if isinstance(default, tuple) else set()
+    return tuple[kinds.pop(), ...] if len(kinds) == 1 else type(default)  # type: ignore[misc]
 
 
 def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any]) -> nn.Module:
@@ -248,16 +259,19 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
     A function of the user's is called with those of `in_channels`, `classes` and `size` that it has.
 
     Raises:
-        InputError: for images that are not square, settings that do not fit, or a function that cannot be called so.
+        InputError: for images that are not square where one `size` is asked for, settings that do not fit, or a
+            function that cannot be called so.
     """
     channels, height, width = shape
-    if height != width:
-        raise InputError(f"images are {height} x {width} pixels; networks take square ones")
     make = network(name)
     try:
         known = inspect.signature(make).parameters
     except ValueError as error:  # of what is not written in Python
         raise InputError(f"{name} cannot be called; it must be a function of {listed(FIXED)}") from error
+    if height != width and "size" in known:
+        raise InputError(
+            f"images are {height} x {width} pixels; {name} takes square ones, resnet18 and functions without a size all"
+        )
     given = dict(zip(FIXED, (channels, classes, height), strict=True))
     given = {key: value for key, value in given.items() if key in known} | dict(settings)
     missing = [key for key, p in known.items() if key not in given and p.default is p.empty and p.kind not in STARRED]

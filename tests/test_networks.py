@@ -270,6 +270,20 @@ def unresolved(classes: "Missing", width: int = 3):  # type: ignore[name-defined
     return nn.Linear(width, classes)
 
 
+def several(classes, sizes=(4, 4), mixed=(1, "a"), nothing=None, **others):
+    return nn.Linear(sizes[0], classes)
+
+
+def test_images_that_are_not_square():
+    """Networks that are called with one size do not take them."""
+    module = networks.build("resnet18", (1, 9, 12), 3, {"width": 2}).eval()
+    assert module(torch.zeros(2, 1, 9, 12)).shape == (2, 3)
+    with pytest.raises(
+        InputError, match="9 x 12 pixels; mlp takes square ones, resnet18 and functions without a size all"
+    ):
+        networks.build("mlp", (1, 9, 12), 3, {})
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -290,8 +304,12 @@ def test_arguments_of_a_function_of_ones_own():
     assert made("with_default").in_features == 4
     assert made("named", n_classes=5).out_features == 5
     assert made("unresolved").out_features == 10
-    for function, known in ((with_default, {"n_classes": int}), (unresolved, {"width": int})):
-        assert networks.settings_of(function) == known  # of its default's type
+    known: dict[Any, dict[str, Any]] = {
+        with_default: {"n_classes": int}, unresolved: {"width": int}, several: {"sizes": tuple[int, ...]},
+    }  # fmt: skip
+    for function, types in known.items():
+        assert networks.settings_of(function) == types  # of its default's type
+    assert networks.arguments(several) == {"sizes": (4, 4), "mixed": (1, "a"), "nothing": None}
     assert networks.settings_of(networks.vgg16)["batch_norm"] is bool
     with pytest.raises(InputError, match="cannot be called with classes=10, depth=2: .*unexpected keyword"):
         made("broken", depth=2)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from explore import networks, registry
-from explore.cli import parameters, problem
+from explore import registry
+from explore.cli import own_network, parameters, problem
 from explore.cli.parameters import Values
 from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of
@@ -72,9 +72,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         raise InputError("--hidden belongs to tables; -p net.KEY=VALUE sets the network for images")
     prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))
     given = parameters.split(options["parameters"], prefixes, epochs=options["epochs"])
-    if common.net and given["net"]:
-        known = networks.settings_of(networks.network(common.net))
-        common = replace(common, net_settings=parameters.typed(known, given["net"]))
+    if common.net:
+        common = replace(common, net_settings=own_network.settings(common.net, given["net"]))
     if common.net and options["standardise"]:
         raise InputError("--standardise belongs to tables; images are scaled by the moments of all of them")
     posterior = registry.configured("posteriors", options["posterior"], given[""], options["preset"], ("small",))

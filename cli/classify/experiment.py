@@ -81,10 +81,10 @@ class Experiment:
             parallel.own(batch)
         left = sum((batch.stop - batch.start) % parallel.world().parts for batch in slices)
         self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
-        self._others, self._missing = None, ""  # images of another kind, or why there are none
+        self._others, self._missing, converted = None, "", ""  # images of another kind, or why there are none
         try:
             if not (old and old.state["finished"]):  # what was found of them is kept
-                others = settings.others(self.shape)
+                others, converted = settings.others(self.shape)
                 if others is not None:
                     parallel.share(len(others))
                 self.settings = settings = settings.with_others(others)
@@ -110,8 +110,7 @@ class Experiment:
             worth = settings.posterior_settings.get("augmentation", 1)
             each = f"; each counts for {worth:g}" if worth != 1 else ""
             notes.append(f"Training images are augmented: {settings.augment}{each}.")
-        if loaded.note:
-            notes.append(loaded.note)
+        notes += filter(None, (loaded.note, converted))
         for part, own in (("training", y[train]), (tested, test_y)):
             counts = own.bincount(minlength=len(self.classes)).tolist()
             if absent := [name for name, count in zip(self.classes, counts, strict=True) if not count]:

@@ -105,25 +105,26 @@ class Settings:
         made: Predictive = registry.build(found, net, Categorical(), self.posterior_settings)
         return made
 
-    def others(self, shape: tuple[int, int, int]) -> np.ndarray | None:
-        """Images of another kind, uint8 [Q, channels, height, width].
+    def others(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str]:
+        """Images of another kind, uint8 [Q, channels, height, width], and what was left out or converted.
 
         Raises:
             InputError: when they cannot be had, or have another shape.
         """
         if self.ood is None:
-            return None
+            return None, ""
         if Path(self.ood).is_absolute():
             if not Path(self.ood).exists():
                 raise InputError(f"--ood: there is no {self.ood} any more; restore it to continue")
-            return images.read_inputs(Path(self.ood), shape).x
+            read = images.read_inputs(Path(self.ood), shape)
+            return read.x, f"Images of another kind: {read.note}" if read.note else ""
         found = _set(self.ood, "; --ood takes an image, a folder of them and an .npz file with x, too, or none")
         if found.shape != shape:
             raise InputError(
                 f"images of {self.ood} are {list(found.shape)}, those of the run {list(shape)}; take a set of that "
                 "shape, or a folder of images, which are scaled to it"
             )
-        return np.asarray(found.test_x)
+        return np.asarray(found.test_x), ""
 
     def with_others(self, x: np.ndarray | None) -> Settings:
         """The settings with the fingerprint of images of another kind.
@@ -180,7 +181,6 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         own.pop("augmentation", None)
     dataset = None if options["images"] else options["dataset"] or "mnist"
     net = options["net"] or ("mlp" if dataset == "digits" else "lenet5")  # their 8 x 8 pixels are too few for it
-    known = networks.settings_of(networks.network(net))
     ood = options["ood"] or PAIRS.get(dataset or "")
     return Settings(
         dataset=dataset,
@@ -189,7 +189,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         grey=options["grey"],
         stream=options["stream"],
         net=net,
-        net_settings=parameters.typed(known, given["net"]) if given["net"] else {},
+        net_settings=own_network.settings(net, given["net"]),
         amp=options["amp"],
         posterior=posterior.name,
         preset=posterior.preset,

@@ -78,7 +78,8 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
     names = [str(file.relative_to(path)) for file in files] if path.is_dir() else [path.name]
     found = ImageFiles(files, shape[1:], shape[0] == 1, shape)
     x = found.loaded()
-    return Inputs(names, x, " ".join(filter(None, [_left_out(path, len(there) - len(files)), *_converted(found)])))
+    left = _left_out(path, len(there) - len(files), "")
+    return Inputs(names, x, " ".join(filter(None, [left, *_converted(found)])))
 
 
 def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Images:
@@ -148,13 +149,10 @@ def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int
     return files, np.array(y, np.int64), left
 
 
-def _left_out(path: Path, count: int) -> str:
+def _left_out(path: Path, count: int, other: str = ", or lie in no folder of a class") -> str:
     if not count:
         return ""
-    return (
-        f"Files of {path} that are left out: {count}; they have other endings than {', '.join(ENDINGS)}, or lie in no "
-        "folder of a class."
-    )
+    return f"Files of {path} that are left out: {count}; they have other endings than {', '.join(ENDINGS)}{other}."
 
 
 def _converted(*parts: ImageFiles) -> Iterator[str]:

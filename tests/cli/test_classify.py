@@ -336,6 +336,28 @@ def test_images_of_ones_own_and_others(explore, tmp_path):
     assert result.exit_code == 2 and "have changed since the run began" in result.stderr
 
 
+def test_what_is_left_out_and_converted_of_others_is_said(explore, tmp_path):
+    """And an augmented image, which counts for several, is one that was fitted to; none of them is square."""
+    rng, photos = np.random.default_rng(1), tmp_path / "photos"
+    photos.mkdir()
+    x = rng.integers(0, 256, (30, 6, 9, 3), np.uint8)
+    np.savez("own.npz", x=x[:20], y=np.arange(20) % 2, test_x=x[20:], test_y=np.arange(10) % 2)
+    Image.fromarray(rng.integers(0, 256, (9, 6, 4), np.uint8), "RGBA").save(photos / "clear.png")
+    (photos / "x.heic").write_text("")
+    result = explore(
+        "classify", "--images", "own.npz", "--net", "resnet18", "-p", "net.width=2", "--epochs", 1, "--samples", 2,
+        "-p", "batch_size=10", "--augment", "crop", "--posterior", "vogn", "--ood", photos, "--name", "x",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert f"Images of another kind: Files of {photos} that are left out: 1; they have other endings" in result.stderr
+    assert "folder of a class" not in result.stderr and "laid on white: 1." in result.stderr
+    run = package.load_run("runs/classify-x")
+    assert run.about == "vogn; fitted to 20 examples, each counted for 10"
+    kept = loaded(Path("runs/classify-x"))["probabilities"]
+    np.savez("new.npz", x=x[20:])
+    np.testing.assert_allclose(run.predict("new.npz").filter(like="p_").to_numpy(), kept, rtol=1e-4, atol=1e-6)
+
+
 def test_a_network_of_bfloat16(classify):
     plain, other = classify("--name", "plain"), classify("--amp", "--name", "amp")
     assert other["alive"] and other["test"]["log_likelihood"] == pytest.approx(plain["test"]["log_likelihood"], rel=0.1)
@@ -410,7 +432,7 @@ def test_what_processes_cannot_divide_is_said(options, message, tmp_path, monkey
 
 
 def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
-    code = "from torch import nn\n\n\ndef small(classes, size, units=4):\n"
+    code = "from torch import nn\n\n\ndef small(classes, size, units=4, act=None):\n"
     code += "    return nn.Sequential(nn.Flatten(), nn.Linear(size**2, units), nn.ReLU(), nn.Linear(units, classes))\n"
     (tmp_path / "mynet.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -420,6 +442,8 @@ def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
     run = json.loads(result.stdout)["run"]
     refused = explore("classify", "--resume", run)
     assert refused.exit_code == 2 and "--trust mynet" in refused.stderr
+    refused = explore("classify", "--dataset", "digits", *options, "-p", "net.act=relu")
+    assert refused.exit_code == 2 and "act of mynet:small cannot be set; it must be annotated as int" in refused.stderr
     assert explore("classify", "--resume", run, "--trust", "mynet").exit_code == 0
     # A job that is restarted names its modules once more.
     monkeypatch.setattr(ranks, "continued", lambda: Path(run))

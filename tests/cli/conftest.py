@@ -80,7 +80,7 @@ def drawn_in_full() -> None:
 
 @pytest.fixture(autouse=True)
 def _drawn_roughly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pictures of few dots that are not arranged: whole ones take half the time of a test."""
+    """Pictures of few dots that are not arranged: whole ones took half the time of many tests."""
     if "drawn_in_full" in request.fixturenames:
         yield
         return

@@ -25,6 +25,8 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
         InputError: for one that it has not, that no text can stand for, or that is of another type.
     """
     make = networks.network(name)
+    if not texts:
+        return {}
     known = networks.settings_of(make)
     for key in texts:
         if key not in known and key in networks.arguments(make):
@@ -32,7 +34,7 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
                 f"{key} of {name} cannot be set; it must be annotated as int, float, bool, str, or a tuple or choice of"
                 " these"
             )
-    return parameters.typed(known, texts) if texts else {}
+    return parameters.typed(known, texts)
 
 
 def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:

@@ -223,6 +223,10 @@ def network(name: str) -> Callable[..., nn.Module]:
     """
     if ":" in name:
         made: Callable[..., nn.Module] = registry.load(name, "network")
+        try:
+            inspect.signature(made)
+        except ValueError as error:  # of what is not written in Python
+            raise InputError(f"{name} cannot be called; it must be a function of {listed(FIXED)}") from error
         return made
     if name not in NETWORKS:
         raise one_of("network", name, NETWORKS)
@@ -264,10 +268,7 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
     """
     channels, height, width = shape
     make = network(name)
-    try:
-        known = inspect.signature(make).parameters
-    except ValueError as error:  # of what is not written in Python
-        raise InputError(f"{name} cannot be called; it must be a function of {listed(FIXED)}") from error
+    known = inspect.signature(make).parameters
     if height != width and "size" in known:
         raise InputError(
             f"images are {height} x {width} pixels; {name} takes square ones, resnet18 and functions without a size all"

@@ -107,7 +107,7 @@ class Experiment:
         )
         notes = []
         if settings.augment != "none":
-            worth = settings.posterior_settings.get("augmentation", 1)
+            worth = self.posterior.stands_for(1)
             each = f"; each counts for {worth:g}" if worth != 1 else ""
             notes.append(f"Training images are augmented: {settings.augment}{each}.")
         notes += filter(None, (loaded.note, converted))

@@ -165,3 +165,8 @@ def test_a_function_that_was_edited_is_not_gone_on_with(nets, explore):
         found = explore(*again, "--trust", "ownnets")
         assert found.exit_code == 2, found.output
         assert "ownnets:small is not the network that the run began with" in found.stderr
+
+
+def test_arguments_of_what_has_no_signature():
+    with pytest.raises(InputError, match="builtins:zip cannot be called; it must be a function of in_channels"):
+        own_network.settings("builtins:zip", {"width": "1"})

@@ -20,6 +20,10 @@ from explore.errors import InputError
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CLASSIFY = "classify --dataset digits --net mlp -p net.hidden=12 --samples 3 --train 300 --name x".split()
 RUN = Path("runs/classify-x")
+ACTIVE = (
+    "active --dataset digits --net mlp -p net.hidden=8 --acquisition batch-bald --acquire 2 --trials 1 --initial 10 "
+    "--epochs 5 --samples 5 --pool 61 --no-control --device cpu --rounds"
+).split()
 
 
 def begin(*options, torchrun=()):
@@ -114,11 +118,9 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
 
 def test_a_pool_is_scored_by_all(here, explore):
     """The same as by one process, which may go on with the run."""
-    options = "active --dataset digits --net mlp -p net.hidden=8 --acquisition batch-bald --acquire 2".split()
-    more = "--rounds 3 --trials 1 --initial 10 --epochs 5 --samples 5 --pool 61 --no-control --device cpu".split()
-    torchrun = [*TORCHRUN, "-m", "explore.cli"]
-    assert explore(*options, *more, "--name", "one").exit_code == 0
-    subprocess.run([*torchrun, *options, *more, "--name", "two"], check=True, timeout=200, capture_output=True)
+    options = [*ACTIVE, "3", "--name"]
+    assert explore(*options, "one").exit_code == 0
+    subprocess.run([*TORCHRUN, "-m", "explore.cli", *options, "two"], check=True, timeout=200, capture_output=True)
     one, two = (pd.read_csv(f"runs/active-{name}/selected.csv") for name in ("one", "two"))
     pd.testing.assert_frame_equal(one, two, rtol=1e-4)
     alone = explore("active", "--resume", "runs/active-two", "--rounds", "4")
@@ -128,10 +130,8 @@ def test_a_pool_is_scored_by_all(here, explore):
 @pytest.mark.slow
 def test_a_pool_that_is_scored_by_all_goes_on(here):
     """By as many processes as had begun."""
-    options = "active --dataset digits --net mlp -p net.hidden=8 --acquisition batch-bald --acquire 2".split()
-    more = "--trials 1 --initial 10 --epochs 5 --samples 5 --pool 61 --no-control --device cpu --name".split()
     again = ["active", "--resume", "runs/active-two", "--rounds", "4"]
-    for words in ([*options, *more, "two", "--rounds", "3"], again, [*options, *more, "whole", "--rounds", "4"]):
+    for words in ([*ACTIVE, "3", "--name", "two"], again, [*ACTIVE, "4", "--name", "whole"]):
         job = [*TORCHRUN, "-m", "explore.cli", *words]
         told = subprocess.run(job, check=True, timeout=200, capture_output=True, text=True).stderr
         assert ("3 of 4 rounds are done" in told) == (words is again)

@@ -1,4 +1,4 @@
-"""What a user without a type checker gives in the wrong place is answered by a sentence.
+"""What a user without a type checker gives in the wrong place, or a wrong word, is answered by a sentence.
 
 In a process of its own, whatever this one checks.
 """
@@ -17,12 +17,16 @@ import torch
 import explore
 from explore import ActiveLearner, Gaussian, Net, mlp
 from explore.inference.members import Mixture
-from explore.vime import VIME
+from explore.vime import VIME, IntrinsicReward
+from gymnasium.spaces import Box
 
 x, net = np.zeros((9, 3)), Net(mlp(3, [4], 1))
 
 def build(name="bbb", net=net, likelihood=Gaussian(), *preset, **settings):
     return explore.posterior(name, net, likelihood, *preset, **settings)
+
+def reward(**settings):
+    return IntrinsicReward(Box(-1, 1, (2,)), Box(-1, 1, (1,)), **settings)
 
 found = {}
 for text in json.loads(%r):
@@ -79,6 +83,16 @@ CASES = {
     "VIME(gym.make('CartPole-v1'), posterior=net)": "posterior is a Net; it must be a name or a posterior",
     "VIME(gym.make('CartPole-v1'), eta='a')": "eta is 'a'; it must be a number",
     "VIME(gym.make('CartPole-v1'), hidden=32)": "hidden is 32; it must be a tuple of whole numbers",
+    "reward(bonus='surprise')": "unknown bonus 'surprise'; allowed: expected-gain, kl, variance",
+    "reward(normalise='max')": "unknown normalise 'max'; allowed: latest, median, none, rms",
+    "reward(n_eff='all')": "n_eff is 'all'; it must be a positive number or 'replay'",
+    "reward(target='last')": "unknown target 'last'; allowed: difference, next",
+    "reward(capacity=9)": "capacity is 9; it must be at least minimum, 500",
+    "reward(hidden=(4, 0))": "hidden is (4, 0); every layer must have at least one unit, and at most 100000",
+    "reward(posterior='map', bonus='variance')": "map is one net, of which nothing is uncertain; choose another "
+    "posterior for the bonus",
+    "reward(posterior='hmc', bonus='variance')": "hmc takes all data at once, and a dynamics model learns from parts; "
+    "choose another one",
 }
 
 

@@ -1,6 +1,7 @@
 """A new posterior is one new file: by existing it is in the contract suite."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,29 +21,30 @@ class ToyPair(Ensemble):
 '''
 
 
-def suite(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
-    """The contract suite's tests of the toy, with its file in the package's path."""
-    (folder / "posteriors").mkdir()
-    (folder / "posteriors" / "toy_pair.py").write_text(source)
-    (folder / "add_toy.py").write_text(
-        f"import explore.posteriors\nexplore.posteriors.__path__.append({str(folder / 'posteriors')!r})\n"
+# It changes its argument.
+FAULTY = (
+    TOY.replace("ToyPair", "FaultyPair")
+    + """
+    def sample(self, state, n, rng):
+        return tuple(w.mul_(2) for w in state.weights)
+"""
+)
+
+
+def test_new_files_are_tested_and_one_with_a_fault_fails(tmp_path):
+    (tmp_path / "posteriors").mkdir()
+    (tmp_path / "posteriors" / "toy_pair.py").write_text(TOY)
+    (tmp_path / "posteriors" / "faulty_pair.py").write_text(FAULTY)
+    (tmp_path / "add_toys.py").write_text(
+        f"import explore.posteriors\nexplore.posteriors.__path__.append({str(tmp_path / 'posteriors')!r})\n"
     )
     command = [
-        sys.executable, "-m", "pytest", "-q", "-x", "-p", "add_toy", "-p", "no:cacheprovider",
-        "-k", "toy-pair and (pure or same)", "-o", "addopts=--import-mode=importlib",
+        sys.executable, "-m", "pytest", "-q", "-p", "add_toys", "-p", "no:cacheprovider", "-rpf",
+        "-k", "(toy-pair or faulty-pair) and (pure or same)", "-o", "addopts=--import-mode=importlib",
         "tests/contracts/test_posteriors.py",
     ]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-
-
-def test_a_new_file_is_tested(tmp_path):
-    result = suite(tmp_path, TOY)
-    assert result.returncode == 0, result.stdout
-    assert " passed" in result.stdout
-
-
-def test_a_new_file_with_a_fault_fails(tmp_path):
-    faulty = TOY + "\n    def sample(self, state, n, rng):\n        return tuple(w.mul_(2) for w in state.weights)\n"
-    result = suite(tmp_path, faulty)  # it changes its argument
-    assert result.returncode == 1, result.stdout
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True).stdout
+    assert "PASSED tests/contracts/test_posteriors.py::test_posterior[toy-pair-" in told
+    assert "FAILED tests/contracts/test_posteriors.py::test_posterior[faulty-pair-" in told
+    assert not re.search(r"FAILED .*\[toy-pair-", told)

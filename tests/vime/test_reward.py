@@ -1,8 +1,6 @@
 """The bonus against what it is defined as, its order and its state."""
 
 import math
-import subprocess
-import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -306,32 +304,6 @@ def test_an_ensemble_disagrees():
 def test_wrong_settings_say_what_is_allowed(wrong, message):
     with pytest.raises(InputError, match=message):
         made(**wrong)
-
-
-def test_wrong_words_too():
-    # In a process of its own, without the tests' type checks, which come before the library's.
-    code = """if True:
-        from gymnasium.spaces import Box
-        from explore.vime import IntrinsicReward
-        for wrong in (
-            {"bonus": "surprise"}, {"normalise": "max"}, {"n_eff": "all"}, {"target": "last"}, {"capacity": 9},
-            {"hidden": (4, 0)}, {"posterior": "map", "bonus": "variance"}, {"posterior": "hmc", "bonus": "variance"},
-        ):
-            try:
-                IntrinsicReward(Box(-1, 1, (2,)), Box(-1, 1, (1,)), **wrong)
-            except ValueError as error:
-                print(error)"""
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert shown.splitlines() == [
-        "unknown bonus 'surprise'; allowed: expected-gain, kl, variance",
-        "unknown normalise 'max'; allowed: latest, median, none, rms",
-        "n_eff is 'all'; it must be a positive number or 'replay'",
-        "unknown target 'last'; allowed: difference, next",
-        "capacity is 9; it must be at least minimum, 500",
-        "hidden is (4, 0); every layer must have at least one unit, and at most 100000",
-        "map is one net, of which nothing is uncertain; choose another posterior for the bonus",
-        "hmc takes all data at once, and a dynamics model learns from parts; choose another one",
-    ]
 
 
 @pytest.mark.parametrize("more", [{}, {"members": 2}])

@@ -120,7 +120,8 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
             experiment.events(here.folder, emit)
         result: Report = report.report(experiment, here.folder)
     ranks.forget()
-    _print(result, here, warnings, options["as_json"], options["quiet"])
+    said = {"notes": [note for note in experiment.note.splitlines() if note], "warnings": warnings}
+    _print(result, here, said, options["as_json"], options["quiet"])
 
 
 def places(folder: Path, figure: str = "") -> Iterator[tuple[str, str]]:
@@ -137,14 +138,14 @@ def echo(facts: Iterable[tuple[str, str]]) -> None:
         click.echo(f"{name:<13}{value}")
 
 
-def _print(report: Report, run: Run, warnings: Sequence[str], as_json: bool, quiet: bool) -> None:
+def _print(report: Report, run: Run, said: dict[str, list[str]], as_json: bool, quiet: bool) -> None:
     for failure in report.failures:
         click.echo(f"Warning: {failure}", err=True)
     if as_json:
         if report.verdict and not quiet:
             click.echo(report.verdict, err=True)
-        told = [*warnings, *report.failures, *history(run.config["sessions"])]
-        click.echo(json.dumps(report.summary | {"warnings": told}))
+        warnings = [*said["warnings"], *report.failures, *history(run.config["sessions"])]
+        click.echo(json.dumps(report.summary | said | {"warnings": warnings}))
         return
     console = Console()
     for title, table in report.tables:

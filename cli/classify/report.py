@@ -87,7 +87,7 @@ def pictures(experiment: Experiment, finished: Finished, values: Mapping[str, fl
     """By name: that of the probabilities, and that of how images of another kind are told apart, if there are any."""
     drawn = {"reliability": reliability(experiment, finished)}
     if finished.others is not None:
-        drawn["others"] = _told_apart(experiment, finished.found, finished.others, values)
+        drawn["others"] = told_apart(finished.found, finished.others, (experiment.name, _others(experiment)), values)
     return drawn
 
 
@@ -109,14 +109,14 @@ def reliability(experiment: Experiment, finished: Finished) -> Figure:
     return figure
 
 
-def _told_apart(experiment: Experiment, known: Classified, others: Classified, values: Mapping[str, float]) -> Figure:
-    """How the two scores are spread over the test images and over the others."""
+def told_apart(known: Classified, others: Classified, names: tuple[str, str], values: Mapping[str, float]) -> Figure:
+    """How the two scores are spread over the test images and over the others, of these names."""
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     for axes, score in zip(figure.subplots(1, 2), ("entropy", "information"), strict=True):
         both = [getattr(found, score).double().cpu().numpy() for found in (known, others)]
         both = [part[np.isfinite(part)] for part in both]  # a fit that diverged has others
         bins = np.linspace(0, max(part.max(initial=0) for part in both) or 1, 41)
-        for part, called in zip(both, (experiment.name, _others(experiment)), strict=True):
+        for part, called in zip(both, names, strict=True):
             share = np.full(len(part), 1 / max(1, len(part)))
             axes.hist(part, bins, weights=share, histtype="step", linewidth=2, label=called)
         axes.set(xlabel=SCORES[score], ylabel="share of the images")

@@ -15,8 +15,9 @@ from explore.cli import options
 def command(ctx: click.Context, **values: object) -> None:
     """Draw runs of one command on a page of their own, which needs neither a network nor scripts.
 
-    RUN is a folder of `explore active`, `compare` or `rl`, or POOL.explore of `explore suggest`. Learning curves with
-    their errors and differences, what was chosen and when, calibration and residuals on held-out data, settings.
+    RUN is a folder of `explore active`, `classify`, `compare` or `rl`, or POOL.explore of `explore suggest`. Learning
+    curves with their errors and differences, what was chosen and when, calibration and residuals on held-out data,
+    images that are taken for another class, settings.
 
     \b
     explore report runs/active-boston-noisy-kfac-epig

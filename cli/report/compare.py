@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 
 from explore.cli import saved
-from explore.cli.compare import overlay
 from explore.cli.estimate import SIGN, TITLES, title, unit
-from explore.cli.report import held_out
+from explore.cli.report import curves, held_out
 from explore.cli.report.drawing import center, panels, plain
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
@@ -32,7 +31,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     metrics = [name for name in TITLES if all(name in rows and rows[name].notna().any() for rows in results.values())]
     titles = {metric: title(metric, bool(runs[0].config["validation"])) for metric in metrics}
     yield _splits(results, titles)
-    yield _curves(runs, titles)
+    yield curves.section(runs, {m: heading + unit(m) for m, heading in titles.items()}, "Means over splits.")
     yield from _calibration(runs)
 
 
@@ -58,20 +57,6 @@ def _splits(results: dict[str, pd.DataFrame], titles: dict[str, str]) -> Section
         row.append(f"{float(table.seconds.iloc[0]):.1f}")
     said = ["Grey: one split; dot and bar: mean with its standard error. Differences are paired by split."]
     return Section("Scores", figure, said, header=("posterior", "splits", *header, "seconds"), rows=rows)
-
-
-def _curves(runs: Sequence[Opened], titles: dict[str, str]) -> Section:
-    figure, every = panels(len(titles))
-    for run in runs:
-        for series, curves in overlay.read(run.folder).items():
-            for axes, metric in zip(every, titles, strict=True):
-                values = curves.tags.get(f"test/{metric}", [math.nan] * len(curves.steps))
-                label = f"{run.name}: {series}" if len(runs) > 1 else series
-                axes.plot(curves.steps, values, overlay.marker(values), label=plain(label))
-    for axes, (metric, heading) in zip(every, titles.items(), strict=True):
-        axes.set(xlabel="epoch", ylabel=heading + unit(metric))
-    every[0].legend(fontsize="small")
-    return Section("While they learnt", figure, ["Means over splits."])
 
 
 def _calibration(runs: Sequence[Opened]) -> Iterator[Section]:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from explore.cli.report.drawing import panels, plain
 from explore.cli.report.page import Section
+from explore.compare import confidence_bins
 from explore.fitted import FittedModel
 
 LEVELS = np.linspace(0, 1, 21)
-BINS = 10  # of confidence
 MOST = 2_000  # points that are drawn; all count
 
 
@@ -94,12 +95,12 @@ def _classes(every: Mapping[str, HeldOut], said: str) -> Section:
     rows = []
     for name, found in every.items():
         confidence, right = found.mean.max(1), found.mean.argmax(1) == found.y
-        member = np.minimum((confidence * BINS).astype(int), BINS - 1)
-        filled = [b for b in range(BINS) if (member == b).any()]
-        points = [(confidence[member == b].mean(), right[member == b].mean()) for b in filled]
-        axes.plot(*zip(*points, strict=True), "o-", markersize=4, label=plain(name))
-        gap = sum(abs(c - a) * (member == b).mean() for b, (c, a) in zip(filled, points, strict=True))
-        rows.append([name, str(len(found.y)), f"{right.mean():.4g}", f"{confidence.mean():.4g}", f"{gap:.4g}"])
+        bins = confidence_bins(torch.from_numpy(found.mean)[None], torch.from_numpy(found.y)[None])
+        expected, observed, weight = (part[0].numpy() for part in bins)
+        there = weight > 0
+        axes.plot(expected[there], observed[there], "o-", markersize=4, label=plain(name))
+        scores = (right.mean(), confidence.mean(), (weight * np.abs(expected - observed)).sum())
+        rows.append([name, str(len(found.y)), *(f"{score:.4g}" for score in scores)])
     axes.set(xlabel="confidence", ylabel="share that is right", title="Reliability", xlim=(0, 1), ylim=(0, 1))
     axes.legend(fontsize="small")
     header = ("model", "held-out points", "accuracy", "mean confidence", "calibration error")

@@ -15,10 +15,10 @@ import pandas as pd
 
 from explore.cli import loaded, trust
 from explore.cli.report import page
-from explore.errors import InputError
+from explore.errors import InputError, listed
 from explore.record import read_run
 
-KINDS = ("active", "compare", "rl", "suggest")
+KINDS = ("active", "classify", "compare", "rl", "suggest")
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,10 @@ def run(options: Mapping[str, Any]) -> None:
 def _check_data(command: str, runs: Sequence[Opened]) -> None:
     """Refuse runs on several data sets where they share figures and are subtracted from each other."""
     source = {
-        one.name: [one.config.get(key) for key in ("dataset", "data", "target", "task", "validation")] for one in runs
+        one.name: [one.config.get(key) for key in ("dataset", "data", "images", "target", "task", "validation")]
+        for one in runs
     }
-    if command in ("active", "compare") and len({str(parts) for parts in source.values()}) > 1:
+    if command in ("active", "classify", "compare") and len({str(parts) for parts in source.values()}) > 1:
         raise InputError(f"{', '.join(source)} differ in their data, target or validation; give each a page of its own")
 
 
@@ -95,8 +96,7 @@ def _open(folder: Path, trusted: Sequence[str]) -> Opened:
     command = loaded.command_of(folder)
     if command not in KINDS:
         raise InputError(
-            f"{folder} is a run of explore {command}, of which there is no report; explore compare lays the curves of "
-            "several runs over each other"
+            f"{folder} is a run of explore {command}, of which there is no report; those of {listed(KINDS)} have one"
         )
     name = folder.resolve().name
     if command == "suggest":

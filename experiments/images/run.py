@@ -179,7 +179,8 @@ STUDIES = {
     ),
     "whvi-vgg16": Study(
         (*CIFAR, "--net", "vgg16", "--augment", "crop-flip"), NARROW, ("--epochs", "160"),
-        {name: PRACTICAL[name] for name in ("Adam", "MC dropout")} | {"WHVI": WHVI},
+        {name: PRACTICAL[name]._replace(grid=(0.0003, *PRACTICAL[name].grid)) for name in ("Adam", "MC dropout")}
+        | {"WHVI": WHVI},
         (("WHVI", "Adam"), ("WHVI", "MC dropout")),
     ),
 }  # fmt: skip

@@ -33,7 +33,7 @@ def test_json_is_all_of_stdout_and_agrees_with_results_csv(active):
     found = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
     metrics = ["rmse", "log_likelihood", "paired_difference", "paired_auc_difference"]
-    assert list(found) == ["posterior", "acquisition", "trials", *metrics, "seconds", "run", "warnings"]
+    assert list(found) == ["posterior", "acquisition", "trials", *metrics, "seconds", "run", "notes", "warnings"]
     assert (found["posterior"], found["acquisition"], found["trials"]) == ("noisy-kfac", "epig", 2)
     assert found["run"] == str(RUN)
     assert found["seconds"] > 0

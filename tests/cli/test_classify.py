@@ -161,10 +161,13 @@ def test_where_tested_images_are_from_and_what_they_are_called(explore):
         np.testing.assert_allclose(p, found["probabilities"], rtol=1e-5)
 
 
-def test_what_a_run_warned_of_stands_in_its_json(explore):
-    result = explore(*TINY, "--train", 50, "-p", "lr=1e-9", "--json")
-    told = json.loads(result.stdout)["warnings"]
+def test_what_a_run_said_and_warned_of_stands_in_its_json(explore):
+    result = explore(*TINY, "--train", 50, "-p", "lr=1e-9", "--augment", "crop", "--json")
+    found = json.loads(result.stdout)
+    told = found["warnings"]
     assert told[0].startswith("hardly anything was learnt") and all(f"Warning: {t}" in result.stderr for t in told)
+    assert found["notes"] == ["Training images are augmented: crop; each counts for 10."]
+    assert found["notes"][0] in result.stderr
 
 
 def test_images_that_were_moved_are_missed(explore):

@@ -110,7 +110,8 @@ def test_json_is_all_of_stdout_and_agrees_with_results_csv(compare):
     result = compare("--posterior", "noisy-adam,map,bbb", "--splits", 3, "--json")
     found = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
-    assert list(found) == ["dataset", "splits", "validation", "best", "posteriors", "chosen", "run", "warnings"]
+    own = ["dataset", "splits", "validation", "best", "posteriors", "chosen", "run"]
+    assert list(found) == [*own, "notes", "warnings"]
     assert (found["validation"], found["chosen"]) == (0, {})
     assert (found["dataset"], found["splits"], found["run"]) == ("table", 3, str(RUN))
     assert list(found["posteriors"]) == ["noisy-adam", "map", "bbb"]

@@ -1,5 +1,6 @@
 """`explore report`: its pages stand alone, and their numbers are those of the runs."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -9,10 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from PIL import Image
 
 from explore.campaign.log import Log
-from explore.cli.report import drawing, held_out, page, session, suggest
+from explore.classification import Classified
+from explore.cli.report import classify, drawing, held_out, page, session, suggest
 from explore.cli.report.session import Opened
 from explore.errors import InputError
 from explore.testing.oracles import mean_and_se
@@ -37,11 +42,29 @@ def made(tmp_path_factory):
          "--posterior", "map,bbb", "--epochs", 3, "--samples", 5, "--no-figures", "--name", "c"],
         ["rl", "--env", "explore/Chain-v0", "--env-kwargs", "length:5", "--n-envs", 4, "--algo-param", "n_steps=16",
          "--timesteps", 128, "--seeds", 2, "--posterior", "none", "--out", here, "--quiet", "--name", "r"],
+        ["classify", "--images", photos(here / "photos"), "--validate", 0.5, "--net", "mlp", "-p", "net.hidden=4",
+         "--ood", others(here / "o.npz"), "--posterior", "bbb", "--epochs", 3, "--samples", 5, "--out", here, "--quiet",
+         "--name", "k"],
     ):  # fmt: skip
         result = run(*command)
         assert result.exit_code == 0, result.output
     campaign(here / "pool.explore")
     return here
+
+
+def photos(folder):
+    """Noise, so that half of them are taken for what they are not."""
+    rng = np.random.default_rng(0)
+    for kind in (TARGET, "low"):
+        (folder / "train" / kind).mkdir(parents=True)
+        for i in range(20):
+            Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).save(folder / "train" / kind / f"{i}.png")
+    return folder
+
+
+def others(path):
+    np.savez(path, x=np.random.default_rng(1).integers(0, 255, (12, 8, 8, 3), np.uint8))
+    return path
 
 
 def campaign(folder):
@@ -114,6 +137,8 @@ def report(*arguments):
 PAGES = {
     "active": (["active-one", "active-two"], ["learning-curves", "difference-from-labelling-at-random",
                "what-was-chosen-when", "calibration-and-residuals", "score-of-what-was-chosen"]),
+    "classify": (["classify-k"], ["while-they-learnt", "calibration", "confusions", "images-of-another-kind",
+                 "surest-of-what-is-wrong", "least-sure"]),
     "compare": (["compare-c"], ["scores", "while-they-learnt", "calibration"]),
     "rl": (["rl-r"], ["returns", "rewards-bonus-and-dynamics"]),
     "suggest": (["pool.explore"], ["what-was-asked-and-answered", "predicted-then-measured", "score-over-rounds",
@@ -253,7 +278,75 @@ def test_what_is_refused(runs, arguments, message):
     assert not Path("own.html").exists()
 
 
-@pytest.mark.parametrize("command", ["active", "compare"])
+def test_scores_and_confusions_are_those_of_the_probabilities(runs):
+    folder = runs / "classify-k"
+    report(folder)
+    shown = Page(Path("report.html")).sections
+    row = pd.read_csv(folder / "results.csv").iloc[0]
+    for name in ("error", "log_likelihood", "brier", "calibration_error", "auroc_entropy", "auroc_information"):
+        assert f"{row[name]:.4f}" in shown["Scores"], name
+    with np.load(folder / "probabilities.npz") as found:
+        y, called, names = found["y"], found["probabilities"].argmax(1), found["classes"].tolist()
+    assert names == ["low", TARGET] and (y != called).sum() > 3
+    cells = shown["Confusions"]
+    assert cells[0] == f"{(y != called).sum()} of 20 images are taken for another class."
+    for true in (0, 1):
+        taken = int(((y == true) & (called != true)).sum())
+        at = next(i for i, cell in enumerate(cells) if cells[i : i + 2] == [names[true], names[1 - true]])
+        assert cells[at + 2 : at + 4] == [str(taken), f"{taken / (y == true).sum():.3g}"]
+    assert f"{row.calibration_error:.4g}" in shown["Calibration"]
+
+
+def test_images_are_those_of_the_surest_errors(runs, made, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Axes, "imshow", lambda axes, pixels, **_: drawn.append(pixels))
+    monkeypatch.setattr(Figure, "colorbar", lambda *_, **__: None)
+    report(runs / "classify-k")
+    with np.load(runs / "classify-k" / "probabilities.npz") as found:
+        p, y, index = found["probabilities"], found["y"], found["index"]
+    files = [path for kind in ("low", TARGET) for path in sorted((made / "photos" / "train" / kind).glob("*.png"))]
+    wrong = np.flatnonzero(p.argmax(1) != y)
+    surest, least = wrong[p[wrong].max(1).argmax()], p.max(1).argmin()
+    for image, place in ((drawn[1], surest), (drawn[1 + min(8, len(wrong))], least)):
+        with Image.open(files[index[place]]) as file:
+            assert np.array_equal(image, np.asarray(file))
+
+
+def test_what_a_run_of_classify_lacks_is_said(runs, made):
+    folder = runs / "classify-k"
+    unfinished = dataclasses.replace(session._open(folder, ()), sizes={})
+    found = list(classify.sections([unfinished]))
+    assert [section.title for section in found] == ["While they learnt", "Results of classify-k"]
+    assert found[1].warnings == [f"{folder} is not finished; there are its curves."]
+    try:
+        (made / "photos").rename(made / "moved")
+        said = report(folder).stderr
+    finally:
+        (made / "moved").rename(made / "photos")
+    assert "Not shown is what needs the images of classify-k: " in said
+    assert list(Page(Path("report.html")).sections)[-2:] == ["Images", "Settings"]
+    arrays = folder / "probabilities.npz"
+    whole = arrays.read_bytes()
+    for damaged in (whole[:-30], whole[:300] + b"x" * 40 + whole[340:], b"", None):
+        arrays.unlink()
+        if damaged is not None:
+            arrays.write_bytes(damaged)
+        assert "is gone or damaged" in report(folder).stderr
+        assert list(Page(Path("report.html")).sections) == [
+            "Scores", "While they learnt", "Results of classify-k", "Settings",
+        ]  # fmt: skip
+
+
+def test_confusions_of_many_classes_are_a_table():
+    count = classify.DRAWN + 1
+    y, called = np.arange(count), np.roll(np.arange(count), 1)
+    known = Classified(torch.eye(count)[called], torch.zeros(count), torch.zeros(count))
+    found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), known, None))
+    assert found.figure is None and len(found.rows) == classify.PAIRS and found.rows[3] == ["3", "2", "1", "1"]
+    assert found.sentences[1] == f"Of {count} classes, more than {classify.DRAWN}, no picture is drawn."
+
+
+@pytest.mark.parametrize("command", ["active", "classify", "compare"])
 def test_runs_on_several_data_sets_have_no_page_in_common(command):
     """Their errors are in other units, and a split of the one is none of the other."""
     runs = [Opened(name, Path(name), command, {"dataset": name}, (), {}) for name in ("boston", "yacht")]

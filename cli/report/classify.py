@@ -1,0 +1,184 @@
+"""The report on runs of `explore classify`."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+
+from explore.classification import Classified
+from explore.cli.classify import report
+from explore.cli.classify.recording import PROBABILITIES
+from explore.cli.report import curves, held_out
+from explore.cli.report.drawing import panels, plain
+from explore.cli.report.held_out import HeldOut
+from explore.cli.report.page import Section
+from explore.cli.report.session import Opened
+from explore.errors import InputError, counted
+
+DRAWN = 30  # classes at most whose confusions are drawn
+PAIRS = 20  # of classes, in the table of confusions
+SHOWN = 8  # images in a row
+CURVES = {name: called for name, called in report.SHOWN.items() if not name.startswith("auroc")}
+
+
+class Tested(NamedTuple):
+    """What a run has found of the images that it was tested on, and of images of another kind."""
+
+    y: np.ndarray  # [P]
+    places: np.ndarray  # [P] among the test images, with --validate among the training images
+    classes: tuple[str, ...]
+    known: Classified
+    others: Classified | None
+
+    @property
+    def p(self) -> np.ndarray:
+        """The probabilities [P, C]."""
+        return self.known.probabilities.double().numpy()
+
+    @property
+    def called(self) -> np.ndarray:
+        """The most probable class [P]."""
+        return self.p.argmax(1)
+
+
+def sections(runs: Sequence[Opened]) -> Iterator[Section]:
+    """All of it."""
+    done = [run for run in runs if run.sizes.get("results.csv")]
+    tables = {run.name: run.table("results.csv") for run in done}
+    if done:
+        yield _scores(tables)
+    yield curves.section(runs, CURVES)
+    for run in runs:
+        if run not in done:
+            yield Section(f"Results of {run.name}", warnings=[f"{run.folder} is not finished; there are its curves."])
+    found = {}
+    for run in done:
+        try:
+            found[run.name] = read(run)
+        except InputError as error:
+            yield Section(f"Results of {run.name}", warnings=[f"Not shown is what needs the probabilities: {error}."])
+    if found:
+        none = np.empty(0)
+        yield held_out.section({name: HeldOut(t.y, t.p, none, none) for name, t in found.items()}, "Of all of them.")
+    for run in done:
+        if run.name in found:
+            prefix = f"{run.name}: " if len(runs) > 1 else ""
+            made = _own(run, found[run.name], tables[run.name])
+            yield from (section._replace(title=prefix + section.title) for section in made)
+
+
+def read(run: Opened) -> Tested:
+    """What is in its file of probabilities.
+
+    Raises:
+        InputError: when it is gone or damaged.
+    """
+    try:
+        with open(run.folder / PROBABILITIES, "rb") as stream, np.load(stream) as file:
+            arrays = dict(file)
+        y, index, classes = arrays["y"], arrays["index"], tuple(map(str, arrays["classes"]))
+        kinds = [
+            Classified(torch.from_numpy(arrays[f"{kind}probabilities"]), torch.full((0,), torch.nan), information)
+            for kind in ("", "other_")
+            if (information := torch.from_numpy(arrays.get(f"{kind}information", np.empty(0)))).numel()
+        ]
+        fits = kinds[0].probabilities.shape == (len(y), len(classes)) and index.shape == y.shape
+        if not (fits and 0 <= y.min() <= y.max() < len(classes)):
+            raise ValueError("its arrays do not fit each other")
+    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{run.folder / PROBABILITIES} is gone or damaged ({error})") from error
+    return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None)
+
+
+def _scores(tables: Mapping[str, pd.DataFrame]) -> Section:
+    rows = {name: table.iloc[-1] for name, table in tables.items()}
+    metrics = {m: called for m, called in report.SHOWN.items() if any(m in row for row in rows.values())}
+    lines = [
+        [
+            name, str(row.posterior), str(row.net), str(row.epochs),
+            *(f"{row[m]:.4f}" if m in row else "" for m in metrics), f"{row.epoch_seconds:.3g}",
+        ]
+        for name, row in rows.items()
+    ]  # fmt: skip
+    failed = [
+        f"The fit of {name} failed and was stopped where it stood." for name, row in rows.items() if not row.alive
+    ]
+    header = ("run", "posterior", "network", "epochs", *metrics.values(), "seconds an epoch")
+    return Section("Scores", warnings=failed, header=header, rows=lines)
+
+
+def _own(run: Opened, tested: Tested, table: pd.DataFrame) -> Iterator[Section]:
+    """The sections that are of one run."""
+    yield _confusions(tested)
+    if tested.others is not None:
+        names = (Path(run.config["dataset"] or run.config["images"]).name, Path(run.config["ood"]).name)
+        figure = report.told_apart(
+            tested.known, tested.others, names, {str(name): value for name, value in table.iloc[-1].items()}
+        )
+        said = "Shares of the images; the uncertainty of images of another kind should be the larger one."
+        yield Section("Images of another kind", figure, [said])
+    yield from _images(run, tested)
+
+
+def _confusions(tested: Tested) -> Section:
+    """How often which class is taken for which."""
+    count = len(tested.classes)
+    found = np.zeros((count, count), int)
+    np.add.at(found, (tested.y, tested.called), 1)
+    totals = found.sum(1)
+    wrong = found * ~np.eye(count, dtype=bool)
+    most = [pair for pair in np.argsort(-wrong, axis=None, kind="stable")[:PAIRS] if wrong.flat[pair]]
+    rows = [
+        [tested.classes[t], tested.classes[c], str(found[t, c]), f"{found[t, c] / totals[t]:.3g}"]
+        for t, c in (divmod(int(pair), count) for pair in most)
+    ]
+    said = [f"{int(wrong.sum())} of {counted(len(tested.y), 'image')} are taken for another class."]
+    header = ("class", "taken for", "images", "share of the class")
+    if count > DRAWN:
+        said.append(f"Of {count} classes, more than {DRAWN}, no picture is drawn.")
+        return Section("Confusions", None, said, header=header, rows=rows)
+    side = 2.5 + 0.28 * count
+    figure, (axes,) = panels(1, width=side + 1, height=side)
+    axes.grid(visible=False)
+    drawn = axes.imshow(found / np.maximum(totals, 1)[:, None], vmin=0, vmax=1, cmap="Blues")
+    names = [plain(name) for name in tested.classes]
+    axes.set_xticks(range(count), names, rotation=90, fontsize="small")
+    axes.set_yticks(range(count), names, fontsize="small")
+    axes.set(xlabel="taken for", ylabel="class")
+    figure.colorbar(drawn, ax=axes, label="share of the class")
+    return Section("Confusions", figure, said, header=header, rows=rows)
+
+
+def _images(run: Opened, tested: Tested) -> Iterator[Section]:
+    """Those that were surest to be what they are not, and those of which least was known."""
+    settings = run.settings
+    try:
+        loaded, _ = settings.load()
+    except InputError as error:
+        yield Section("Images", warnings=[f"Not shown is what needs the images of {run.name}: {error}."])
+        return
+    x = loaded.x if settings.validation else loaded.test_x
+    sure, wrong = tested.p.max(1), tested.called != tested.y
+    ranked = {
+        "Surest of what is wrong": np.argsort(np.where(wrong, -sure, np.inf), kind="stable")[: min(SHOWN, wrong.sum())],
+        "Least sure": np.argsort(-tested.known.entropy.double().numpy(), kind="stable")[:SHOWN],
+    }
+    for title, places in ranked.items():
+        if not len(places):
+            continue
+        figure, every = panels(SHOWN, columns=SHOWN, width=1.3, height=1.8)
+        pixels = x[tested.places[places]].transpose(0, 2, 3, 1)
+        for axes in every:
+            axes.set_axis_off()
+        for axes, place, image in zip(every, places, pixels, strict=False):
+            axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
+            names = [plain(tested.classes[c])[:14] for c in (tested.y[place], tested.called[place])]
+            axes.set_title(f"{names[0]}\nas {names[1]}: {sure[place]:.2f}", fontsize=7)
+        yield Section(title, figure, ["Above each image its class, and as what it is taken with which probability."])

@@ -59,7 +59,7 @@ def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -
     told = {f"test/{name}": value for name, value in values.items() if name.startswith("auroc")}
     if told:
         run.scalars(series, experiment.total, told)
-    for name, figure in report.pictures(experiment, finished, values).items():
+    for name, figure in report.pictures(experiment, finished).items():
         run.image(series, experiment.total, f"figures/{name}", pixels(figure))
     assert experiment.saved is not None
     saved.write(run.folder, experiment.saved)

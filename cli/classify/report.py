@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     finished = experiment.finished
     assert finished is not None
     values = metrics(finished)
-    drawn = {f"{name}.png": figure for name, figure in pictures(experiment, finished, values).items()}
+    drawn = {f"{name}.png": figure for name, figure in pictures(experiment, finished).items()}
     for file, figure in drawn.items():
         with files.replacing(folder / file) as draft:
             figure.savefig(draft, dpi=100)
@@ -83,11 +82,11 @@ def metrics(finished: Finished) -> dict[str, float]:
     return values
 
 
-def pictures(experiment: Experiment, finished: Finished, values: Mapping[str, float]) -> dict[str, Figure]:
+def pictures(experiment: Experiment, finished: Finished) -> dict[str, Figure]:
     """By name: that of the probabilities, and that of how images of another kind are told apart, if there are any."""
     drawn = {"reliability": reliability(experiment, finished)}
     if finished.others is not None:
-        drawn["others"] = told_apart(finished.found, finished.others, (experiment.name, _others(experiment)), values)
+        drawn["others"] = told_apart(finished.found, finished.others, (experiment.name, _others(experiment)))
     return drawn
 
 
@@ -109,18 +108,18 @@ def reliability(experiment: Experiment, finished: Finished) -> Figure:
     return figure
 
 
-def told_apart(known: Classified, others: Classified, names: tuple[str, str], values: Mapping[str, float]) -> Figure:
+def told_apart(known: Classified, others: Classified, names: tuple[str, str]) -> Figure:
     """How the two scores are spread over the test images and over the others, of these names."""
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     for axes, score in zip(figure.subplots(1, 2), ("entropy", "information"), strict=True):
-        both = [getattr(found, score).double().cpu().numpy() for found in (known, others)]
-        both = [part[np.isfinite(part)] for part in both]  # a fit that diverged has others
+        values = [getattr(found, score) for found in (known, others)]
+        both = [v[v.isfinite()].double().cpu().numpy() for v in values]  # a fit that diverged has others
         bins = np.linspace(0, max(part.max(initial=0) for part in both) or 1, 41)
         for part, called in zip(both, names, strict=True):
             share = np.full(len(part), 1 / max(1, len(part)))
             axes.hist(part, bins, weights=share, histtype="step", linewidth=2, label=called)
         axes.set(xlabel=SCORES[score], ylabel="share of the images")
-        axes.set_title(f"AUROC {values[f'auroc_{score}']:.3f}", fontsize="medium")
+        axes.set_title(f"AUROC {classification.auroc(*values):.3f}", fontsize="medium")
     literal(axes.legend(fontsize="x-small"))
     return figure
 

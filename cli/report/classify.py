@@ -70,7 +70,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     for run in done:
         if run.name in found:
             prefix = f"{run.name}: " if len(runs) > 1 else ""
-            made = _own(run, found[run.name], tables[run.name])
+            made = _own(run, found[run.name])
             yield from (section._replace(title=prefix + section.title) for section in made)
 
 
@@ -114,14 +114,12 @@ def _scores(tables: Mapping[str, pd.DataFrame]) -> Section:
     return Section("Scores", warnings=failed, header=header, rows=lines)
 
 
-def _own(run: Opened, tested: Tested, table: pd.DataFrame) -> Iterator[Section]:
+def _own(run: Opened, tested: Tested) -> Iterator[Section]:
     """The sections that are of one run."""
     yield _confusions(tested)
     if tested.others is not None:
         names = (Path(run.config["dataset"] or run.config["images"]).name, Path(run.config["ood"]).name)
-        figure = report.told_apart(
-            tested.known, tested.others, names, {str(name): value for name, value in table.iloc[-1].items()}
-        )
+        figure = report.told_apart(tested.known, tested.others, names)
         said = "Shares of the images; the uncertainty of images of another kind should be the larger one."
         yield Section("Images of another kind", figure, [said])
     yield from _images(run, tested)
@@ -179,6 +177,6 @@ def _images(run: Opened, tested: Tested) -> Iterator[Section]:
             axes.set_axis_off()
         for axes, place, image in zip(every, places, pixels, strict=False):
             axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
-            names = [plain(tested.classes[c])[:14] for c in (tested.y[place], tested.called[place])]
+            names = [plain(tested.classes[c][:14]) for c in (tested.y[place], tested.called[place])]
             axes.set_title(f"{names[0]}\nas {names[1]}: {sure[place]:.2f}", fontsize=7)
         yield Section(title, figure, ["Above each image its class, and as what it is taken with which probability."])

@@ -55,6 +55,8 @@ class Taps:
         weight_gradient: makes `gradients()` of the grads, faster than by the inputs; with False beside them their sum
             over samples, [R, 1, I, O].
         second_moment: makes E[a a^T] as in `average_inputs`, faster than by the inputs.
+        example_gradients: makes the sum over positions of a g^T of the grads, for each example of one sample,
+            [R, B, I, O], faster than by the inputs.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class Taps:
         grads: Float[Tensor, "R S B T O"],
         weight_gradient: Callable[[Tensor, bool], Tensor] | None = None,
         second_moment: Callable[[], Tensor] | None = None,
+        example_gradients: Callable[[Tensor], Tensor] | None = None,
     ):
         self._inputs, self.grads, self._weight_gradient = inputs, grads, weight_gradient
-        self.second_moment = second_moment
+        self.second_moment, self.example_gradients = second_moment, example_gradients
 
     @property
     def inputs(self) -> Float[Tensor, "R _S B T I"]:

@@ -7,7 +7,7 @@ Gal, Ghahramani: Dropout as a Bayesian Approximation (2016). For each layer with
 
 With E z_i^2 = 1 / (1 - p) the penalty is weight decay 1 / (N eta (1 - p)) on the rows that can be dropped, up to a
 constant in M the KL of their paper. A sample is one z a layer, the same for every input. In a convolution z drops
-entries of the kernel, at all positions alike.
+entries of the kernel, at all positions alike: each example has a kernel of its own.
 
 There is no density, hence no KL and no gain: choose by `information-gain` or `max-variance`.
 """
@@ -83,9 +83,22 @@ class _Masked:
         """[R, 1, B, T, I] -> [R, 1, B, T, O]."""
         return ((a * self.mask).flatten(2, 3) @ self.weights).unflatten(2, a.shape[2:4])
 
+    def of_examples(self) -> Tensor:
+        """The matrix of each example, [R, B, I, O], see `models.Layer`."""
+        return self.mask.squeeze(1).mT * self.weights
+
     def taps(self, taps: Taps) -> Taps:
         """With the inputs that the weights saw."""
-        return Taps(lambda part: taps.part(part).inputs * self.mask[:, :, part], taps.grads)
+        each = taps.example_gradients
+
+        def gradient(grads: Tensor, _: bool) -> Tensor:
+            assert each is not None
+            return (each(grads) * self.mask.squeeze(1).mT).sum(1, keepdim=True)
+
+        def inputs(part: slice) -> Tensor:
+            return taps.part(part).inputs * self.mask[:, :, part]
+
+        return Taps(inputs, taps.grads, gradient if each else None)
 
 
 PRESETS: dict[str, dict[str, object]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -44,7 +45,12 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return self._convolved(a, self._layer.flatten(0, 1), self._lead_in[0] * self._lead_in[1])
 
     def apply_callable(self, a: Tensor) -> Tensor:
-        """A layer that says what it is `through` products with matrices needs no patches, where R = 1."""
+        """A layer that says what it is `through` products with matrices needs no patches, where R = 1.
+
+        Nor does one that says the matrices of all examples, where their kernels are smaller than the patches.
+        """
+        if hasattr(self._layer, "of_examples") and self._by_examples(a):
+            return self._convolved(a, self._layer.of_examples().flatten(0, 1), len(a))
         through = getattr(self._layer, "through", None)
         if through is None or self._lead_in[0] > 1:  # convolutions of several groups can be slower than by patches
             return super().apply_callable(a)
@@ -53,6 +59,10 @@ class ConvSlot(WeightSlot, nn.Conv2d):
             return self.positions(self._convolved(x, matrix, 1), self._lead_in)
 
         return self.fold(through(a, product), a)
+
+    def _by_examples(self, a: Tensor) -> bool:
+        """Whether a kernel for each example, in one convolution of so many groups, is faster than patches."""
+        return a.is_cpu and math.prod(self._output_size(a.shape)) >= self.outputs
 
     def _convolved(self, a: Tensor, matrices: Float[Tensor, "K I O"], groups: int) -> Tensor:
         """[(G B), C, H, W] -> [(K B), O, H', W'], K a multiple of the groups G."""
@@ -114,7 +124,9 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         # Of several replicas torch's own gradient, a convolution with a group for each, can be slower than by patches.
         own = partial(self._weight_gradient, a, lead) if lead[0] == 1 else None
         moment = partial(self._second_moment, a, lead) if self._by_offsets(lead) else None
-        return partial(Taps, partial(self.examples, a, lead), weight_gradient=own, second_moment=moment)
+        each = partial(self._example_gradients, a) if lead[1] == 1 and self._by_examples(a) else None
+        patches = partial(self.examples, a, lead)
+        return partial(Taps, patches, weight_gradient=own, second_moment=moment, example_gradients=each)
 
     def _by_offsets(self, lead: Lead) -> bool:
         """Whether the second moment of the patches is had faster without them: not of few channels or examples."""
@@ -141,6 +153,15 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         if self.has_bias:
             rows.append(g.sum((0, 2, 3)).view(samples, 1, -1))
         return torch.cat(rows, 1).unsqueeze(0)
+
+    def _example_gradients(self, a: Tensor, grads: Tensor) -> Tensor:
+        """The sum over T of a g^T, with a [(R B), C, H, W] and g [R, 1, B, T, O]: [R, B, I, O]."""
+        z, stride, pad = self._grouped(a, len(a))
+        g = grads.flatten(0, 2).transpose(1, 2).flatten(0, 1).unflatten(1, self._output_size(a.shape)).unsqueeze(0)
+        size = [len(a) * self.outputs, self.in_channels, *self.kernel_size]
+        w = conv2d_weight(z, size, g, stride, pad, self.dilation, len(a)).reshape(len(a), self.outputs, -1).mT
+        rows = [w, grads.flatten(0, 2).sum(1, keepdim=True)] if self.has_bias else [w]
+        return torch.cat(rows, 1).unflatten(0, (grads.shape[0], -1))
 
     def positions(self, g: Tensor, lead: Lead) -> Tensor:
         """[(R S B), O, H', W'] -> [R, S, B, T, O]."""

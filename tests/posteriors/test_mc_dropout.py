@@ -1,15 +1,20 @@
 """MC dropout: the masks of training and prediction, and the loss that is descended."""
 
+from itertools import product
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from explore.inference import adam
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors.map import MAP
 from explore.posteriors.mc_dropout import MCDropout
 from explore.rng import Rng
 from explore.shapes import Batch
+from explore.slots.convolution import ConvSlot
 
 MODULE = mlp(2, [4], 2)
 RATE, ETA, N = 0.3, 0.6, 20
@@ -53,6 +58,41 @@ def test_updates_descend_the_expected_loss_with_adam():
         torch.testing.assert_close(info["nll"], nll.detach(), rtol=1e-8, atol=0)
         for ours, theirs in zip(state.weights, weights, strict=True):
             torch.testing.assert_close(ours, theirs.detach(), rtol=1e-8, atol=1e-10)
+
+
+IMAGES = nn.Sequential(
+    nn.Conv2d(2, 3, 3, stride=(2, 1), padding=1), nn.Tanh(), nn.Conv2d(3, 4, (1, 2), dilation=2, bias=False), nn.Tanh(),
+    nn.Conv2d(4, 3, 1, stride=2), nn.Flatten(), nn.Linear(18, 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("by_examples", [True, False])
+def test_convolutions_have_a_kernel_for_each_example(by_examples, monkeypatch):
+    """By convolutions of many groups and by patches, against torch's convolutions of one image after the other."""
+    monkeypatch.setattr(ConvSlot, "_by_examples", lambda *_: by_examples)
+    posterior = build(IMAGES)
+    state, batch = posterior.init(N, 2, rng()), data((2, 5, 8))
+    weights = [w.clone().requires_grad_() for w in state.weights]
+    masks = posterior._masks(2, 5, rng(1))
+    layers = [layer for layer in IMAGES if isinstance(layer, nn.Conv2d)]
+    loss, decay = torch.zeros(()).double(), 1 / (2 * N * ETA)
+    for r, b in product(range(2), range(5)):
+        h = batch.x[r, b : b + 1]
+        for i, (layer, w, z) in enumerate(zip(layers, weights, masks, strict=False)):
+            m = (z[r, b, :, None] * w[r, 0]).T
+            bias = m[:, -1] if layer.bias is not None else None
+            kernel = (m if bias is None else m[:, :-1]).reshape(layer.weight.shape)
+            h, padding = h.tanh() if i else h, (1, 1) if i == 0 else (0, 0)
+            h = F.conv2d(h, kernel, bias, layer.stride, padding, layer.dilation)
+        h = (h.flatten(1) * masks[3][r, b, :-1]) @ weights[3][r, 0, :-1] + weights[3][r, 0, -1]
+        loss = loss - torch.distributions.Normal(h, 0.5).log_prob(batch.y[r, b]).sum() / 5
+    for w, has_bias in zip(weights, posterior.net.biases, strict=True):
+        kept = w.square().sum((0, 1, 3)) / (1 - RATE)
+        loss = loss + decay * (kept.sum() if not has_bias else kept[:-1].sum() + w[..., -1, :].square().sum())
+    expected = torch.autograd.grad(loss, weights)
+    new, _ = posterior.update(state, batch, rng(1))
+    for average, gradient in zip(new.moving.first, expected, strict=True):
+        torch.testing.assert_close(average / (1 - adam.BETA1), gradient, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -105,8 +105,11 @@ WHVI = Arm(_settings("whvi", preset="image"), (0.0003, 0.001, 0.003))
 CIFAR = ("--dataset", "cifar10", "--ood", "none", "--samples", "10")
 SMALLER = ("--train", "5000", "--test", "2000", "--epochs", "15", "--measure", "5")
 NARROW = (*SMALLER, "-p", "net.widths=16,32,64,128,128")
-STEPS = {0.9: PRACTICAL["VOGN"].grid, 0.0: (0.003, 0.01, 0.03)}  # by momentum: they count 1 / (1 - beta1) times
 NORMS = ("without batch normalisation", "with batch normalisation")
+STEPS = {  # by momentum: they count 1 / (1 - beta1) times
+    0.9: ((0.0001, *PRACTICAL["VOGN"].grid), PRACTICAL["VOGN"].grid),
+    0.0: ((0.0003, 0.001, 0.003), (0.003, 0.01, 0.03)),
+}
 ORDERS = ("VOGN", "Adam"), ("VOGN", "MC dropout"), ("noisy K-FAC", "Adam")
 STUDIES = {
     "mnist": Study(
@@ -159,9 +162,9 @@ STUDIES = {
         {
             f"momentum {momentum}, {NORMS[norm]}": Arm(
                 (*PRACTICAL["VOGN"].options, "-p", f"momentum={momentum}", "-p", f"net.batch_norm={norm}"),
-                grid,
+                grids[norm],
             )
-            for (momentum, grid), norm in product(STEPS.items(), (False, True))
+            for (momentum, grids), norm in product(STEPS.items(), (False, True))
         },
         (
             *((f"momentum 0.9, {norm}", f"momentum 0.0, {norm}") for norm in NORMS),

@@ -22,9 +22,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore import parallel
+from explore.inference.dropout import Masked, mask
 from explore.inference.points import PointEstimate, PointState
 from explore.rng import Rng
-from explore.shapes import Batch, Info, Taps, Weights
+from explore.shapes import Batch, Info, Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,8 @@ class MCDropout(PointEstimate):
 
     def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
         own = parallel.apart(rng, int(state.common.step) + 1, 1)
-        masks = self._masks(batch.x.shape[0], batch.x.shape[1], own)
-        layers = tuple(_Masked(w, z) for w, z in zip(state.weights, masks, strict=True))
+        masks = [z.unsqueeze(1) for z in self._masks(batch.x.shape[0], batch.x.shape[1], own)]
+        layers = tuple(map(Masked, state.weights, masks))
         return self.step(state, batch, progress, layers, self._penalised(state.weights))
 
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
@@ -54,13 +55,8 @@ class MCDropout(PointEstimate):
 
     def _masks(self, replicas: int, n: int, rng: Rng) -> tuple[Float[Tensor, "R n I"], ...]:
         """z: n of them a layer and replica."""
-        masks = []
-        for (inputs, _), bias in zip(self.net.shapes, self.net.biases, strict=True):
-            z = (rng.uniform(replicas, n, inputs) >= self.rate).to(rng.dtype) / (1 - self.rate)
-            if bias:
-                z[..., -1] = 1
-            masks.append(z)
-        return tuple(masks)
+        shapes = zip(self.net.shapes, self.net.biases, strict=True)
+        return tuple(mask((replicas, n), inputs, bias, self.rate, rng) for (inputs, _), bias in shapes)
 
     def _penalised(self, weights: Weights) -> Weights:
         """E[z^2] M."""
@@ -69,36 +65,6 @@ class MCDropout(PointEstimate):
             scaled = w / (1 - self.rate)
             rows.append(torch.cat([scaled[..., :-1, :], w[..., -1:, :]], -2) if bias else scaled)
         return tuple(rows)
-
-
-class _Masked:
-    """A layer with a mask of its own for every example."""
-
-    samples = 1
-
-    def __init__(self, weights: Tensor, mask: Float[Tensor, "R B I"]):
-        self.weights, self.mask = weights, mask[:, None, :, None]  # [R, 1, B, 1, I]
-
-    def __call__(self, a: Tensor) -> Tensor:
-        """[R, 1, B, T, I] -> [R, 1, B, T, O]."""
-        return ((a * self.mask).flatten(2, 3) @ self.weights).unflatten(2, a.shape[2:4])
-
-    def of_examples(self) -> Tensor:
-        """The matrix of each example, [R, B, I, O], see `models.Layer`."""
-        return self.mask.squeeze(1).mT * self.weights
-
-    def taps(self, taps: Taps) -> Taps:
-        """With the inputs that the weights saw."""
-        each = taps.example_gradients
-
-        def gradient(grads: Tensor, _: bool) -> Tensor:
-            assert each is not None
-            return (each(grads) * self.mask.squeeze(1).mT).sum(1, keepdim=True)
-
-        def inputs(part: slice) -> Tensor:
-            return taps.part(part).inputs * self.mask[:, :, part]
-
-        return Taps(inputs, taps.grads, gradient if each else None)
 
 
 PRESETS: dict[str, dict[str, object]] = {

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from explore.errors import InputError
 from explore.hadamard import hadamard
+from explore.inference.dropout import Masked, mask
 from explore.inference.reparam import (
     EXCESS_SAMPLES,
     SMALL,
@@ -232,14 +233,14 @@ class DropoutForm(Form):
 
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
         (m,) = points
-        mask = (rng.uniform(*lead, self.shape[0]) >= self.rate).to(m) / (1 - self.rate)
+        kept = mask(lead, self.shape[0], self.bias, self.rate, rng)
         second = torch.full_like(m[:, :, :1], 1 / (1 - self.rate))  # E z^2
         if self.bias:
-            mask[..., -1], second[:, -1] = 1, 1
+            second[:, -1] = 1
         decay = (second * m.square()).sum((1, 2)) / (2 * self.prior_variance)  # E|W|^2 / (2 eta), as in mc-dropout
         if len(lead) == 2:
-            return mask.unsqueeze(3) * m.unsqueeze(1), decay.unsqueeze(1)
-        return (lambda a: (a * mask.unsqueeze(3)) @ m[:, None, None]), decay.unsqueeze(1)
+            return kept.unsqueeze(3) * m.unsqueeze(1), decay.unsqueeze(1)
+        return Masked(m.unsqueeze(1), kept), decay.unsqueeze(1)
 
 
 def flow(

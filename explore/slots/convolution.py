@@ -49,8 +49,9 @@ class ConvSlot(WeightSlot, nn.Conv2d):
 
         Nor does one that says the matrices of all examples, where their kernels are smaller than the patches.
         """
-        if hasattr(self._layer, "of_examples") and self._by_examples(a):
-            return self._convolved(a, self._layer.of_examples().flatten(0, 1), len(a))
+        of_examples = getattr(self._layer, "of_examples", None)
+        if of_examples and self._layer.samples == 1 and self._by_examples(a):
+            return self._convolved(a, of_examples().flatten(0, 1), len(a))
         through = getattr(self._layer, "through", None)
         if through is None or self._lead_in[0] > 1:  # convolutions of several groups can be slower than by patches
             return super().apply_callable(a)

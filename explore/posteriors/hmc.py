@@ -67,9 +67,9 @@ class HMC(Predictive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _sampler(self)  # what cannot be sampled is refused here, before what other settings would mend
         if self.draws < 4:
             raise InputError(f"epochs is {self.epochs}; it must be at least warmup + 4 = {self.warmup + 4}")
-        _sampler(self)  # what cannot be sampled is refused here
 
     @property
     def draws(self) -> int:

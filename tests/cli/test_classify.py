@@ -465,7 +465,7 @@ def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
         (["--no-stream"], "belong to --images"),
         (["-p", "net.depth=3"], "depth"),
         (["-p", "lr=fast"], "lr"),
-        (["--posterior", "hmc"], "it must be at least warmup"),
+        (["--posterior", "hmc"], "hmc takes an nn.Sequential of "),
         (["--validate", "0.0001"], "--validate 0.0001 of 1437 training images leaves none"),
         (["--warmup", "2"], "the warm-up of 2 epochs is longer than training, 1; shorten it"),
         (["--resume", ""], "--resume is empty"),

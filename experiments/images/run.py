@@ -155,7 +155,7 @@ STUDIES = {
         (*CIFAR, "--net", "resnet18", "-p", "net.stem=imagenet", "--augment", "crop-flip"),
         (*SMALLER, "-p", "net.width=32"),
         ("--epochs", "160"), PRACTICAL | {"WHVI": WHVI._replace(grid=(*WHVI.grid, 0.01))},
-        (*ORDERS, ("WHVI", "MC dropout")),
+        (*ORDERS, ("WHVI", "Adam"), ("WHVI", "MC dropout")),
     ),
     "ablation": Study(
         (*CIFAR, "--net", "vgg16", "--augment", "none"), NARROW, ("--epochs", "160"),

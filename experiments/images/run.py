@@ -107,7 +107,7 @@ SMALLER = ("--train", "5000", "--test", "2000", "--epochs", "15", "--measure", "
 NARROW = (*SMALLER, "-p", "net.widths=16,32,64,128,128")
 NORMS = ("without batch normalisation", "with batch normalisation")
 STEPS = {  # by momentum: they count 1 / (1 - beta1) times
-    0.9: ((0.00003, 0.0001, *PRACTICAL["VOGN"].grid), PRACTICAL["VOGN"].grid),
+    0.9: ((0.0001, *PRACTICAL["VOGN"].grid), PRACTICAL["VOGN"].grid),
     0.0: ((0.0003, 0.001, 0.003), (0.003, 0.01, 0.03)),
 }
 ORDERS = ("VOGN", "Adam"), ("VOGN", "MC dropout"), ("noisy K-FAC", "Adam")

@@ -83,6 +83,8 @@ CASES = {
     "VIME(gym.make('CartPole-v1'), posterior=net)": "posterior is a Net; it must be a name or a posterior",
     "VIME(gym.make('CartPole-v1'), eta='a')": "eta is 'a'; it must be a number",
     "VIME(gym.make('CartPole-v1'), hidden=32)": "hidden is 32; it must be a tuple of whole numbers",
+}
+WORDS = {
     "reward(bonus='surprise')": "unknown bonus 'surprise'; allowed: expected-gain, kl, variance",
     "reward(normalise='max')": "unknown normalise 'max'; allowed: latest, median, none, rms",
     "reward(n_eff='all')": "n_eff is 'all'; it must be a positive number or 'replay'",
@@ -100,7 +102,7 @@ CASES = {
 def answers() -> dict[str, list[str]]:
     import json
 
-    script = SCRIPT % json.dumps(list(CASES))
+    script = SCRIPT % json.dumps([*CASES, *WORDS])
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = json.loads(done.stdout)
@@ -112,3 +114,8 @@ def test_wrong_types_are_answered_by_a_sentence(text):
     kind, message = answers()[text]
     assert kind == "InputError" and CASES[text] in message, (kind, message)
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_wrong_words_are_answered_by_this_sentence(text):
+    assert answers()[text] == ["InputError", WORDS[text]]

@@ -157,12 +157,8 @@ class ConvSlot(WeightSlot, nn.Conv2d):
 
     def _example_gradients(self, a: Tensor, grads: Tensor) -> Tensor:
         """The sum over T of a g^T, with a [(R B), C, H, W] and g [R, 1, B, T, O]: [R, B, I, O]."""
-        z, stride, pad = self._grouped(a, len(a))
-        g = grads.flatten(0, 2).transpose(1, 2).flatten(0, 1).unflatten(1, self._output_size(a.shape)).unsqueeze(0)
-        size = [len(a) * self.outputs, self.in_channels, *self.kernel_size]
-        w = conv2d_weight(z, size, g, stride, pad, self.dilation, len(a)).reshape(len(a), self.outputs, -1).mT
-        rows = [w, grads.flatten(0, 2).sum(1, keepdim=True)] if self.has_bias else [w]
-        return torch.cat(rows, 1).unflatten(0, (grads.shape[0], -1))
+        examples = grads.flatten(0, 2)[None, :, None]  # as if each were a sample
+        return self._weight_gradient(a, (1, len(a), 1), examples, True)[0].unflatten(0, (len(grads), -1))
 
     def positions(self, g: Tensor, lead: Lead) -> Tensor:
         """[(R S B), O, H', W'] -> [R, S, B, T, O]."""

@@ -255,17 +255,19 @@ def main(
     """Time every posterior, and write the table."""
     torch.set_num_threads(threads)
     gpu, every = device.startswith("cuda"), names or [n for n in registry.names("posteriors") if n != "hmc"]
+    place = card(device) if gpu else f"{threads} processor thread(s)"
+    stem = out / f"updates{'_gpu' if gpu else ''}"
+    out.mkdir(parents=True, exist_ok=True)
     rows = []
     for case in cases:
         for name in (SGD, *every) if case == "resnet" else every:
             steps = max(1, updates // 10) if case == "resnet" else updates
             rows.append(line(name, case, device, steps, repeats, what))
             click.echo(rows[-1])
-    found, stem = pd.DataFrame(rows), out / f"updates{'_gpu' if gpu else ''}"
-    out.mkdir(parents=True, exist_ok=True)
-    found.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.5g")
-    place = card(device) if gpu else f"{threads} processor thread(s)"
-    stem.with_suffix(".md").write_text(f"On {place}, torch {torch.__version__}.\n\n{table(found)}", encoding="utf-8")
+            found = pd.DataFrame(rows)  # written each time: a GPU may be lent for minutes only
+            found.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.5g")
+            made = f"On {place}, torch {torch.__version__}.\n\n{table(found)}"
+            stem.with_suffix(".md").write_text(made, encoding="utf-8")
 
 
 if __name__ == "__main__":

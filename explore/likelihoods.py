@@ -109,7 +109,7 @@ class Gaussian:
             + a0 * (b.log() - math.log(b0)) + a * (b0 - b) / b
         )  # fmt: skip
 
-    def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float) -> Gamma:
+    def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Gamma:
         if self.noise_std is not None:
             return phi
         half = n_data / (2 * kl_weight)
@@ -145,7 +145,7 @@ class _Discrete:
     def kl(self, phi: Phi) -> Float[Tensor, " R"]:
         return torch.zeros_like(phi)
 
-    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float) -> Phi:
+    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi:
         return phi
 
 

@@ -151,5 +151,5 @@ class Likelihood(Protocol):
     def kl(self, phi: Phi) -> Float[Tensor, " R"]:
         """KL from the noise's prior, in nats."""
 
-    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float) -> Phi:
+    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi:
         """The noise's posterior after seeing a batch."""

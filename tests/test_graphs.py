@@ -312,12 +312,11 @@ def test_updates_on_classes_are_compiled(likelihood, outputs):
 
 @pytest.mark.parametrize("recorder", [Tape, lambda rng: Inductor(rng, "eager")], ids=["tape", "compiled"])
 @pytest.mark.parametrize("progress", [STEADY, [0.0, 0.0, *[0.9] * 7]], ids=["steady", "at once"])
-def test_what_rises_on_the_host_has_arrived_in_a_recording(recorder, progress):
-    """The first update with all of tau finds a state with less of it."""
+def test_what_rises_with_the_progress_does_so_in_a_recording(recorder, progress):
     posterior = VOGN(net=NET, likelihood=Gaussian(), samples=2, kl_start=0.2, kl_warmup=0.45)
     ours, updates = replayed(posterior, some().y, recorder, progress)
     theirs, _ = replayed(posterior, some().y, None, progress)
-    assert updates.recordable and updates.replays >= 3 and float(ours.tempering) == posterior.kl_weight
+    assert updates.recordable and updates.replays >= 5 and set(ours.tempering.tolist()) == {posterior.kl_weight}
     for (path, mine), (_, other) in zip(*map(tree.leaves, (ours, theirs)), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12, msg=path)
 

@@ -88,7 +88,7 @@ def main(n: int, alone: int, repeats: int, device: str) -> None:
     table = pd.DataFrame(rows)
     stem = HERE / "results" / ("bonus_gpu" if device.startswith("cuda") else "bonus")
     table.to_csv(stem.with_suffix(".csv"), index=False, float_format="%.4g")
-    lines = [[v if isinstance(v, str) else f"{v:.3g}" for v in row] for row in table.values]
+    lines = [[v if isinstance(v, str) else f"{v:.3g}" if v < 1000 else f"{v:.0f}" for v in row] for row in table.values]
     stem.with_suffix(".md").write_text(markdown(list(table), lines))
 
 

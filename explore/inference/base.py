@@ -260,7 +260,7 @@ class Variational(Predictive):
         learned: Prior | None = state.common.prior
         return self._all(self.eta) if learned is None else learned.variance
 
-    def gamma(self, shared: Common, weight: float | None = None, held: bool = False) -> Dampings:
+    def gamma(self, shared: Common, weight: float | Tensor | None = None, held: bool = False) -> Dampings:
         """Gamma = lambda / (N eta): a number, or of each tensor of coordinates where eta is learned.
 
         Args:

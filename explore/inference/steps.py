@@ -58,7 +58,7 @@ def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Nois
 
 
 def end_update(
-    posterior: Predictive, seen: Pass, new: State, old: State, kl_weight: float = 1.0, ok: Tensor | None = None
+    posterior: Predictive, seen: Pass, new: State, old: State, kl_weight: float | Tensor = 1.0, ok: Tensor | None = None
 ) -> tuple[State, Info]:
     """What ends an update: the new state, with a `common` that has learnt from the pass too, and numbers to log.
 
@@ -69,7 +69,12 @@ def end_update(
 
 
 def advance(
-    shared: Common, posterior: Predictive, out: Tensor, y: Tensor, norms: tuple[NormTaps, ...], kl_weight: float
+    shared: Common,
+    posterior: Predictive,
+    out: Tensor,
+    y: Tensor,
+    norms: tuple[NormTaps, ...],
+    kl_weight: float | Tensor,
 ) -> Common:
     """The shared part after one more update: noise and normalisations have seen the batch, and the step is counted."""
     noise = parallel.mean(posterior.likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight))

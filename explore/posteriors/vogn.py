@@ -35,7 +35,7 @@ from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.steps import end_update
 from explore.inference.structures import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
-from explore.inference.turns import Turn, numbers
+from explore.inference.turns import Number, Turn, numbers
 from explore.linalg import moved, over
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
@@ -48,7 +48,7 @@ class VOGNState(NamedTuple):
     mean: Means  # mu
     momentum: Means  # m
     squares: Means  # s
-    tempering: Float[Tensor, ""]  # tau; on the CPU
+    tempering: Float[Tensor, " R"]  # tau
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,16 +95,18 @@ class VOGN(GaussianPosterior):
         shared = common(self, n_data, replicas, rng)
         mean = self.net.initial(replicas, rng)
         zeros = tuple(torch.zeros_like(m) for m in mean)
-        return VOGNState(shared, mean, zeros, zeros, self._tempering(0.0))
+        tempering = torch.full((replicas,), self._tempering(0.0), dtype=rng.dtype, device=rng.device)
+        return VOGNState(shared, mean, zeros, zeros, tempering)
 
     def update(self, state: VOGNState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[VOGNState, Info]:
         shared, examples = state.common, batch.x.shape[1]
         used = examples - examples % (self.sub_batches * parallel.world().held)
         if not used:
             raise InputError(f"a batch of {examples} examples does not divide into {self.sub_batches} sub-batches")
-        step, tempering = int(shared.step) + 1, self._tempering(progress)
-        lr, rate = numbers(self.turn(step, progress))
-        decay = each_layer(self.gamma(shared, float(tempering)), len(state.mean))
+        step = int(shared.step) + 1
+        lr, rate, tau = numbers(self.turn(step, progress))
+        tempering = torch.zeros_like(state.tempering) + tau if self.rises else state.tempering
+        decay = each_layer(self.gamma(shared, self._weight(tempering)), len(state.mean))
 
         noisy = self.weight_noise and progress >= self.warm_start and step > 1
         batch = Batch(batch.x[:, :used], batch.y[:, :used])
@@ -124,27 +126,34 @@ class VOGN(GaussianPosterior):
         )
 
         new_state = VOGNState(shared, mean, average, squares, tempering)
-        return end_update(self, seen, new_state, state, float(tempering))
+        return end_update(self, seen, new_state, state, self._weight(tempering))
 
     def turn(self, step: int, progress: float) -> Turn:
         power = step_rules.power_decay(step, self.decay)
         rate = self.beta2 * power if step > 1 else 1.0
         lr = self.lr * power * step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
-        noisy = progress >= self.warm_start and step > 1
-        # While tau rises every update has another one, which the state keeps; the update after it draws with the last.
-        before = progress * (1 - 1 / max(1, step - 1))
-        rises = self.kl_start < 1 and before < self.kl_warmup
-        return Turn(None if rises else (noisy,), (lr, rate))
+        return Turn((progress >= self.warm_start and step > 1,), (lr, rate, self._tempering(progress)))
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, float]:
-        tempering = float(state.tempering)
-        decay = each_layer(self.gamma(state.common, tempering, held=True), len(state.squares))
-        precision = Blocks(tuple(Diagonal(s + (c + self.damping)) for s, c in zip(state.squares, decay, strict=True)))
-        return state.mean, precision, tempering / float(state.common.n_data)
+        weight = self._weight(state.tempering)
+        decay = each_layer(self.gamma(state.common, weight, held=True), len(state.squares))
+        precision = tuple(s + (c + self.damping) for s, c in zip(state.squares, decay, strict=True))
+        if isinstance(weight, Tensor):  # then it is in the precision
+            precision, weight = tuple(p / over(weight, p) for p in precision), 1.0
+        return state.mean, Blocks(tuple(map(Diagonal, precision))), weight / float(state.common.n_data)
 
-    def _tempering(self, progress: float) -> Tensor:
+    @property
+    def rises(self) -> bool:
+        """Whether tau rises."""
+        return self.kl_start < 1 and self.kl_warmup > 0
+
+    def _weight(self, tempering: Float[Tensor, " R"]) -> Number:
+        """Tau: the same number throughout, or as a state has it."""
+        return tempering if self.rises else self.kl_weight
+
+    def _tempering(self, progress: float) -> float:
         done = min(1.0, progress / self.kl_warmup) if self.kl_warmup else 1.0
-        return torch.tensor(self.kl_weight * (self.kl_start + (1 - self.kl_start) * done), dtype=torch.float64)
+        return self.kl_weight * (self.kl_start + (1 - self.kl_start) * done)
 
 
 PRESETS: dict[str, dict[str, object]] = {

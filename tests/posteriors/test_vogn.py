@@ -87,7 +87,7 @@ def test_updates_follow_the_paper(weight_noise):
                 for ours, value in zip((state.mean, state.momentum, state.squares), expected, strict=True):
                     np.testing.assert_allclose(ours[layer][r], value, rtol=1e-8, atol=1e-10)
         drawn_with = tau
-        assert float(state.tempering) == pytest.approx(tau)
+        assert state.tempering.tolist() == pytest.approx([tau, tau])
 
 
 class Repeated(Rng):
@@ -201,20 +201,21 @@ def test_damping_narrows_the_posterior():
     state, _ = build().update(state, data(), rng(1))
     for gamma in (0.0, GAMMA):
         _, covariance = oracles.implied_gaussian(build(damping=gamma), state, 2)
-        tau = float(state.tempering)
+        tau = float(state.tempering[0])
         precision = RHO * N / tau * (oracles.flat(state.squares) + gamma) + 1 / ETA
         torch.testing.assert_close(covariance, torch.diag_embed(1 / precision), rtol=1e-8, atol=1e-12)
 
 
-def test_updates_are_recorded_but_while_tau_rises():
-    for start, recorded in ((1.0, True), (0.2, False)):
+def test_tau_is_a_number_of_the_turn_whether_it_rises_or_not():
+    for start, taus in ((1.0, [TAU, TAU, TAU]), (0.2, [0.2 * TAU, 0.6 * TAU, TAU])):
         posterior = build(kl_start=start, kl_warmup=0.5)
-        kinds = [posterior.turn(step, progress).kind for step, progress in ((1, 0.0), (101, 0.5), (102, 0.505))]
-        assert [kind is not None for kind in kinds] == [recorded, recorded, True]
+        turns = [posterior.turn(step, progress) for step, progress in ((2, 0.0), (3, 0.25), (4, 0.75))]
+        assert [turn.numbers[2] for turn in turns] == pytest.approx(taus)
+        assert {turn.kind for turn in turns} == {(True,)}
 
 
 def test_no_warm_up_and_late_decay():
-    assert float(build(kl_warmup=0.0).init(N, 2, rng()).tempering) == pytest.approx(TAU)
+    assert build(kl_warmup=0.0).init(N, 2, rng()).tempering.tolist() == pytest.approx([TAU, TAU])
     start, moved = build().init(N, 2, rng()), []
     for progress in (0.59, 0.6):
         posterior = build(lr_decay=0.1, lr_decay_at=0.6)

@@ -6,7 +6,8 @@ of batch. That takes up to half a minute, or some seconds where torch has compil
 differ from plain ones in the last digits.
 
 What an update looks at to take a shorter way (whether all matrices are positive definite, whether all replicas are
-well) is assumed. Where that turns out to be wrong, nothing has been done yet, and the update runs as it is.
+well) is assumed. Where that turns out to be wrong, nothing has been done yet, and the update runs as it is. Once a
+replica has failed, no shorter way is taken.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Inductor:
         return run()
 
     def record(
-        self, run: Callable[[], tuple[Any, Any]], here: Any, memory: Sequence[Tensor]
+        self, run: Callable[[], tuple[Any, Any]], here: Any, memory: Sequence[Tensor], well: bool
     ) -> tuple[Any, Callable[[], bool]]:
         # Torch's compiler takes a second to import.
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -73,12 +74,13 @@ class Inductor:
         def flat(*tensors: Tensor) -> list[Tensor]:
             self.rng.given = iter(tensors[len(inputs) :])
             try:
-                with tree.assumed() as flags:
+                with tree.assumed() if well else tree.unlooked() as flags:
                     new, found = run()
             finally:
                 self.rng.given = None
             state = [t for t in tree.tensors(new) if t.dim()]
-            return [torch.stack(flags).all(), *state, *tree.tensors(found)]
+            right = torch.stack(flags).all() if flags else torch.ones((), dtype=torch.bool)
+            return [right, *state, *tree.tensors(found)]
 
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # of torch about itself

@@ -92,7 +92,7 @@ class Recorder(Protocol):
         """Run it without a recording, as it will be recorded."""
 
     def record(
-        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor]
+        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor], well: bool
     ) -> tuple[Info, Callable[[], bool]]:
         """What `run` makes beside a state, and what repeats it; a recording alone may leave values out.
 
@@ -100,6 +100,7 @@ class Recorder(Protocol):
             run: an update of the state `here`.
             here: where a repetition reads the old state and writes the new one.
             memory: what else `run` reads of what changes.
+            well: whether no replica has failed, which a repetition may take for granted; of a device it is not asked.
 
         A repetition says whether it could be done; where not, nothing has changed.
         """
@@ -123,7 +124,7 @@ class Cuda:
         return made
 
     def record(
-        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor]
+        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor], well: bool
     ) -> tuple[Info, Callable[[], bool]]:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.rng.generator)
@@ -177,7 +178,7 @@ class Updates:
             self._graphs, self._seen, self._here, self._constants = {}, {}, None, constants
         for dial, number in zip(self._dials, turn.numbers, strict=False):
             dial.fill_(number)
-        key = turn.kind, batch.x.shape, batch.y.shape
+        key = turn.kind, batch.x.shape, batch.y.shape, _well(state)
         self._seen[key] = self._seen.get(key, 0) + 1
         with dialled(self._dials):
             if self._seen[key] > self.recorder.ahead + CHECKED and self.recordable:
@@ -240,7 +241,7 @@ class Updates:
         def run() -> tuple[State, Info]:
             return self.posterior.update(here, own, self.rng, progress)
 
-        return Graph(own, *recorder.record(run, here, (*own, self._dials)))
+        return Graph(own, *recorder.record(run, here, (*own, self._dials), _well(state)))
 
     def _replayed(self, graph: Graph, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
         write(state, self._here)
@@ -250,6 +251,12 @@ class Updates:
         self.replays += 1
         now = _with_host(self._here, state)
         return now._replace(common=now.common._replace(step=state.common.step + 1)), graph.info
+
+
+def _well(state: State) -> bool:
+    """Whether no replica has failed; a device is not waited for."""
+    alive: Tensor = state.common.alive
+    return alive.device.type != "cpu" or bool(alive.all())
 
 
 def _constants(state: State) -> tuple[float, ...]:

@@ -82,7 +82,7 @@ def one_after_another(posterior, recorder, batches, around=lambda i: nullcontext
 
 def test_what_cannot_be_recorded_runs_one_by_one_and_says_so():
     class Failing(Tape):
-        def record(self, run, here, memory):
+        def record(self, run, here, memory, well):
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     def around(i):
@@ -228,11 +228,11 @@ def test_where_memory_does_not_suffice_for_recordings_they_are_let_go(fails, mon
     class Full(Tape):
         recorded = 0
 
-        def record(self, run, here, memory):
+        def record(self, run, here, memory, well):
             self.recorded += 1
             if fails == "second record" and self.recorded == 2:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
-            return super().record(run, here, memory)
+            return super().record(run, here, memory, well)
 
     def clone(t):
         raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -321,6 +321,16 @@ def test_what_rises_with_the_progress_does_so_in_a_recording(recorder, progress)
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12, msg=path)
 
 
+def test_updates_with_an_extrinsic_damping_are_compiled():
+    """It is there from the start, of every replica."""
+    posterior = made(extrinsic_damping=1e-3, adaptive_damping=False)
+    ours, updates = replayed(posterior, some().y, lambda rng: Inductor(rng, "eager"), STEADY)
+    theirs, _ = replayed(posterior, some().y, None, STEADY)
+    assert updates.replays == len(STEADY)
+    for (path, mine), (_, other) in zip(*map(tree.leaves, (ours, theirs)), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12, msg=path)
+
+
 def test_that_nothing_can_be_recorded_is_said_where_it_was_asked_for(recwarn):
     posterior, rng = registry.posterior("slang", NET, Gaussian()), Rng(0)
     with graphs.use(True), pytest.warns(UserWarning, match="no update of SLANG with these settings can be recorded"):
@@ -329,7 +339,7 @@ def test_that_nothing_can_be_recorded_is_said_where_it_was_asked_for(recwarn):
 
 
 def test_where_an_assumption_is_wrong_a_compiled_update_runs_as_it_is():
-    """One replica fails, whose state stays as it was."""
+    """One replica fails, whose state stays as it was; updates are compiled anew, without that assumption."""
     posterior, ends = made(), []
     for backend in ("eager", None):
         rng = Rng(0, dtype=torch.float64)
@@ -343,7 +353,7 @@ def test_where_an_assumption_is_wrong_a_compiled_update_runs_as_it_is():
                 batch.y[1, 0] = torch.nan
             state, _ = updates(state, batch, 0.0)
         ends.append((state, rng.normal(1)))
-        assert updates.replays == (4 if backend else 0)
+        assert updates.replays == (7 if backend else 0)
         assert getattr(updates.rng, "noted", None) is None  # else it would grow with every update that is not replayed
     assert ends[0][0].common.alive.tolist() == [True, False]
     for (path, mine), (_, other) in zip(*map(tree.leaves, ends), strict=True):

@@ -7,7 +7,8 @@
 Batches of 128, one weight sample an update, 10 for predictions; no augmentation. The steps of all methods fall to 0
 over the epoch. `choose` fits each step size of a grid to 50,000 training images and tests on the other 10,000; `report`
 fits the chosen ones to all and tests on the test images, all methods in turn, three times. Seconds are the processor's,
-of updates alone; of Laplace those of Adam and of the approximation. Each fit is in a process of its own.
+of updates alone; of Laplace those of Adam and of the approximation. Each fit is in a process of its own, after a small
+one that loads what is imported when it is used.
 
 Writes results/lenet5_choose.csv and results/lenet5.csv (a line a fit), and results/lenet5.md beside this file. What is
 there is not run again.

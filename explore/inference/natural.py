@@ -247,7 +247,7 @@ class NaturalGradient(GaussianPosterior):
         if not (self.adaptive_damping or self.extrinsic_damping):
             return sampling, sampling, ok
         raised = damping > 0
-        if tree.surely(~raised):
+        if not self.extrinsic_damping and tree.surely(~raised):
             return sampling, sampling, ok
         step_factor, ok_step = self.structure.factor(statistics, _raised(gamma, damping))
         # Each replica's bits are the same whether or not another one's damping is raised.

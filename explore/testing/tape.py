@@ -36,7 +36,7 @@ class Tape(TorchDispatchMode):
             return run()
 
     def record(
-        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor]
+        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor], well: bool
     ) -> tuple[Info, Callable[[], bool]]:
         """What it makes beside a state, which is without meaning until the first replay, and what repeats it."""
         self._calls, self._before, drawn = [], [], self.rng.generator.get_state()

@@ -13,6 +13,7 @@ from explore.cli import parameters
 from explore.cli.parameters import Values
 from explore.errors import InputError, raised
 from explore.likelihoods import Categorical, check_logits
+from explore.nets import Net
 
 KEPT = 8  # outputs by which a network is known again
 CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
@@ -40,43 +41,53 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
 def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:
     """What a network gives for fixed weights and fixed images: empty for one of the library's own.
 
+    One that normalises batches has a second part: what it gives once it has seen the images in training.
+
     Raises:
         InputError: where it does not take such images, gives another number of outputs than is wanted, or
-            probabilities, or computes something else each time that it is made.
+            probabilities, computes something else each time that it is made, or is none that the library can take.
     """
     if ":" not in name:
         return ()
-    one, two = (_outputs(name, networks.build(name, shape, wanted, settings), shape) for _ in range(2))
+    found = [_outputs(name, networks.build(name, shape, wanted, settings), shape) for _ in range(2)]
+    one = found[0][0]
     if one.shape != (2, wanted):
         raise InputError(
             f"{name} gives {list(one.shape)} for two images; it must give logits of the classes, [2, {wanted}]"
         )
     check_logits(Categorical(), one[None, None])
-    if not torch.allclose(one, two, *CLOSE):
+    if not torch.allclose(*map(torch.cat, found), *CLOSE):
         raise InputError(
             f"{name} computes something else each time that it is called, with the same weights; draw what is random "
             "in it by a generator with a seed of its own"
         )
-    return tuple(one.flatten()[:KEPT].tolist())
+    images = torch.randn(1, 2, *shape, generator=torch.Generator().manual_seed(0))
+    Net(networks.build(name, shape, wanted, settings)).check(images)
+    return tuple(value for given in found[0] for value in given.flatten()[:KEPT].tolist())
 
 
 def check_known(name: str, found: Sequence[float], recorded: Sequence[float] | None) -> None:
-    """Refuse to go on, or to predict, with another network than the run's; older runs do not know theirs."""
-    if recorded is not None and not torch.allclose(torch.tensor(found), torch.tensor(recorded), *CLOSE):
+    """Refuse to go on, or to predict, with another network than the run's; older runs know less of it, or nothing."""
+    if recorded is not None and not torch.allclose(*map(torch.tensor, (found[: len(recorded)], recorded)), *CLOSE):
         raise InputError(f"{name} is not the network that the run began with; restore that function to continue")
 
 
-def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> Tensor:
+def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> list[Tensor]:
     modules.check(module)  # a layer that is not supported is told so, before it is run
     rng = torch.Generator().manual_seed(0)
+    normalises = any(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in module.modules())
     with torch.no_grad():
         for p in module.parameters():
             p.copy_(torch.randn(p.shape, generator=rng) / p[:1].numel() ** 0.5)
+        images = torch.randn(2, *shape, generator=rng)
         try:
-            found = module.eval()(torch.randn(2, *shape, generator=rng))
+            found = [module.eval()(images)]
+            if normalises:
+                module.train()(images)
+                found.append(module.eval()(images))
         except Exception as error:
             shown = ", ".join(map(str, shape))
             raise InputError(f"{name} does not take images [N, {shown}]: {raised(error)}") from error
-    if not isinstance(found, Tensor):
-        raise InputError(f"{name} returns a {type(found).__name__}; it must return one tensor, of logits")
+    if not isinstance(found[0], Tensor):
+        raise InputError(f"{name} returns a {type(found[0]).__name__}; it must return one tensor, of logits")
     return found

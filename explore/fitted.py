@@ -92,8 +92,8 @@ class FittedModel:
             samples: weight samples for predictions.
             seed: root of all random numbers.
             standardise: inputs by their mean and deviation ("labelled"), or not at all ("none", and always so for
-                images); for a net that is `trained` "none", which then leaves targets as they are, too. Of a feature
-                that is constant here, other values change no prediction.
+                images, which must not come as bytes then); for a net that is `trained` "none", which then leaves
+                targets as they are, too. Of a feature that is constant here, other values change no prediction.
             calibrate: the share of the examples that is held out of another fit, to which one factor on the
                 predictive variance is fitted; at most 0.5, and 0 for none. It takes as long as the fit.
             device: where to compute.
@@ -289,6 +289,9 @@ class FittedModel:
                 f"inputs come as [n, {', '.join(map(str, self.shape))}], as those that were fitted; "
                 f"got {list(inputs.shape)}"
             )
+        by_channel = self.scales.x.mean.dim() > 3  # as commands standardise images, of bytes
+        if by_channel and bool(((inputs.x < 0) | (inputs.x > 255) | (inputs.x != inputs.x.round())).any()):
+            raise InputError("images come as they are in files, whole numbers from 0 to 255; the model scales them")
         return inputs
 
     # Saving -----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from explore.errors import InputError
+from explore.errors import InputError, listed, raised
 from explore.models import Layer, Network, Pullback, count_samples
 from explore.modules import check
 from explore.rng import Rng
@@ -185,9 +185,8 @@ class Net(Network):
     ) -> _Pass:
         if x.dim() < 2 or not x.shape[1]:
             raise InputError(f"inputs come as [replicas, examples, ...]; got {list(x.shape)}")
-        if not self._checked and x.shape[1] > 1:
-            self._check_rows(x.detach())
-            self._checked = True
+        if x.shape[1] > 1:
+            self.check(x.detach())
         return self._pass(layers, x, samples, taps, train)
 
     def _pass(
@@ -238,8 +237,17 @@ class Net(Network):
         out = (out.to(x.dtype) if self.amp else out).unflatten(0, lead)
         return _Pass(out, calls, leads, statistics)
 
-    def _check_rows(self, x: Tensor) -> None:
-        """Refuse a forward in which examples or samples meet, or that is another one in training or by chance."""
+    def check(self, x: Float[Tensor, "R B ..."]) -> None:
+        """Refuse, once, a forward that the library cannot take, by the first and the last of two examples or more.
+
+        In it examples or samples meet, or it is another one in training or by chance, leaves layers out, or takes no
+        example alone.
+
+        Raises:
+            InputError: saying which.
+        """
+        if self._checked:
+            return
         rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
         norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))
         layers, x = (*self.glorot(1, rng, 2), *norms), x[:1, :: x.shape[1] - 1]  # the first and the last
@@ -252,8 +260,13 @@ class Net(Network):
                 self._module.eval()
             if not among.out.requires_grad:
                 raise InputError("the network cuts its output off from its layers (detach or no_grad in a forward)")
-            # The last row may know no other's taps.
+            # The last row may know no other's taps, but must know its own.
             taps = torch.autograd.grad(among.out[:, 1, 1].sum(), [tap for _, tap in among.calls], allow_unused=True)
+        if left := [slot.called for slot, tap in zip(self._slots, taps, strict=True) if tap is None]:
+            raise InputError(
+                f"the output does not depend on {listed(left)} (left out in the forward, or cut off by a detach); take "
+                "such layers out of the network"
+            )
         # The last digits may differ, half of them on a GPU: other shapes are added up in another way.
         tolerance = 30 * torch.finfo(alone.dtype).eps ** 0.5 * among.out.abs().max()
         differs = bool(((among.out[:, :, 1:] - alone).abs() > tolerance).any())
@@ -262,12 +275,21 @@ class Net(Network):
                 "the network's output for an example depends on the other examples of its batch, on chance or on the "
                 "training mode (batch statistics or dropout in a forward); each example must be predicted by itself"
             )
+        one = [layer[:, :1] for layer in layers]
+        try:
+            self._pass(one, x[:, 1:], None)
+        except Exception as error:
+            raise InputError(
+                f"the network takes no example alone ({raised(error)}); squeeze() would lose the axis of examples, "
+                "which flatten(1) keeps"
+            ) from error
         if any(self.convolutions):
             self._layout = torch.channels_last  # in which convolutions are fastest
             try:
-                self._pass([layer[:, :1] for layer in layers], x, None)
+                self._pass(one, x, None)
             except RuntimeError:  # of a view in the module's forward
                 self._layout = torch.contiguous_format
+        self._checked = True
 
 
 def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:

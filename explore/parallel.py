@@ -11,8 +11,8 @@ the processes, and so the states stay the same. Osawa et al.: Practical Deep Lea
 Section 3. Numbers that belong to examples or weight samples come from streams of the update and the part, all others
 from the stream that the processes share.
 
-One process that holds several parts computes what as many processes would, but for batch normalisations, which see the
-part of a process.
+One process that holds several parts computes what as many processes would, by which tests compare the two. Not so batch
+normalisations, which see the part of a process, VOGN's `sub_batches`, and `reparameterisation="weights"`.
 """
 
 from __future__ import annotations

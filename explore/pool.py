@@ -78,6 +78,11 @@ class Pool:
         self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
         self._raw = RawInputs(x, rng)
         self.x = self._raw.x
+        if self.x.dtype == torch.uint8 and self.x.dim() > 2 and standardise in ("labelled", "pool"):
+            raise InputError(
+                "images are not standardised here, and these are bytes; give numbers whose channels have mean 0 and "
+                "deviation 1, or standardise='none' to take 0 to 255 as they are"
+            )
         if not len(self._raw):
             raise InputError("a pool needs at least one point, [points, ...]")
         given = np.ones((trials, len(self.x)), bool) if allowed is None else allowed

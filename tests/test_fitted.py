@@ -1,6 +1,7 @@
 """A fitted model: its predictions against the plain formulas, its saved form, and the learner that makes one."""
 
 import io
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -18,9 +19,10 @@ from explore.fit import last_epoch
 from explore.fitted import FittedModel
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets import Net, mlp
+from explore.networks import lenet5
 from explore.pool import Scales
 from explore.rng import Rng
-from explore.scaling import UNSCALED
+from explore.scaling import UNSCALED, Standardiser
 
 GENERATOR = np.random.default_rng(0)
 P = 30
@@ -130,6 +132,21 @@ def test_a_fit_is_that_of_a_learner_that_was_told_all_at_once():
         assert torch.equal(a, b)
     for c, d in zip(learner.interval(NEW, 0.5), model.interval(NEW, 0.5), strict=True):
         assert torch.equal(c, d)
+
+
+def test_images_as_bytes_are_not_taken_for_standardised_ones():
+    posterior = registry.posterior("map", Net(lenet5(1, 3, 28)), Categorical(), epochs=1)
+    x, y = np.arange(3 * 784, dtype=np.uint8).reshape(3, 1, 28, 28), [0, 1, 2]
+    with pytest.raises(InputError, match="images are not standardised here, and these are bytes; give numbers"):
+        FittedModel.fit(posterior, x, y)
+    raw = FittedModel.fit(posterior, x, y, standardise="none")
+    assert raw.probabilities(x / 255).shape == (1, 3, 3)
+    scale = Standardiser(*torch.full((2, 1, 1, 1, 1, 1), 100.0))
+    model = replace(raw, scales=raw.scales._replace(x=scale))
+    np.testing.assert_array_equal(model.probabilities(x), model.probabilities(x.astype(float)))
+    for wrong in (x / 255, x * 2.0, x - 1.0):
+        with pytest.raises(InputError, match="images come as they are in files, whole numbers from 0 to 255"):
+            model.probabilities(wrong)
 
 
 def saved(state):

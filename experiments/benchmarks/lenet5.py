@@ -99,7 +99,8 @@ def main(what: str, peers: str, out: Path) -> None:
             found = fit(method, lr, seed, what == "choose", peers)
             merge(path, pd.DataFrame([dict(zip(KEY, (method, lr, seed), strict=True)) | found]), KEY)
             click.echo(f"{method}, lr {lr}: {found['seconds']:.0f} s, {found['log_likelihood']:.4f}", err=True)
-    made = table(pd.read_csv(path)) if what == "report" else pd.read_csv(path).to_string()
+    rows = pd.read_csv(path)
+    made = rows.to_string() if what == "choose" else table(rows[rows.lr == rows.method.map(chosen)])
     if what == "report":
         (out / "lenet5.md").write_text(made, encoding="utf-8")
     click.echo(made)

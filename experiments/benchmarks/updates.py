@@ -188,7 +188,7 @@ def compared(name: str, case: str, device: str) -> dict[str, float]:
     """How far from double precision it is."""
     if name == SGD:
         return {}
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # else it is switched off
         found = {"off": off(name, case, device)}
     return found | ({"TF32": off(name, case, device)} if case == "resnet" and device.startswith("cuda") else {})
 

@@ -222,7 +222,7 @@ def chosen(path: Path, study: str, arm: str) -> float:
         return chosen(path, study, own.like)
     every = pd.read_csv(path)
     mine = every[(every.study == study) & (every.arm == arm) & every.alive]
-    return float(mine.sort_values("log_likelihood").lr.iloc[-1])
+    return float(mine.lr[mine.log_likelihood.idxmax()])  # a NaN is no maximum
 
 
 def tables(runs: pd.DataFrame) -> str:
@@ -232,11 +232,10 @@ def tables(runs: pd.DataFrame) -> str:
         arms, pairs = STUDIES[str(study)].arms, STUDIES[str(study)].pairs
         by = {arm: own[own.arm == arm].set_index("seed") for arm in arms if arm in set(own.arm)}
         lines: list[list[Any]] = [
-            [arm, f"{found.lr.iloc[0]:g}", *_means(found), *_where(found)] for arm, found in by.items()
+            [arm, f"{found.lr.iloc[0]:g}", len(found), *_means(found), *_where(found)] for arm, found in by.items()
         ]
-        epochs, seeds = own.epochs.iloc[0], own.seed.nunique()
-        title = f"{study}, {length}: {counted(epochs, 'epoch')}, {counted(seeds, 'seed')}"
-        made[title] = markdown(["", "lr", *METRICS.values(), "on", "seconds an epoch"], lines)
+        title = f"{study}, {length}: {counted(own.epochs.iloc[0], 'epoch')}"
+        made[title] = markdown(["", "lr", "seeds", *METRICS.values(), "on", "seconds an epoch"], lines)
         apart = {(one, other): _difference(by[one], by[other]) for one, other in pairs if {one, other} <= by.keys()}
         if apart := {pair: values for pair, values in apart.items() if len(values)}:
             rows = [[one, other, len(values), *_means(values)] for (one, other), values in apart.items()]
@@ -294,7 +293,9 @@ def main(what: str, studies: list[str], full: bool, device: str, runs: Path, out
                         merge(out / "curves.csv", curve, KEY)
                     click.echo(f"{study}, {arm}, lr {lr:g}, seed {seed}: error {row.error[0]:.4f}")
     if what == "report":
-        made = tables(pd.read_csv(path))
+        runs = pd.read_csv(path)
+        steps = [chosen(out / "choose.csv", study, arm) for study, arm in zip(runs.study, runs.arm, strict=True)]
+        made = tables(runs[runs.lr == steps])  # those of steps that were chosen before are of another table
         (out / "table.md").write_text(made, encoding="utf-8")
         picture(pd.read_csv(out / "curves.csv"), out / "curves.png")
         click.echo(made)

@@ -43,6 +43,8 @@ def read(path: Path) -> Images:
     y, test_y = (_labels(key, found[key], path) for key in ("y", "test_y"))
     if (y.dtype.kind == "U") != (test_y.dtype.kind == "U"):
         raise InputError(f"y of {path} is {y.dtype}, test_y {test_y.dtype}; both must be numbers, or both text")
+    if y.dtype.kind in "iu" and test_y.dtype.kind in "iu":  # of two types they would meet as floating-point numbers
+        y, test_y = (np.array(labels.tolist(), object) for labels in (y, test_y))
     classes, indices = np.unique(y, return_inverse=True)
     names, new = tuple(map(_name, classes.tolist())), np.setdiff1d(test_y, classes).tolist()
     if new:
@@ -79,6 +81,8 @@ def _labels(key: str, y: np.ndarray, path: Path) -> np.ndarray:
         raise InputError(
             f"{key} of {path} has labels that are no finite number: {missing}; every image must have a class"
         )
+    if y.dtype.kind == "f" and bool((np.abs(y) >= 2**53).any()):
+        raise InputError(f"{key} of {path} has numbers of 2^53 or more in {y.dtype}, which rounds them; give integers")
     return y
 
 

@@ -23,6 +23,7 @@ MOST = 16384  # pixels a side
 ORIENTATION = 0x0112  # the tag; from 5 on height and width are exchanged
 COUNTED = 10_000  # images at most whose values are counted for the moments of a set
 ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")  # modes with a channel of opacity
+DEEPER, DARK = "16 bits", "16 bits, all below 4096"
 DEEP = ("PNG", "PPM", "TIFF")  # formats in which 16-bit grey is told from other whole numbers
 BITS, PHOTOMETRIC = 258, 262  # tags of TIFF: bits of each channel, and 0 where 0 is white
 
@@ -42,6 +43,8 @@ def _read(file: Path, sides: tuple[int, ...] | None, grey: bool) -> tuple[UInt8[
     """The same, and what was converted."""
     with _opened(file) as image:
         converted = _conversion(image)
+        if converted == DEEPER and int(np.asarray(image).max()) < 4096:
+            converted = DARK
         plain = _opaque(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB")
     if sides is not None:
         plain = ImageOps.fit(plain, (sides[1], sides[0]), Image.Resampling.BILINEAR)
@@ -49,9 +52,9 @@ def _read(file: Path, sides: tuple[int, ...] | None, grey: bool) -> tuple[UInt8[
 
 
 def _conversion(image: Image.Image) -> str:
-    """What of it 8 bits without opacity cannot hold: "16 bits", "transparent", or nothing."""
+    """What of it 8 bits without opacity cannot hold: `DEEPER`, "transparent", or nothing."""
     if image.mode.startswith("I"):
-        return "16 bits"
+        return DEEPER
     return "transparent" if image.mode in ALPHA or "transparency" in image.info else ""
 
 

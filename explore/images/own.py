@@ -14,7 +14,7 @@ from explore import machine
 from explore.errors import InputError, listed, one_of
 from explore.images import arrays
 from explore.images.base import Images, checked
-from explore.images.disk import ImageFiles
+from explore.images.disk import DARK, DEEPER, ImageFiles
 
 __all__ = ["read", "read_inputs"]
 
@@ -157,8 +157,10 @@ def _left_out(path: Path, count: int, other: str = ", or lie in no folder of a c
 
 def _converted(*parts: ImageFiles) -> Iterator[str]:
     counts = sum((part.converted() for part in parts), Counter())
-    if deep := counts["16 bits"]:
+    if deep := counts[DEEPER] + counts[DARK]:
         yield f"Images of 16 bits, of which the upper eight are kept: {deep}."
+        if counts[DARK] == deep:
+            yield "None of their values reaches 4096: 16 at most are told apart; scale them to 8 bits first."
     if clear := counts["transparent"]:
         yield f"Images with transparency, which are laid on white: {clear}."
 

@@ -90,6 +90,39 @@ class Forward(nn.Module):
 
 def keyed(classes):
     return Forward()
+
+
+class Convolved(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.first, self.last, self.aux = nn.Conv2d(1, 3, 3), nn.Linear(3, classes), nn.Linear(3, 2)
+
+    def forward(self, x):
+        h = self.first(x).mean((2, 3), keepdim=True)
+        self.said = self.aux(h.flatten(1))
+        return self.last(h.flatten(1))
+
+
+class Squeezed(Convolved):
+    def __init__(self, classes):
+        super().__init__(classes)
+        del self.aux
+
+    def forward(self, x):
+        return self.last(self.first(x).mean((2, 3), keepdim=True).squeeze())
+
+
+def auxiliary(classes):
+    return Convolved(classes)
+
+
+def squeezed(classes):
+    return Squeezed(classes)
+
+
+def normalised(classes, momentum: float = 0.1):
+    norm = nn.BatchNorm2d(3, momentum=momentum)
+    return nn.Sequential(nn.Conv2d(1, 3, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(108, classes))
 """
 TINY = ["classify", "--dataset", "digits", "--epochs", 1, "--train", 50, "--samples", 3, "--quiet", "--json"]
 
@@ -112,6 +145,8 @@ def nets(monkeypatch, tmp_path):
         ("scaled", "the network .Scaled. has a parameter 'scale' of its own"),
         ("lazy", r"layer '1' \(LazyLinear\)"),
         ("divided", r"with classes=10: integer .* \(ZeroDivisionError at .*ownnets.py, line \d+\)$"),
+        ("auxiliary", "the output does not depend on layer 'aux' .left out in the forward, or cut off"),
+        ("squeezed", "the network takes no example alone .*; squeeze.. would lose the axis of examples"),
         ("keyed", r"does not take images \[N, 1, 8, 8\]: tensor.* \(KeyError at .*ownnets.py, line \d+\)$"),
     ],
 )
@@ -134,12 +169,15 @@ def test_a_file_that_cannot_be_run_is_refused_by_its_line(nets, code, message):
         own_network.outputs("ownnets:small", (1, 8, 8), 10, {})
 
 
-def test_it_is_refused_before_there_is_a_run(nets, explore):
-    found = explore(*TINY, "--net", "ownnets:wide")
-    assert found.exit_code == 2 and "ownnets:wide gives [2, 11]" in found.stderr
+@pytest.mark.parametrize(
+    ("name", "message"), [("wide", "ownnets:wide gives [2, 11]"), ("auxiliary", "does not depend on layer 'aux'")]
+)
+def test_it_is_refused_before_there_is_a_run(nets, explore, name, message):
+    found = explore(*TINY, "--net", f"ownnets:{name}")
+    assert found.exit_code == 2 and message in found.stderr
     assert not Path("runs").exists()
-    found = explore("active", "--dataset", "digits", "--net", "ownnets:wide", "--rounds", 1, "--trials", 1)
-    assert found.exit_code == 2 and "ownnets:wide gives [2, 11]" in found.stderr
+    found = explore("active", "--dataset", "digits", "--net", f"ownnets:{name}", "--rounds", 1, "--trials", 1)
+    assert found.exit_code == 2 and message in found.stderr
 
 
 def test_a_network_is_known_again(nets, monkeypatch):
@@ -150,6 +188,14 @@ def test_a_network_is_known_again(nets, monkeypatch):
     with pytest.raises(InputError, match="ownnets:small is not the network that the run began with"):
         own_network.check_known("ownnets:small", small, seeded)
     assert own_network.outputs("mlp", (1, 8, 8), 10, {}) == ()
+
+
+def test_a_normalised_network_is_known_by_its_momentum(nets):
+    fast, slow = (own_network.outputs("ownnets:normalised", (1, 8, 8), 10, {"momentum": m}) for m in (0.9, 0.1))
+    assert fast[: own_network.KEPT] == slow[: own_network.KEPT]
+    with pytest.raises(InputError, match="ownnets:normalised is not the network that the run began with"):
+        own_network.check_known("ownnets:normalised", fast, slow)
+    own_network.check_known("ownnets:normalised", fast, slow[: own_network.KEPT])  # of a run that knows no more
 
 
 def test_a_function_that_was_edited_is_not_gone_on_with(nets, explore):

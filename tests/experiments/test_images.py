@@ -78,8 +78,10 @@ def test_differences_are_paired(monkeypatch):
     )  # fmt: skip
     monkeypatch.setitem(run.STUDIES, "mnist", run.STUDIES["mnist"]._replace(pairs=(("SLANG, L=1", "BBB"),)))
     text = run.tables(rows)
-    assert "**mnist, short: 10 epochs, 3 seeds**" in text
-    assert "| SLANG, L=1 | 0.1 | 0.1500 ± 0.0500 |" in text and " | a card |  |" in text and " | cpu | 3.0 |" in text
+    assert "**mnist, short: 10 epochs**" in text and "| BBB | 0.1 | 3 |" in text
+    assert (
+        "| SLANG, L=1 | 0.1 | 2 | 0.1500 ± 0.0500 |" in text and " | a card |  |" in text and " | cpu | 3.0 |" in text
+    )
     assert "| SLANG, L=1 | BBB | 2 | -0.1500 ± 0.0500 | 0.0000 ± 0.0000 |" in text
     assert "differences" not in run.tables(rows[rows.seed == 2])  # of one alone there is none
 

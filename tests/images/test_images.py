@@ -315,6 +315,41 @@ def test_what_is_converted_is_said(folder, stream):
     )
 
 
+def test_that_few_grey_levels_are_left_is_said(folder):
+    save(folder / "train" / "cat" / "0.png", np.full((6, 6), 4095, np.uint16))
+    assert images.read(folder).note == (
+        "Images of 16 bits, of which the upper eight are kept: 1. None of their values reaches 4096: 16 at most are "
+        "told apart; scale them to 8 bits first."
+    )
+    save(folder / "train" / "cat" / "1.png", np.full((6, 6), 4096, np.uint16))
+    assert images.read(folder).note == "Images of 16 bits, of which the upper eight are kept: 2."
+
+
+@pytest.mark.parametrize(
+    "types", [(np.int64, np.uint64), (np.uint64, np.int64), (np.int64, np.int64), (np.int32, np.uint8)]
+)
+def test_labels_of_different_types_are_the_same_numbers(tmp_path, types):
+    y, test_y = np.arange(4) % 3, np.array([2, 0, 1])
+    large = 2**60 if types[0](0).nbytes == 8 else 7
+    given = [labels.astype(kind) + kind(large) for labels, kind in zip((y, test_y), types, strict=True)]
+    np.savez(
+        tmp_path / "a.npz",
+        x=np.zeros((4, 6, 6), np.uint8),
+        y=given[0],
+        test_x=np.zeros((3, 6, 6), np.uint8),
+        test_y=given[1],
+    )
+    found = images.read(tmp_path / "a.npz")
+    assert found.y.tolist() == y.tolist() and found.test_y.tolist() == test_y.tolist()
+    assert found.classes == tuple(str(large + i) for i in range(3))
+
+
+def test_labels_that_floating_point_numbers_round_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 6, 6), np.uint8), y=np.array([2.0**60, 1]))
+    with pytest.raises(InputError, match="y of .*a.npz has numbers of 2.53 or more in float64, which rounds them"):
+        images.read(tmp_path / "a.npz")
+
+
 def test_a_class_without_an_image_is_refused(folder):
     (folder / "train" / "bird").mkdir()
     with pytest.raises(InputError, match=r"train/bird holds no image \(.*\); each folder of train is a class"):

@@ -49,26 +49,29 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
     """
     if ":" not in name:
         return ()
-    found = [_outputs(name, networks.build(name, shape, wanted, settings), shape) for _ in range(2)]
-    one = found[0][0]
+    found, again = (_outputs(name, networks.build(name, shape, wanted, settings), shape) for _ in range(2))
+    one = found[0]
     if one.shape != (2, wanted):
         raise InputError(
             f"{name} gives {list(one.shape)} for two images; it must give logits of the classes, [2, {wanted}]"
         )
     check_logits(Categorical(), one[None, None])
-    if not torch.allclose(*map(torch.cat, found), *CLOSE):
+    if not torch.allclose(torch.cat(found), torch.cat(again), *CLOSE):
         raise InputError(
             f"{name} computes something else each time that it is called, with the same weights; draw what is random "
             "in it by a generator with a seed of its own"
         )
     images = torch.randn(1, 2, *shape, generator=torch.Generator().manual_seed(0))
     Net(networks.build(name, shape, wanted, settings)).check(images)
-    return tuple(value for given in found[0] for value in given.flatten()[:KEPT].tolist())
+    return tuple(value for given in found for value in given.flatten()[:KEPT].tolist())
 
 
 def check_known(name: str, found: Sequence[float], recorded: Sequence[float] | None) -> None:
     """Refuse to go on, or to predict, with another network than the run's; older runs know less of it, or nothing."""
-    if recorded is not None and not torch.allclose(*map(torch.tensor, (found[: len(recorded)], recorded)), *CLOSE):
+    if recorded is None:
+        return
+    same = found[: len(recorded)]
+    if len(same) < len(recorded) or not torch.allclose(torch.tensor(same), torch.tensor(recorded), *CLOSE):
         raise InputError(f"{name} is not the network that the run began with; restore that function to continue")
 
 

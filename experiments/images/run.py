@@ -222,7 +222,7 @@ def chosen(path: Path, study: str, arm: str) -> float:
         return chosen(path, study, own.like)
     every = pd.read_csv(path)
     mine = every[(every.study == study) & (every.arm == arm) & every.alive]
-    return float(mine.lr[mine.log_likelihood.idxmax()])  # a NaN is no maximum
+    return float(mine.dropna(subset="log_likelihood").sort_values("log_likelihood").lr.iloc[-1])
 
 
 def tables(runs: pd.DataFrame) -> str:
@@ -293,9 +293,9 @@ def main(what: str, studies: list[str], full: bool, device: str, runs: Path, out
                         merge(out / "curves.csv", curve, KEY)
                     click.echo(f"{study}, {arm}, lr {lr:g}, seed {seed}: error {row.error[0]:.4f}")
     if what == "report":
-        runs = pd.read_csv(path)
-        steps = [chosen(out / "choose.csv", study, arm) for study, arm in zip(runs.study, runs.arm, strict=True)]
-        made = tables(runs[runs.lr == steps])  # those of steps that were chosen before are of another table
+        rows = pd.read_csv(path)
+        steps = [chosen(out / "choose.csv", study, arm) for study, arm in zip(rows.study, rows.arm, strict=True)]
+        made = tables(rows[rows.lr == steps])  # those of steps that were chosen before are of another table
         (out / "table.md").write_text(made, encoding="utf-8")
         picture(pd.read_csv(out / "curves.csv"), out / "curves.png")
         click.echo(made)

@@ -196,6 +196,8 @@ def test_a_normalised_network_is_known_by_its_momentum(nets):
     with pytest.raises(InputError, match="ownnets:normalised is not the network that the run began with"):
         own_network.check_known("ownnets:normalised", fast, slow)
     own_network.check_known("ownnets:normalised", fast, slow[: own_network.KEPT])  # of a run that knows no more
+    with pytest.raises(InputError, match="is not the network"):
+        own_network.check_known("ownnets:normalised", fast[: own_network.KEPT], slow)
 
 
 def test_a_function_that_was_edited_is_not_gone_on_with(nets, explore):

@@ -260,14 +260,16 @@ def _difference(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
 def picture(curves: pd.DataFrame, path: Path) -> None:
     """The mean test error by epoch."""
-    studies = list(dict.fromkeys(curves.study))
-    figure, axes = plt.subplots(1, len(studies), figsize=(7 * len(studies), 4), squeeze=False, layout="constrained")
-    for ax, study in zip(axes[0], studies, strict=True):
-        own = curves[curves.study == study]
-        for arm in filter(set(own.arm).__contains__, STUDIES[study].arms):
+    studies = list(curves.groupby(["study", "length"], sort=False))
+    rows = -(-len(studies) // 3)
+    figure, axes = plt.subplots(rows, 3, figsize=(21, 4 * rows), squeeze=False, layout="constrained")
+    for ax in axes.flat[len(studies) :]:
+        ax.remove()
+    for ax, ((study, length), own) in zip(axes.flat, studies, strict=False):
+        for arm in filter(set(own.arm).__contains__, STUDIES[str(study)].arms):
             means = own[own.arm == arm].groupby("epoch").error.agg(["mean", "sem"])
             ax.errorbar(means.index, means["mean"], means["sem"], capsize=2, label=arm)
-        ax.set(title=study, xlabel="epoch", ylabel="test error", yscale="log")
+        ax.set(title=f"{study}, {length}", xlabel="epoch", ylabel="test error", yscale="log")
         ax.legend(fontsize="small")
     figure.savefig(path, dpi=100)
 

@@ -49,7 +49,8 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
     """
     if ":" not in name:
         return ()
-    found, again = (_outputs(name, networks.build(name, shape, wanted, settings), shape) for _ in range(2))
+    made = [networks.build(name, shape, wanted, settings) for _ in range(2)]
+    found, again = (_outputs(name, module, shape) for module in made)
     one = found[0]
     if one.shape != (2, wanted):
         raise InputError(
@@ -62,7 +63,7 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
             "in it by a generator with a seed of its own"
         )
     images = torch.randn(1, 2, *shape, generator=torch.Generator().manual_seed(0))
-    Net(networks.build(name, shape, wanted, settings)).check(images)
+    Net(made[0]).check(images)
     return tuple(value for given in found for value in given.flatten()[:KEPT].tolist())
 
 

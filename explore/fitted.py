@@ -289,8 +289,9 @@ class FittedModel:
                 f"inputs come as [n, {', '.join(map(str, self.shape))}], as those that were fitted; "
                 f"got {list(inputs.shape)}"
             )
-        by_channel = self.scales.x.mean.dim() > 3  # as commands standardise images, of bytes
-        if by_channel and bool(((inputs.x < 0) | (inputs.x > 255) | (inputs.x != inputs.x.round())).any()):
+        given, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as commands standardise images, of bytes
+        looked_at = by_channel and given.dtype != torch.uint8
+        if looked_at and bool(((given < 0) | (given > 255) | (given != given.round())).any()):
             raise InputError("images come as they are in files, whole numbers from 0 to 255; the model scales them")
         return inputs
 

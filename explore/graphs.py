@@ -16,6 +16,7 @@ without.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from torch import Tensor
 from explore import parallel, tree
 from explore.compiled import Inductor
 from explore.inference.base import Predictive
-from explore.inference.turns import Turn, dialled
+from explore.inference.turns import Number, Turn, dialled
 from explore.rng import Rng
 from explore.shapes import Batch, Info, State
 
@@ -167,6 +168,7 @@ class Updates:
         self._here: State = None  # what the graphs read and write
         self._constants: tuple[float, ...] = ()  # N and other numbers of the host, as the graphs have them
         self._dials = torch.empty(MOST, dtype=rng.dtype, device=rng.device)
+        self._dialled: list[Number] = [math.nan] * MOST  # what they hold
 
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
         """As `posterior.update`."""
@@ -176,8 +178,10 @@ class Updates:
             return self.posterior.update(state, batch, self.rng, progress)
         if (constants := _constants(state)) != self._constants:
             self._graphs, self._seen, self._here, self._constants = {}, {}, None, constants
-        for dial, number in zip(self._dials, turn.numbers, strict=False):
-            dial.fill_(number)
+        for i, number in enumerate(turn.numbers):
+            if number != self._dialled[i]:  # each is a launch, and most stay as they are
+                self._dials[i].fill_(number)
+                self._dialled[i] = number
         key = turn.kind, batch.x.shape, batch.y.shape, _well(state)
         self._seen[key] = self._seen.get(key, 0) + 1
         with dialled(self._dials):

@@ -185,7 +185,7 @@ class Net(Network):
     ) -> _Pass:
         if x.dim() < 2 or not x.shape[1]:
             raise InputError(f"inputs come as [replicas, examples, ...]; got {list(x.shape)}")
-        if x.shape[1] > 1:
+        if not self._checked and x.shape[1] > 1:
             self.check(x.detach())
         return self._pass(layers, x, samples, taps, train)
 
@@ -238,7 +238,7 @@ class Net(Network):
         return _Pass(out, calls, leads, statistics)
 
     def check(self, x: Float[Tensor, "R B ..."]) -> None:
-        """Refuse, once, a forward that the library cannot take, by the first and the last of two examples or more.
+        """Refuse a forward that the library cannot take, by the first and the last of two examples or more.
 
         In it examples or samples meet, or it is another one in training or by chance, leaves layers out, or takes no
         example alone.
@@ -246,8 +246,6 @@ class Net(Network):
         Raises:
             InputError: saying which.
         """
-        if self._checked:
-            return
         rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
         norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))
         layers, x = (*self.glorot(1, rng, 2), *norms), x[:1, :: x.shape[1] - 1]  # the first and the last

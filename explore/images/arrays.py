@@ -43,7 +43,7 @@ def read(path: Path) -> Images:
     y, test_y = (_labels(key, found[key], path) for key in ("y", "test_y"))
     if (y.dtype.kind == "U") != (test_y.dtype.kind == "U"):
         raise InputError(f"y of {path} is {y.dtype}, test_y {test_y.dtype}; both must be numbers, or both text")
-    if y.dtype.kind in "iu" and test_y.dtype.kind in "iu":  # of two types they would meet as floating-point numbers
+    if {y.dtype.kind, test_y.dtype.kind} == {"i", "u"}:  # they would meet as floating-point numbers
         y, test_y = (np.array(labels.tolist(), object) for labels in (y, test_y))
     classes, indices = np.unique(y, return_inverse=True)
     names, new = tuple(map(_name, classes.tolist())), np.setdiff1d(test_y, classes).tolist()

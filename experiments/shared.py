@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import click
 import pandas as pd
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 from explore import files, machine, registry
@@ -28,6 +30,7 @@ from explore.shapes import State
 
 FOLDER = click.Path(file_okay=False, path_type=Path)  # type of an option
 NUMBER = "%.6g"  # as tables have them
+TEST_TO_TRAIN = 1 / 9  # examples, in the splits of `explore.compare.split`
 
 
 class Names(click.ParamType):
@@ -130,6 +133,19 @@ def mean_se(values: pd.Series, form: str = ".3f") -> str:
     """Mean and its standard error; of one value it is that."""
     mean, error = map(float, values.agg(["mean", "sem"]))
     return f"{mean:{form}} ± {error:{form}}" if len(values) > 1 else f"{mean:{form}}"
+
+
+def paired(values: pd.Series, form: str = ".3f") -> str:
+    """Mean of differences paired by split, its corrected standard error, and the median in brackets.
+
+    Random splits share examples, so the plain standard error of such a mean is too small. Nadeau and Bengio (Inference
+    for the generalization error, 2003) add the ratio of test to training examples to 1 / splits. A star marks p < 0.05
+    by the t distribution with splits - 1 degrees of freedom.
+    """
+    n, mean = len(values), float(values.mean())
+    error = float(values.std()) * math.sqrt(1 / n + TEST_TO_TRAIN)
+    star = "*" if abs(mean) > error * stats.t.ppf(0.975, n - 1) else ""
+    return f"{mean:{form}} ± {error:{form}}{star} [{values.median():{form}}]"
 
 
 def mean_sd(values: pd.Series, form: str = ".3f") -> str:

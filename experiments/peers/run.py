@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, recorded, sections
+from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, paired, recorded, sections
 from experiments.table_defaults.run import NOISE
 from explore import compare, tree
 from explore.cli.script import Script
@@ -55,6 +55,7 @@ METHODS: dict[str, list[dict[str, Any]]] = {
 NUTS: dict[str, Any] = {"preset": "default"}
 LIMIT = {"Gaussian process": 2000, "NUTS (hmc)": 520}  # rows
 NUTS_SPLITS = 3
+FIVE = "noisy-kfac, five"
 
 
 def others(
@@ -121,7 +122,19 @@ def table(rows: pd.DataFrame, ours: pd.DataFrame) -> str:
             short = " (3 splits)" if method.startswith("NUTS") else ""
             lines.append([method + short, *cells])
         made[title] = markdown(["", *sets], lines)
+        if tag in ("log_likelihood", "rmse"):
+            made[f"{title}: {FIVE} − the others"] = markdown(["", *sets], differences(both, tag, sets))
     return sections(made)
+
+
+def differences(rows: pd.DataFrame, tag: str, sets: list[str]) -> list[list[str]]:
+    """Five fits of ours minus each other method, on the splits that both have; see `shared.paired` for the errors."""
+    wide = rows.pivot_table(tag, ["dataset", "split"], "method", sort=False)
+    if FIVE not in wide:
+        return []
+    apart = -wide.drop(columns=FIVE).sub(wide[FIVE], axis=0)
+    columns = {method: [apart[method].loc[name].dropna() for name in sets] for method in apart}
+    return [[method, *("" if v.empty else paired(v) for v in cells)] for method, cells in columns.items()]
 
 
 @click.command(cls=Script)

@@ -12,7 +12,7 @@ import click
 import pandas as pd
 import torch
 
-from experiments.shared import fit, markdown, mean_se, merge, recorded, sections
+from experiments.shared import fit, markdown, mean_se, merge, paired, recorded, sections
 from explore import compare, provenance, tree
 from explore.data.base import Dataset
 from explore.models import Likelihood
@@ -72,7 +72,7 @@ class Study(NamedTuple):
         return markdown(["candidate", *means.columns, "below the best"], lines)
 
     def tables(self, rows: pd.DataFrame) -> str:
-        """Scores, differences to the ensembles paired by split, and seconds."""
+        """Scores, differences to the ensembles paired by split, and seconds; see `shared.paired` for their errors."""
         sets = list(dict.fromkeys(rows.dataset))
         arms = [name for name in (EACH, *self.chosen) if name in set(rows.candidate)]
         ensembles = [name for name in arms if name.startswith("ensemble")]
@@ -83,10 +83,12 @@ class Study(NamedTuple):
             for name in (name for name in arms if name not in ensembles):
                 for other in ensembles:
                     apart = wide[name] - wide[other]
-                    lines.append([f"{name} − {other}", *(_cell(apart[data]) for data in sets)])
+                    lines.append([f"{name} − {other}", *(_cell(apart[data], paired) for data in sets)])
             made[title] = markdown(["", *sets], lines)
         cpu = rows.pivot_table("cpu", "candidate", "dataset")
         spent = {name: [cpu[data][name] for data in sets] for name in arms}
+        splits = rows.groupby("dataset").split.nunique()
+        made["splits"] = markdown(["", *sets], [["all methods", *(splits[data] for data in sets)]])
         lines = [[name, *("" if math.isnan(v) else f"{v:.0f}" for v in values)] for name, values in spent.items()]
         return sections(made | {"CPU seconds of all splits": markdown(["", *sets], lines)})
 
@@ -110,5 +112,5 @@ def _rounded(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.3f}"
 
 
-def _cell(values: pd.Series) -> str:
-    return mean_se(values, ".4f") if values.notna().all() else ""
+def _cell(values: pd.Series, form: Callable[[pd.Series, str], str] = mean_se) -> str:
+    return form(values, ".4f") if values.notna().all() else ""

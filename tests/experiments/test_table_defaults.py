@@ -68,8 +68,10 @@ def test_what_was_not_run_is_empty():
 
 
 def test_differences_are_paired_by_split():
+    """The standard error is the corrected one: with two splits s (1/2 + 1/9)^1/2, here of differences 1 and -1."""
     text = study().tables(rows(**{EACH: [0.0, 4.0], "ensemble": [0.0, 2.0], "one": [1.0, 3.0]}))
-    assert f"| one − {EACH} | 0.0000 ± 1.0000 |\n| one − ensemble | 1.0000 ± 0.0000 |" in text
+    error = 2**0.5 * (1 / 2 + 1 / 9) ** 0.5
+    assert f"| one − {EACH} | 0.0000 ± {error:.4f} [0.0000] |\n| one − ensemble | 1.0000 ± 0.0000* [1.0000] |" in text
     assert "| ensemble | 3 |" in text
 
 

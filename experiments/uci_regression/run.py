@@ -194,15 +194,18 @@ def tables(runs: pd.DataFrame, paper: pd.DataFrame) -> str:
 
 def _lines(own: pd.DataFrame, cited: pd.DataFrame, tag: str, sets: list[str]) -> Iterator[list[str]]:
     digits = {name: ".4f" if name in ("kin8nm", "naval") and tag == "rmse" else ".3f" for name in sets}
-    theirs = dict(zip(zip(cited.arm, cited.dataset, strict=True), zip(cited.value, cited.se, strict=True), strict=True))
+    papers = cited.groupby("arm", sort=False)
     for arm in (arm for arm in ARMS if arm in set(own.arm)):
         rows = {name: own[(own.arm == arm) & (own.dataset == name)] for name in sets}
         values = {name: found[tag] for name, found in rows.items()}
         short = {name: "†" if _shortened(found) else "" for name, found in rows.items()}
         whole = {name: v[:0] if short[name] else v for name, v in values.items()}  # beside a paper
         yield [arm, *(mean_se(v, digits[n]) + short[n] if v.notna().any() else "" for n, v in values.items())]
-        if any((arm, name) in theirs for name in sets):
-            yield [f"{arm}: paper", *(_cited(theirs.get((arm, name)), whole[name], digits[name]) for name in sets)]
+        for source, published in papers.get_group(arm).groupby("source", sort=False) if arm in papers.groups else ():
+            label = "preprint v1" if "preprint v1" in str(source) else "paper"
+            cells = {line.dataset: (line.value, line.se) for line in published.itertuples()}
+            if cells.keys() & set(sets):
+                yield [f"{arm}: {label}", *(_cited(cells.get(name), whole[name], digits[name]) for name in sets)]
 
 
 def _shortened(own: pd.DataFrame) -> bool:

@@ -55,11 +55,11 @@ def test_likelihoods():
 def test_the_papers_cells_stand_below_ours():
     runs = pd.DataFrame({"dataset": "boston", "arm": "bbb", "hidden": "50", "prior": "paper", "epochs": 9, "splits": 2,
                          "cpu": 7.0, **{tag: [1.0, 3.0] for tag in run.METRICS}})  # fmt: skip
-    paper = pd.DataFrame(
-        [("bbb", "boston", "50", "rmse", 5.0, 0.0)], columns=["arm", "dataset", "hidden", "metric", "value", "se"]
-    )
+    cells = {"value": [5.0, 3.0], "source": ["A", "B (preprint v1)"]}
+    paper = pd.DataFrame({"arm": "bbb", "dataset": "boston", "hidden": "50", "metric": "rmse", "se": 0.0} | cells)
     text = run.tables(runs, paper)
-    assert "| bbb | 2.000 ± 1.000 |\n| bbb: paper | 5.000 ± 0.000 (-3.0) |" in text
+    published = "| bbb: paper | 5.000 ± 0.000 (-3.0) |\n| bbb: preprint v1 | 3.000 ± 0.000 (-1.0) |"
+    assert f"| bbb | 2.000 ± 1.000 |\n{published}" in text
     assert "| bbb | 2 x 9, 7 |" in text
     assert "| bbb | 2.000 ± 1.000† |" in run.tables(runs.assign(splits=5, epochs=100), paper)
     text = run.tables(runs.assign(prior="free"), paper)

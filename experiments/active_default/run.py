@@ -82,10 +82,11 @@ def table(every: pd.DataFrame) -> str:
         seeds = ", ".join(map(str, sorted(rows.seed.unique())))
         form = ".3f" if rows.area.mean() > 0.3 else ".5f"
         ratio, won = f"{area.mean() / area.sem():.1f}", f"{(area < 0).mean():.0%}"
+        median = f"{area.median():{form}}"
         first, gained, end = (shared.mean_se(values, form) for values in (arms.area.random, area, last))
-        lines.append([dataset, method, seeds, len(arms), first, gained, ratio, won, end])
-    heads = ["data set", "method", "seeds", "trials", "random: area", "active − random: area", "in s.e.", "lower in",
-             "active − random: last round"]  # fmt: skip
+        lines.append([dataset, method, seeds, len(arms), first, gained, median, ratio, won, end])
+    heads = ["data set", "method", "seeds", "trials", "random: area", "active − random: area", "median", "in s.e.",
+             "lower in", "active − random: last round"]  # fmt: skip
     return shared.markdown(heads, lines)
 
 

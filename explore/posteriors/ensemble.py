@@ -1,7 +1,8 @@
 """Deep ensemble: nets fitted one by one to the posterior's mode; their spread is the uncertainty.
 
 Lakshminarayanan, Pritzel, Blundell: Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles (2017),
-without adversarial examples. The members stand on the sample axis, [R, S, I, O]. Each minimises
+without its adversarial examples and without its variance head: all members share the likelihood's noise. The members
+stand on the sample axis, [R, S, I, O]. Each minimises
 
     -E[log p(y | x, W)] + |W|^2 / (2 N eta)                       with Adam, from its own random start
 

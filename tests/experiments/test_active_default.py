@@ -26,7 +26,7 @@ def test_the_area_is_the_mean_over_rounds_and_differences_are_paired():
     found = run.trials(rows([[3, 2, 1], [4, 3, 2]], [[3, 3, 3], [4, 4, 1]]))
     assert found.set_index(["arm", "trial"])[["area", "last"]].to_numpy().tolist() == [[2, 1], [3, 2], [3, 3], [3, 1]]
     line = run.table(found.assign(method="m", dataset="d", seed=1)).splitlines()[2]
-    assert line == "| d | m | 1 | 2 | 3.000 ± 0.000 | -0.500 ± 0.500 | -1.0 | 50% | -0.500 ± 1.500 |"
+    assert line == "| d | m | 1 | 2 | 3.000 ± 0.000 | -0.500 ± 0.500 | -0.500 | -1.0 | 50% | -0.500 ± 1.500 |"
 
 
 def test_only_the_data_set_the_seed_and_the_trials_are_not_the_defaults(monkeypatch, tmp_path):

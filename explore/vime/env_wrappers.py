@@ -72,7 +72,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return observation, reward, terminated, truncated, info | told
 
 
-class VIMEVector(VectorWrapper[Any, Any, Any]):
+class VIMEVector(VectorWrapper):
     """A vector environment with an intrinsic reward; one model learns from all copies.
 
     Steps that only reset a copy (autoreset mode NEXT_STEP) are no transitions: they get no bonus and are not learnt

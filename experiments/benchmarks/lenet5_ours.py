@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from explore.predict import Predictor
 from explore.rng import Rng
 
 PRESETS = {"bbb": "plain"}  # the others' is `image`
+SETTINGS: dict[str, dict[str, Any]] = {"bbb": {"reparameterisation": "local"}}  # noise at each pixel, as tabulated
 WARM = 256
 
 
@@ -32,7 +34,7 @@ def main() -> None:
     mean, scale = (value.reshape(1) for value in (numbers.mean(), numbers.std()))
     rng = Rng(int(seed))
     net = Net(networks.build("lenet5", (1, 28, 28), 10, {}))
-    own = {"epochs": 1, "batch_size": 128, "samples": 1, "lr": float(lr)}
+    own = {"epochs": 1, "batch_size": 128, "samples": 1, "lr": float(lr)} | SETTINGS.get(name, {})
     posterior = registry.posterior(name, net, Categorical(), PRESETS.get(name, "image"), **own)
     warm = rng.stream("toy")  # libraries import parts of themselves when they are used
     last_epoch(posterior, ImageFeed(x[:WARM], mean, scale, 1, warm), y[None, :WARM], warm)

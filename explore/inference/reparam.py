@@ -5,16 +5,15 @@ estimates) make its weights. What all such posteriors share stands here:
 
     minimise  -E_q[log p(y | x, W(z))] + (lambda / N) KL(q(z) || N(0, eta))          per example, with Adam
 
-With the local reparameterisation every example gets coordinates of its own in training. What an example sees keeps its
-distribution, and the noise averages out over a batch. KL and gain are those of q(z) alone: they leave out how the point
-estimates of two states differ.
+With the local reparameterisation every example gets coordinates of its own in training, the same at all positions of a
+layer. What an example sees keeps its distribution, and the noise averages out over a batch. KL and gain are those of
+q(z) alone: they leave out how the point estimates of two states differ.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal, NamedTuple
@@ -29,10 +28,10 @@ from explore.errors import InputError
 from explore.inference import adam
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
+from explore.inference.noisy_layers import Local, Own
 from explore.inference.steps import advance, settle
 from explore.inference.structures import Blocks, Diagonal, Factor
 from explore.inference.turns import Turn, numbers
-from explore.linalg import rows_times
 from explore.models import Layer
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, NormTaps, Taps
@@ -88,35 +87,6 @@ class Factorised(Form):
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
         (w,) = z
         return (w if w.dim() == 4 else Own(w)), w.new_zeros(len(w), 1)
-
-
-class Own:
-    """A layer with weights of its own for every example."""
-
-    def __init__(self, weights: Float[Tensor, "R S B I O"]):
-        self.weights, self.samples = weights, weights.shape[1]
-
-    def __call__(self, a: Tensor) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
-        return torch.einsum("rsbti,rsbio->rsbto", a, self.weights)
-
-
-class Local:
-    """A layer with independent Gaussian weights that draws its pre-activations instead."""
-
-    def __init__(self, mean: Tensor, std: Tensor, samples: int, rng: Rng):
-        self.mean, self.variance, self.samples, self.rng = mean, std.square(), samples, rng
-
-    def __call__(self, a: Tensor) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
-        return self.through(a, rows_times)
-
-    def through(self, a: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Of inputs of another form, see `models.Layer`."""
-        mean, variance = product(a, self.mean), product(a.square(), self.variance)
-        # Without a bias an input of zeros has no variance, and the root no gradient there.
-        noise = self.rng.normal(mean.shape[0], self.samples, *mean.shape[2:])
-        return mean + variance.clamp_min(1e-20).sqrt() * noise
 
 
 class Triangular(NamedTuple):
@@ -177,14 +147,27 @@ class ReparamState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reparameterised(GaussianPosterior):
-    """A Gaussian over what weights are made of."""
+    """A Gaussian over what weights are made of.
 
-    samples: int = 10  # S, samples a step
-    lr: float = 0.01  # of Adam at the start
-    schedule: Literal["cosine", "power"] = "cosine"  # of lr: to 0 along half a cosine, or (1 + 5e-4 t)^-0.3
+    Args:
+        samples: S, samples a step.
+        lr: of Adam at the start.
+        schedule: of lr: to 0 along half a cosine, or (1 + 5e-4 t)^-0.3.
+        initial_std: deviation that coordinates begin with.
+        reparameterisation: what has coordinates of its own in training. "auto": every example, which is unbiased and
+            has little noise; "weights": every sample, the same for the whole batch; "local": every example and, where
+            weights are Gaussian, every position of a layer (Kingma et al. 2015, as often used for convolutions).
+            With "local" noise averages out over positions that meet before the output, where that of weights would
+            not: the deviations that are learnt there are too large.
+        noise_start: so many steps are done before the likelihood's noise is learnt.
+    """
+
+    samples: int = 10
+    lr: float = 0.01
+    schedule: Literal["cosine", "power"] = "cosine"
     initial_std: float = 0.05
-    reparameterisation: Literal["local", "weights"] = "local"
-    noise_start: int = 0  # so many steps are done before the likelihood's noise is learnt
+    reparameterisation: Literal["auto", "local", "weights"] = "auto"
+    noise_start: int = 0
 
     ranges: ClassVar[dict[str, str]] = {"noise_start": "[0, inf)"}
 
@@ -304,7 +287,8 @@ class Reparameterised(GaussianPosterior):
             elif form.fresh:
                 z = tuple(_sample_of(m, s, lead[1:], rng) for m, s in zip(mean, spread, strict=True))
             else:
-                layers.append(Local(mean[0], F.softplus(spread[0]), self.samples, rng))
+                apart = self.reparameterisation == "local"
+                layers.append(Local(mean[0], F.softplus(spread[0]), self.samples, rng, apart))
                 continue
             layer, more = form.build(z, points, lead, rng)
             layers.append(layer)

@@ -7,8 +7,10 @@ reparameterisation of Kingma, Salimans, Welling (2015) by default:
     h = a M + sqrt(a^2 sigma^2) o eps              fresh eps for every example: a weight's noise is not shared
     minimise  -E[log p(y | x, W)] + (lambda / N) KL(q || N(0, eta))          per example, with Adam
 
-In a convolution the noise is independent over positions too, where the weights' noise would be shared; set
-`reparameterisation` to "weights" for the exact form.
+A layer that is applied at several positions (tokens, pixels) has the same weights at all of them, drawn for each
+example by Flipout (Wen et al. 2018): `explore.inference.noisy_layers`. `reparameterisation="local"` draws them at each
+position instead, as is often done for convolutions. Noise then averages out over positions that are pooled, where that
+of weights does not: of a mean over T equal tokens the learnt variances are up to T times too large.
 """
 
 from __future__ import annotations

@@ -37,13 +37,13 @@ from torch import Tensor
 from explore.errors import InputError
 from explore.hadamard import hadamard
 from explore.inference.dropout import Masked, mask
+from explore.inference.noisy_layers import Own, signs
 from explore.inference.reparam import (
     EXCESS_SAMPLES,
     SMALL,
     TABLE,
     Factorised,
     Form,
-    Own,
     Reparameterised,
     Tensors,
     glorot,
@@ -135,10 +135,10 @@ class WalshForm(Form):
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
         means = []
         for name, shape in zip(self.names, self.coordinates, strict=True):
-            means.append(_signs(replicas, shape, rng) if name[0] == "s" else glorot(replicas, shape, self.layer, rng))
+            means.append(signs(rng, replicas, *shape) if name[0] == "s" else glorot(replicas, shape, self.layer, rng))
         full = self.settings.covariance == "full"
         spreads = [spread_of(m, std, full and name == "g") for name, m in zip(self.names, means, strict=True)]
-        points = [_signs(replicas, shape, rng) for shape in self.points.values()]
+        points = [signs(rng, replicas, *shape) for shape in self.points.values()]
         if self.settings.flows:
             points += start_flows(replicas, self.settings.flows, means[0][0].numel(), rng)
         return tuple(means), tuple(spreads), tuple(points)
@@ -275,10 +275,6 @@ def _padded(x: Tensor, d: int) -> Tensor:
 
 def _power_of_two(n: float) -> int:
     return 2 ** math.ceil(math.log2(n))
-
-
-def _signs(replicas: int, shape: tuple[int, int], rng: Rng) -> Tensor:
-    return 2.0 * (rng.uniform(replicas, *shape) < 0.5).to(rng.dtype) - 1
 
 
 PRESETS: dict[str, dict[str, object]] = {

@@ -56,8 +56,8 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         if through is None or self._lead_in[0] > 1:  # convolutions of several groups can be slower than by patches
             return super().apply_callable(a)
 
-        def product(x: Tensor, matrix: Float[Tensor, "1 I O"]) -> Float[Tensor, "1 _S B T O"]:
-            return self.positions(self._convolved(x, matrix, 1), self._lead_in)
+        def product(x: Tensor, matrices: Float[Tensor, "K I O"]) -> Float[Tensor, "1 _S B T O"]:
+            return self.positions(self._convolved(x, matrices, len(matrices)), (1, -1, self._lead_in[2]))
 
         return self.fold(through(a, product), a)
 

@@ -5,7 +5,7 @@ Letters, in the order in which they stand in a shape:
     R  replicas: independent trials that are trained side by side
     S  weight samples (an ensemble's members stand here too)
     B  examples of a batch            P  points of a pool
-    T  positions of a layer: 1 for a dense layer, locations for a convolution
+    T  positions at which a layer is applied: pixels of a convolution, tokens of a shared dense layer, else 1
     C  channels of a normalisation
     I  inputs of a layer, the constant 1 included when it has a bias (always the last one)
     O  outputs of a layer, or of the net
@@ -57,6 +57,7 @@ class Taps:
         second_moment: makes E[a a^T] as in `average_inputs`, faster than by the inputs.
         example_gradients: makes the sum over positions of a g^T of the grads, for each example of one sample,
             [R, B, I, O], faster than by the inputs.
+        mean_inputs: makes `mean_inputs()`, faster than by the inputs.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class Taps:
         weight_gradient: Callable[[Tensor, bool], Tensor] | None = None,
         second_moment: Callable[[], Tensor] | None = None,
         example_gradients: Callable[[Tensor], Tensor] | None = None,
+        mean_inputs: Callable[[], Tensor] | None = None,
     ):
         self._inputs, self.grads, self._weight_gradient = inputs, grads, weight_gradient
-        self.second_moment, self.example_gradients = second_moment, example_gradients
+        self.second_moment, self.example_gradients, self._mean_inputs = second_moment, example_gradients, mean_inputs
 
     @property
     def inputs(self) -> Float[Tensor, "R _S B T I"]:
@@ -103,6 +105,10 @@ class Taps:
         count = a.shape[1] * a.shape[2]
         a = a.flatten(1, 3)
         return averaged(old, a.mT, a, 1 - rate, rate / count)
+
+    def mean_inputs(self) -> Float[Tensor, "R _S B I"]:
+        """The mean of a over positions."""
+        return self._mean_inputs() if self._mean_inputs else self.inputs.mean(3)
 
     def part(self, examples: slice) -> Taps:
         """Of some of the examples; only their patches are made."""

@@ -30,6 +30,7 @@ from explore.inference.structures import (
     mean_squares,
 )
 from explore.inference.turns import Number
+from explore.inference.weight_sharing import WeightSharing, correlated_inputs, reduced
 from explore.linalg import added, averaged, inverse_root, inverse_triangle, over, product, rows_times, triangle_times
 from explore.rng import Rng
 from explore.shapes import Taps
@@ -216,11 +217,12 @@ class KroneckerRule:
     """The rule for one layer: F = A (x) S.
 
     damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as the papers do, which over-damps by a cross
-    term; "exact" is A (x) S + gamma I, by eigendecomposition.
+    term; "exact" is A (x) S + gamma I, by eigendecomposition. The factors of several positions are `weight_sharing`'s.
     """
 
     beta: float = 0.001  # averaging rate
     damping: Literal["split", "exact"] = "split"
+    weight_sharing: WeightSharing = "auto"
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> KroneckerMoments:
         """Identity plus a small random Gram matrix: factors estimated from the first batches would diverge."""
@@ -232,13 +234,17 @@ class KroneckerRule:
         return KroneckerMoments(start(inputs), start(outputs))
 
     def observe(self, moments: KroneckerMoments, taps: Taps, schedule: Number, step: int) -> KroneckerMoments:
-        """A is summed over positions and S averaged, so that A (x) S has the scale of an example's gradient (KFC)."""
-        g, rate = taps.grads.flatten(1, 3), self.beta * schedule
-        own = KroneckerMoments(
-            taps.average_inputs(moments.inputs, rate),
-            averaged(moments.outputs, g.mT, g, 1 - rate, rate / g.shape[1]),
-        )
-        return parallel.mean(own)
+        shared, rate = taps.grads.shape[3] > 1, self.beta * schedule
+        if shared and self.weight_sharing == "reduce":
+            taps = reduced(taps)
+        if shared and self.weight_sharing == "auto":
+            new = correlated_inputs(taps, moments.inputs)
+            inputs = torch.lerp(moments.inputs, new, over(rate, new))
+        else:
+            inputs = taps.average_inputs(moments.inputs, rate)
+        g = taps.grads.flatten(1, 3)
+        outputs = averaged(moments.outputs, g.mT, g, 1 - rate, rate / g.shape[1])
+        return parallel.mean(KroneckerMoments(inputs, outputs))
 
     def factor(
         self, moments: KroneckerMoments, damping: Damping

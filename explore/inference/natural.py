@@ -98,7 +98,8 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
         a = taps[0].part(examples).inputs
         return a if a.shape[1] == 1 else a.repeat(1, len(taps), 1, 1, 1)
 
-    return Taps(inputs, torch.cat([t.grads for t in taps], 1), second_moment=taps[0].second_moment)
+    grads, same = torch.cat([t.grads for t in taps], 1), taps[0]
+    return Taps(inputs, grads, second_moment=same.second_moment, mean_inputs=same.mean_inputs)
 
 
 class NaturalState(NamedTuple):

@@ -22,7 +22,7 @@ CLASSES = TABLE | {"lr_decay_at": 0.8, "warm_start": 0.7, "prior_variance": 1.0}
 IMAGE: dict[str, object] = {
     "epochs": 150, "batch_size": 128, "samples": 1, "lr": 0.3, "lr_schedule": "linear", "lr_decay": 0.0,
     "lr_decay_at": 0.0, "beta": 0.2, "statistics_interval": 5, "adaptive_damping": False,
-    "extrinsic_damping": 0.03, "kl_clip": 0.01, "prior_variance": 0.0025, "kl_weight": 0.1,
+    "extrinsic_damping": 0.03, "kl_clip": 0.01, "prior_variance": 0.0025, "kl_weight": 0.1, "weight_sharing": "expand",
 }  # fmt: skip
 """The preset `image` of posteriors with Kronecker factors, for image networks, from one epoch on.
 

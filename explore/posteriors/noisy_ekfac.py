@@ -8,8 +8,8 @@ K-FAC and their eigenvectors Q_A, Q_S,
     M <- M + alpha Q_A [(Q_A^T V~ Q_S) / (r + gamma')] Q_S^T                       gamma' = gamma + extrinsic damping
 
 V~ as in noisy K-FAC. Every T_eig steps the basis is computed anew; r becomes the diagonal, in the new basis, of the
-matrix that it stood for (the authors keep its numbers). In a convolution dW is summed over positions before it is
-squared.
+matrix that it stood for (the authors keep its numbers). Of a layer at several positions (tokens, pixels) dW is their
+sum, and A and S are those of `explore.inference.weight_sharing`.
 
 In the paper r starts again from K-FAC's eigenvalues every T_reset steps. Here it does where `reset_interval` is set,
 but not before the step's factors are made of it, so that the posterior after such a step has the corrected ones, and
@@ -46,6 +46,7 @@ from explore.inference.natural import NaturalGradient, NaturalState
 from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE
 from explore.inference.structures import Damping, PerLayer, Statistics, each_layer
 from explore.inference.turns import Number, Turn
+from explore.inference.weight_sharing import WeightSharing
 from explore.linalg import over
 from explore.rng import Rng
 from explore.shapes import Taps
@@ -139,6 +140,7 @@ class NoisyEKFAC(NaturalGradient):
     reset_interval: int | None = None  # T_reset: steps between fresh starts of r; None: r never starts afresh
     reset_damped: bool = False  # whether r then starts from A^gamma (x) S^gamma, so that the damping enters twice
     scale_interval: int = 1  # T_scale: steps between updates of r
+    weight_sharing: WeightSharing = "auto"  # how positions of a layer share A and S, see the module of this name
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}
     by_replica = NaturalGradient.by_replica
@@ -173,7 +175,7 @@ class NoisyEKFAC(NaturalGradient):
 
     @property
     def _rule(self) -> EigenRule:
-        kronecker = KroneckerRule(self.beta)
+        kronecker = KroneckerRule(self.beta, weight_sharing=self.weight_sharing)
         return EigenRule(kronecker, self.omega, self.moments_interval, self.basis_interval, self.scale_interval)
 
 

@@ -11,6 +11,7 @@ For one layer with W [I, O], the bias its last row, inputs a with a constant 1 l
 
 with A^gamma = A + pi sqrt(gamma) I, S^gamma = S + sqrt(gamma)/pi I, pi^2 = (tr A / I) / (tr S / O), and V~ the
 bias-corrected moving average of V. eta is the prior's variance, lambda the weight of the KL, N the number of data.
+Of a layer at several positions (tokens, pixels) A and S are those of `explore.inference.weight_sharing`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from explore.inference.kronecker import KroneckerLayers, KroneckerRule
 from explore.inference.natural import NaturalGradient
 from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE
 from explore.inference.structures import PerLayer
+from explore.inference.weight_sharing import WeightSharing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +34,13 @@ class NoisyKFAC(NaturalGradient):
     """
 
     damping: Literal["split", "exact"] = "split"
+    weight_sharing: WeightSharing = "auto"  # how positions of a layer share its factors, see the module of this name
 
     by_replica = NaturalGradient.by_replica
 
     @property
     def structure(self) -> PerLayer:
-        return KroneckerLayers(KroneckerRule(self.beta, self.damping))
+        return KroneckerLayers(KroneckerRule(self.beta, self.damping, self.weight_sharing))
 
     @property
     def decomposes(self) -> bool:

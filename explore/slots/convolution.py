@@ -126,8 +126,10 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         own = partial(self._weight_gradient, a, lead) if lead[0] == 1 else None
         moment = partial(self._second_moment, a, lead) if self._by_offsets(lead) else None
         each = partial(self._example_gradients, a) if lead[1] == 1 and self._by_examples(a) else None
-        patches = partial(self.examples, a, lead)
-        return partial(Taps, patches, weight_gradient=own, second_moment=moment, example_gradients=each)
+        patches, mean = partial(self.examples, a, lead), partial(self._mean_patches, a, lead)
+        return partial(
+            Taps, patches, weight_gradient=own, second_moment=moment, example_gradients=each, mean_inputs=mean
+        )
 
     def _by_offsets(self, lead: Lead) -> bool:
         """Whether the second moment of the patches is had faster without them: not of few channels or examples."""
@@ -138,6 +140,16 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         """[(R S B), C, H, W] -> [R, I, I]."""
         x = a.unflatten(0, lead).flatten(1, 2)
         return products(x, self.kernel_size, self.pad, self.has_bias) / x.shape[1]
+
+    def _mean_patches(self, a: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), C, H, W] -> [R, S, B, I], by sums over rows and then over columns."""
+        (height, width), (down, across) = self._output_size(a.shape), self.pad
+        a = F.pad(a, (across, across, down, down)) if down or across else a
+        for axis, size in ((3, width), (2, height)):  # of the image; the places of the kernel take its place
+            places, stride = self.kernel_size[axis - 2], self.stride[axis - 2]
+            windows = a.unfold(axis, stride * (size - 1) + 1, self.dilation[axis - 2])  # may be one too many
+            a = windows.narrow(axis, 0, places)[..., ::stride].sum(-1)
+        return self._with_one(a.flatten(1) / (height * width)).unflatten(0, lead)
 
     def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
         """The sum over B and T of a g^T, with a [(S or 1, B), C, H, W] and g [1, S, B, T, O]: [1, S or 1, I, O]."""

@@ -78,9 +78,9 @@ class Case:
         start = structure.init(self.net.shapes, 1, Rng(1, dtype=torch.float64))
         return structure.observe(start, self.taps, 1.0, 1)
 
-    def ours(self, name):
+    def ours(self, name, sharing="expand"):
         """The matrix in the libraries' layout."""
-        kronecker = KroneckerRule(1.0, "exact")
+        kronecker = KroneckerRule(1.0, "exact", sharing)
         structures: dict[str, Structure] = {
             "full": Dense(self.net.shapes, 1.0),
             "kfac": PerLayer(kronecker),
@@ -92,7 +92,7 @@ class Case:
         matrix = factor.dense()[0] - 0.1 * torch.eye(self.net.weights, dtype=torch.float64)
         return matrix[self.order][:, self.order]
 
-    def curvlinops(self, name):
+    def curvlinops(self, name, sharing="expand"):
         loss = nn.MSELoss(reduction="sum") if self.regression else nn.CrossEntropyLoss(reduction="mean")
         arguments = self.module, loss, list(self.module.parameters()), [(self.x[0], self.y[0])]
         if name == "full":
@@ -101,7 +101,7 @@ class Case:
         else:
             operator = {"kfac": curvlinops.KFACLinearOperator, "ekfac": curvlinops.EKFACLinearOperator}[name]
             fisher = {"empirical": "empirical", "exact": "type-2"}[self.fisher]
-            matrix = operator(*arguments, fisher_type=fisher, kfac_approx="expand", separate_weight_and_bias=False)
+            matrix = operator(*arguments, fisher_type=fisher, kfac_approx=sharing, separate_weight_and_bias=False)
         return matrix @ torch.eye(self.net.weights, dtype=torch.float64) / (N if self.regression else 1)
 
     def nngeometry(self, kind):
@@ -128,8 +128,13 @@ def task(request):
 
 
 @pytest.fixture(params=["empirical", "exact"])
-def case(kind, task, request):
-    return Case(kind, task, request.param)
+def fisher(request):
+    return request.param
+
+
+@pytest.fixture
+def case(kind, task, fisher):
+    return Case(kind, task, fisher)
 
 
 def close(actual, expected):
@@ -139,6 +144,12 @@ def close(actual, expected):
 @pytest.mark.parametrize("name", ["full", "kfac", "ekfac"])
 def test_curvlinops(case, name):
     close(case.ours(name), case.curvlinops(name))
+
+
+@pytest.mark.parametrize("name", ["kfac", "ekfac"])
+def test_curvlinops_reduce(task, fisher, name):
+    case = Case("conv", task, fisher)
+    close(case.ours(name, "reduce"), case.curvlinops(name, "reduce"))
 
 
 def test_nngeometry_full(case):
@@ -154,7 +165,8 @@ def test_nngeometry_diagonal(case):
 def test_nngeometry_kfac(case):
     factors = case.nngeometry(pspace.PMatKFAC).data.values()
     outputs = 1 if case.fisher == "empirical" else C
-    for ours, (a, s) in zip(case.statistics(PerLayer(KroneckerRule(1.0))), factors, strict=True):
+    structure = PerLayer(KroneckerRule(1.0, weight_sharing="expand"))
+    for ours, (a, s) in zip(case.statistics(structure), factors, strict=True):
         close(ours.inputs[0], a / outputs**0.5)
         close(ours.outputs[0], s * outputs**0.5)
 

@@ -69,7 +69,7 @@ def test_quad_with_few_positions_and_many(positions, shared):
 def test_observe_averages_dense_moments(positions, samples):
     taps = Taps(randn(2, samples, 4, positions, 3), randn(2, 3, 4, positions, 2))
     old = KroneckerMoments(positive(2, 3), positive(2, 2))
-    new = KroneckerRule(0.2).observe(old, taps, 1.0, 1)
+    new = KroneckerRule(0.2, weight_sharing="expand").observe(old, taps, 1.0, 1)
     # The gradient of an example is the sum over positions of a g^T: A carries the sum, S the average.
     close(
         new.inputs, 0.8 * old.inputs + 0.2 * torch.einsum("rsbti,rsbtj->rij", taps.inputs, taps.inputs) / (4 * samples)
@@ -78,10 +78,12 @@ def test_observe_averages_dense_moments(positions, samples):
     close(new.outputs, 0.8 * old.outputs + 0.2 * squares)
 
 
-def test_observe_ignores_how_examples_are_batched():
+@pytest.mark.parametrize("sharing", ["expand", "reduce"])  # "auto" measures a correlation in each batch
+def test_observe_ignores_how_examples_are_batched(sharing):
     taps, old = Taps(randn(2, 3, 4, 2, 3), randn(2, 3, 4, 2, 2)), KroneckerMoments(positive(2, 3), positive(2, 2))
-    halves = [KroneckerRule(0.2).observe(old, taps.part(p), 1.0, 1) for p in (slice(2), slice(2, 4))]
-    whole = KroneckerRule(0.2).observe(old, taps, 1.0, 1)
+    rule = KroneckerRule(0.2, weight_sharing=sharing)
+    halves = [rule.observe(old, taps.part(p), 1.0, 1) for p in (slice(2), slice(2, 4))]
+    whole = rule.observe(old, taps, 1.0, 1)
     close(tuple((a + b) / 2 for a, b in zip(*halves, strict=True)), tuple(whole))
 
 

@@ -16,8 +16,9 @@ Layer = Tensor | Callable[[Tensor], Tensor]
 
 A callable may say its S in an attribute `samples`. One that is made of products of its inputs with matrices may have
 `through(a, product)`, too, for the images [N, C, height, width] of one replica: `product(a, matrices)` is
-[1, N / B, B, T, O], of one matrix [1, I, O], or of as many [K, I, O] as equal parts that N is cut into. One of a single
-sample that multiplies each example by a matrix of its own may have `of_examples()`, these matrices [R, B, I, O].
+[1, N / B, B, T, O], of one matrix [1, I, O], or of as many [K, I, O] as equal parts that N is cut into. Called with
+patches it is told their channels and the places of the kernel, too. One of a single sample that multiplies each example
+by a matrix of its own may have `of_examples()`, these matrices [R, B, I, O].
 A normalisation is always a tensor, [R, S, 4, C]: scale, shift, running mean and running variance.
 """
 Pullback = Callable[[Tensor], LayerTaps]

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -50,12 +51,14 @@ class Local:
     def __init__(self, mean: Tensor, std: Tensor, samples: int, rng: Rng, apart: bool = False):
         self.mean, self.std, self.samples, self.rng, self.apart = mean, std, samples, rng, apart
 
-    def __call__(self, a: Tensor) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+    def __call__(self, a: Tensor, patches: tuple[int, int] | None = None) -> Tensor:
+        """[R, S or 1, B, T, I] -> [R, S, B, T, O], of patches with so many channels and places of the kernel."""
         mean = rows_times(a, self.mean)
         if self.apart or a.shape[3] == 1:
             return self._drawn(mean, rows_times(a.square(), self.std.square()))
-        weights, into, out = self._flips(*a.shape[2:5:2])
+        channels, places = patches or (a.shape[4], 1)
+        weights, into, out = self._flips(a.shape[2], channels)
+        into = F.pad(into.repeat_interleave(places, 3), (0, a.shape[4] - channels * places), value=1.0)
         flipped = (a * into.unsqueeze(3)).flatten(2, 3).unflatten(2, (weights.shape[2], -1))
         return mean + (flipped @ weights).flatten(2, 3).unflatten(2, a.shape[2:4]) * out.unsqueeze(3)
 

@@ -53,8 +53,11 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         if of_examples and self._layer.samples == 1 and self._by_examples(a):
             return self._convolved(a, of_examples().flatten(0, 1), len(a))
         through = getattr(self._layer, "through", None)
-        if through is None or self._lead_in[0] > 1:  # convolutions of several groups can be slower than by patches
+        if through is None:
             return super().apply_callable(a)
+        if self._lead_in[0] > 1:  # convolutions of several groups can be slower than by patches
+            shape = self.in_channels, math.prod(self.kernel_size)
+            return self.fold(self._layer(self.examples(a, self._lead_in), shape), a)
 
         def product(x: Tensor, matrices: Float[Tensor, "K I O"]) -> Float[Tensor, "1 _S B T O"]:
             return self.positions(self._convolved(x, matrices, len(matrices)), (1, -1, self._lead_in[2]))

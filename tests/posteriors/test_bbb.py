@@ -1,6 +1,7 @@
 """Bayes by Backprop against torch.optim.Adam on the bound written out."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from explore import parallel, registry
-from explore.inference import noisy_layers
 from explore.inference.noisy_layers import Local
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
@@ -105,9 +105,7 @@ def test_steps_shrink_along_a_cosine():
 
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("bias", [True, False])
-def test_pre_activations_of_convolutions_are_those_of_their_patches(bias, apart, monkeypatch):
-    # Signs are those of channels or of patches' entries.
-    monkeypatch.setattr(noisy_layers, "signs", lambda rng, *shape: torch.ones(shape, dtype=rng.dtype))
+def test_pre_activations_of_convolutions_are_those_of_their_patches(bias, apart):
     net = Net(
         nn.Sequential(
             nn.Conv2d(2, 3, (3, 2), (2, 1), (1, 2), bias=bias), nn.ReLU(), nn.Conv2d(3, 2, 2, bias=bias), nn.Flatten()
@@ -119,7 +117,9 @@ def test_pre_activations_of_convolutions_are_those_of_their_patches(bias, apart,
     for by_patches in (False, True):
         own = rng(5)
         layers = [Local(mean, std, 3, own, apart) for mean, std in zip(free[::2], free[1::2], strict=True)]
-        out, _ = net.train_output(tuple(layer.__call__ for layer in layers) if by_patches else layers, x, samples=3)
+        if by_patches:
+            layers = [partial(layer, patches=shape) for layer, shape in zip(layers, ((2, 6), (3, 4)), strict=True)]
+        out, _ = net.train_output(tuple(layers), x, samples=3)
         found.append((out, *torch.autograd.grad(out.cos().sum(), free)))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)

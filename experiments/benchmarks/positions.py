@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import click
 import pandas as pd
@@ -23,13 +24,13 @@ from explore import images
 from explore.cli.script import Script
 from explore.inference.kronecker import KroneckerRule
 from explore.inference.structures import sample_gradients
-from explore.inference.weight_sharing import correlation
+from explore.inference.weight_sharing import WeightSharing, correlation
 from explore.nets import Net
 from explore.rng import Rng
 from explore.shapes import Taps
 
 HERE = Path(__file__).parent
-SHARING = ("expand", "reduce", "auto")
+SHARING: tuple[WeightSharing, ...] = get_args(WeightSharing)
 N, TOKENS, FEATURES, OUTPUTS = 200, 9, 4, 3
 Data = tuple[Tensor, Tensor]
 
@@ -142,9 +143,9 @@ def main(out: Path) -> None:
     table = pd.DataFrame(found)
     table.to_csv(out / "positions.csv", index=False, float_format="%.4g")
     lines = []
-    for (name, kind), own in table.groupby(["net", "data"], sort=False):
+    for _, own in table.groupby(["net", "data"], sort=False):
         values = [f"{own[sharing].median():.3f} ({own[sharing].max():.3g})" for sharing in SHARING]
-        lines.append([name, kind, f"{own.c.min():.2f} to {own.c.max():.2f}", *values])
+        lines.append([own.net.iloc[0], own.data.iloc[0], f"{own.c.min():.2f} to {own.c.max():.2f}", *values])
     made = markdown(["net", "data", "c of its layers", *SHARING], lines)
     (out / "positions.md").write_text(made, encoding="utf-8")
     click.echo(made)

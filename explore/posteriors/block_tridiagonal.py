@@ -39,7 +39,10 @@ from explore.linalg import eigh, inverse_root, over
 from explore.rng import Rng
 from explore.shapes import Means, Taps, Weights, flatten, unflatten
 
-POSITIONS = "block-tridiagonal takes dense layers with one position only; a convolution has several"
+POSITIONS = (
+    "block-tridiagonal takes dense layers at one position only; convolutions and a Linear applied to tokens have "
+    "several: use noisy-kfac"
+)
 DENSE = 4096  # up to this many weights the trace of a KL is exact
 PROBES = 1024  # beyond it, so many random vectors estimate it
 

@@ -12,7 +12,7 @@ from explore.inference.weight_sharing import correlation
 from explore.likelihoods import Gaussian
 from explore.nets import Net
 from explore.rng import Rng
-from explore.shapes import Batch
+from explore.shapes import Batch, LayerTaps
 from explore.testing import oracles
 from explore.testing.oracles import Matched
 from explore.testing.subject import train
@@ -56,7 +56,7 @@ def blocks(module, x):
     layers = net.glorot(R, rng, 1)
     noise = likelihood.sample_noise(likelihood.init(R, rng), 1, rng)
     out, pullback = net.forward(layers, x)
-    taps = fisher_taps("exact", likelihood, Pass(noise, out, out, out, (), pullback), rng)
+    taps = fisher_taps("exact", likelihood, Pass(noise, out, out, out, LayerTaps(), pullback), rng)
     jacobian = oracles.jacobians(module.double(), layers, x, net.shapes)[:, 0]
     fisher = 4 * torch.einsum("rbov,rbow->rvw", jacobian, jacobian) / B
     ends = torch.tensor([i * o for i, o in net.shapes]).cumsum(0).tolist()

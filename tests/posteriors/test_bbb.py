@@ -117,9 +117,8 @@ def test_pre_activations_of_convolutions_are_those_of_their_patches(bias, apart)
     for by_patches in (False, True):
         own = rng(5)
         layers = [Local(mean, std, 3, own, apart) for mean, std in zip(free[::2], free[1::2], strict=True)]
-        if by_patches:
-            layers = [partial(layer, patches=shape) for layer, shape in zip(layers, ((2, 6), (3, 4)), strict=True)]
-        out, _ = net.train_output(tuple(layers), x, samples=3)
+        patches = [partial(layer, patches=shape) for layer, shape in zip(layers, ((2, 6), (3, 4)), strict=True)]
+        out, _ = net.train_output(patches if by_patches else layers, x, samples=3)
         found.append((out, *torch.autograd.grad(out.cos().sum(), free)))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -114,7 +114,7 @@ def _children(space: spaces.Space[Any], elements: Any, name: str) -> list[tuple[
     if isinstance(space, spaces.Dict):
         if not isinstance(elements, Mapping):
             raise InputError(f"{name} are of type {type(elements).__name__}; expected a dict. {AGREE}")
-        keys = list(space.spaces)
+        keys: list[Any] = list(space.spaces)
         if missing := [key for key in keys if key not in elements]:
             raise InputError(f"{name} have no key {missing[0]!r} (keys: {', '.join(map(str, elements))}). {AGREE}")
     elif isinstance(space, spaces.Tuple):
@@ -123,7 +123,7 @@ def _children(space: spaces.Space[Any], elements: Any, name: str) -> list[tuple[
         keys = list(range(len(space.spaces)))
     else:
         return []
-    return [(key, space.spaces[key], f"{name}[{key!r}]") for key in keys]
+    return [(key, cast(Any, space).spaces[key], f"{name}[{key!r}]") for key in keys]
 
 
 def _parts(space: spaces.Space[Any], elements: Any, name: str) -> Iterator[tuple[spaces.Space[Any], Array, str]]:
@@ -167,7 +167,8 @@ def _flatten(space: spaces.Space[Any], values: Array, name: str) -> Array:
         return values.astype(np.float32)
     if isinstance(space, spaces.MultiBinary):
         return _checked(values, np.zeros(size, int), np.full(size, 2), name).astype(np.float32)
-    first, choices = (np.ravel(v) for v in (space.start, space.nvec if hasattr(space, "nvec") else space.n))
+    assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    first, choices = (np.ravel(v) for v in (space.start, space.n if isinstance(space, spaces.Discrete) else space.nvec))
     columns = zip(_checked(values, first, choices, name).T, choices, strict=True)
     return np.concatenate([_one_hot(column, int(n)) for column, n in columns], 1)
 

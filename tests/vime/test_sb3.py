@@ -508,7 +508,8 @@ def test_evaluation_is_neither_paid_nor_learnt_from(way):
     seen = env.bonus.replay.seen
     assert seen == 64 and evaluation.last_mean_reward <= 5
     state = env.bonus.state_dict()
-    assert evaluate_policy(model, env, n_eval_episodes=9, warn=False)[0] <= 5
+    mean: Any = evaluate_policy(model, env, n_eval_episodes=9, warn=False)[0]
+    assert mean <= 5
     again = env.bonus.state_dict()
     assert again.keys() == state.keys() and all(torch.equal(again[key], state[key]) for key in state)
     assert not other.bonus.replay.seen
@@ -555,7 +556,8 @@ def test_with_eta_zero_a_run_is_bit_for_bit_the_one_without_a_bonus(cls, way, no
             own = {"replay_buffer_class": sb3.VIMEReplayBuffer, "replay_buffer_kwargs": settings}
         model = discrete(cls, env, **own)
         model.learn(96, sb3.VIMECallback(**settings) if bonus and way == "callback" else None)
-        return [*model.policy.state_dict().values(), torch.get_rng_state(), torch.tensor(np.random.get_state()[1])]
+        numpys: Any = np.random.get_state()
+        return [*model.policy.state_dict().values(), torch.get_rng_state(), torch.tensor(numpys[1])]
 
     assert all(torch.equal(a, b) for a, b in zip(trained(True), trained(False), strict=True))
 
@@ -579,10 +581,9 @@ def test_the_algorithms_seed_is_the_bonuses(way):
         settings = FEW | own
         env: Any = make_vec_env("CartPole-v1", 2)
         if way == "buffer":
-            kwargs = {"replay_buffer_class": sb3.VIMEReplayBuffer, "replay_buffer_kwargs": settings}
-            return DQN(
-                "MlpPolicy", env, buffer_size=50, seed=given, device="cpu", **kwargs
-            ).replay_buffer.bonus.rng.seed
+            kwargs: Any = {"replay_buffer_class": sb3.VIMEReplayBuffer, "replay_buffer_kwargs": settings}
+            dqn: Any = DQN("MlpPolicy", env, buffer_size=50, seed=given, device="cpu", **kwargs)
+            return dqn.replay_buffer.bonus.rng.seed
         env = sb3.VIMEVecEnv(env, **settings) if way == "vector" else env
         model = PPO("MlpPolicy", env, n_steps=8, batch_size=16, seed=given, device="cpu")
         callback = sb3.VIMECallback(**settings) if way == "callback" else None

@@ -110,11 +110,11 @@ def test_off_policy_with_the_callback(name):
 def test_off_policy_with_a_buffer_that_pays(name, kind):
     settings = buffer(OF_BUFFER[kind])
     settings["replay_buffer_kwargs"] = settings.get("replay_buffer_kwargs", {}) | FEW | {"interval": 20}
-    model = algorithm(name, environment(name, kind in GOALS), **settings)
+    model: Any = algorithm(name, environment(name, kind in GOALS), **settings)
     model.learn(64)
-    assert isinstance(model.replay_buffer, getattr(buffers, kind, HerReplayBuffer))
+    assert kind in [base.__name__ for base in type(model.replay_buffer).__mro__]
     assert not model.replay_buffer.rewards.any()
-    samples = model.replay_buffer.sample(20)
+    samples: Any = model.replay_buffer.sample(20)
     assert (samples.rewards > 0).all() and samples.rewards.shape == (20, 1)
 
 
@@ -139,7 +139,7 @@ def test_off_policy_with_a_wrapper(name, kind, way):
 
 
 def test_ars_whose_returns_a_monitor_around_it_counts():
-    env = VecMonitor(sb3.VIMEVecEnv(DummyVecEnv([lambda: Worthless(False, False)]), interval=20, **FEW))
+    env: Any = VecMonitor(sb3.VIMEVecEnv(DummyVecEnv([lambda: Worthless(False, False)]), interval=20, **FEW))
     model = sb3_contrib.ARS("LinearPolicy", env, n_delta=1, device="cpu", seed=0)
     model.learn(100)
     assert env.venv.bonus.batches > 1 and model.ep_info_buffer

@@ -109,7 +109,9 @@ class VIMEReplayBuffer(ReplayBuffer):
         with self._paying():
             return super()._get_samples(batch_inds, env)
 
-    def _normalize_reward(self, reward: Array, env: VecNormalize | None = None) -> Array:
+    def _normalize_reward(  # type: ignore[override]  # a static method there, called on the buffer
+        self, reward: Array, env: VecNormalize | None = None
+    ) -> Array:
         check_rewards(env)  # else by a deviation that moves
         where = self.rewards.where  # type: ignore[attr-defined]
         bonus = self.bonus.scaled(self.bonus.score(self._stored(where))).reshape(reward.shape)

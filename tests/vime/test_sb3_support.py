@@ -157,8 +157,11 @@ def test_the_pages_table():
     assert all(row in text for row in rows)
 
 
-def test_single_steps_of_a_buffer_are_said():
+def test_what_a_buffer_does_not_take_is_refused():
     space = gym.spaces.Box(-1, 1, (2,))
+    for cls in (sb3.VIMEDictReplayBuffer, sb3.VIMEHerReplayBuffer):
+        with pytest.raises(InputError, match=f"{cls.__name__} takes dictionaries .*; use VIMEReplayBuffer"):
+            cls(10, space, space)
     with pytest.raises(InputError, match="VIMEReplayBuffer gives single steps; use VIMENStepReplayBuffer for n_steps"):
         sb3.VIMEReplayBuffer(10, space, space, n_steps=3, gamma=0.9)
 

@@ -46,6 +46,7 @@ class VIMEReplayBuffer(ReplayBuffer):
         device: of the sampled tensors, and of the dynamics model.
         n_envs: as in `ReplayBuffer`.
         optimize_memory_usage: must be False, as it stores no observation that an episode ended with.
+        handle_timeout_termination: as in `ReplayBuffer`.
         seed: root of the bonus's random numbers; None: taken from the state of NumPy's generator, which an algorithm's
             seed sets, without a draw.
         settings: of `IntrinsicReward`, and the further arguments of the buffer.
@@ -54,11 +55,11 @@ class VIMEReplayBuffer(ReplayBuffer):
         bonus: the `IntrinsicReward`.
 
     Raises:
-        InputError: for observations that are dictionaries, and with `optimize_memory_usage`; when it is sampled, beside
-            a VecNormalize that normalises rewards.
+        InputError: for observations that are dictionaries (the buffers for those: that are none), and with
+            `optimize_memory_usage`; when it is sampled, beside a VecNormalize that normalises rewards.
     """
 
-    _more: ClassVar[tuple[str, ...]] = ("handle_timeout_termination",)
+    _more: ClassVar[tuple[str, ...]] = ()  # names of further arguments
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class VIMEReplayBuffer(ReplayBuffer):
         device: torch.device | str = "auto",
         n_envs: int = 1,
         optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
         *,
         seed: int | None = None,
         **settings: Any,
@@ -78,12 +80,17 @@ class VIMEReplayBuffer(ReplayBuffer):
                 f"{name} takes no dictionaries of observations; use VIMEDictReplayBuffer, flatten them, or take an "
                 "on-policy algorithm (ppo, trpo)"
             )
+        if isinstance(self, DictReplayBuffer) and not isinstance(observation_space, spaces.Dict):
+            raise InputError(f"{name} takes dictionaries of observations alone; use VIMEReplayBuffer")
         if optimize_memory_usage:
             raise InputError("optimize_memory_usage=True keeps no last observations of episodes; leave it out")
         if {"n_steps", "gamma"} & settings.keys() - set(self._more):
             raise InputError(f"{name} gives single steps; use VIMENStepReplayBuffer for n_steps")
         more = {key: settings.pop(key) for key in self._more if key in settings}
-        super().__init__(buffer_size, observation_space, action_space, device=device, n_envs=n_envs, **more)
+        super().__init__(
+            buffer_size, observation_space, action_space, device=device, n_envs=n_envs,
+            handle_timeout_termination=handle_timeout_termination, **more,
+        )  # fmt: skip
         if seed is None:
             _, key, position, *_ = np.random.get_state()
             seed = int(np.random.SeedSequence([int(position), *map(int, key)]).generate_state(1)[0])
@@ -140,7 +147,7 @@ class VIMENStepReplayBuffer(VIMEReplayBuffer, NStepReplayBuffer):
     Give it `n_steps` and `gamma` in `replay_buffer_kwargs`.
     """
 
-    _more = ("handle_timeout_termination", "n_steps", "gamma")
+    _more = ("n_steps", "gamma")
 
 
 class VIMEHerReplayBuffer(VIMEDictReplayBuffer, HerReplayBuffer):
@@ -149,7 +156,7 @@ class VIMEHerReplayBuffer(VIMEDictReplayBuffer, HerReplayBuffer):
     It takes the arguments of `HerReplayBuffer` too.
     """
 
-    _more = ("handle_timeout_termination", "env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict")
+    _more = ("env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict")
 
     def _get_real_samples(self, batch_indices: Array, env_indices: Array, env: VecNormalize | None = None) -> Any:
         with self._paying():

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from explore.errors import UNITS, InputError, extreme
 
+CENTRAL = 3.29  # standard deviations between the 5 % and the 95 % quantile of a Gaussian
+BOUND = 10.0  # robust scores beyond it grow as a logarithm
+
 
 class Standardiser(NamedTuple):
     """Mean and standard deviation of each column; replicas, if any, each have their own."""
@@ -48,6 +51,26 @@ class Standardiser(NamedTuple):
             deviation = deviation.clamp_min(torch.finfo(mean.dtype).tiny)
         return Standardiser(torch.where(same, low, mean), torch.where(same, constant, deviation))
 
+    @staticmethod
+    def robust(values: Float[Tensor, "*R n D"]) -> Standardiser:
+        """Centre and scale that neither an outlier nor a rare event decides, for `bounded`.
+
+        The scale is the distance between the 5 % and the 95 % quantile, or the median distance of the values that
+        differ from the median where that is larger, over that of a standard Gaussian. So a column of zeros and ones
+        has the same scale however rare the ones are. A column that has not varied yet gets the median scale of those
+        that have, and at most that of zeros and ones: its first step is bounded, but could vanish under a larger scale.
+        """
+        double, limits = values.double(), torch.finfo(values.dtype)
+        low, middle, high = double.quantile(double.new_tensor([0.05, 0.5, 0.95]), -2, keepdim=True)
+        distance = (double - middle).abs()
+        step = torch.where(distance > 0, distance, torch.nan).nanmedian(-2, keepdim=True).values
+        span = torch.fmax(high - low, step)
+        typical = torch.where(span > 0, span, torch.nan).nanmedian(-1, keepdim=True).values
+        span = torch.where(span > 0, span, torch.fmin(typical, torch.ones_like(typical)))
+        scale = (span / CENTRAL).clamp(limits.tiny, limits.max)
+        mean = middle + scale * bounded((double - middle) / scale).mean(-2, keepdim=True)
+        return Standardiser(mean.to(values.dtype), scale.to(values.dtype))
+
     def apply(self, values: Float[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
         """From units to standard scores, [*R, n, D].
 
@@ -62,6 +85,13 @@ class Standardiser(NamedTuple):
     def undo(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """From standard scores back to units."""
         return scores * self.scale + self.mean
+
+
+def bounded(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Scores as they are up to `BOUND`, beyond it with a logarithm for their distance, so that their order stays."""
+    inside = scores.clamp(-BOUND, BOUND)
+    beyond = (scores - inside).abs().clamp_max(torch.finfo(scores.dtype).max)
+    return inside + scores.sign() * beyond.log1p()
 
 
 UNSCALED = Standardiser(torch.zeros(()), torch.ones(()))  # leaves everything as it is

@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from explore.errors import InputError
-from explore.scaling import UNSCALED, Standardiser
+from explore.scaling import UNSCALED, Standardiser, bounded
 
 double = torch.float64
 
@@ -92,3 +93,46 @@ def test_a_constant_column_may_be_without_effect():
     other = x.clone()
     other[..., 1] = 200000.0
     assert torch.equal(standardiser.apply(other, double), standardiser.apply(x, double))
+
+
+def test_robust_scales_are_those_of_quantiles_and_rare_values():
+    x = normal(1, 5000, 6).double()
+    x[..., 1] = 7.0  # constant
+    x[..., 2] = (x[..., 2] > 0).double()
+    x[..., 3] = 0.0
+    x[0, :3, 3] = torch.tensor([1.0, 1.0, 1.0])  # rare
+    x[..., 4] *= 1e-3
+    x[..., 5] = torch.where(x[..., 5] > 2, 1e4 + x[..., 5], 0.0)  # rare, and large
+    scale = Standardiser.robust(x).scale[0, 0]
+    quantiles = np.quantile(x[0].numpy(), [0.05, 0.95], 0)
+    expected = (quantiles[1] - quantiles[0]) / 3.29
+    expected[[2, 3]], expected[5] = 1 / 3.29, 1e4 / 3.29
+    expected[1] = np.median(expected[[0, 2, 3, 4, 5]])
+    np.testing.assert_allclose(scale.numpy(), expected, rtol=1e-3)
+    np.testing.assert_allclose(Standardiser.robust(x).mean[0, 0, [0, 2]], x[0].mean(0)[[0, 2]], atol=1e-2)
+    assert (Standardiser.robust(1000 * x).scale[0, 0, 1] * 3.29).item() == pytest.approx(1.0)  # at most a step of one
+
+
+def test_robust_scales_do_not_follow_an_outlier():
+    x = normal(1, 500, 3)
+    before = Standardiser.robust(x)
+    x[0, 0] = torch.tensor([1e6, -1e30, 3e38])
+    after = Standardiser.robust(x)
+    torch.testing.assert_close(after.scale, before.scale, rtol=0.05, atol=0)
+    torch.testing.assert_close(after.mean, before.mean, rtol=0, atol=0.2)
+    assert bounded((x - after.mean) / after.scale).abs().max() < 110
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_robust_scales_of_extreme_numbers_are_finite_and_positive(dtype):
+    most = torch.finfo(dtype).max
+    for values in ([[0.0]], [[most], [-most], [0.0]], [[1e-45], [0.0]]):
+        mean, scale = Standardiser.robust(torch.tensor([values], dtype=dtype))
+        assert mean.isfinite().all() and scale.isfinite().all() and (scale > 0).all()
+
+
+def test_bounded_scores_keep_their_order():
+    scores = torch.tensor([-torch.inf, -1e30, -11.0, -10.0, 0.3, 10.0, 10.5, 1e6, torch.inf])
+    found = bounded(scores)
+    assert torch.equal(found[3:6], scores[3:6]) and (found.diff() > 0).all() and found.isfinite().all()
+    assert found[7] == pytest.approx(10 + math.log(1e6 - 9))

@@ -18,9 +18,11 @@ from explore.models import Network
 from explore.nets import Net, mlp
 from explore.predict import Predictor
 from explore.rng import Rng
-from explore.scaling import Standardiser
+from explore.scaling import Standardiser, bounded
 from explore.shapes import Batch, State
 from explore.vime.replay import Replay
+
+SCALED = 2**20  # numbers that scales are taken from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,8 @@ class DynamicsSettings:
                 )
             _check_sizes(self.posterior.net, inputs, outputs)
             return self.posterior
-        net = Net(mlp(inputs, self.hidden, outputs))
+        with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that the posterior draws anew
+            net = Net(mlp(inputs, self.hidden, outputs))
         presets = registry.presets(registry.find("posteriors", self.posterior))
         preset = self.preset or ("vime" if "vime" in presets else None)
         # Next to nothing is said about the noise: it may be far below the scatter of the observations.
@@ -116,8 +119,8 @@ class DynamicsState(NamedTuple):
 class Dynamics:
     """p(o' | o, a) with a posterior over the weights of its net; everything it sees is standardised.
 
-    Mean and deviation are those of the replay at the last training, and stay as they are until the next: what is scored
-    is scaled as the model learnt it.
+    Centres and scales are those of the replay at the last training, and stay as they are until the next: transitions
+    are scored in the scales that the model learnt with. `Standardiser.robust` says how rare values and outliers count.
 
     Args:
         settings: of the model.
@@ -145,22 +148,22 @@ class Dynamics:
         s = self.state
         x, y = inputs.unsqueeze(0), self._target(inputs, following)
         return Batch(
-            ((x - s.input_mean) / s.input_scale).to(self._rng.dtype),
-            ((y - s.target_mean) / s.target_scale).to(self._rng.dtype),
+            bounded((x - s.input_mean) / s.input_scale).to(self._rng.dtype),
+            bounded((y - s.target_mean) / s.target_scale).to(self._rng.dtype),
         )
 
     def train(self, replay: Replay, rng: Rng) -> None:
         """Recompute the scales, and do `updates` steps on transitions drawn with replacement."""
-        target = self._target(replay.inputs, replay.next)
-        scales = (*Standardiser.fit(replay.inputs.unsqueeze(0)), *Standardiser.fit(target))
+        rows = (rng.uniform(self.settings.updates, self.settings.batch_size) * len(replay)).long()
+        inputs, target = self._sample(replay, rng)
+        scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
         state = self.state.posterior
         if self.settings.n_eff == "replay":
             n_data = torch.tensor(self.posterior.stands_for(len(replay)), dtype=torch.float64)
             state = state._replace(common=state.common._replace(n_data=n_data))
         self.state = DynamicsState(state, *(t.to(self._rng.dtype) for t in scales))
-        data = self.batch(replay.inputs, replay.next)
-        rows = (rng.uniform(self.settings.updates, self.settings.batch_size) * len(replay)).long()
-        x, y = data.x[0, rows].unsqueeze(1), data.y[0, rows].unsqueeze(1)  # [updates, 1, B, ...]
+        data = self.batch(replay.inputs[rows.flatten()], replay.next[rows.flatten()])
+        x, y = (t.view(*rows.shape, -1).unsqueeze(1) for t in data)  # [updates, 1, B, ...]
         if self._updates is None:
             self._updates = graphs.updates(self.posterior, rng)
         self._updates.draw_from(rng)
@@ -190,6 +193,14 @@ class Dynamics:
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Continue from a `state_dict` of the same settings."""
         self.state = tree.restore(self.state, saved)
+
+    def _sample(self, replay: Replay, rng: Rng) -> tuple[Float[Tensor, "n I"], Float[Tensor, "1 n O"]]:
+        """Inputs and targets to take scales from: all, or as many at random as are sorted in little time."""
+        inputs, following, n = replay.inputs, replay.next, max(SCALED // replay.inputs.shape[1], 1024)
+        if len(replay) > n:
+            rows = (rng.uniform(1, n)[0] * len(replay)).long()
+            inputs, following = inputs[rows], following[rows]
+        return inputs, self._target(inputs, following)
 
     def _target(self, inputs: Tensor, following: Tensor) -> Float[Tensor, "1 n O"]:
         if self.settings.target == "difference":

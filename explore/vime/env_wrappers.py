@@ -37,7 +37,8 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             encoder, device. What JSON can hold stands in `env.spec`, so that `gym.make` can rebuild it.
 
     Attributes:
-        training: set it to False for evaluation: rewards pass through, nothing is learnt, and no sums are told.
+        training: set it to False for evaluation: rewards pass through, nothing is learnt, and no sums are told. A step
+            of stable-baselines3's `evaluate_policy` in the same process is one of evaluation in any case.
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
 
     Raises:
@@ -61,15 +62,20 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step, and add the bonus to the reward."""
+        taken = self.bonus.actions.one(action)
         observation, reward, terminated, truncated, info = self.env.step(action)
         paid = self._stepwise.step(
-            self.bonus.observations.one(observation), self.bonus.actions.one(action), [float(reward)],
+            self.bonus.observations.one(observation), taken, [float(reward)],
             np.array([terminated or truncated]), ends={}, training=self.training,
         )  # fmt: skip
         told = paid.info(0)
-        if self.training:
+        if paid.training:
             reward = told["extrinsic_reward"] + told["intrinsic_reward"]
         return observation, reward, terminated, truncated, info | told
+
+    def compute_reward(self, *_: Any) -> NoReturn:
+        """Refuse to compute rewards of other goals, as `HerReplayBuffer` does: they have no bonus."""
+        refuse_relabelling("VIME")
 
 
 class VIMEVector(VectorWrapper):
@@ -107,23 +113,24 @@ class VIMEVector(VectorWrapper):
         which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment takes it out
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
         self._stepwise.seed(seed if isinstance(seed, int) or seed is None else seed[0])
-        self._stepwise.begin(self.bonus.observations.many(observations), which)
+        self._stepwise.begin(self.bonus.observations.many(observations, self.num_envs), which)
         self._ended = self._ended & ~which
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Step, and add the bonus to the rewards."""
+        taken = self.bonus.actions.many(actions, self.num_envs)
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         reset, self._ended = self._ended, terminated | truncated
         paid = self._stepwise.step(
-            self.bonus.observations.many(observations), self.bonus.actions.many(actions), rewards, self._ended,
+            self.bonus.observations.many(observations, self.num_envs), taken, rewards, self._ended,
             ends={i: infos["final_obs"][i] for i in np.flatnonzero(infos.get("_final_obs", False)).tolist()},
             training=self.training, real=~reset if self._mode == AutoresetMode.NEXT_STEP else None,
         )  # fmt: skip
         infos = _with(infos, dict(zip(KEYS, paid[:3], strict=True)), np.ones(self.num_envs, bool))
         if paid.ended.any():
             infos = _with(infos, dict(zip(RETURNS, np.where(paid.ended, paid.returns, 0.0), strict=True)), paid.ended)
-        return observations, rewards + paid.intrinsic if self.training else rewards, terminated, truncated, infos
+        return observations, rewards + paid.intrinsic if paid.training else rewards, terminated, truncated, infos
 
 
 def _check_scale(env: Any) -> None:
@@ -140,6 +147,13 @@ def _check_scale(env: Any) -> None:
             env.get_attr("update_running_mean")
         ):  # of the outermost that has it: the others cannot be seen from here
             refuse_moving("what normalises")
+
+
+def refuse_relabelling(name: str) -> NoReturn:
+    """Refuse to compute rewards anew, which then have no bonus."""
+    raise InputError(
+        f"HerReplayBuffer computes rewards anew, without the bonus; use VIMEHerReplayBuffer in place of {name}"
+    )
 
 
 def refuse_moving(name: str) -> NoReturn:

@@ -42,7 +42,7 @@ QUEUE = 10  # batches that the divisor is averaged over
 CHUNK = 1024  # transitions scored at once
 LARGEST = float(torch.finfo(torch.float32).max)  # stands for the bonus of a transition where single precision overflows
 MOST = 1e12  # that is added to a reward: squares of returns made of it are finite in single precision
-FORMAT = 3  # of a saved state
+FORMAT = 4  # of a saved state
 
 
 class IntrinsicReward:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -18,6 +20,11 @@ LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics mo
 Encoder = Callable[[Any], Array]
 """Maps a batch of observations, as a vector environment gives them, to an array or a tensor [n, D]."""
 ENCODER = "give an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
+
+AGREE = (
+    "Correct the environment, or the space it declares (several environments: single_observation_space and "
+    "single_action_space)"
+)
 
 
 class Vectors:
@@ -37,7 +44,7 @@ class Vectors:
     """
 
     def __init__(self, space: spaces.Space[Any], what: str, encoder: Encoder | str | None = None):
-        self.space = space
+        self.space, self._what = space, what
         self._encoder: Encoder | None = registry.load(encoder, "encoder") if isinstance(encoder, str) else encoder
         if self._encoder is not None and not callable(self._encoder):
             raise InputError(f"encoder is {shown(self._encoder)}; it must be a function, or module:function")
@@ -51,22 +58,33 @@ class Vectors:
                     f"most {LARGEST}{hint}"
                 )
         else:
-            self.size = self.one(space.sample()).shape[1]
+            self.size = self.one(deepcopy(space).sample()).shape[1]  # whose random numbers are the environment's
         if not self.size:
             raise InputError(f"{what} are vectors of no number; the dynamics model takes at least one")
 
     def one(self, element: Any) -> Array:
         """A single element as [1, D]."""
-        return self.many(_batched(self.space, element))
+        return self.many(_batched(self.space, element, self._what), 1)
 
-    def many(self, elements: Any) -> Array:
-        """N elements, stacked as vector environments and stable-baselines3 do, as [n, D]; always a copy."""
+    def many(self, elements: Any, n: int | None = None) -> Array:
+        """N elements, stacked as vector environments and stable-baselines3 do, as [n, D]; always a copy.
+
+        Raises:
+            InputError: for elements that are not of the space, but for numbers beyond the bounds of a Box, and for
+                another number of them than n.
+        """
+        parts = list(_parts(self.space, elements, self._what))
+        counts = [len(values) for _, values, _ in parts]
+        n = counts[0] if n is None else n
+        for (_, _, name), count in zip(parts, counts, strict=True):
+            if count != n:
+                raise InputError(f"{name} are of {count} environments; expected {n}. {AGREE}")
         if self._encoder is None:
-            return _flatten(self.space, elements)
+            return np.concatenate([_flatten(*part) for part in parts], 1)
         given: Any = self._encoder(elements)
         if isinstance(given, Tensor):  # as a network of PyTorch gives them
             given = given.detach().cpu().numpy()
-        encoded, n = np.array(given, np.float32), _count(self.space, elements)
+        encoded = np.array(given, np.float32)
         if encoded.ndim != 2 or len(encoded) != n:
             raise InputError(
                 f"the encoder must give an array [n, D], a row for each element; of {n} it gave one of shape "
@@ -91,36 +109,80 @@ def _check(space: spaces.Space[Any], what: str) -> None:
         )
 
 
-def _count(space: spaces.Space[Any], elements: Any) -> int:
-    """How many elements are stacked."""
+def _children(space: spaces.Space[Any], elements: Any, name: str) -> list[tuple[Any, spaces.Space[Any], str]]:
+    """Keys, spaces and names of a Dict's or a Tuple's parts, if they are there; of another space none."""
+    if isinstance(space, spaces.Dict):
+        if not isinstance(elements, Mapping):
+            raise InputError(f"{name} are of type {type(elements).__name__}; expected a dict. {AGREE}")
+        keys: list[Any] = list(space.spaces)
+        if missing := [key for key in keys if key not in elements]:
+            raise InputError(f"{name} have no key {missing[0]!r} (keys: {', '.join(map(str, elements))}). {AGREE}")
+    elif isinstance(space, spaces.Tuple):
+        if not isinstance(elements, Sequence | np.ndarray) or len(elements) != len(space.spaces):
+            raise InputError(f"{name} are {shown(elements)}; expected a tuple of {len(space.spaces)} parts. {AGREE}")
+        keys = list(range(len(space.spaces)))
+    else:
+        return []
+    return [(key, cast(Any, space).spaces[key], f"{name}[{key!r}]") for key in keys]
+
+
+def _parts(space: spaces.Space[Any], elements: Any, name: str) -> Iterator[tuple[spaces.Space[Any], Array, str]]:
+    """The arrays of stacked elements, [n, ...], each with its space and its name."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        name, part = next(iter(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)))
-        return _count(part, elements[name])
-    return len(elements)
+        for key, part, inner in _children(space, elements, name):
+            yield from _parts(part, elements[key], inner)
+    else:
+        values = _array(elements, name)
+        if not values.ndim:
+            raise InputError(f"{name} are {shown(elements)}; expected an array of one for each environment. {AGREE}")
+        yield space, values, name
 
 
-def _batched(space: spaces.Space[Any], element: Any) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {name: _batched(part, element[name]) for name, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_batched(part, e) for part, e in zip(space.spaces, element, strict=True))
-    return np.asarray(element)[None]
+def _array(elements: Any, name: str) -> Array:
+    try:
+        return np.asarray(elements)
+    except ValueError as error:  # of rows that differ in length
+        raise InputError(f"{name} are no array of numbers ({error}). {AGREE}") from error
 
 
-def _flatten(space: spaces.Space[Any], elements: Any) -> Array:
-    if isinstance(space, spaces.Dict):
-        return np.concatenate([_flatten(part, elements[name]) for name, part in space.spaces.items()], 1)
-    if isinstance(space, spaces.Tuple):
-        return np.concatenate([_flatten(part, e) for part, e in zip(space.spaces, elements, strict=True)], 1)
-    values = np.asarray(elements)
-    if isinstance(space, spaces.Discrete):
-        # SB3 adds an axis to discrete actions in its buffers.
-        return _one_hot(values.reshape(len(values)).astype(int) - int(space.start), int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        values = (values - space.start).reshape(len(values), -1).astype(int)
-        columns = zip(values.T, np.ravel(space.nvec), strict=True)
-        return np.concatenate([_one_hot(column, int(n)) for column, n in columns], 1)
-    return values.reshape(len(values), -1).astype(np.float32)
+def _batched(space: spaces.Space[Any], element: Any, name: str) -> Any:
+    """A stack of one element."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return _array(element, name)[None]
+    parts = {key: _batched(part, element[key], inner) for key, part, inner in _children(space, element, name)}
+    return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
+
+
+def _flatten(space: spaces.Space[Any], values: Array, name: str) -> Array:
+    """N elements of a space without parts as [n, D]."""
+    n, shape = len(values), space.shape or ()
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"{name} are of type {values.dtype}; expected numbers. {AGREE}")
+    # In its buffers stable-baselines3 adds an axis to single numbers, and flattens what has several axes.
+    if values.shape[1:] not in (shape, (size := math.prod(shape),)):
+        expected = ", ".join(map(str, ("n", *shape)))
+        raise InputError(f"{name} have shape {list(values.shape)}; expected [{expected}]. {AGREE}")
+    values = values.reshape(n, size)
+    if isinstance(space, spaces.Box):
+        return values.astype(np.float32)
+    if isinstance(space, spaces.MultiBinary):
+        return _checked(values, np.zeros(size, int), np.full(size, 2), name).astype(np.float32)
+    assert isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+    first, choices = (np.ravel(v) for v in (space.start, space.n if isinstance(space, spaces.Discrete) else space.nvec))
+    columns = zip(_checked(values, first, choices, name).T, choices, strict=True)
+    return np.concatenate([_one_hot(column, int(n)) for column, n in columns], 1)
+
+
+def _checked(values: Array, first: Array, choices: Array, name: str) -> Array:
+    """Choices [n, K], counted from 0, if all are whole numbers from `first` to `first + choices - 1`."""
+    wrong = ~((values >= first) & (values < first + choices) & (values == np.floor(values)))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        last = first[column] + choices[column] - 1
+        raise InputError(
+            f"{name} hold {values[row, column]}; expected whole numbers from {first[column]} to {last}. {AGREE}"
+        )
+    return values.astype(int) - first
 
 
 def _one_hot(choices: Array, n: int) -> Array:

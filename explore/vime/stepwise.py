@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +45,7 @@ class Paid(NamedTuple):
     raw: Float[Array, " n"]  # the bonus before it was scaled
     returns: Float[Array, "2 n"]  # sums of the first two over the episodes so far
     ended: Bool[Array, " n"]  # the copies whose returns are final, and told
+    training: bool  # whether the step was paid and learnt from
 
     def info(self, copy: int) -> dict[str, float]:
         """The entries of one copy's `info`."""
@@ -109,21 +112,33 @@ class Stepwise:
             rewards: the environment's own, [n].
             ended: where episodes have ended, [n].
             ends: the last observations of those that have been reset already.
-            training: False: nothing is paid or learnt, and the sums over episodes restart.
+            training: False: nothing is paid or learnt, and the sums over episodes restart; so do steps of
+                `evaluate_policy`.
             real: the copies that took a step, not only a reset, [n]; None: all.
         """
         assert self._last is not None, "reset, then step"
         before, self._last = self._last, observations
         n = len(observations)
         own, raw, paid = np.asarray(rewards, float), np.zeros(n), np.zeros(n)
-        if not training:
+        if not training or is_evaluating():
             self._returns.begin(np.ones(n, bool))
-            return Paid(own, paid, raw, np.zeros((2, n)), np.zeros(n, bool))
+            return Paid(own, paid, raw, np.zeros((2, n)), np.zeros(n, bool), False)
         real = np.ones(n, bool) if real is None else real
         if real.any():
             after = following(self.bonus.observations, observations, ends)
             raw[real], paid[real] = self.bonus.step(Transitions(before[real], actions[real], after[real]))
-        return Paid(own, paid, raw, self._returns.add(np.stack([own, paid]), ended), ended)
+        return Paid(own, paid, raw, self._returns.add(np.stack([own, paid]), ended), ended, True)
+
+
+def is_evaluating() -> bool:
+    """Return whether stable-baselines3's `evaluate_policy` takes this step; only the call stack tells environments.
+
+    ARS calls it from `evaluate_candidates`, to train.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "evaluate_policy":
+        frame = frame.f_back
+    return frame is not None and (frame.f_back is None or frame.f_back.f_code.co_name != "evaluate_candidates")
 
 
 def following(vectors: Vectors, current: Array, ends: Mapping[int, Any]) -> Array:

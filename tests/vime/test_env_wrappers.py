@@ -1,5 +1,6 @@
 """The Gymnasium wrappers: what counts as a transition, and what passes through."""
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -263,6 +264,33 @@ def test_dictionaries_tuples_and_several_discrete_actions():
     for _ in range(30):
         rewards = batched.step(batched.action_space.sample())[1]
     assert rewards.shape == (2,) and batched.bonus.batches > 0
+
+
+def test_an_action_that_there_is_not_is_refused_before_it_is_taken():
+    """An environment that indexes takes -1 for its last choice."""
+    env, several = VIME(Nested(), **FEW), VIMEVector(SyncVectorEnv([Nested] * 2), **FEW)
+    for each, action in ((env, [0, -1]), (several, [[0, 0], [0, -1]])):
+        each.reset(seed=0)
+        with pytest.raises(InputError, match="actions hold -1; expected whole numbers from 0 to 2"):
+            each.step(np.array(action))
+        assert not each.bonus.replay.seen
+
+
+def test_a_stale_space_of_a_vector_environment_is_refused():
+    double = gym.wrappers.vector.TransformObservation
+    for spaces in ({}, {"observation_space": gym.spaces.Box(-9, 9, (2, 8))}):
+        with pytest.warns(UserWarning, match="don't match") if spaces else nullcontext():
+            stale = double(SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2), lambda o: np.tile(o, 2), **spaces)
+        env = VIMEVector(stale, **FEW)
+        message = r"observations have shape \[2, 8\]; expected \[n, 4\]. .*single_observation_space"
+        with pytest.raises(InputError, match=message):
+            env.reset(seed=0)
+    right = {"single_observation_space": gym.spaces.Box(-9, 9, (8,))}
+    env = VIMEVector(
+        double(SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2), lambda o: np.tile(o, 2), **right), **FEW
+    )
+    env.reset(seed=0)
+    assert env.bonus.observations.size == 8
 
 
 @pytest.mark.parametrize("name", ["NormalizeObservation", "NormalizeReward"])

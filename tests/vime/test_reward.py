@@ -113,10 +113,10 @@ def test_kl_is_the_posteriors_gain_of_standardised_transitions():
     seen = transitions(60)
     x, y = (np.concatenate([t.observations, t.actions], 1) for t in (seen, new)), (seen.following, new.following)
     (x_seen, x_new), (y_seen, y_new) = x, y
-    tensors = [
-        torch.tensor((b - a.mean(0)) / a.std(0), dtype=torch.float32)[None]
-        for a, b in ((x_seen, x_new), (y_seen, y_new))
-    ]
+    tensors = []
+    for a, b in ((x_seen, x_new), (y_seen, y_new)):  # without an outlier, where the centre is the mean
+        low, high = np.quantile(a, [0.05, 0.95], 0)
+        tensors.append(torch.tensor((b - a.mean(0)) / (high - low) * 3.29, dtype=torch.float32)[None])
     batch = reward.dynamics.batch(*reward.tensors(new))
     for ours, expected in zip(batch, tensors, strict=True):
         np.testing.assert_allclose(ours, expected, atol=2e-4)
@@ -400,8 +400,13 @@ def test_the_most_surprising_transition_is_paid_most():
 
 @pytest.mark.parametrize("normalise", ["latest", "median", "rms", "none"])
 @pytest.mark.parametrize("call", ["batch", "step"])
-def test_an_overflow_is_paid_a_reward_that_can_be_learnt_from(call, normalise):
+def test_an_overflow_is_paid_a_reward_that_can_be_learnt_from(call, normalise, monkeypatch):
     """And spoils neither divisor nor mean, which are those of the other transitions."""
+    score = IntrinsicReward._score
+    monkeypatch.setattr(
+        IntrinsicReward, "_score",
+        lambda self, batch, rng: torch.where(batch.y[0].abs().amax(1) > 50, math.inf, score(self, batch, rng)),
+    )  # fmt: skip
     settings = {"eta": 1.0, "clip": None, "normalise": normalise, "interval": 30}
     (one, two), new = (with_batch(made(**settings)) for _ in range(2)), transitions(30, 1)
     for reward in (one, two):
@@ -473,3 +478,51 @@ def test_seeds_decide():
     one, two, other = (with_batch(made(seed=s)).score(transitions(9, 1)) for s in (1, 1, 2))
     assert (one == two).all() and (one != other).all()
     assert Rng(0).stream("acquire", 1, 0).seed == 0
+
+
+def one_hot(places, n):
+    return np.eye(n, dtype=np.float32)[places]
+
+
+@pytest.mark.parametrize(
+    ("posterior", "space"), [("noisy-kfac", spaces.Discrete(14)), ("bbb", spaces.Box(0, 1, (14,)))]
+)
+def test_a_state_that_was_never_seen_is_paid_no_less_than_a_rare_one(posterior, space):
+    """Observations are one-hot; a random walk visits state 12 three times in 8,000 steps and state 13 never."""
+    rng, n, steps = np.random.default_rng(0), 14, 8000
+    actions = rng.integers(2, size=steps)
+    place = np.zeros(steps + 1, int)
+    for t in range(steps):
+        place[t + 1] = np.clip(place[t] + 2 * actions[t] - 1, 0, n - 3)
+    place[[1000, 4000, 7000]] = n - 2
+    settings: dict[str, Any] = {"updates": 300, "hidden": (32,), "posterior": posterior}
+    reward = IntrinsicReward(space, spaces.Discrete(2), **settings)
+    every = Transitions(one_hot(place[:-1], n), one_hot(actions, 2), one_hot(place[1:], n))
+    for half in (slice(4000), slice(4000, None)):
+        reward.batch(Transitions(*(part[half] for part in every)))
+    to = one_hot([5], n)
+    common, thrice, never = (
+        np.mean([reward.score(Transitions(one_hot([i], n), one_hot([a], 2), to)) for a in (0, 1)]) for i in (4, 12, 13)
+    )
+    assert never > 0.63 * thrice and thrice > common
+
+
+@pytest.mark.parametrize("posterior", ["noisy-kfac", "bbb"])
+def test_an_outlier_does_not_blind_the_bonus(posterior):
+    """How well it tells transitions of another region, as the area under the curve, with one that is a million away."""
+
+    def steps(n, low, high):
+        o, a = rng.uniform(low, high, (n, 3)), rng.uniform(-1, 1, (n, 1))
+        after = 0.9 * o + 0.1 * np.roll(o, 1, 1) + 0.1 * np.sin(3 * o) + 0.1 * a
+        return Transitions(*(part.astype(np.float32) for part in (o, a, after)))
+
+    rng, box = np.random.default_rng(1), spaces.Box(-np.inf, np.inf, (3,))
+    reward = IntrinsicReward(box, ACTIONS, posterior=posterior, updates=300)
+    for i in range(2):
+        seen = steps(1000, -1, 1)
+        if not i:
+            seen.observations[5] = seen.following[4] = 1e6
+        reward.batch(seen)
+    old, new = reward.score(steps(300, -1, 1)), reward.score(steps(300, 1.5, 2.5))
+    assert (new[:, None] > old).mean() > 0.99
+    assert reward.metrics["vime/dyn_rmse_after"] < 0.8

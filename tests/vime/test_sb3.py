@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from sb3_contrib import ARS, TRPO, MaskablePPO, RecurrentPPO
-from stable_baselines3 import PPO, SAC
+from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common import env_checker
 from stable_baselines3.common.callbacks import BaseCallback, EvalCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -493,13 +493,111 @@ def test_each_algorithm_has_its_way():
         sb3.VIMECallback(sb3.VIMEVecEnv(batched(n=1), **FEW).bonus, eta=0.5)
 
 
-def test_a_trained_policy_is_evaluated_without_the_bonus():
-    # No Monitor inside, whose returns would be without the bonus in any case.
-    env = sb3.VIMEVecEnv(DummyVecEnv([chain]), eta=1000.0, interval=20, **FEW)
+@pytest.mark.parametrize("way", ["single", "vector"])
+def test_evaluation_is_neither_paid_nor_learnt_from(way):
+    """On the environment of the training and on another one; there is no Monitor inside that would hide a bonus."""
+    settings: dict[str, Any] = {"eta": 1000.0, "interval": 20, **FEW}
+
+    def make():
+        return VIME(chain(), **settings) if way == "single" else sb3.VIMEVecEnv(DummyVecEnv([chain]), **settings)
+
+    env, other = make(), make()
     model = small(env)
-    model.learn(64)
-    means: list[Any] = []
-    for env.training in (True, False):
-        means.append(evaluate_policy(model, env, n_eval_episodes=3, warn=False)[0])
-    assert means[0] > 5 >= means[1]
-    assert not sb3.VIMEVecEnv(DummyVecEnv([chain]), training=False, **FEW).training
+    evaluation = EvalCallback(other, eval_freq=40, n_eval_episodes=2, warn=False, verbose=0)
+    model.learn(64, evaluation)
+    seen = env.bonus.replay.seen
+    assert seen == 64 and evaluation.last_mean_reward <= 5
+    state = env.bonus.state_dict()
+    mean: Any = evaluate_policy(model, env, n_eval_episodes=9, warn=False)[0]
+    assert mean <= 5
+    again = env.bonus.state_dict()
+    assert again.keys() == state.keys() and all(torch.equal(again[key], state[key]) for key in state)
+    assert not other.bonus.replay.seen
+    model.learn(16, reset_num_timesteps=False)
+    assert env.bonus.replay.seen == 80
+    replay = env.bonus.replay
+    places = [t.argmax(1) for t in (replay.inputs[:, : replay.next.shape[1]], replay.next)]
+    assert ((places[0] - places[1]).abs() <= 1).all()
+
+
+def test_a_switch_makes_an_environment_one_for_evaluation():
+    env = sb3.VIMEVecEnv(DummyVecEnv([chain]), training=False, interval=20, **FEW)
+    env.reset()
+    for _ in range(30):
+        env.step(np.ones(1, int))
+    assert not env.bonus.replay.seen
+
+
+def discrete(cls, env, **settings):
+    """An algorithm of actions as it takes them, tiny."""
+    few: dict[str, Any] = {"learning_starts": 20, "batch_size": 8, "buffer_size": 200, "train_freq": 4}
+    few = {"n_steps": 16, "batch_size": 16} if cls is PPO else few
+    return cls("MlpPolicy", env, seed=0, device="cpu", policy_kwargs={"net_arch": [8]}, **few | settings)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize(
+    ("cls", "way"),
+    [(PPO, "callback"), (PPO, "vector"), (SAC, "buffer"), (SAC, "vector"), (DQN, "buffer"), (DQN, "single")],
+)
+def test_with_eta_zero_a_run_is_bit_for_bit_the_one_without_a_bonus(cls, way, normalised):
+    settings: dict[str, Any] = {"eta": 0.0, **FEW} | ({} if way == "callback" else {"interval": 20})
+    name = "Pendulum-v1" if cls is SAC else "CartPole-v1"
+
+    def trained(bonus):
+        inside = bonus and way == "single"
+        env: Any = make_vec_env(
+            name, 2, wrapper_class=VIME if inside else None, wrapper_kwargs=settings if inside else None
+        )
+        env = sb3.VIMEVecEnv(env, **settings) if bonus and way == "vector" else env
+        env = VecNormalize(env, norm_reward=False) if normalised else env
+        own: dict[str, Any] = {}
+        if bonus and way == "buffer":
+            own = {"replay_buffer_class": sb3.VIMEReplayBuffer, "replay_buffer_kwargs": settings}
+        model = discrete(cls, env, **own)
+        model.learn(96, sb3.VIMECallback(**settings) if bonus and way == "callback" else None)
+        numpys: Any = np.random.get_state()
+        return [*model.policy.state_dict().values(), torch.get_rng_state(), torch.tensor(numpys[1])]
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(True), trained(False), strict=True))
+
+
+def test_an_encoder_leaves_the_numbers_of_the_space():
+    env = Nested()
+    env.observation_space.seed(3)
+    expected = env.observation_space.sample()
+    env.observation_space.seed(3)
+    VIME(env, encoder=lambda batch: np.ones((len(batch), 2)), **FEW)
+    assert env.observation_space.sample() == expected
+
+
+class Nested(gym.Env):
+    observation_space, action_space = gym.spaces.Discrete(1000), gym.spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("way", ["callback", "buffer", "vector"])
+def test_the_algorithms_seed_is_the_bonuses(way):
+    def seed(given, **own):
+        settings = FEW | own
+        env: Any = make_vec_env("CartPole-v1", 2)
+        if way == "buffer":
+            kwargs: Any = {"replay_buffer_class": sb3.VIMEReplayBuffer, "replay_buffer_kwargs": settings}
+            dqn: Any = DQN("MlpPolicy", env, buffer_size=50, seed=given, device="cpu", **kwargs)
+            return dqn.replay_buffer.bonus.rng.seed
+        env = sb3.VIMEVecEnv(env, **settings) if way == "vector" else env
+        model = PPO("MlpPolicy", env, n_steps=8, batch_size=16, seed=given, device="cpu")
+        callback = sb3.VIMECallback(**settings) if way == "callback" else None
+        model.learn(32, callback)
+        return (env if callback is None else callback).bonus.rng.seed
+
+    assert seed(5) == seed(5) != seed(6)
+    assert seed(5, seed=7) == 7
+    if way != "buffer":
+        assert (seed(5), seed(None)) == (5, 0)
+
+
+def test_a_bonus_that_has_learnt_keeps_its_seed():
+    env = sb3.VIMEVecEnv(make_vec_env(chain, 2), seed=None, interval=20, **FEW)
+    assert env.seed(4) == [4, 5] and env.bonus.rng.seed == 4
+    env.seed(9)
+    assert env.bonus.rng.seed == 4

@@ -131,6 +131,72 @@ def test_an_encoder_by_name():
     np.testing.assert_array_equal(vectors.one(np.array([0.5, -1.0])), [[0.25, 1.0]])
 
 
+BOX = spaces.Box(-1, 1, (2,))
+CHOICES = spaces.MultiDiscrete([2, 3], start=[1, 0])
+
+
+@pytest.mark.parametrize(
+    "space, elements, message",
+    [
+        (spaces.Discrete(4), [0, -1], "observations hold -1; expected whole numbers from 0 to 3"),
+        (spaces.Discrete(4), [0, 4], "observations hold 4; expected whole numbers from 0 to 3"),
+        (spaces.Discrete(4, start=1), [[1], [0]], "observations hold 0; expected whole numbers from 1 to 4"),
+        (spaces.Discrete(4), [0.5, 1], "observations hold 0.5; expected whole numbers from 0 to 3"),
+        (spaces.Discrete(4), [np.nan, 1], "observations hold nan; expected whole numbers"),
+        (spaces.Discrete(4), [[0, 1], [1, 0]], r"observations have shape \[2, 2\]; expected \[n\]"),
+        (CHOICES, [[1, 0], [0, 0]], "observations hold 0; expected whole numbers from 1 to 2"),
+        (CHOICES, [[1, 3]], "observations hold 3; expected whole numbers from 0 to 2"),
+        (CHOICES, [[1, -1]], "observations hold -1; expected whole numbers from 0 to 2"),
+        (CHOICES, [[1]], r"observations have shape \[1, 1\]; expected \[n, 2\]"),
+        (spaces.MultiBinary(2), [[0, 2]], "observations hold 2; expected whole numbers from 0 to 1"),
+        (spaces.MultiBinary(2), [[0, -1]], "observations hold -1; expected whole numbers from 0 to 1"),
+        (BOX, np.zeros((5, 3)), r"observations have shape \[5, 3\]; expected \[n, 2\]"),
+        (BOX, np.zeros(2), r"observations have shape \[2\]; expected \[n, 2\]"),
+        (BOX, [["a", "b"]], "observations are of type <U1; expected numbers"),
+        (BOX, np.zeros((1, 2), complex), "observations are of type complex128; expected numbers"),
+        (BOX, [[0, 1], [2]], "observations are no array of numbers"),
+        (BOX, None, "observations are None; expected an array"),
+        (spaces.Dict({"a": BOX, "b": BOX}), {"a": [[0, 0]], "c": 1}, r"observations have no key 'b' \(keys: a, c\)"),
+        (spaces.Dict({"a": BOX}), np.zeros((1, 2)), "observations are of type ndarray; expected a dict"),
+        (spaces.Dict({"a": spaces.Dict({"b": BOX})}), {"a": {}}, r"observations\['a'\] have no key 'b'"),
+        (spaces.Dict({"a": BOX}), {"a": [[0, 0, 0]]}, r"observations\['a'\] have shape \[1, 3\]"),
+        (
+            spaces.Dict({"a": BOX, "b": BOX}),
+            {"a": [[0, 0]], "b": [[0, 0]] * 2},
+            r"observations\['b'\] are of 2 environments; expected 1",
+        ),
+        (spaces.Tuple([BOX, BOX]), (np.zeros((1, 2)),), "observations are .*; expected a tuple of 2 parts"),
+    ],
+)
+def test_what_is_not_of_the_space_is_refused(space, elements, message):
+    with pytest.raises(InputError, match=f"^{message}.*. Correct the environment, or the space it declares"):
+        Vectors(space, "observations").many(elements)
+
+
+def test_an_encoder_is_given_no_elements_without_a_key():
+    vectors = Vectors(spaces.Dict({"a": BOX, "b": BOX}), "observations", lambda batch: np.zeros((len(batch["a"]), 1)))
+    with pytest.raises(InputError, match="observations have no key 'b'"):
+        vectors.one({"a": [0.0, 0.0]})
+
+
+def test_single_elements_that_are_not_of_the_space_are_refused():
+    for space, element in ((spaces.Discrete(3), -1), (BOX, [0.0]), (NESTED, {"speed": np.zeros((2, 3))}), (BOX, 1.0)):
+        with pytest.raises(InputError, match="actions (hold|have)"):
+            Vectors(space, "actions").one(element)
+
+
+def test_another_number_of_elements_is_refused():
+    with pytest.raises(InputError, match="actions are of 2 environments; expected 3"):
+        Vectors(BOX, "actions").many(np.zeros((2, 2)), 3)
+
+
+@pytest.mark.parametrize("space", [spaces.Box(-1, 1, (2, 3)), spaces.Box(-1, 1, ()), spaces.Discrete(3), CHOICES])
+def test_stable_baselines3s_shapes_are_taken(space):
+    """Its buffers flatten arrays of several axes, and give single numbers an axis."""
+    vectors, batch = Vectors(space, "actions"), np.stack([np.asarray(space.sample()) for _ in range(4)])
+    np.testing.assert_array_equal(vectors.many(batch.reshape(4, -1)), vectors.many(batch))
+
+
 def test_chain_actions():
     env = gym.make("explore.envs:explore/Chain-v0")
     assert Vectors(env.action_space, "actions").many(np.array([1, 0, 1])).tolist() == [[0, 1], [1, 0], [0, 1]]

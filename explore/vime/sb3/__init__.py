@@ -14,6 +14,9 @@ from explore.vime.sb3.batched import BatchedVecEnv as BatchedVecEnv
 from explore.vime.sb3.log import Episodes as Episodes
 from explore.vime.sb3.log import VIMELog as VIMELog
 from explore.vime.sb3.on_policy import VIMECallback as VIMECallback
+from explore.vime.sb3.replay_buffer import VIMEDictReplayBuffer as VIMEDictReplayBuffer
+from explore.vime.sb3.replay_buffer import VIMEHerReplayBuffer as VIMEHerReplayBuffer
+from explore.vime.sb3.replay_buffer import VIMENStepReplayBuffer as VIMENStepReplayBuffer
 from explore.vime.sb3.replay_buffer import VIMEReplayBuffer as VIMEReplayBuffer
 from explore.vime.sb3.wrappers import VIMEVecEnv as VIMEVecEnv
 from explore.vime.sb3.wrappers import monitored as monitored

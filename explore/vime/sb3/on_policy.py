@@ -31,7 +31,7 @@ class VIMECallback(BaseCallback):
 
     Args:
         bonus: to continue with, or one of your own, a `RolloutBonus`; None: a fresh `IntrinsicReward`.
-        seed: root of a fresh one's random numbers.
+        seed: root of a fresh one's random numbers; None: the algorithm's seed, or 0 if it has none.
         settings: of `IntrinsicReward`, for a fresh one.
 
     Attributes:
@@ -44,7 +44,7 @@ class VIMECallback(BaseCallback):
 
     bonus: Any  # of the type that was given; `RolloutBonus` is what is relied on
 
-    def __init__(self, bonus: RolloutBonus | None = None, *, seed: int = 0, **settings: Any):
+    def __init__(self, bonus: RolloutBonus | None = None, *, seed: int | None = None, **settings: Any):
         super().__init__()
         if bonus is not None and settings:
             raise InputError(f"{min(settings)} is a setting of a fresh bonus; the one given has its own")
@@ -52,7 +52,7 @@ class VIMECallback(BaseCallback):
             raise InputError(
                 "interval is for a bonus that is paid step by step; VIMECallback's model learns every rollout"
             )
-        self._settings = {"seed": seed, **settings}
+        self._seed, self._settings = seed, settings
         if bonus is not None:
             self.bonus = bonus
 
@@ -70,7 +70,8 @@ class VIMECallback(BaseCallback):
         check_wrapped(env)
         if not hasattr(self, "bonus"):
             space = env.observation_space if normalise is None else normalise.venv.observation_space
-            self.bonus = IntrinsicReward(space, env.action_space, **self._settings)
+            seed = (self.model.seed or 0) if self._seed is None else self._seed
+            self.bonus = IntrinsicReward(space, env.action_space, seed=seed, **self._settings)
         self._extrinsic, self._intrinsic = Episodes(env.num_envs), Episodes(env.num_envs)
         self._ends: dict[int, Any] = {}  # raw last observations of the episodes that the last step has ended
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.type_aliases import ReplayBufferSamples
+from stable_baselines3.common.buffers import DictReplayBuffer, NStepReplayBuffer, ReplayBuffer
 from stable_baselines3.common.vec_env import VecNormalize
+from stable_baselines3.her import HerReplayBuffer
 
 from explore.errors import InputError
 from explore.vime.bonus import Transitions
@@ -18,12 +20,24 @@ from explore.vime.sb3.wrappers import check_rewards
 from explore.vime.spaces import Array
 
 
+class _Rewards:
+    """Stored rewards that remember where they were last read."""
+
+    def __init__(self, rewards: Array):
+        self._rewards = rewards
+        self.where: Any = None
+
+    def __getitem__(self, where: Any) -> Array:
+        self.where = where
+        values: Array = self._rewards[where]
+        return values
+
+
 class VIMEReplayBuffer(ReplayBuffer):
     """A replay buffer that adds the bonus when transitions are sampled: as much as the model would gain from them now.
 
     A bonus stored with the transition would be stale: what was new when it was seen may have been learnt since. Beside
-    VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them. It gives single
-    steps: `n_steps` of the algorithm has no effect beside it.
+    VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them.
 
     Args:
         buffer_size: as in `ReplayBuffer`.
@@ -33,16 +47,19 @@ class VIMEReplayBuffer(ReplayBuffer):
         n_envs: as in `ReplayBuffer`.
         optimize_memory_usage: must be False, as it stores no observation that an episode ended with.
         handle_timeout_termination: as in `ReplayBuffer`.
-        seed: root of the bonus's random numbers.
-        settings: of `IntrinsicReward`.
+        seed: root of the bonus's random numbers; None: taken from the state of NumPy's generator, which an algorithm's
+            seed sets, without a draw.
+        settings: of `IntrinsicReward`, and the further arguments of the buffer.
 
     Attributes:
         bonus: the `IntrinsicReward`.
 
     Raises:
-        InputError: for observations that are dictionaries, and with `optimize_memory_usage`; when it is sampled, beside
-            a VecNormalize that normalises rewards.
+        InputError: for observations that are dictionaries (the buffers for those: that are none), and with
+            `optimize_memory_usage`; when it is sampled, beside a VecNormalize that normalises rewards.
     """
+
+    _more: ClassVar[tuple[str, ...]] = ()  # names of further arguments
 
     def __init__(
         self,
@@ -54,37 +71,97 @@ class VIMEReplayBuffer(ReplayBuffer):
         optimize_memory_usage: bool = False,
         handle_timeout_termination: bool = True,
         *,
-        seed: int = 0,
+        seed: int | None = None,
         **settings: Any,
     ):
-        if isinstance(observation_space, spaces.Dict):
+        name = type(self).__name__
+        if isinstance(observation_space, spaces.Dict) and not isinstance(self, DictReplayBuffer):
             raise InputError(
-                "VIMEReplayBuffer takes no dictionaries of observations; flatten them, or take an on-policy algorithm "
-                "(ppo, trpo)"
+                f"{name} takes no dictionaries of observations; use VIMEDictReplayBuffer, flatten them, or take an "
+                "on-policy algorithm (ppo, trpo)"
             )
+        if isinstance(self, DictReplayBuffer) and not isinstance(observation_space, spaces.Dict):
+            raise InputError(f"{name} takes dictionaries of observations alone; use VIMEReplayBuffer")
         if optimize_memory_usage:
             raise InputError("optimize_memory_usage=True keeps no last observations of episodes; leave it out")
+        if {"n_steps", "gamma"} & settings.keys() - set(self._more):
+            raise InputError(f"{name} gives single steps; use VIMENStepReplayBuffer for n_steps")
+        more = {key: settings.pop(key) for key in self._more if key in settings}
         super().__init__(
-            buffer_size, observation_space, action_space, device, n_envs, optimize_memory_usage,
-            handle_timeout_termination,
+            buffer_size, observation_space, action_space, device=device, n_envs=n_envs,
+            handle_timeout_termination=handle_timeout_termination, **more,
         )  # fmt: skip
+        if seed is None:
+            _, key, position, *_ = np.random.get_state()
+            seed = int(np.random.SeedSequence([int(position), *map(int, key)]).generate_state(1)[0])
         self.bonus = IntrinsicReward(observation_space, action_space, seed=seed, device=self.device, **settings)
 
-    def add(self, obs: Array, next_obs: Array, action: Array, reward: Array, done: Array, infos: Any) -> None:
+    def add(self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: Any) -> None:
         super().add(obs, next_obs, action, reward, done, infos)
-        self.bonus.step(self._transitions(obs, action, next_obs))
-
-    def _get_samples(self, batch_inds: Array, env: VecNormalize | None = None) -> ReplayBufferSamples:
-        samples = super()._get_samples(batch_inds)  # not normalised: the model has its own scale
-        parts = (t.cpu().numpy() for t in (samples.observations, samples.actions, samples.next_observations))
-        bonus = self.bonus.scaled(self.bonus.score(self._transitions(*parts)))
-        check_rewards(env)
-        rewards = self._normalize_reward(samples.rewards.cpu().numpy(), env)  # by what no longer moves
-        fields = {"rewards": self.to_torch(rewards + bonus[:, None].astype(np.float32))}
-        for name in ("observations", "next_observations"):
-            fields[name] = self.to_torch(cast(Array, self._normalize_obs(getattr(samples, name).cpu().numpy(), env)))
-        return samples._replace(**fields)
-
-    def _transitions(self, observations: Array, actions: Array, following: Array) -> Transitions:
         vectors = self.bonus.observations
-        return Transitions(vectors.many(observations), self.bonus.actions.many(actions), vectors.many(following))
+        self.bonus.step(Transitions(vectors.many(obs), self.bonus.actions.many(action), vectors.many(next_obs)))
+
+    @contextmanager
+    def _paying(self, where: Any = None) -> Iterator[None]:
+        """Add bonuses to all rewards that are sampled: those at `where`, None: where stored rewards are read."""
+        rewards, watched = self.rewards, _Rewards(self.rewards)
+        watched.where = where
+        self.rewards = watched  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            self.rewards = rewards
+
+    def _get_samples(self, batch_inds: Array, env: VecNormalize | None = None) -> Any:
+        with self._paying():
+            return super()._get_samples(batch_inds, env)
+
+    def _normalize_reward(  # type: ignore[override]  # a static method there, called on the buffer
+        self, reward: Array, env: VecNormalize | None = None
+    ) -> Array:
+        check_rewards(env)  # else by a deviation that moves
+        where = self.rewards.where  # type: ignore[attr-defined]
+        bonus = self.bonus.scaled(self.bonus.score(self._stored(where))).reshape(reward.shape)
+        return super()._normalize_reward(reward, env) + bonus.astype(np.float32)
+
+    def _stored(self, where: Any) -> Transitions:
+        """The transitions of some rows and environments, not normalised: the model has scales of its own."""
+
+        def rows(stored: Any) -> Any:
+            if isinstance(stored, dict):
+                return {key: rows(values) for key, values in stored.items()}
+            return stored[where].reshape(-1, *stored.shape[2:])
+
+        vectors = self.bonus.observations
+        before, after = vectors.many(rows(self.observations)), vectors.many(rows(self.next_observations))
+        return Transitions(before, self.bonus.actions.many(rows(self.actions)), after)
+
+
+class VIMEDictReplayBuffer(VIMEReplayBuffer, DictReplayBuffer):
+    """`VIMEReplayBuffer` for observations that are dictionaries."""
+
+
+class VIMENStepReplayBuffer(VIMEReplayBuffer, NStepReplayBuffer):
+    """`VIMEReplayBuffer` for returns of `n_steps` steps: each step of a return has its bonus.
+
+    Give it `n_steps` and `gamma` in `replay_buffer_kwargs`.
+    """
+
+    _more = ("n_steps", "gamma")
+
+
+class VIMEHerReplayBuffer(VIMEDictReplayBuffer, HerReplayBuffer):
+    """`VIMEReplayBuffer` for hindsight experience replay: transitions with another goal keep the bonus of their own.
+
+    It takes the arguments of `HerReplayBuffer` too.
+    """
+
+    _more = ("env", "n_sampled_goal", "goal_selection_strategy", "copy_info_dict")
+
+    def _get_real_samples(self, batch_indices: Array, env_indices: Array, env: VecNormalize | None = None) -> Any:
+        with self._paying():
+            return super()._get_real_samples(batch_indices, env_indices, env)
+
+    def _get_virtual_samples(self, batch_indices: Array, env_indices: Array, env: VecNormalize | None = None) -> Any:
+        with self._paying((batch_indices, env_indices)):
+            return super()._get_virtual_samples(batch_indices, env_indices, env)

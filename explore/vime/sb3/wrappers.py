@@ -12,7 +12,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, unwrap_vec_normalize
 
 from explore.errors import InputError
-from explore.vime.env_wrappers import NORMALISING, VIME, refuse_moving
+from explore.vime.env_wrappers import NORMALISING, VIME, refuse_moving, refuse_relabelling
 from explore.vime.spaces import Array
 from explore.vime.stepwise import Stepwise
 
@@ -25,8 +25,10 @@ class VIMEVecEnv(VecEnvWrapper):
 
     Args:
         venv: what to wrap.
-        seed: root of the bonus's random numbers.
-        training: False for evaluation: rewards pass through, and nothing is learnt.
+        seed: root of the bonus's random numbers; None: the first `seed(...)` gives it, as an algorithm's seed does,
+            else 0.
+        training: False for evaluation: rewards pass through, and nothing is learnt. So do steps of `evaluate_policy`,
+            and of `EvalCallback`, which calls it.
         settings: of `IntrinsicReward`.
 
     Attributes:
@@ -34,10 +36,10 @@ class VIMEVecEnv(VecEnvWrapper):
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
 
     Raises:
-        InputError: for what normalises inside.
+        InputError: for what normalises inside; when `HerReplayBuffer` computes rewards, which would have no bonus.
     """
 
-    def __init__(self, venv: VecEnv, *, seed: int = 0, training: bool = True, **settings: Any):
+    def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
         if unwrap_vec_normalize(venv) is not None:
             raise InputError(
                 "VIMEVecEnv takes observations and rewards as the environment gives them; put VecNormalize around it, "
@@ -52,17 +54,29 @@ class VIMEVecEnv(VecEnvWrapper):
 
     def reset(self) -> Any:
         observations = self.venv.reset()
-        self._stepwise.begin(self.bonus.observations.many(observations))
+        self._stepwise.begin(self.bonus.observations.many(observations, self.num_envs))
         return observations
 
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Seed the environments, and the bonus if it has no seed yet and has learnt nothing."""
+        seeds = self.venv.seed(seed)
+        self._stepwise.seed(seed)
+        return seeds
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        """Call a method of the environments; `compute_reward` is refused, whose rewards have no bonus."""
+        if method_name == "compute_reward":
+            refuse_relabelling("VIMEVecEnv")
+        return self.venv.env_method(method_name, *args, indices=indices, **kwargs)
+
     def step_async(self, actions: Array) -> None:
-        self._actions = np.array(actions)
+        self._actions = self.bonus.actions.many(actions, self.num_envs)
         self.venv.step_async(actions)
 
     def step_wait(self) -> Any:
         observations, rewards, dones, infos = self.venv.step_wait()
         paid = self._stepwise.step(
-            self.bonus.observations.many(observations), self.bonus.actions.many(self._actions), rewards, dones,
+            self.bonus.observations.many(observations, self.num_envs), cast(Array, self._actions), rewards, dones,
             ends=last_observations(infos), training=self.training,
         )  # fmt: skip
         infos = [info | paid.info(i) for i, info in enumerate(infos)]

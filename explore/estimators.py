@@ -142,11 +142,13 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         """
         x = self._inputs(X)
         if self.transform_.kind == "none":
-            mean, _, total, _ = self.model_.predict(x)
+            moments = self.model_.predict(x)
+            middle, deviation = self._out(moments.mean), self._out(moments.total)
         else:
-            low, mean, high = map(self.transform_.undo, self.model_.quantiles(x, SIGMA).cpu().numpy())
-            total = (high - low) / 2
-        return (self._out(mean), self._out(total)) if return_std else self._out(mean)
+            found = self.transform_.undo(self.model_.quantiles(x, SIGMA).cpu().numpy())
+            low, middle, high = map(self._out, found)
+            deviation = (high - low) / 2
+        return (middle, deviation) if return_std else middle
 
     def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:  # noqa: N803
         """Below which a label lies with these probabilities: [P, K], or [P, O, K]."""

@@ -37,17 +37,13 @@ def covered(model, y, level=0.9):
 
 
 SEVERAL = {
-    "bbb": {"epochs": 120},
-    "vogn": {"epochs": 120},
-    "noisy-kfac": {"members": 3},
-    "ensemble": {"members": 3, "lr": 0.01},
-    "map": {"lr": 0.01},
-    "slang": {},
-    "full": {},
+    "bbb": {"epochs": 150},
+    "vogn": {"epochs": 100},
+    "noisy-kfac": {"epochs": 100, "members": 3},
+    "ensemble": {"epochs": 100, "members": 3, "lr": 0.01, "batch_size": 10},
+    "map": {"epochs": 100, "lr": 0.01, "batch_size": 10},
 }
-
-
-QUICK = ("noisy-kfac", "map")
+QUICK = ("vogn", "map")
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SEVERAL]
 
 
@@ -58,9 +54,9 @@ def test_a_precise_target_beside_a_noisy_one_has_intervals_of_its_own(name):
     model = fitted(Gaussian(prior_shape=1.0, prior_rate=0.01), y, name, 2, **SEVERAL[name])
     low, high = (t[0].numpy() for t in model.interval(X[N:]))
     width = (high - low).mean(0)
-    assert 2.9 < width[0] < 3.8 and 0.06 < width[1] < 0.3  # the noise alone: 3.29 and 0.066
+    assert 3 < width[0] < 3.6 and 0.06 < width[1] < 0.14  # the noise alone: 3.29 and 0.066
     # 400 labels give the noise to 4 %, which is 1.5 % of coverage; the net's own doubt widens the narrow one.
-    assert abs(covered(model, y)[0] - 0.9) < 0.05 and 0.86 < covered(model, y)[1] < 0.98
+    assert abs(covered(model, y)[0] - 0.9) < 0.03 and 0.87 < covered(model, y)[1] < 0.98
 
 
 @dataclass(frozen=True)

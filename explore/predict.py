@@ -162,7 +162,7 @@ class Predictor:
         cdf, component = (partial(find_part(self.likelihood, name), noise, exact) for name in ("cdf", "quantile"))
         return torch.stack([mixture.quantile(cdf, component, level) for level in levels]).to(out)
 
-    def below_of(self, out: Float[Tensor, "R S b O"], y: Float[Tensor, "R 1 b M"]) -> Float[Tensor, "R b M"]:
+    def below_of(self, out: Float[Tensor, "R S b O"], y: Float[Tensor, "_R 1 b M"]) -> Float[Tensor, "R b M"]:
         """The probability that a real label at some points is at most y."""
         at_most: Tensor = find_part(self.likelihood, "cdf")(self.noise, out, y)
         return at_most.mean(1)

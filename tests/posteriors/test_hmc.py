@@ -14,6 +14,7 @@ from explore.posteriors.hmc import HMC, _sampler, split_r_hat
 from explore.rng import Rng
 from explore.shapes import unflatten
 from explore.testing import oracles
+from tests.user_likelihoods import Poisson
 
 # Enough draws for Monte Carlo errors of a few hundredths, and so far apart that they hardly depend on each other.
 LONG: dict[str, Any] = {"epochs": 600, "warmup": 100, "thinning": 5, "chains": 4}
@@ -178,10 +179,6 @@ def test_settings_that_contradict_the_method_are_refused():
         HMC(net=net, likelihood=Gaussian(), epochs=100)
 
 
-class Student:
-    """A likelihood of the user's own."""
-
-
 def test_a_likelihood_that_it_does_not_know_is_refused():
     with pytest.raises(InputError, match="Gaussian, Categorical, Bernoulli"):
-        HMC(net=Net(nn.Linear(2, 1)), likelihood=Student())  # type: ignore[arg-type]
+        HMC(net=Net(nn.Linear(2, 1)), likelihood=Poisson())

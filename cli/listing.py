@@ -13,11 +13,11 @@ from explore import registry
 KINDS = {"datasets" if kind == "data" else kind: kind for kind in registry.KINDS} | {"envs": "envs"}
 
 
-@click.command("list", short_help="List posteriors, acquisitions, datasets, images or environments.")
+@click.command("list", short_help="List posteriors, likelihoods, acquisitions, datasets, images or environments.")
 @click.argument("kind", type=click.Choice(sorted(KINDS)))
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of names and descriptions.")
 def command(kind: str, as_json: bool) -> None:
-    """List posteriors, acquisitions, datasets, images or environments with one line about each."""
+    """List posteriors, likelihoods, acquisitions, datasets, images or environments with one line about each."""
     if kind == "envs":
         from explore.envs import ENVS as listed
     else:

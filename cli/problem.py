@@ -23,7 +23,6 @@ from explore.data.columns import Schema
 from explore.errors import InputError, listed, shown
 from explore.images import Images
 from explore.inference.base import Predictive
-from explore.likelihoods import LIKELIHOODS
 from explore.nets import Net, mlp
 from explore.scaling import Standardiser
 
@@ -187,7 +186,7 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
         net = Net(networks.build(problem.net, shape, outputs, problem.net_settings))  # type: ignore[arg-type]
     else:
         net = Net(dense([*shape, *problem.hidden, outputs]))
-    likelihood = LIKELIHOODS[problem.likelihood](**noise)
+    likelihood = registry.find("likelihoods", problem.likelihood)(**noise)
     made: Predictive = registry.build(registry.find("posteriors", name), net, likelihood, own)
     return made
 

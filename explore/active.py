@@ -232,7 +232,7 @@ class ActiveLearner:
     def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
         """Test metrics in original units on points [R, m] of the pool, y [P, O] or [P] being the labels of all."""
         scales = self.fitted.scales
-        unit = None if self.posterior.likelihood.discrete else scales.y.scale.squeeze(1)
+        unit = scales.y.scale.squeeze(1) if scales.y.scale.dim() else None
         return self._sample("test").evaluate(*self._pool.test(indices, y, scales), unit)
 
     def state_dict(self) -> dict[str, Tensor]:

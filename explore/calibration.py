@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import candidates, tree
+from explore import candidates, models, tree
 from explore.errors import InputError, check_range
 from explore.fit import last_epoch
 from explore.inference.base import Predictive
@@ -52,6 +52,7 @@ def held_out_factors(
     """
     if posteriors[0].likelihood.discrete:
         raise InputError("calibration is a factor on a predictive variance, which classes do not have; leave it out")
+    models.find_part(posteriors[0].likelihood, "scaled_noise")
     check_range("calibrate", share, "(0, 0.5]")
     replicas, n = x.shape[:2]
     if n < 2:

@@ -142,6 +142,10 @@ def follow_candidates(
     jobs: int = 1,
 ) -> Iterator[Epoch | list[Measured]]:
     """As `follow`, of posteriors that are `candidates.alike`, in one fit; each is measured, but less often."""
+    if splits.scale is not None and (kind := posteriors[0].likelihood).scaling == "none":
+        raise InputError(
+            f"{type(kind).__name__} takes targets as they are, and these are standardised; fit it by FittedModel"
+        )
     count, each = len(posteriors), len(splits.x)
     posterior, root = candidates.together(posteriors, each, rng), rng.stream("fit").in_arms(count)
     x, y = (torch.cat([t] * count) if count > 1 else t for t in (splits.x, splits.y))
@@ -218,14 +222,14 @@ def measure(
 
 def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
     """Of the predictions for x [R, P, D] with targets y [R, P, O], or classes [R, P]."""
-    mean, variance = predictor.moments(x)
     if not predictor.likelihood.discrete:
-        score = (y - mean).abs() / (variance + predictor.noise_variance).sqrt()
+        mean, variance, noise = predictor.label_moments(x)
+        score = (y - mean).abs() / (variance + noise).sqrt()
         levels = LEVELS.to(score)
         inside = score.unsqueeze(-1) <= torch.special.ndtri((1 + levels) / 2)
         expected = levels.expand(len(y), -1)
         return Reliability(expected, inside.to(score).mean((1, 2)), torch.full_like(expected, 1 / len(levels)))
-    return confidence_bins(mean, y)
+    return confidence_bins(predictor.moments(x).mean, y)
 
 
 def confidence_bins(mean: Float[Tensor, "R P C"], y: Tensor) -> Reliability:

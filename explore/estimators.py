@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.preprocessing import LabelEncoder
@@ -19,12 +21,14 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from explore import registry
-from explore.errors import InputError, one_of, shown
+from explore.errors import InputError, counted, listed, one_of, shown
 from explore.fitted import FittedModel
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.models import Likelihood
 from explore.nets import Net, mlp
+from explore.transforms import KINDS, Transform
 
+SIGMA = 0.15865525393145707, 0.5, 0.8413447460685429  # one deviation of a Gaussian around its median
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -47,11 +51,13 @@ class _Bayesian(BaseEstimator):
         dtype: Any = "float64",
         calibrate: Any = 0.0,
         noise: Any = None,
+        target_transform: Any = "none",
         random_state: Any = None,
     ):  # of any type, as scikit-learn has it: what is wrong is said by `fit`
         self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
         self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
         self.calibrate, self.noise, self.random_state = calibrate, noise, random_state
+        self.target_transform = target_transform  # not `transform`, which to scikit-learn is a transformer's method
 
     def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
         if self.dtype not in DTYPES:
@@ -104,42 +110,59 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         noise: settings of the `Gaussian` that targets scatter by, such as {"noise_std": 0.1}, in standard deviations
             of the targets; None: unknown noise, with a prior on its precision that says next to nothing
             (Gam(1, 0.01)), and under a preset other than `default` and `hundreds` with the papers' (Gam(6, 6)).
+        target_transform: what targets are learnt as, as in `explore suggest --transform`: "none", their logarithm
+            ("log"), or the normal score of their rank ("rank"). Predictions come back in the targets' own units.
         random_state: seed of all random numbers, as everywhere in scikit-learn.
 
     Attributes:
-        model_: the `FittedModel`, which can be saved without pickle.
+        model_: the `FittedModel`, of transformed targets, which can be saved without pickle.
+        transform_: the `Transform` that was fitted to the targets.
     """
 
     def fit(self, X: Any, y: Any) -> BayesianRegressor:  # noqa: N803
         """Fit from scratch to features X [P, D] and targets y, [P] or [P, O]."""
+        _check_types(y)
         x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self._flat = y.ndim == 1
         known, own = registry.settings_of(Gaussian), registry.noise_for(self.preset) | dict(self.noise or {})
         if unknown := sorted(own.keys() - known):
             raise one_of("setting of the noise", unknown[0], known)
+        if self.target_transform not in KINDS:
+            raise one_of("target_transform", self.target_transform, KINDS)
         targets = y.reshape(len(x), -1).astype(np.float64)
-        self._fit(x, targets, Gaussian(**own), targets.shape[1])
+        self.transform_ = Transform.fit(self.target_transform, targets)
+        self._fit(x, self.transform_.apply(targets), Gaussian(**own), targets.shape[1])
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
-        """The mean, of the shape of y; with `return_std` also the standard deviation of a label, noise included."""
+        """The mean, of the shape of y; with `return_std` also the standard deviation of a label, noise included.
+
+        Of transformed targets the median, since a mean would hang on the far tail, and half the distance of the
+        quantiles that are one deviation of a Gaussian away from its median.
+        """
         x = self._inputs(X)
-        mean, _, total, _ = self.model_.predict(x)
-        return (self._out(mean), self._out(total)) if return_std else self._out(mean)
+        if self.transform_.kind == "none":
+            moments = self.model_.predict(x)
+            middle, deviation = self._out(moments.mean), self._out(moments.total)
+        else:
+            found = self.transform_.undo(self.model_.quantiles(x, SIGMA).cpu().numpy())
+            low, middle, high = map(self._out, found)
+            deviation = (high - low) / 2
+        return (middle, deviation) if return_std else middle
 
     def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:  # noqa: N803
         """Below which a label lies with these probabilities: [P, K], or [P, O, K]."""
         x = self._inputs(X)
         found = self.model_.quantiles(x, tuple(levels) if isinstance(levels, Iterable) else levels)  # [K, R, P, O]
-        return np.stack([self._out(one) for one in found], -1)
+        return np.stack([self._out(one) for one in self.transform_.undo(found.cpu().numpy())], -1)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
         """Labels drawn jointly, one network for all points of each: [P, n], or [P, O, n]."""
-        drawn = np.moveaxis(self._sampled(X, n_samples, random_state), 0, -1)
+        drawn = np.moveaxis(self.transform_.undo(self._sampled(X, n_samples, random_state)), 0, -1)
         return drawn[:, 0] if self._flat else drawn
 
-    def _out(self, values: torch.Tensor) -> np.ndarray:
-        array = values[0].cpu().numpy()
+    def _out(self, values: Any) -> np.ndarray:
+        array: np.ndarray = np.asarray(values[0])
         return array[:, 0] if self._flat else array
 
     def __sklearn_tags__(self) -> Any:
@@ -151,7 +174,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for two classes or more, whatever they are called.
 
-    Its parameters are those of `BayesianRegressor`; `noise` and `calibrate` are refused, since classes have neither.
+    Its parameters are those of `BayesianRegressor`; `noise`, `calibrate` and `target_transform` are refused, since
+    classes have none of them.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.
@@ -162,10 +186,15 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
 
     def fit(self, X: Any, y: Any) -> BayesianClassifier:  # noqa: N803
         """Fit from scratch to features X [P, D] and classes y [P]."""
+        _check_types(y)
         x, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         if self.noise is not None:
             raise InputError("noise is that of numbers, and classes have none; leave it out")
+        if self.target_transform != "none":
+            raise InputError(
+                f"target_transform={shown(self.target_transform)} is of numbers, and these are classes; leave it out"
+            )
         encoder = LabelEncoder().fit(y)
         self.classes_ = encoder.classes_
         if (n := len(self.classes_)) < 2:
@@ -190,6 +219,24 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         drawn = self._sampled(X, n_samples, random_state).T
         named: np.ndarray = self.classes_[drawn]
         return named
+
+
+def _check_types(y: Any) -> None:
+    """Refuse labels that numpy or scikit-learn would turn into others: 1 beside "a" into "1", None into a class.
+
+    Raises:
+        InputError: for missing labels, or labels of several types.
+    """
+    if isinstance(getattr(y, "dtype", None), np.dtype) and y.dtype != object:
+        return
+    given = np.asarray(y, dtype=object).ravel()
+    if missing := int(pd.isna(given).sum()):
+        raise InputError(f"y has {counted(missing, 'missing label')}; leave these rows out")
+    types = set(map(type, given))
+    numbers = {t for t in types if issubclass(t, Real) and t is not bool}
+    kinds = {"str" if issubclass(t, str) else t.__name__ for t in types - numbers} | ({"number"} if numbers else set())
+    if len(kinds) > 1:
+        raise InputError(f"y has labels of several types, {listed(sorted(kinds))}; give all of them one type")
 
 
 def _seed(random_state: Any) -> int:

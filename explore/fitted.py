@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import mixture, tree
+from explore import tree
 from explore.calibration import held_out_factor
 from explore.errors import Failure, InputError, check_count, check_range
 from explore.fit import last_epoch
@@ -150,13 +150,16 @@ class FittedModel:
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not a mean; use probabilities(x)")
         predictor, y = self.predictor(), self.scales.y
-        noise = predictor.noise_variance
-        mean, variance = self._walk(x, lambda inputs, _: predictor.moments(inputs))
+        mean, variance, noise = self._walk(x, lambda inputs, _: predictor.label_moments(inputs))
         epistemic, total = variance.sqrt() * y.scale, (variance + noise).sqrt() * y.scale
-        return Prediction(y.undo(mean), epistemic, total, (noise.sqrt() * y.scale).expand_as(total))
+        return Prediction(y.undo(mean), epistemic, total, noise.sqrt() * y.scale)
 
     def quantiles(self, x: Any, levels: Sequence[float]) -> Float[Tensor, "K R P O"]:
-        """Below which the target lies with these probabilities, at each of the inputs x [P, ...] by itself."""
+        """Below which the target lies with these probabilities, at each of the inputs x [P, ...] by itself.
+
+        Raises:
+            InputError: for classes, levels out of range, or a likelihood without a cdf and quantiles.
+        """
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not quantiles; use probabilities(x)")
         levels = levels.tolist() if isinstance(levels, Tensor | np.ndarray) else levels
@@ -165,10 +168,9 @@ class FittedModel:
         for level in levels:
             check_range("a quantile's level", level, "(0, 1)")
         predictor = self.predictor()
-        sd = predictor.likelihood.variance(predictor.noise).sqrt()[..., None, None]
 
         def of(inputs: Tensor, _: slice) -> tuple[Tensor]:
-            return (torch.cat([mixture.quantiles(out, sd, levels) for _, out in predictor.outputs(inputs)], -2),)
+            return (torch.cat([predictor.quantiles_of(out, levels) for _, out in predictor.outputs(inputs)], -2),)
 
         return self.scales.y.undo(self._walk(x, of)[0])
 
@@ -183,12 +185,11 @@ class FittedModel:
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not numbers below which they lie; use probabilities(x)")
         predictor, given = self.predictor(), self._targets(x, numbers(y, "threshold"))
-        sd = predictor.likelihood.variance(predictor.noise).sqrt()[..., None, None]
 
         def of(inputs: Tensor, block: slice) -> tuple[Tensor]:
             at = self.scales.y.apply(given[block].unsqueeze(0), inputs.dtype).unsqueeze(1)  # [R, 1, p, O]
             outs = predictor.outputs(inputs)
-            return (torch.cat([torch.special.ndtr((at[:, :, part] - out) / sd).mean(1) for part, out in outs], 1),)
+            return (torch.cat([predictor.below_of(out, at[:, :, part]) for part, out in outs], 1),)
 
         return self._walk(x, of)[0]
 

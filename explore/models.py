@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from explore.errors import InputError, listed, shown
 from explore.rng import Rng
 from explore.shapes import LayerTaps
 
@@ -45,6 +47,7 @@ class Network(Protocol):
         convolutions: whether each layer is a convolution.
         sequence: the kinds of module that run one after the other; what is no plain nn.Sequential counts as one.
         norms: the batch normalisations.
+        outputs: O.
         trained: whether posteriors begin at the weights that the module has.
     """
 
@@ -53,6 +56,7 @@ class Network(Protocol):
     convolutions: tuple[bool, ...]
     sequence: tuple[type[nn.Module], ...]
     norms: tuple[Norm, ...]
+    outputs: int
     weights: int
     trained: bool
 
@@ -110,30 +114,31 @@ def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
     return samples
 
 
-@runtime_checkable
 class Likelihood(Protocol):
     """What a posterior needs of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`.
 
+    `PARTS` are what predictions of some kinds need besides; `explore.testing.check_likelihood` checks all of it.
+
     Attributes:
-        discrete: whether targets are classes, [R, B] int64, and not real numbers, [R, B, O].
+        discrete: whether targets are classes, [R, B] int64, and not real numbers, [R, B, M].
+        scaling: what may be done to real targets before they are learnt: "affine", they are standardised; "none", they
+            stay as they are, as counts must. Classes have "none".
     """
 
     discrete: ClassVar[bool]
+    scaling: ClassVar[str]
 
     def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
-        """What a target is on average: M = O numbers, or the probabilities of M classes."""
+        """What a target is on average: M numbers, or the probabilities of M classes."""
 
-    def variance(self, noise: Noise) -> Noise:
-        """Variance of a real target around its mean, [R, S]; classes have no noise."""
-
-    def init(self, replicas: int, rng: Rng) -> Phi:
-        """The prior of the noise."""
+    def init(self, outputs: int, replicas: int, rng: Rng) -> Phi:
+        """The prior of the noise, for a net of O outputs; every tensor is [R, ...]."""
 
     def sample_noise(self, phi: Phi, samples: int, rng: Rng) -> Noise:
-        """One noise parameter a replica and weight sample."""
+        """Noise parameters of each replica and weight sample; every tensor is [R, S, ...], and None is none."""
 
     def expected(self, phi: Phi) -> Noise:
-        """The noise parameter at its posterior mean, broadcast over S."""
+        """The noise parameters at their posterior mean, with S = 1."""
 
     def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
         """Log density (or probability) of each target, in nats."""
@@ -142,16 +147,81 @@ class Likelihood(Protocol):
         """D log_prob / d out, in closed form."""
 
     def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
-        """Targets drawn from the model, for the true Fisher: [R, S, B, O] or [R, S, B]."""
+        """Targets drawn from the model: [R, S, B, M] or, of classes, [R, S, B]."""
 
     def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
         """K vectors whose outer products add up to E[score score^T] over the model's own targets, in closed form."""
-
-    def entropy(self, noise: Noise, out: Tensor) -> Float[Tensor, "R S B"]:
-        """Entropy of the target given weights and noise, in nats."""
 
     def kl(self, phi: Phi) -> Float[Tensor, " R"]:
         """KL from the noise's prior, in nats."""
 
     def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi:
-        """The noise's posterior after seeing a batch."""
+        """The noise's posterior after seeing a batch; a weight of the KL may be a tensor [R]."""
+
+
+class Part(NamedTuple):
+    """A method that a likelihood may have."""
+
+    arguments: str
+    users: str  # what needs it
+    classes: bool  # whether it is one of classes, or of real numbers
+
+
+PARTS: dict[str, Part] = {
+    # The variance of a target around its mean, [R, S, 1 or B, M].
+    "variance": Part("noise, out", "standard deviations of predictions need", False),
+    # The probability that a target is at most y [R, 1 or S, B, M]: [R, S, B, M].
+    "cdf": Part("noise, out, y", "intervals and quantiles need", False),
+    # The smallest number whose cdf is at least a level between 0 and 1: [R, S, B, M].
+    "quantile": Part("noise, out, level", "intervals and quantiles need", False),
+    # The noise under which a target's deviation from the mean is sqrt(factor) times as large, for factors [R].
+    "scaled_noise": Part("noise, factor", "calibration needs", False),
+    # Of a class given weights and noise, in nats: [R, S, B].
+    "entropy": Part("noise, out", "the mutual information of classes needs", True),
+}
+SCALINGS = ("affine", "none")
+METHODS = "mean init sample_noise expected log_prob score sample fisher_root kl update".split()
+
+
+def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
+    """One of the `PARTS` of a likelihood.
+
+    Raises:
+        InputError: naming the likelihood that lacks it, and what needs it.
+    """
+    method: Callable[..., Any] | None = getattr(likelihood, name, None)
+    if method is None:
+        raise InputError(
+            f"{type(likelihood).__name__} has no {name}({PARTS[name].arguments}), which {PARTS[name].users}; add "
+            "the method, and test it by explore.testing.check_likelihood"
+        )
+    return method
+
+
+def check_likelihood(likelihood: Any) -> None:
+    """Refuse what no posterior can be fitted with.
+
+    Raises:
+        InputError: naming what is missing.
+    """
+    if likelihood is None or isinstance(likelihood, type | str | bool | int | float):
+        raise InputError(
+            f"likelihood is {shown(likelihood)}; it must be made by Gaussian, Categorical, Bernoulli or a class with "
+            "their methods"
+        )
+    kind = type(likelihood).__name__
+    if missing := [name for name in ("discrete", *METHODS) if not hasattr(likelihood, name)]:
+        raise InputError(
+            f"the likelihood {kind} has no {listed(missing)}; explore.models.Likelihood says what each must be, and "
+            "explore.likelihoods.Parameterless has those of the noise where there is none to learn"
+        )
+    if getattr(likelihood, "scaling", None) not in SCALINGS:
+        raise InputError(
+            f"the likelihood {kind} has the scaling {shown(getattr(likelihood, 'scaling', None))}; it must be 'affine' "
+            "(targets are standardised) or 'none' (they are learnt as they are, as counts)"
+        )
+
+
+def width(likelihood: Likelihood, outputs: int) -> int:
+    """M: how many numbers or classes a net of so many outputs predicts."""
+    return likelihood.mean(torch.zeros(1, 1, 1, outputs)).shape[-1]

@@ -48,6 +48,7 @@ class Net(Network):
             come in the precision of the inputs all the same, and so do the curvature and all that is made of them.
         trained: whether posteriors begin at the weights that the module has now, and its batch normalisations at their
             statistics, scales and shifts; else all are begun anew.
+        outputs: O; None: as many as the last layer has.
 
     Raises:
         InputError: for weights to begin at that are not finite; any other layer that holds parameters or buffers, a
@@ -57,7 +58,7 @@ class Net(Network):
             each, or that fails on a tensor of inputs.
     """
 
-    def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False):
+    def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False, outputs: int | None = None):
         check(module)
         self.amp, self.trained = amp, trained
         self._matrices: list[Tensor] = []  # of a trained module
@@ -82,6 +83,7 @@ class Net(Network):
         self.convolutions = tuple(isinstance(s, ConvSlot) for s in self._slots)
         self.norms = tuple(slot.norm for slot in self._norms)
         self.weights = sum(i * o for i, o in self.shapes)
+        self.outputs = self.shapes[-1][1] if outputs is None else outputs
         if not all(bool(t.isfinite().all()) for t in (*self._matrices, *self._statistics)):
             raise InputError("the module has weights that are not finite; leave trained=True out to begin anew")
 

@@ -97,6 +97,7 @@ class Pool:
         check_logits(likelihood, out)
         width = likelihood.mean(out).shape[-1]
         self._outputs, self._classes = (1, width) if likelihood.discrete else (width, 0)
+        self._scaled = likelihood.scaling == "affine" and not self._trained  # whether targets are standardised
         self.allowed: Bool[Tensor, "R P"] = torch.as_tensor(mask, device=rng.device).repeat(len(arms), 1)
         self.mask, self.replicas = self.allowed, len(self.allowed)
         self.points: Int[Tensor, "R n"] = torch.zeros(self.replicas, 0, dtype=torch.long, device=rng.device)
@@ -200,7 +201,7 @@ class Pool:
         """Those of the labelled points; of inputs also those of all allowed ones, given ones, or none."""
         if self.y is None:
             raise InputError("there is no label yet; tell some first")
-        x, y = UNSCALED, UNSCALED if self._classes or self._trained else Standardiser.fit(self.y)
+        x, y = UNSCALED, Standardiser.fit(self.y) if self._scaled else UNSCALED
         if isinstance(self._standardise, Standardiser):
             x = Standardiser(*(t.expand(self.replicas, 1, *t.shape) for t in self._standardise))
         elif self.x.dim() == 2 and self._standardise != "none":

@@ -8,19 +8,19 @@ between freed chunks would scatter over the memory, which then grows as if every
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import parallel
-from explore.errors import InputError
+from explore import mixture, parallel, tree
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
-from explore.models import Layer, Likelihood, Network, Noise, count_samples
+from explore.models import Layer, Likelihood, Network, Noise, count_samples, find_part
 from explore.rng import Rng
 from explore.shapes import State
 
@@ -45,6 +45,14 @@ class Moments(NamedTuple):
 
     mean: Float[Tensor, "R P M"]
     variance: Float[Tensor, "R P M"]
+
+
+class LabelMoments(NamedTuple):
+    """The same of a real label, whose variance is the sum of both variances."""
+
+    mean: Float[Tensor, "R P M"]
+    variance: Float[Tensor, "R P M"]
+    noise: Float[Tensor, "R P M"]  # variance of a label around the prediction of a net, averaged over the nets
 
 
 class ClassPrediction(NamedTuple):
@@ -84,21 +92,13 @@ class Predictor:
         Raises:
             InputError: for a likelihood whose noise cannot be scaled, as that of classes.
         """
-        if not hasattr(self.likelihood, "scaled_noise"):
-            raise InputError(f"{type(self.likelihood).__name__} has no predictive variance that could be scaled")
-        noise = self.likelihood.scaled_noise(self.noise, factor)
+        noise = find_part(self.likelihood, "scaled_noise")(self.noise, factor)
         return replace(self, noise=noise, stretch=factor.sqrt() * (1 if self.stretch is None else self.stretch))
 
     @property
     def samples(self) -> int:
         """S."""
         return count_samples(self.layers)
-
-    @property
-    def noise_variance(self) -> Float[Tensor, "R 1 1"]:
-        """Variance of a real target around the prediction of a net, averaged over the nets."""
-        variance: Tensor = self.likelihood.variance(self.noise)
-        return variance.mean(1)[:, None, None]
 
     def outputs(
         self, x: Inputs, budget: int | None = None, own: slice | None = None
@@ -137,6 +137,36 @@ class Predictor:
         # Bessel's correction: S samples estimate the mean too. One sample varies not at all.
         return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
 
+    def label_moments(self, x: Inputs) -> LabelMoments:
+        """Of a real label at the points x [R, P, ...].
+
+        Raises:
+            InputError: for a likelihood without a variance.
+        """
+        chunks = ((part, self.label_moments_of(out)) for part, out in self.outputs(x, CACHE))
+        return LabelMoments(*filled(chunks, x.shape[1]))
+
+    def label_moments_of(self, out: Float[Tensor, "R S b O"]) -> LabelMoments:
+        """The same of the outputs at some points."""
+        mean, variance = self.moments_of(out)
+        noise: Tensor = find_part(self.likelihood, "variance")(self.noise, out)
+        return LabelMoments(mean, variance, noise.mean(1).expand_as(mean))
+
+    def quantiles_of(self, out: Float[Tensor, "R S b O"], levels: Sequence[float]) -> Float[Tensor, "K R b M"]:
+        """The smallest numbers at or below which a real label lies with these probabilities, at some points.
+
+        Raises:
+            InputError: for a likelihood without a cdf or quantiles.
+        """
+        noise, exact = tree.map_tensors(Tensor.double, self.noise), out.double()
+        cdf, component = (partial(find_part(self.likelihood, name), noise, exact) for name in ("cdf", "quantile"))
+        return torch.stack([mixture.quantile(cdf, component, level) for level in levels]).to(out)
+
+    def below_of(self, out: Float[Tensor, "R S b O"], y: Float[Tensor, "_R 1 b M"]) -> Float[Tensor, "R b M"]:
+        """The probability that a real label at some points is at most y."""
+        at_most: Tensor = find_part(self.likelihood, "cdf")(self.noise, out, y)
+        return at_most.mean(1)
+
     def classes(self, x: Inputs) -> ClassPrediction:
         """What is predicted of classes at the points x [R, P, ...]."""
         chunks = ((part, self.classes_of(out)) for part, out in self.outputs(x, CACHE))
@@ -150,7 +180,8 @@ class Predictor:
         """
         mean = self.likelihood.mean(out).mean(1)
         entropy = torch.special.entr(mean).sum(-1)
-        return ClassPrediction(mean, entropy, (entropy - self.likelihood.entropy(self.noise, out).mean(1)).clamp_min(0))
+        each = find_part(self.likelihood, "entropy")(self.noise, out)
+        return ClassPrediction(mean, entropy, (entropy - each.mean(1)).clamp_min(0))
 
     def log_prob(self, x: Inputs, y: Tensor) -> Float[Tensor, "R S P"]:
         """Log density of each of the targets y, [R, P, O] or [R, P], under each net."""
@@ -164,7 +195,7 @@ class Predictor:
         """Test metrics over all points, each a mean over points.
 
         Regression: `rmse` of the predictive mean over all outputs, `log_likelihood` of the per-point mixture
-        log 1/S sum_s N(y; f_s(x), 1/tau_s), summed over outputs, and `coverage_95`, the share of targets within the
+        log 1/S sum_s p(y | f_s(x), noise_s), summed over outputs, and `coverage_95`, the share of targets within the
         central 95 % of a Gaussian with the predictive mean and total variance. Classification: `error` rate of the
         averaged probabilities and `log_likelihood`. Both: `epistemic`, the mean standard deviation over the weights of
         the output, or of the class probabilities.
@@ -181,8 +212,8 @@ class Predictor:
         sums: dict[str, Tensor] = {}
         log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
         unit = 1.0 if scale is None else scale.unsqueeze(1)  # [R, 1, O]
-        for part, out in self.outputs(x):
-            target, (mean, variance) = y[:, part], self.moments_of(out)
+        for points, out in self.outputs(x):
+            target, (mean, variance) = y[:, points], self.moments_of(out)
             log_prob = self.likelihood.log_prob(self.noise, out, target.unsqueeze(1))
             scores = {
                 "log_likelihood": log_prob.logsumexp(1) - math.log(self.samples) - log_scale,
@@ -191,7 +222,7 @@ class Predictor:
             if self.likelihood.discrete:
                 scores["error"] = (mean.argmax(-1) != target).to(out)
             else:
-                total = (variance + self.noise_variance).sqrt()
+                total = (variance + self.label_moments_of(out).noise).sqrt()
                 scores["rmse"] = ((target - mean) * unit).square().mean(-1)
                 scores["coverage_95"] = ((target - mean).abs() <= 1.959964 * total).to(out).mean(-1)
             for name, value in scores.items():

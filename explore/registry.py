@@ -24,7 +24,10 @@ from typing import Any, NamedTuple
 
 from explore.errors import InputError, describe, one_of, raised, shown
 
-KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset", "images": "set of images"}
+KINDS = {
+    "posteriors": "posterior", "likelihoods": "likelihood", "acquisitions": "acquisition", "data": "dataset",
+    "images": "set of images",
+}  # fmt: skip
 
 
 def hyphened(name: str) -> str:
@@ -228,8 +231,8 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
     Args:
         name: of `explore list posteriors`.
         net: a `Net`.
-        likelihood: how targets scatter: "categorical" or "bernoulli" for classes; "gaussian" for numbers, with the
-            prior on the noise that the preset was chosen with (`noise_for`); or a likelihood with settings of its own.
+        likelihood: how targets scatter: a name of `explore list likelihoods`, "gaussian" with the prior on the noise
+            that the preset was chosen with (`noise_for`); or a likelihood with settings of its own.
         preset: of the posterior.
         **settings: that are to be others.
 
@@ -243,11 +246,8 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
     """
     cls = find("posteriors", name)
     if isinstance(likelihood, str):
-        known = importlib.import_module("explore.likelihoods").LIKELIHOODS  # torch is not loaded for lists of names
-        if likelihood not in known:
-            raise one_of("likelihood", likelihood, known)
         noise = noise_for(preset or next(iter(presets(cls)))) if likelihood == "gaussian" else {}
-        likelihood = known[likelihood](**noise)
+        likelihood = find("likelihoods", likelihood)(**noise)
     if dataclasses.is_dataclass(cls):
         allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"} | _beside(cls).keys()
         if unknown := sorted(settings.keys() - allowed):

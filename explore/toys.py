@@ -57,8 +57,8 @@ def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], 
     x_scale, y_mean, y_scale = x.std(), y.mean(), y.std()
     posterior, state = _fit(posterior, likelihood, hidden, x / x_scale, (y - y_mean) / y_scale, stream)
     predictor = Predictor.sample(posterior, state, samples, stream)
-    mean, variance = (t.squeeze() for t in predictor.moments((grid / x_scale)[None, :, None]))
-    total = (variance + predictor.noise_variance.squeeze()).sqrt()
+    mean, variance, noise = (t.squeeze() for t in predictor.label_moments((grid / x_scale)[None, :, None]))
+    total = (variance + noise).sqrt()
     found = (x.squeeze(), y.squeeze(), grid, mean * y_scale + y_mean, variance.sqrt() * y_scale, total * y_scale)
     return Bands(*(t.cpu() for t in found))
 

@@ -52,7 +52,7 @@ class Transform:
             InputError: for a target without a logarithm.
         """
         if self.kind == "log" and not (y > 0).all():
-            raise InputError(f"a target of {y[~(y > 0)][0]:.12g} has no logarithm")
+            raise InputError(f"a target of {y[~(y > 0)][0]:.12g} has no logarithm; leave the transform at 'none'")
         if self.kind == "rank":
             return self._interpolated(y, self.knots, self.scores)
         return np.log(y) if self.kind == "log" else y

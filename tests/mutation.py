@@ -42,7 +42,10 @@ CPU_SECONDS = 240  # of the tests of a mutant; without one they take less than h
 # What is changed, and the tests that run: first those beside it, then, where they notice nothing, those of others that
 # rest on it; of the contract's the posteriors named.
 OTHERS: dict[str, tuple[list[str], list[str]]] = {
-    "likelihoods": (["tests/test_likelihoods.py"], ["tests/test_predict.py", "tests/posteriors/test_noisy_adam.py"]),
+    "likelihoods": (
+        ["tests/test_likelihoods.py", "tests/contracts/test_likelihoods.py"],
+        ["tests/test_predict.py", "tests/posteriors/test_noisy_adam.py"],
+    ),
     "predict": (["tests/test_predict.py"], ["tests/test_compare.py", "tests/test_active.py"]),
     "acquisitions": (
         ["tests/acquisitions", "tests/contracts/test_acquisitions.py"],
@@ -140,8 +143,8 @@ STRICT = re.compile(r"strict=\w+|[,\s]")
 
 def files() -> list[str]:
     folder = ROOT / "explore"
-    paths = [folder / "likelihoods.py", folder / "predict.py"]
-    for part in ("acquisitions", "inference", "posteriors"):
+    paths = [folder / "predict.py"]
+    for part in ("acquisitions", "inference", "likelihoods", "posteriors"):
         paths += sorted(p for p in (folder / part).glob("*.py") if p.name != "__init__.py")
     return [str(p.relative_to(ROOT)) for p in paths]
 

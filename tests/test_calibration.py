@@ -23,7 +23,7 @@ NET = Net(mlp(3, [5], O))
 X = RNG.normal(R, P, 3)
 Y = RNG.normal(R, P, O)
 LAYERS = NET.glorot(R, RNG, S)
-NETS = Predictor(NET, Gaussian(), LAYERS, 0.5 + RNG.uniform(R, S))
+NETS = Predictor(NET, Gaussian(), LAYERS, 0.5 + RNG.uniform(R, S, O))
 FACTOR = torch.tensor([4.0, 0.3], dtype=torch.float64)
 
 
@@ -33,7 +33,7 @@ def close(actual, expected, rtol=1e-9):
 
 def mixture(nets, x, y):
     """Log density of the mixture at each point, written out, [R, P]."""
-    out, sd = NET.output(nets.layers, x), nets.noise.rsqrt()[:, :, None, None]
+    out, sd = NET.output(nets.layers, x), nets.noise.rsqrt()[:, :, None]
     log_prob = torch.distributions.Normal(out, sd).log_prob(y.unsqueeze(1)).sum(3)
     return log_prob.logsumexp(1) - math.log(out.shape[1])
 
@@ -46,7 +46,7 @@ def test_the_distribution_is_stretched_about_its_mean():
     close(stretched.evaluate(X, Y)["log_likelihood"], expected.mean(1))
     close(stretched.moments(X).mean, NETS.moments(X).mean)
     close(stretched.moments(X).variance, FACTOR[:, None, None] * NETS.moments(X).variance)
-    close(stretched.noise_variance, FACTOR[:, None, None] * NETS.noise_variance)
+    close(stretched.label_moments(X).noise, FACTOR[:, None, None] * NETS.label_moments(X).noise)
     close(stretched.stretched(1 / FACTOR).log_prob(X, Y), NETS.log_prob(X, Y))
 
 
@@ -60,7 +60,7 @@ def test_a_factor_is_the_most_likely_one():
 def test_of_one_net_the_factor_has_a_closed_form():
     one = dataclasses.replace(NETS, layers=tuple(w[:, :1] for w in LAYERS), noise=NETS.noise[:, :1])
     mean = NET.output(one.layers, X).squeeze(1)
-    exact = (Y - mean).square().mean((1, 2)) * one.noise.squeeze(1)
+    exact = ((Y - mean).square() * one.noise).mean((1, 2))
     close(calibration.variance_factor(one, X, Y), exact, rtol=1e-3)
 
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_calibrated_is_refused():
     with pytest.raises(InputError, match="one is not enough"):
         FittedModel.fit(posterior(), *data(1), calibrate=0.1)
     nets = Predictor(NET, Categorical(), NETS.layers, None)
-    with pytest.raises(InputError, match="Categorical has no predictive variance"):
+    with pytest.raises(InputError, match="Categorical has no scaled_noise.* which calibration needs"):
         nets.stretched(FACTOR)
 
 

@@ -14,7 +14,7 @@ from explore.data.splits import uci_splits
 from explore.errors import InputError
 from explore.likelihoods import Categorical, Gaussian
 from explore.nets import Net, mlp
-from explore.predict import Moments, Predictor
+from explore.predict import LabelMoments, Moments, Predictor
 from explore.rng import Rng
 from explore.shapes import Batch
 
@@ -97,8 +97,8 @@ def test_joint_log_likelihood_multiplies_the_points_first():
     layers = p.sample(last.state, S, rng)
     tau = p.likelihood.sample_noise(last.state.common.noise, S, rng)
     out = p.net.output(layers, splits.test_x) * splits.scale[:, None, None]
-    y, deviation = splits.test_y.unsqueeze(1) * splits.scale[:, None, None], splits.scale * tau.rsqrt()
-    density = torch.distributions.Normal(out, deviation[..., None, None]).log_prob(y).squeeze(3).exp()
+    y, deviation = splits.test_y.unsqueeze(1) * splits.scale[:, None, None], splits.scale.unsqueeze(1) * tau.rsqrt()
+    density = torch.distributions.Normal(out, deviation.unsqueeze(2)).log_prob(y).squeeze(3).exp()
     expected = density.prod(2).mean(1).log() / y.shape[2]
     torch.testing.assert_close(last.scalars["test/joint_log_likelihood"], expected)
     torch.testing.assert_close(last.scalars["test/log_likelihood"], density.mean(1).log().mean(1))
@@ -112,6 +112,9 @@ class Given(Predictor):
 
     def moments(self, x):
         return self.found
+
+    def label_moments(self, x):
+        return LabelMoments(*self.found, 1 / self.noise)
 
 
 def test_calibration_error_of_classes_is_that_of_a_loop():
@@ -134,7 +137,7 @@ def test_calibration_error_of_classes_is_that_of_a_loop():
 
 
 def test_intervals_of_a_gaussian_that_is_right_are_reliable():
-    rng, n, noise = draw(), 20000, torch.full((R, 1), 4.0, dtype=torch.float64)  # deviation 0.5
+    rng, n, noise = draw(), 20000, torch.full((R, 1, 1), 4.0, dtype=torch.float64)  # deviation 0.5
     mean, variance = rng.normal(R, n, 1), torch.full((R, n, 1), 0.75, dtype=torch.float64)
     predictor = Given(NET, Gaussian(), (), noise, Moments(mean, variance))
     right = compare.reliability(predictor, mean, mean + rng.normal(R, n, 1))

@@ -99,6 +99,7 @@ def test_a_command_is_understood(words, tmp_path, monkeypatch):
 
 SKELETONS = {
     "posteriors/online_gauss_newton.py": "online-gauss-newton",
+    "likelihoods/poisson.py": "poisson",
     "acquisitions/maximin.py": "maximin",
     "acquisitions/least_confident.py": "least-confident",
     "data/parabola.py": "parabola",

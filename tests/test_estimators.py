@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_iris, make_regression
@@ -25,6 +26,7 @@ from explore.errors import InputError
 from explore.fitted import FittedModel
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
+from explore.transforms import Transform
 
 QUICK = {"preset": "small", "epochs": 20, "hidden": (10,), "samples": 10, "random_state": 0}
 X, Y = make_regression(40, 3, noise=1.0, random_state=0)
@@ -145,6 +147,29 @@ def test_several_outputs():
     assert model.sample_y(X, 5).shape == (40, 3, 5) and np.isfinite(model.score(X, y))
 
 
+@pytest.mark.parametrize("kind", ["log", "rank"])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_targets_learnt_in_another_scale_come_back_in_their_own(kind, outputs):
+    """As those of a model of the transformed targets, each number by the inverse; a mean is no mean any more."""
+    y = np.exp(np.stack([Y, -Y, Y + 3], 1)[:, :outputs] / 40)
+    y = y[:, 0] if outputs == 1 else y
+    model = explore.BayesianRegressor(**QUICK, target_transform=kind).fit(X, y)
+    transform = Transform.fit(kind, y.reshape(40, -1))
+    twin = explore.BayesianRegressor(**QUICK).fit(X, transform.apply(y.reshape(40, -1)).reshape(y.shape))
+
+    def undone(values):
+        return transform.undo(values.reshape(40, -1)).reshape(y.shape)
+
+    low, median, high = (undone(twin.predict_quantiles(X, (p,))) for p in stats.norm.cdf([-1, 0, 1]))
+    mean, std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, median, rtol=1e-6)
+    np.testing.assert_allclose(std, (high - low) / 2, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(model.predict_quantiles(X, (0.05,))[..., 0], undone(twin.predict_quantiles(X, (0.05,))))
+    np.testing.assert_allclose(model.sample_y(X, 1)[..., 0], undone(twin.sample_y(X, 1)))
+    low, high = np.moveaxis(model.predict_quantiles(X, (0.05, 0.95)), -1, 0)
+    assert ((y >= low) & (y <= high)).mean() > 0.7 and (low > 0).all()
+
+
 def test_classes_keep_their_names(classifier):
     p = classifier.predict_proba(IRIS.data)
     assert classifier.classes_.tolist() == sorted(IRIS.target_names) and p.shape == (150, 3)
@@ -201,11 +226,31 @@ def test_random_states():
         ({"hidden": "50"}, "hidden is '50'"),
         ({"dtype": "float16"}, "unknown dtype 'float16'; allowed: float32, float64"),
         ({"noise": {"std": 0.1}}, "unknown setting of the noise 'std'; allowed: .*noise_std"),
+        ({"target_transform": "sqrt"}, "unknown target_transform 'sqrt'; allowed: log, none, rank"),
+        ({"target_transform": "log"}, "has no logarithm; leave the transform at 'none'"),
     ],
 )
 def test_wrong_parameters_are_said_when_fitting(settings, message):
     with pytest.raises(InputError, match=message):
         explore.BayesianRegressor(**QUICK | settings).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a", 1], "y has labels of several types, number, str; give all of them one type"),  # else numpy's "1"
+        ([1, True], "y has labels of several types, bool, number"),
+        (["a", b"a"], "y has labels of several types, bytes, str"),
+        (["a", None], "y has 20 missing labels; leave these rows out"),
+        (["a", np.nan], "y has 20 missing labels"),  # else a class of its own
+        ([1, None], "y has 20 missing labels"),
+    ],
+)
+@pytest.mark.parametrize("given", [list, lambda y: np.array(y, dtype=object), lambda y: pd.Series(y, dtype=object)])
+def test_labels_of_several_types_are_refused(labels, message, given):
+    for estimator in (explore.BayesianClassifier, explore.BayesianRegressor):
+        with pytest.raises(InputError, match=message):
+            estimator(**QUICK).fit(X, given(labels * 20))
 
 
 def test_what_is_not_supported_is_refused(regressor):
@@ -217,3 +262,5 @@ def test_what_is_not_supported_is_refused(regressor):
         explore.BayesianClassifier(**QUICK).fit(IRIS.data[:10], NAMES[:10])
     with pytest.raises(InputError, match="noise is that of numbers, and classes have none"):
         explore.BayesianClassifier(**QUICK, noise={"noise_std": 0.1}).fit(IRIS.data, NAMES)
+    with pytest.raises(InputError, match="target_transform='log' is of numbers, and these are classes"):
+        explore.BayesianClassifier(**QUICK, target_transform="log").fit(IRIS.data, NAMES)

@@ -56,7 +56,7 @@ def outputs(model, x):
     predictor, scales = model.predictor(), model.scales
     inputs = (torch.as_tensor(x) - scales.x.mean) / scales.x.scale
     out = predictor.net.output(predictor.layers, inputs.to(model.rng.dtype))
-    noise = predictor.noise[:, :, None, None].rsqrt() * scales.y.scale.unsqueeze(1)
+    noise = predictor.noise.unsqueeze(2).rsqrt() * scales.y.scale.unsqueeze(1)
     return (out * scales.y.scale.unsqueeze(1) + scales.y.mean.unsqueeze(1)).numpy(), noise.numpy()
 
 

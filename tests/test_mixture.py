@@ -1,11 +1,14 @@
 """Quantiles of mixtures against SciPy's root finder."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from scipy import optimize, stats
 
 from explore import mixture
+from explore.likelihoods import Gaussian
 from explore.rng import Rng
 
 RNG = Rng(0, dtype=torch.float64)
@@ -22,6 +25,13 @@ CASES = {
 }
 
 
+def quantiles(mean, sd, levels=LEVELS):
+    """Of the mixture of these Gaussians."""
+    precision = 1 / sd.double().squeeze(2).square()
+    cdf, component = (partial(method, precision, mean) for method in (Gaussian().cdf, Gaussian().quantile))
+    return torch.stack([mixture.quantile(cdf, component, level) for level in levels])
+
+
 def expected(mean, sd, level):
     ends = stats.norm.ppf(level, mean, sd)
     if np.ptp(ends) == 0:
@@ -33,7 +43,7 @@ def expected(mean, sd, level):
 @pytest.mark.parametrize("case", CASES)
 def test_quantiles_are_the_roots_of_the_distribution_function(case):
     mean, sd = CASES[case]
-    found = mixture.quantiles(mean, sd, LEVELS)
+    found = quantiles(mean, sd)
     every = torch.broadcast_to(sd, mean.shape).numpy()
     for k, level in enumerate(LEVELS):
         for (r, b, o), x in np.ndenumerate(found[k].numpy()):
@@ -45,12 +55,17 @@ def test_quantiles_are_the_roots_of_the_distribution_function(case):
 def test_a_level_in_a_gap_without_mass_is_in_the_gap():
     """Half of the mass is below -1000 and half above 1000: whatever lies between is a median, and no NaN."""
     mean = torch.tensor([-1000.0, 1000.0]).reshape(1, 2, 1, 1)
-    (found,) = mixture.quantiles(mean, torch.ones(1, 2, 1, 1), [0.5])
+    (found,) = quantiles(mean.double(), torch.ones(1, 2, 1, 1), [0.5])
     assert abs(float(found)) <= 1000
 
 
-def test_single_precision_comes_back_as_it_went():
-    mean, sd = (t.float() for t in CASES["alike"])
-    found = mixture.quantiles(mean, sd, LEVELS)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), mixture.quantiles(*CASES["alike"], LEVELS), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("level", LEVELS)
+def test_quantiles_of_counts_are_whole_numbers(level):
+    """The smallest count that a mixture of Poisson distributions is at or below with this probability."""
+    rates = torch.tensor([[0.05, 0.1, 0.3], [0.2, 40.0, 1e4]], dtype=torch.float64).reshape(2, 3, 1, 1)
+    law = stats.poisson(rates.numpy())
+    found = mixture.quantile(lambda y: torch.as_tensor(law.cdf(y)), lambda p: torch.as_tensor(law.ppf(p)), level)
+    counts = np.arange(0, 12_000)
+    for r in range(2):
+        shares = stats.poisson(rates[r].numpy().reshape(3, 1)).cdf(counts).mean(0)
+        assert float(found[r]) == counts[np.argmax(shares >= level)]

@@ -36,6 +36,7 @@ def test_they_are_listed(installed):
     run, _ = installed
     for kind, name, place in (
         ("posteriors", "toy-pair", "toy_plugins.pair:ToyPair"),
+        ("likelihoods", "laplace", "toy_plugins.laplace:Laplace"),
         ("acquisitions", "farthest", "toy_plugins.farthest:farthest"),
     ):
         listed = json.loads(run("explore.cli", "list", kind, "--json"))

@@ -19,7 +19,7 @@ RNG = Rng(0, dtype=torch.float64)
 R, S, P = 2, 7, 11
 NET = Net(mlp(2, [4], 2))
 LAYERS, X, Y = NET.glorot(R, RNG, S), RNG.normal(R, P, 2), RNG.normal(R, P, 2)
-TAU, SCALE = 0.5 + RNG.uniform(R, S), 0.5 + RNG.uniform(R, 2)
+TAU, SCALE = 0.5 + RNG.uniform(R, S, 2) * torch.tensor([1.0, 40.0]), 0.5 + RNG.uniform(R, 2)
 OUT = NET.output(LAYERS, X)
 NETS = Predictor(NET, Gaussian(), LAYERS, TAU)
 ONE = replace(NETS, layers=tuple(w[:, :1] for w in LAYERS), noise=TAU[:, :1])
@@ -66,7 +66,7 @@ def test_regression_metrics(memory, scaled):
     out, y = OUT.numpy() * scale[:, None], Y.numpy() * scale  # in original units
     close(found["rmse"], np.sqrt(((out.mean(1) - y) ** 2).mean((1, 2))))
     # One density for the vector of outputs; a mixture over samples for every point by itself.
-    std = scale[:, None] / np.sqrt(TAU.numpy())[:, :, None, None]
+    std = scale[:, None] / np.sqrt(TAU.numpy())[:, :, None]
     density = stats.norm(out, std).pdf(y[:, None]).prod(-1)
     close(found["log_likelihood"], np.log(density.mean(1)).mean(1))
     close(found["epistemic"], out.std(1, ddof=1).mean((1, 2)))
@@ -98,7 +98,7 @@ def test_a_single_sample_has_no_spread():
 @pytest.mark.parametrize(("widths", "covered"), [(0.999, 1.0), (1.001, 0.0)])
 def test_coverage_counts_up_to_the_edge_of_the_interval(widths, covered):
     variance, mean = torch.var_mean(OUT, 1)
-    edge = stats.norm.ppf(0.975) * (variance + (1 / TAU).mean(1)[:, None, None]).sqrt()
+    edge = stats.norm.ppf(0.975) * (variance + (1 / TAU).mean(1)[:, None]).sqrt()
     found = NETS.evaluate(X, mean - widths * edge)
     assert found["coverage_95"].tolist() == [covered] * R
 
@@ -134,9 +134,9 @@ def test_one_certain_net_has_the_noise_that_is_expected():
         posterior = registry.posterior(name, net, Gaussian())
         state = posterior.init(20, 2, RNG)
         for n in (1, 5):
-            noise = [posterior.joint_sample(state, n, Rng(seed))[1].expand(2, n) for seed in (1, 2)]
+            noise = [posterior.joint_sample(state, n, Rng(seed))[1].expand(2, n, -1) for seed in (1, 2)]
             assert torch.equal(*noise) == (certain and n == 1)
-            assert torch.equal(noise[0], posterior.expected_noise(state).expand(2, n)) == (certain and n == 1)
+            assert torch.equal(noise[0], posterior.expected_noise(state).expand(2, n, -1)) == (certain and n == 1)
 
 
 def test_one_sample_varies_not_at_all():

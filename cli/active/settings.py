@@ -14,7 +14,6 @@ from explore.cli.parameters import Values
 from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of
 from explore.errors import InputError
-from explore.likelihoods import LIKELIHOODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +77,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         raise InputError("--standardise belongs to tables; images are scaled by the moments of all of them")
     posterior = registry.configured("posteriors", options["posterior"], given[""], options["preset"], ("small",))
     rule = registry.configured("acquisitions", options["acquisition"], given["acquisition"])
-    noise = LIKELIHOODS[common.likelihood]
+    noise = registry.find("likelihoods", common.likelihood)
     found = Settings(
         **vars(common), **{name: options[name] for name in PLAIN}, acquisition=rule.name, preset=posterior.preset,
         posterior_settings=parameters.complete(posterior.make, posterior.settings),

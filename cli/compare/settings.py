@@ -11,7 +11,6 @@ from explore import registry
 from explore.cli import parameters, problem
 from explore.cli.parameters import Values
 from explore.errors import InputError, one_of, shown
-from explore.likelihoods import LIKELIHOODS
 
 PRESETS = ("default", "uci", "paper")  # the first of them that there is
 LIKELIHOOD = "likelihood."
@@ -51,7 +50,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     """The settings that command-line options ask for: those for one posterior before those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common, data = problem.loaded(options)
-    noise, numbers = LIKELIHOODS[common.likelihood], common.task == "regression"
+    noise, numbers = registry.find("likelihoods", common.likelihood), common.task == "regression"
     trained = round(0.9 * len(data.x))  # of the standard splits
     prefer = (*registry.presets_for(trained, not numbers), *PRESETS)
     free = registry.noise_for(options["preset"]) if numbers else {}

@@ -165,8 +165,8 @@ def likelihoods(predictor: Predictor, parts: compare.Splits) -> dict[str, torch.
     """
     assert parts.scale is not None  # of regressions alone
     log_scale = parts.scale.log().sum(1)
-    mean, variance = predictor.moments(parts.test_x)
-    total = variance + predictor.noise_variance
+    mean, variance, noise = predictor.label_moments(parts.test_x)
+    total = variance + noise
     density = -0.5 * ((parts.test_y - mean).square() / total + total.log() + math.log(2 * math.pi))
     return {
         "moment_log_likelihood": density.mean((1, 2)) - log_scale,

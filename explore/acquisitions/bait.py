@@ -6,9 +6,9 @@ Gone Fishing: Neural Active Learning with Fisher Embeddings, Section 3: with a p
 
 The paper takes the weights of a net's last layer; here z are the coordinates of S sampled nets: f = mean + F^T z with
 z ~ N(0, I_S), so that P = I, which the labelled points have shaped already, and nothing is larger than [S, S].
-I_x = V V^T, V = F G, and G G^T is the information about the output at its mean: tau for numbers, so that the trace is
-tau times the variance summed over the pool (the variance form), and diag(p) - p p^T for classes, as in a generalised
-linear model.
+I_x = V V^T, V = F G, and G G^T is the information about the output at its mean: the precision tau of each for numbers,
+so that the trace is tau times the variance, summed over outputs and pool (the variance form), and diag(p) - p p^T for
+classes, as in a generalised linear model.
 
 Greedy forward, each point given those before it and the pending ones; the paper's backward pass, which takes twice as
 many and drops half, is left out. Many near-duplicates weigh much in the sum over the pool, and a second label of them
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from explore import parallel
 from explore.acquisitions.base import Choice, Needs, View
-from explore.acquisitions.conditioning import alike, centred, greedy_given, precision_given
+from explore.acquisitions.conditioning import alike, greedy_given, precision_given, signals
 from explore.errors import check_fields
 from explore.linalg import inverse_root
 
@@ -53,27 +53,21 @@ class BAIT:
 
         def scores(known: Carry) -> Tensor:
             root = None if known.precision is None else inverse_root(known.precision)[0]
-            return view.each(lambda out: _fall(_embedded(view, out), root, pool))
+            return view.each(lambda out: _fall(signals(view.likelihood, view.noise, out), root, pool))
 
         def given(known: Carry, out: Tensor) -> Carry:
-            precision = precision_given(known.precision, _embedded(view, out), 1.0)
+            precision = precision_given(known.precision, signals(view.likelihood, view.noise, out))
             return Carry(precision, known.alike | alike(view, out, self.alike))
 
         start = Carry(None, torch.zeros_like(view.mask))
         return greedy_given(view, k, start, scores, given, lambda known: known.alike, view.cost)
 
 
-def _embedded(view: View, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:
-    """V of each point."""
-    root = view.likelihood.fisher_root(view.noise, out.mean(1, keepdim=True))  # [K, R, 1, b, O]
-    return torch.einsum("rsbo,krbo->rsbk", centred(out), root.squeeze(2))
-
-
 def _pool(view: View) -> Float[Tensor, "R S S"]:
     """Mean of V V^T over the points that matter."""
     (x, there), total = view.aims, view.uniform.new_zeros(())
     for part, out in view.predictor.outputs(x, own=parallel.share(x.shape[1])):
-        v = (_embedded(view, out) * there[:, None, part, None]).flatten(2)
+        v = (signals(view.likelihood, view.noise, out) * there[:, None, part, None]).flatten(2)
         total = total + v @ v.mT
     return parallel.mean(total) * parallel.world().processes / there.sum(1).view(-1, 1, 1)
 

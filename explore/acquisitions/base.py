@@ -14,7 +14,7 @@ from torch import Tensor
 from explore import predict
 from explore.errors import InputError
 from explore.inference.base import Predictive, Variational
-from explore.models import Likelihood, Noise
+from explore.models import Likelihood, Noise, width
 from explore.predict import Inputs, Moments, Predictor, divided
 from explore.registry import hyphened
 from explore.rng import Rng
@@ -78,7 +78,7 @@ class View:
 
     @property
     def noise(self) -> Noise:
-        """The likelihood's expected noise parameter."""
+        """The likelihood's expected noise parameters."""
         return self.posterior.expected_noise(self.state)
 
     @property
@@ -170,7 +170,7 @@ class Needs:
         alone: when it scores points one by one and does not look at those that are chosen with them or pending, so that
             they may lie side by side.
         most: how many points it chooses at once; None: any number.
-        single: it goes by one number, so that a net has one output.
+        single: it goes by one number, which the net predicts.
         aims: whether it goes by the inputs whose labels matter.
         costs: whether it chooses by its scores divided by what a label costs.
         scores: of each candidate by itself [R, C], none negative and 0 where a label tells nothing; rules such as
@@ -215,9 +215,8 @@ def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) ->
         raise InputError(f"{name} needs a posterior with a density, and {given} has none; choose another one")
     if needs.targets not in ("any", kind):
         raise InputError(f"{name} is a rule for {needs.targets}, and {given} predicts {kind}; choose another rule")
-    outputs = posterior.net.shapes[-1][1]
-    if needs.single and outputs != 1:
-        raise InputError(f"{name} goes by one number, and the net of this {given} has {outputs} outputs")
+    if needs.single and (numbers := width(posterior.likelihood, posterior.net.outputs)) != 1:
+        raise InputError(f"{name} goes by one number, and the net of this {given} predicts {numbers}")
     if needs.most is not None and k > needs.most:
         raise InputError(f"{name} chooses at most {needs.most} at once; got {k}")
 

@@ -20,6 +20,7 @@ nearly the same point may well tell most.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from explore import predict
 from explore.acquisitions.base import Choice, Needs, View
-from explore.acquisitions.conditioning import LabelSets, centred, greedy_given, joint_gain, precision_given
+from explore.acquisitions.conditioning import LabelSets, greedy_given, joint_gain, precision_given, signals
 from explore.errors import check_fields
 from explore.linalg import inverse_root
 
@@ -36,7 +37,7 @@ def gains(view: View) -> Float[Tensor, "R C"]:
     """What the label of each candidate by itself tells about the weights, in nats (BALD)."""
     if view.likelihood.discrete:
         return view.each(lambda out: information_of_classes(_probabilities(view, out)))
-    return view.each(lambda out: joint_gain(centred(out), None, _tau(view)))
+    return view.each(lambda out: joint_gain(signals(view.likelihood, view.noise, out), None))
 
 
 @Needs(spread=True, costs=True, scores=gains)
@@ -53,14 +54,14 @@ class BatchBALD:
         return (self._classes if view.likelihood.discrete else self._numbers)(view, k)
 
     def _numbers(self, view: View, k: int) -> Choice:
-        tau = _tau(view)
+        informed = partial(signals, view.likelihood, view.noise)
 
         def scores(precision: Tensor | None) -> Tensor:
             root = None if precision is None else inverse_root(precision)[0]
-            return view.each(lambda out: joint_gain(centred(out), root, tau))
+            return view.each(lambda out: joint_gain(informed(out), root))
 
         def told(precision: Tensor | None, out: Tensor) -> Tensor | None:
-            return precision_given(precision, centred(out), tau)
+            return precision_given(precision, informed(out))
 
         return greedy_given(view, k, None, scores, told, cost=view.cost)
 
@@ -92,7 +93,3 @@ def information_of_classes(p: Float[Tensor, "R S b C"], known: LabelSets | None 
 
 def _probabilities(view: View, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b C"]:
     return view.likelihood.mean(out).double()  # small differences of entropies
-
-
-def _tau(view: View) -> Float[Tensor, "R 1 1"]:
-    return view.noise.view(-1, 1, 1)

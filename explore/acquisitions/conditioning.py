@@ -18,9 +18,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, View, greedy
+from explore.models import Likelihood, Noise
 from explore.rng import Rng
 
-__all__ = ["LabelSets", "alike", "centred", "greedy_given", "joint_gain", "precision_given"]
+__all__ = ["LabelSets", "alike", "centred", "greedy_given", "joint_gain", "precision_given", "signals"]
 
 Known = TypeVar("Known")
 
@@ -55,34 +56,40 @@ def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
     return (out - out.mean(1, keepdim=True)) / (out.shape[1] - 1) ** 0.5
 
 
-def precision_given(
-    known: Float[Tensor, "R S S"] | None, f: Float[Tensor, "R S n O"], tau: float | Float[Tensor, "R 1 1"]
-) -> Float[Tensor, "R S S"]:
+def signals(likelihood: Likelihood, noise: Noise, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:
+    """V = F G of each point, whose labels tell as much of z as K numbers V^T z with noise of variance 1.
+
+    G G^T is the Fisher information of a label about the output, at its mean: of Gaussian noise the precision of each
+    output, so that this is exact; of others as in a generalised linear model.
+    """
+    root = likelihood.fisher_root(noise, out.mean(1, keepdim=True))  # [K, R, 1, b, O]
+    return torch.einsum("rsbo,krbo->rsbk", centred(out), root.squeeze(2))
+
+
+def precision_given(known: Float[Tensor, "R S S"] | None, v: Float[Tensor, "R S n K"]) -> Float[Tensor, "R S S"]:
     """The precision of z once n points have labels, too.
 
     Args:
         known: before that; None: no labels, the identity.
-        f: `centred` outputs of the points.
-        tau: noise precision of their labels.
+        v: `signals` of the points.
     """
-    f = f.flatten(2)
-    before = torch.eye(f.shape[1], dtype=f.dtype, device=f.device) if known is None else known
-    return before + tau * (f @ f.mT)
+    v = v.flatten(2)
+    before = torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if known is None else known
+    return before + v @ v.mT
 
 
-def joint_gain(f: Float[Tensor, "R S b O"], root: Tensor | None, tau: Tensor) -> Float[Tensor, "R b"]:
-    """1/2 log det(I + tau Cov_f) of each point, in nats.
+def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor, "R b"]:
+    """1/2 log det(I + V^T V) of each point, in nats.
 
     Args:
-        f: `centred` outputs.
+        v: `signals`.
         root: L^-1 where z has the precision L L^T, [R, S, S]; None: it is N(0, I).
-        tau: noise precision, [R, 1, 1].
     """
     if root is not None:
-        f = torch.einsum("rzs,rsbo->rzbo", root, f)
-    covariance = torch.einsum("rsbo,rsbp->rbop", f, f)
-    eye = torch.eye(covariance.shape[-1], dtype=f.dtype, device=f.device)
-    return 0.5 * torch.logdet(eye + tau.unsqueeze(-1) * covariance)
+        v = torch.einsum("rzs,rsbk->rzbk", root, v)
+    covariance = torch.einsum("rsbk,rsbl->rbkl", v, v)
+    eye = torch.eye(covariance.shape[-1], dtype=v.dtype, device=v.device)
+    return 0.5 * torch.logdet(eye + covariance)
 
 
 class LabelSets(NamedTuple):

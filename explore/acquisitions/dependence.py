@@ -1,7 +1,8 @@
 """What the labels of two points tell about each other, by sampled nets, given labels of other points.
 
-Numbers, f Gaussian over the weights and noise of variance v: with W = (Cov f + v)^-1/2 F^T, F the centred samples of a
-point, [S, O] over sqrt(S - 1), I = -1/2 log det(1 - M M^T), M = W W*^T, for one output the correlation of y and y*.
+Numbers, f Gaussian over the weights and noise of variance v for each output: with W = (V^T V + 1)^-1/2 V^T, V = F
+v^-1/2 of F the centred samples of a point, [S, O] over sqrt(S - 1), I = -1/2 log det(1 - M M^T), M = W W*^T, for one
+output the correlation of y and y*. Of other likelihoods V is what `signals` makes it.
 
 Classes: the mutual information of the table p(y, y*) = sum_s w_s p_s(y) p_s(y*), w_s what net s weighs, on average
 over the labels that other points may have. `explore/acquisitions/conditioning.py` says what these labels change.
@@ -23,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore import predict
-from explore.acquisitions.conditioning import LabelSets, centred, precision_given
+from explore.acquisitions.conditioning import LabelSets, precision_given
 from explore.linalg import inverse_root
 from explore.rng import Rng
 
@@ -38,11 +39,11 @@ class Numbers:
     """Labels that are numbers.
 
     Args:
-        noise: variance of a label around the output of a net, [R].
+        signals: V of points with these outputs.
         adjusted: less what chance shows.
     """
 
-    noise: Float[Tensor, " R"]
+    signals: Callable[[Tensor], Float[Tensor, "R S b K"]]
     adjusted: bool
 
     def start(self, out: Float[Tensor, "R S n O"]) -> None:
@@ -50,14 +51,15 @@ class Numbers:
 
     def given(self, known: Float[Tensor, "R S S"] | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
         """The precision of z when points with these outputs have their labels too."""
-        return precision_given(known, centred(out), 1 / self.noise.view(-1, 1, 1))
+        return precision_given(known, self.signals(out))
 
     def about(
         self, known: Tensor | None, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]
     ) -> Information:
         """What gives, of outputs [R, S, b, O], the information of their labels about those of the targets."""
         root, share = None if known is None else inverse_root(known)[0], share.unsqueeze(2)
-        other, (samples, outputs) = self._whitened(targets, root), targets.shape[1::2]
+        other = self._whitened(targets, root)
+        outputs, samples = other.shape[2:]
         pairs = _of_one_output if outputs == 1 else _of_outputs
         adjusted = self.adjusted and samples > outputs + 1
 
@@ -67,14 +69,14 @@ class Numbers:
 
         return information
 
-    def _whitened(self, out: Float[Tensor, "R S b O"], root: Tensor | None) -> Float[Tensor, "R b O S"]:
+    def _whitened(self, out: Float[Tensor, "R S b O"], root: Tensor | None) -> Float[Tensor, "R b K S"]:
         """W of each point, given what is known."""
-        f = centred(out) if root is None else torch.einsum("rzs,rsbo->rzbo", root, centred(out))
-        f = f.movedim(1, 3)
-        if f.shape[2] == 1:
-            return f * (f.square().sum(-1, keepdim=True) + self.noise.view(-1, 1, 1, 1)).rsqrt()
-        eye = torch.eye(f.shape[2], dtype=f.dtype, device=f.device)
-        return inverse_root(f @ f.mT + self.noise.view(-1, 1, 1, 1) * eye)[0] @ f
+        v = self.signals(out) if root is None else torch.einsum("rzs,rsbk->rzbk", root, self.signals(out))
+        v = v.movedim(1, 3)
+        if v.shape[2] == 1:
+            return v * (v.square().sum(-1, keepdim=True) + 1).rsqrt()
+        eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device)
+        return inverse_root(v @ v.mT + eye)[0] @ v
 
 
 def _of_one_output(

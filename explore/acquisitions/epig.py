@@ -17,6 +17,7 @@ so that candidates whose predictions vary with those of a chosen or pending poin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View, best
-from explore.acquisitions.conditioning import alike, greedy_given
+from explore.acquisitions.conditioning import alike, greedy_given, signals
 from explore.acquisitions.dependence import Classes, Numbers
 from explore.errors import check_fields
 
@@ -76,4 +77,4 @@ class EPIG:
     def _labels(self, view: View) -> Numbers | Classes:
         if view.likelihood.discrete:
             return Classes(view.likelihood.mean, self.adjusted, self.label_sets, view.rng)
-        return Numbers(1 / view.noise[:, 0], self.adjusted)
+        return Numbers(partial(signals, view.likelihood, view.noise), self.adjusted)

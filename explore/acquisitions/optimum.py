@@ -1,6 +1,7 @@
 """How much higher a batch gets than the best so far, one point after another: expectations of a maximum.
 
-f = mean + F^T z, z ~ N(0, I_S), has the mean and covariance of the sampled nets (F: centred outputs over sqrt(S - 1)).
+f = mean + F^T z, z ~ N(0, I_S), has the mean and covariance of what the sampled nets predict (F: centred over sqrt(S -
+1)).
 What the pending and the chosen points turn out to be is drawn M times: each such point adds a direction of z, by
 Gram-Schmidt, and M standard normal numbers along it. Given these, f at a candidate is normal again, and what it adds to
 the maximum is in closed form: exact for the first point, for others a mean over the draws. So no candidate scores 0
@@ -71,7 +72,7 @@ def in_turn(
     """K points, one after another.
 
     Args:
-        view: of a net with one output.
+        view: of a net that predicts one number.
         k: how many.
         direction: "maximise" or "minimise".
         draws: M.
@@ -82,7 +83,7 @@ def in_turn(
     """
 
     def forecast(known: _Known, out: Float[Tensor, "R S b 1"]) -> tuple[Forecast, Tensor]:
-        better = SIGNS[direction] * out.double()
+        better = SIGNS[direction] * view.likelihood.mean(out).double()
         return known.forecast(centred(better).squeeze(3), better.mean((1, 3)))
 
     def told(known: _Known, out: Float[Tensor, "R S n 1"]) -> _Known:
@@ -107,7 +108,7 @@ def in_turn(
 
 def highest_mean(view: View, direction: str) -> Float[Tensor, " R"]:
     """The best posterior mean at a labelled point: of noisy labels the largest is mostly noise."""
-    return (SIGNS[direction] * view.outputs_at(view.labelled.x).mean((1, 3))).amax(1)
+    return (SIGNS[direction] * view.likelihood.mean(view.outputs_at(view.labelled.x)).mean((1, 3))).amax(1)
 
 
 def ramp(mean: Tensor, deviation: Tensor) -> Tensor:

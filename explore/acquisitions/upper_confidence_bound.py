@@ -47,5 +47,5 @@ class UpperConfidenceBound:
             value=lambda mean, shift: mean + width * shift.abs(),
             score=bound,
         ).indices  # fmt: skip
-        f = view.outputs(chosen).squeeze(3)
+        f = view.likelihood.mean(view.outputs(chosen)).squeeze(3)
         return Choice(chosen, f.mean(1) + SIGNS[self.direction] * self.kappa * f.std(1))

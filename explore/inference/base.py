@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from explore.errors import InputError, check_fields, shown
+from explore.errors import InputError, check_fields
 from explore.inference import prior
 from explore.inference.norms import NormPolicy, NormState, expand_norms, start_norms
 from explore.inference.prior import Prior, Rows
 from explore.inference.structures import Dampings
 from explore.inference.turns import Turn
 from explore.linalg import over
-from explore.models import Layer, Likelihood, Network, Noise, Phi, count_samples
+from explore.models import Layer, Likelihood, Network, Noise, Phi, check_likelihood, count_samples
 from explore.rng import Rng
 from explore.shapes import Batch, Info, State, Weights
 
@@ -83,11 +83,7 @@ class Predictive(ABC):
             raise InputError(f"net is a {kind}; it must be a Net, which Net(module) makes")
         if self.net.trained and self.only_anew:
             raise InputError(f"{self.only_anew}; leave trained=True out of Net")
-        if isinstance(self.likelihood, type) or not isinstance(self.likelihood, Likelihood):
-            raise InputError(
-                f"likelihood is {shown(self.likelihood)}; it must be made by Gaussian, Categorical, Bernoulli "
-                "or a class with their methods"
-            )
+        check_likelihood(self.likelihood)
         ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}
         check_fields(self, ranges)
         if getattr(self, "prior_variance", None) == "learned" and self.own_bias_variance is None:
@@ -186,7 +182,7 @@ class Predictive(ABC):
         return (*weights, *expand_norms(state.common.norms, count_samples(weights, samples)))
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
-        """Weight samples, and the likelihood's noise parameter for each of them (independent, unless it says else).
+        """Weight samples, and the likelihood's noise parameters for each of them (independent, unless it says else).
 
         Of a single certain net the noise is that expected: one draw of it would be a matter of luck.
         """
@@ -196,7 +192,7 @@ class Predictive(ABC):
         return layers, self.likelihood.sample_noise(state.common.noise, count_samples(layers), rng)
 
     def expected_noise(self, state: State) -> Noise:
-        """The likelihood's noise parameter at its posterior mean, broadcast over S."""
+        """The likelihood's noise parameters at their posterior mean, broadcast over S."""
         return self.likelihood.expected(state.common.noise)
 
     def with_settings(self, **settings: Any) -> Predictive:
@@ -327,7 +323,7 @@ class Variational(Predictive):
 def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, members: int = 1) -> Common:
     """The shared part of a fresh state; `members` with batch normalisations of their own where they are nets apart."""
     return Common(
-        noise=posterior.likelihood.init(replicas, rng),
+        noise=posterior.likelihood.init(posterior.net.outputs, replicas, rng),
         alive=torch.ones(replicas, dtype=torch.bool, device=rng.device),
         step=torch.tensor(0),
         taken=torch.zeros(replicas, dtype=torch.long, device=rng.device),

@@ -4,10 +4,10 @@ Hoffman and Gelman: The No-U-Turn Sampler (2014), as implemented in NumPyro. For
 
     log p(w | D) = (N/B) sum_b log p(y_b | x_b, w) - |w|^2 / (2 eta) + constant
 
-A Gaussian's unknown precision tau ~ Gamma(a0, b0) is integrated out, which leaves the weights' posterior as it is:
+A Gaussian's unknown precisions tau_o ~ Gamma(a0, b0) are integrated out, which leaves the weights' posterior as it is:
 
-    log p(D | w) = -a log b(w) + constant,    a = a0 + N O / 2,  b(w) = b0 + (N/B) |y - f(x; w)|^2 / 2
-    tau | w, D ~ Gamma(a, b(w))
+    log p(D | w) = -a sum_o log b_o(w) + constant,    a = a0 + N / 2,  b_o(w) = b0 + (N/B) |y_o - f_o(x; w)|^2 / 2
+    tau_o | w, D ~ Gamma(a, b_o(w))
 
 An update moves every chain by `thinning` transitions and keeps where it ends. It sees its batch as N/B copies of each
 example, so the answer is exact only where a batch is the whole data, the default. The first `warmup` updates tune
@@ -43,7 +43,7 @@ class HMCState(NamedTuple):
     common: Common
     weights: Weights  # the last draws
     log_joint: Float[Tensor, "R S"]  # log p(D, w) of each, up to a constant
-    scales: Float[Tensor, "R S"] | None  # 1 / b(w) of each, 0 before there are data; None where no noise is unknown
+    scales: Float[Tensor, "R S O"] | None  # 1 / b(w) of each, 0 before there are data; None where no noise is unknown
     chains: tuple[Tensor, ...]  # NumPyro's own state of every chain, [R, C, ...]
 
 
@@ -88,7 +88,7 @@ class HMC(Predictive):
         )
         chains = _sampler(self).start(vector[:, : self.chains])
         log_joint = -vector.square().sum(2) / (2 * float(self.prior_variance))
-        scales = torch.zeros_like(log_joint) if self._unknown_noise else None
+        scales = log_joint.new_zeros(*log_joint.shape, self.net.outputs) if self._unknown_noise else None
         return HMCState(shared, unflatten(vector, self.net.shapes), log_joint, scales, chains)
 
     def update(self, state: HMCState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[HMCState, Info]:
@@ -108,7 +108,7 @@ class HMC(Predictive):
         log_joint = keep(state.log_joint, -moved.potential)
         noise, scales = shared.noise, state.scales
         if scales is not None:
-            half = 0.5 * copies * (y - out).square().sum((2, 3))
+            half = 0.5 * copies * (y - out).square().sum(2)
             scales = keep(scales, 1 / (self.likelihood.prior_rate + half))  # type: ignore[attr-defined]
             noise = _mixture(self._shape(n_data), scales)
 
@@ -127,7 +127,7 @@ class HMC(Predictive):
         return _some(state.weights, n, rng)
 
     def joint_sample(self, state: HMCState, n: int, rng: Rng) -> tuple[Weights, Noise]:
-        """The same, with tau ~ Gamma(a, b(w)) for each (from its prior before there are data)."""
+        """The same, with tau ~ Gamma(a, b(w)) of each output (from its prior before there are data)."""
         if state.scales is None:
             layers = self.sample(state, n, rng)
             return layers, self.likelihood.sample_noise(state.common.noise, layers[0].shape[1], rng)
@@ -138,7 +138,7 @@ class HMC(Predictive):
 
     def _shape(self, n_data: float) -> float:
         """A."""
-        return self.likelihood.prior_shape + 0.5 * n_data * self.net.shapes[-1][1]  # type: ignore[attr-defined]
+        return self.likelihood.prior_shape + 0.5 * n_data  # type: ignore[attr-defined]
 
     @property
     def _unknown_noise(self) -> bool:
@@ -165,7 +165,7 @@ def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
     return ((half - 1) / half + parts.mean(1).var(1) / within).sqrt()
 
 
-def _mixture(shape: float, scales: Float[Tensor, "R S"]) -> Gamma:
+def _mixture(shape: float, scales: Float[Tensor, "R S O"]) -> Gamma:
     """The Gamma distribution with mean and variance of the mixture over s of Gamma(shape, 1 / scale_s), scale_s > 0."""
     known = (scales > 0).to(scales)
     share = known / known.sum(1, keepdim=True)
@@ -181,10 +181,10 @@ def _mixture(shape: float, scales: Float[Tensor, "R S"]) -> Gamma:
 def _gaussian(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
     import jax.numpy as jnp
 
-    half = 0.5 * copies * jnp.sum((y - out) ** 2)
+    half = 0.5 * copies * jnp.sum((y - out) ** 2, 0)
     if likelihood.noise_std is not None:
-        return -half / likelihood.noise_std**2
-    return -(likelihood.prior_shape + 0.5 * copies * out.size) * jnp.log(likelihood.prior_rate + half)
+        return -jnp.sum(half) / likelihood.noise_std**2
+    return -(likelihood.prior_shape + 0.5 * copies * len(out)) * jnp.sum(jnp.log(likelihood.prior_rate + half))
 
 
 def _categorical(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:

@@ -17,15 +17,15 @@ import pytest
 
 # What is compared is shown beside the checks' own messages.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("datasets", "density", "norms", "rules", "subject", "values"))
+    *(f"{__name__}.{part}" for part in ("datasets", "density", "likelihoods", "norms", "rules", "subject", "values"))
 )
 
 from explore import registry  # noqa: E402
 from explore.acquisitions.base import name_of  # noqa: E402
-from explore.testing import datasets, density, norms, rules, updates, values  # noqa: E402, F401 (the imports add checks)
+from explore.testing import datasets, density, likelihoods, norms, rules, updates, values  # noqa: E402, F401 (the imports add checks)
 from explore.testing.subject import Subject  # noqa: E402
 
-__all__ = ["check_acquisition", "check_dataset", "check_posterior"]
+__all__ = ["check_acquisition", "check_dataset", "check_likelihood", "check_posterior"]
 
 
 def check_posterior(
@@ -42,6 +42,22 @@ def check_posterior(
     return values.POSTERIORS.test(
         (name + behind, Subject(name + behind, cls, contract, members))
         for name, cls in _named("posteriors", posteriors)
+    )
+
+
+def check_likelihood(*likelihoods_: Any, outputs: int | None = None) -> Callable[..., None]:
+    """A test of likelihoods, as `check_posterior`: their parts agree with each other and with their own samples.
+
+    Args:
+        likelihoods_: with their settings or classes alone, or names from `explore list likelihoods`.
+        outputs: of the net; None: 3, or 1 where a likelihood refuses 3.
+    """
+    named = [
+        (one, registry.find("likelihoods", one)) if isinstance(one, str) else (getattr(one, "__name__", repr(one)), one)
+        for one in likelihoods_
+    ]
+    return likelihoods.LIKELIHOODS.test(
+        (name, likelihoods.LikelihoodSubject(one() if isinstance(one, type) else one, outputs)) for name, one in named
     )
 
 

@@ -14,7 +14,7 @@ from explore import graphs, registry, tree
 from explore.errors import InputError, check_fields, shown
 from explore.inference.base import Predictive
 from explore.likelihoods import Gaussian
-from explore.models import Network
+from explore.models import width
 from explore.nets import Net, mlp
 from explore.predict import Predictor
 from explore.rng import Rng
@@ -93,7 +93,12 @@ class DynamicsSettings:
                     f"the posterior's likelihood is {type(self.posterior.likelihood).__name__}, and a dynamics model "
                     "predicts numbers; give one with a Gaussian"
                 )
-            _check_sizes(self.posterior.net, inputs, outputs)
+            if (kind := self.posterior.likelihood).scaling == "none":
+                raise InputError(
+                    f"the dynamics model standardises what it predicts, and {type(kind).__name__} takes targets as "
+                    "they are; give a posterior with a Gaussian"
+                )
+            _check_sizes(self.posterior, inputs, outputs)
             return self.posterior
         with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that the posterior draws anew
             net = Net(mlp(inputs, self.hidden, outputs))
@@ -208,8 +213,9 @@ class Dynamics:
         return following.unsqueeze(0)
 
 
-def _check_sizes(net: Network, inputs: int, outputs: int) -> None:
-    (first, _), (_, last) = net.shapes[0], net.shapes[-1]
+def _check_sizes(posterior: Predictive, inputs: int, outputs: int) -> None:
+    net, last = posterior.net, width(posterior.likelihood, posterior.net.outputs)
+    first = net.shapes[0][0]
     if (first - net.biases[0], last) != (inputs, outputs):
         raise InputError(
             f"the posterior's net maps {first - net.biases[0]} numbers to {last}; "

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore import registry, tree
-from explore.acquisitions.conditioning import centred, joint_gain
+from explore.acquisitions.conditioning import joint_gain, signals
 from explore.errors import Failure, InputError, one_of
 from explore.inference.base import Variational
 from explore.predict import Predictor
@@ -274,8 +274,9 @@ class IntrinsicReward:
         predictor = Predictor.sample(posterior, state, self.settings.samples, rng)
         if self.settings.bonus == "variance":
             return predictor.moments(batch.x).variance.mean(-1).squeeze(0)
-        tau = posterior.expected_noise(state).unsqueeze(-1)
-        gains = [joint_gain(centred(out), None, tau) for _, out in predictor.outputs(batch.x)]
+        noise = posterior.expected_noise(state)
+        outs = (out for _, out in predictor.outputs(batch.x))
+        gains = [joint_gain(signals(posterior.likelihood, noise, out), None) for out in outs]
         return torch.cat(gains, 1).squeeze(0)
 
     def _add_level(self, raw: Float[Array, " n"]) -> None:

@@ -19,7 +19,7 @@ def information(v, out, r):
     """Fisher information of a label about the output at its mean, [P, O, O]."""
     mean = out[r].mean(0)  # [P, O]
     if not v.likelihood.discrete:
-        return np.broadcast_to(float(v.noise[r, 0]) * np.eye(mean.shape[1]), (len(mean), *[mean.shape[1]] * 2))
+        return np.broadcast_to(np.diag(v.noise[r, 0].numpy()), (len(mean), *[mean.shape[1]] * 2))
     p = v.likelihood.mean(torch.as_tensor(mean)[None, None])[0, 0].numpy()
     if mean.shape[1] == 1:
         return (p[:, :1] * p[:, 1:])[..., None]

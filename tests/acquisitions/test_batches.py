@@ -33,11 +33,11 @@ def trap(likelihood, outputs):
     x[:, :SAME] = torch.tensor([5.0, -5.0]) + 1e-4 * x[:, :SAME]
     net = Net(mlp(2, [30], outputs))
     layers = tuple(4 * w for w in net.glorot(1, rng, 200))
-    tau = torch.full((1,), 100.0, dtype=torch.float64)
+    tau = torch.full((1, outputs), 100.0, dtype=torch.float64)
     state = small.posterior.init(10, 1, rng)
     if not likelihood.discrete:
         state = state._replace(common=state.common._replace(noise=Gamma(tau, torch.ones_like(tau))))
-    nets = Predictor(net, likelihood, layers, tau.unsqueeze(1).expand(1, 200))
+    nets = Predictor(net, likelihood, layers, tau.unsqueeze(1).expand(1, 200, outputs))
     return dataclasses.replace(
         small, posterior=dataclasses.replace(small.posterior, net=net), state=state, candidates=x, sample=lambda: nets,
         labelled=type(small.labelled)(0.1 * rng.normal(1, 4, 2), small.labelled.y[:1]),

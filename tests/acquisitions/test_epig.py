@@ -23,7 +23,7 @@ from explore.shapes import Batch
 from tests.memory import Largest
 
 R, S, P = 2, 9, 10
-TAU = torch.tensor([0.7, 3.0], dtype=torch.float64)
+TAU = torch.tensor([[0.7], [3.0]], dtype=torch.float64) * torch.tensor([1.0, 20.0, 0.3])  # [R, O]
 
 
 def view(likelihood=None, outputs=1, points=P, samples=S, seed=0, scale=2.0):
@@ -35,9 +35,11 @@ def view(likelihood=None, outputs=1, points=P, samples=S, seed=0, scale=2.0):
     posterior = registry.posterior("bbb", net, likelihood)
     state = posterior.init(points, R, rng)
     if not likelihood.discrete:
-        state = state._replace(common=state.common._replace(noise=Gamma(TAU, torch.ones_like(TAU))))
-    labelled = Batch(rng.normal(R, 4, 2), likelihood.sample(TAU.unsqueeze(1), rng.normal(R, 1, 4, outputs), rng)[:, 0])
-    nets = Predictor(net, likelihood, layers, TAU.unsqueeze(1).expand(R, samples))
+        tau = TAU[:, :outputs]
+        state = state._replace(common=state.common._replace(noise=Gamma(tau, torch.ones_like(tau))))
+    noise = TAU[:, None, :outputs]
+    labelled = Batch(rng.normal(R, 4, 2), likelihood.sample(noise, rng.normal(R, 1, 4, outputs), rng)[:, 0])
+    nets = Predictor(net, likelihood, layers, noise.expand(R, samples, outputs))
     return View(posterior, state, labelled, x, mask, lambda: nets, rng.uniform(R, points), rng)
 
 
@@ -51,7 +53,7 @@ def gaussian_information(v, r, given, one, other):
     groups = [given, one, other]
     x = torch.cat(groups)
     out = outputs_at(v, x.expand(R, *x.shape))[r].flatten(1).numpy()
-    covariance = np.cov(out.T).reshape(out.shape[1], -1) + np.eye(out.shape[1]) / float(TAU[r])
+    covariance = np.cov(out.T).reshape(out.shape[1], -1) + np.diag(np.tile(1 / v.noise[r, 0].numpy(), len(x)))
     group = np.repeat([0, 1, 2], [len(g) * out.shape[1] // len(x) for g in groups])
 
     def log_det(*parts):
@@ -92,7 +94,7 @@ def definition(v, information, r, k):
 
 KINDS = {
     "one output": (Gaussian(), 1, gaussian_information),
-    "two outputs": (Gaussian(), 2, gaussian_information),
+    "three outputs": (Gaussian(), 3, gaussian_information),
     "three classes": (Categorical(), 3, class_information),
     "two classes": (Bernoulli(), 1, class_information),
 }
@@ -122,7 +124,7 @@ def test_the_correlation_is_adjusted():
     for r in range(R):
         f = outputs_at(v, v.x)[r, :, v.mask[r], 0].numpy()
         variance = f.var(0, ddof=1)
-        signal = variance / (variance + 1 / float(TAU[r]))
+        signal = variance / (variance + 1 / float(TAU[r, 0]))
         square = 1 - (1 - np.corrcoef(f.T) ** 2) * (S - 1) / (S - 2)
         scores = (-0.5 * np.log(1 - square.clip(0) * np.outer(signal, signal))).mean(1)
         assert int(choice.indices[r, 0]) == int(np.argmax(scores))

@@ -65,7 +65,7 @@ class EPIG:
     def __call__(self, view: View, k: int) -> Choice:
         matter = best(view.rng.uniform(*view.mask.shape), view.mask, self.inputs).indices
         f, g = (centred(out).squeeze(3) for out in (torch.cat(list(view.chunks()), 2), view.outputs(matter)))
-        noise = 1 / view.noise.unsqueeze(2)  # [R, 1, 1]
+        noise = 1 / view.noise  # [R, 1, 1]
         each, other = f.square().sum(1).unsqueeze(2) + noise, g.square().sum(1).unsqueeze(1) + noise
         both = torch.einsum("rsb,rsm->rbm", f, g)
         information = -0.5 * (1 - both.square() / (each * other)).log()
@@ -82,7 +82,7 @@ def bait(view: View, k: int) -> Choice:
     jacobian = tuple(torch.einsum("rsbti,rsbto->rbio", t.inputs, t.grads) for t in taps)
     solved = posterior.solve(view.state, jacobian)
     kernel = sum(torch.einsum("rbio,rcio->rbc", j, s) for j, s in zip(jacobian, solved, strict=True))
-    n, noise = view.labelled.x.shape[1], 1 / view.noise  # [R, 1]
+    n, noise = view.labelled.x.shape[1], 1 / view.noise.squeeze(2)  # [R, 1]
 
     def scores(kernel):  # by how much the trace falls
         variance = kernel.diagonal(dim1=1, dim2=2)

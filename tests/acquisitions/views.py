@@ -20,11 +20,12 @@ def view(likelihood=None, outputs=1, sample=None, mask=None, points=P, samples=S
     mask = torch.ones(R, points, dtype=torch.bool) if mask is None else mask
     posterior = registry.posterior("bbb", net, likelihood)
     state = posterior.init(points, R, rng)
-    tau = torch.tensor([0.7, 3.0], dtype=torch.float64)
+    tau = torch.tensor([0.7, 3.0], dtype=torch.float64).unsqueeze(1) * torch.tensor([1.0, 20.0, 0.3])[:outputs]
     if not likelihood.discrete:
         state = state._replace(common=state.common._replace(noise=Gamma(tau, torch.ones_like(tau))))
-    labelled = Batch(rng.normal(R, 4, 2), likelihood.sample(tau.unsqueeze(1), rng.normal(R, 1, 4, outputs), rng)[:, 0])
-    sample = sample or (lambda: Predictor(net, likelihood, layers, tau.unsqueeze(1).expand(R, samples)))
+    noise = tau.unsqueeze(1)
+    labelled = Batch(rng.normal(R, 4, 2), likelihood.sample(noise, rng.normal(R, 1, 4, outputs), rng)[:, 0])
+    sample = sample or (lambda: Predictor(net, likelihood, layers, noise.expand(R, samples, outputs)))
     return View(posterior, state, labelled, x, mask, sample, rng.uniform(R, points), rng)
 
 

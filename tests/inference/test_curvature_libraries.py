@@ -54,7 +54,7 @@ class Case:
         layers = tuple(w.expand(-1, samples, -1, -1) for w in weights)
         self.y = rng.normal(1, N, C) if self.regression else (C * rng.uniform(1, N)).long()
         likelihood = Gaussian(noise_std=0.5**0.5) if self.regression else Categorical()
-        noise = likelihood.sample_noise(likelihood.init(1, rng), samples, rng)
+        noise = likelihood.sample_noise(likelihood.init(C, 1, rng), samples, rng)
         out, pullback = self.net.forward(layers, self.x)
         if fisher == "empirical":
             score = likelihood.score(noise, out, self.y.unsqueeze(1))

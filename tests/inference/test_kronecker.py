@@ -116,7 +116,7 @@ def fisher_and_factors(module, x, samples, rng):
     """The dense Fisher matrix of `samples` targets an example, at one draw of the weights, and K-FAC's A (x) S."""
     net, likelihood = Net(module), Gaussian(noise_std=0.5)
     layers = tuple(w.expand(-1, samples, -1, -1) for w in net.glorot(x.shape[0], rng, 1))
-    noise = likelihood.sample_noise(likelihood.init(x.shape[0], rng), samples, rng)
+    noise = likelihood.sample_noise(likelihood.init(net.outputs, x.shape[0], rng), samples, rng)
     out, pullback = net.forward(layers, x)
     score = likelihood.score(noise, out, likelihood.sample(noise, out, rng))
     jacobian = oracles.jacobians(module.double(), tuple(w[:, :1] for w in layers), x, net.shapes)[:, 0]

@@ -191,12 +191,14 @@ def test_samples_have_the_noise_of_their_own_member():
     mixture = BBB(net=NET, likelihood=Gaussian(), initial_std=1e-9).mixture(K)
     state = mixture.init(N, 50, rng())
     noise = state.common.noise
-    rates = 10.0 ** torch.arange(0, 4 * K, 4, dtype=torch.float64).expand(50, K)  # precisions four orders apart
+    rates = 10.0 ** torch.arange(0, 4 * K, 4, dtype=torch.float64).view(1, K, 1).expand_as(
+        noise.rate
+    )  # precisions four orders apart
     state = state._replace(common=state.common._replace(noise=noise._replace(shape=noise.shape * 20, rate=1 / rates)))
     for n in (1, 2, 5, 3 * K):
         layers, tau = mixture.joint_sample(state, n, rng(2))
         distance = (matrix(layers).unsqueeze(1) - state.mean[0][0].unsqueeze(2)).abs().sum((3, 4))  # [R, K, S]
-        assert torch.equal((tau / 120).log10().div(4).round().long(), distance.argmin(1))
+        assert (tau / 120).log10().div(4).round().eq(distance.argmin(1).unsqueeze(2)).all()
 
 
 @pytest.mark.parametrize("broken", range(K))

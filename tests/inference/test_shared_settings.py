@@ -61,14 +61,14 @@ def close(actual, expected, rtol=1e-8, atol=1e-12):
 
 @pytest.mark.parametrize("name", [n for n, cls in CLASSES.items() if issubclass(cls, Variational)])
 def test_the_noise_weighs_the_data_as_the_weights_do(name):
-    """One whole step towards a0 + N O / (2 lambda), b0 + N E|y - f|^2 / (2 lambda), with targets far from any f."""
+    """One whole step towards a0 + N / (2 lambda), b0 + N E(y - f)^2 / (2 lambda), with targets far from any f."""
     settings = {"kl_start": 0.2, "kl_warmup": 0.5, "augmentation": 3.0} if name == "vogn" else {}
     count, weight = (3 * N, 0.7 * 0.6) if name == "vogn" else (N, 0.7)  # halfway through its warm-up
     posterior = build(name, Gaussian(rate=1.0), kl_weight=0.7, **settings)
     batch = data(scale=1e3)
     state, _ = posterior.update(posterior.init(N, R, draw()), batch, draw(1), 0.25)
-    close(state.common.noise.shape, each(6 + count * O / (2 * weight)))
-    squares = batch.y.square().sum(2).mean(1)
+    close(state.common.noise.shape, torch.full((R, O), 6 + count / (2 * weight), dtype=torch.float64))
+    squares = batch.y.square().mean(1)  # [R, O]
     close(state.common.noise.rate, 6 + count * squares / (2 * weight), rtol=0.02)
 
 

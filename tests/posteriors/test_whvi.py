@@ -487,7 +487,7 @@ def test_noise_is_learnt_from_its_first_step_on():
     rates = []
     for i in range(4):
         state, _ = posterior.update(state, BATCH, rng(i))
-        rates.append(float(state.common.noise.rate[0]))
+        rates.append(float(state.common.noise.rate[0, 0]))
     assert rates[0] == rates[1] == 6.0 and rates[2] != 6.0 and rates[3] != rates[2]
 
 

@@ -134,8 +134,8 @@ def test_expected_gain_and_variance_follow_from_the_samples():
         if kind == "variance":
             expected = out.var(0, ddof=1).mean(-1)
         else:
-            tau = float(posterior.likelihood.expected(state.common.noise))
-            expected = [0.5 * np.linalg.slogdet(np.eye(2) + tau * np.cov(out[:, i].T))[1] for i in range(30)]
+            tau = posterior.likelihood.expected(state.common.noise)[0, 0].double().numpy()
+            expected = [0.5 * np.linalg.slogdet(np.eye(2) + tau[:, None] * np.cov(out[:, i].T))[1] for i in range(30)]
         np.testing.assert_allclose(reward.score(new), expected, rtol=1e-4)
 
 

@@ -9,7 +9,7 @@ from explore.fit import fit
 from explore.inference import natural, step_rules
 from explore.inference.steps import train_pass
 from explore.inference.structures import sample_gradients
-from explore.likelihoods import Gaussian
+from explore.likelihoods import Categorical, Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
 from explore.shapes import Batch, Means
@@ -65,8 +65,11 @@ def outer_products(kind, seed=0):
     posterior = method("noisy-adam", NET, LIKELIHOOD)
     noise = LIKELIHOOD.sample_noise(LIKELIHOOD.init(2, RNG), 4, RNG)
     seen = train_pass(posterior, posterior.init(6, 2, RNG), WEIGHTS, noise, Batch(X, Y))
-    found = natural.fisher_taps(kind, LIKELIHOOD, seen, Rng(seed, dtype=torch.float64))
-    g = torch.cat([sample_gradients(t).flatten(3) for t in found], 3)
+    return squares(natural.fisher_taps(kind, LIKELIHOOD, seen, Rng(seed, dtype=torch.float64)))
+
+
+def squares(taps):
+    g = torch.cat([sample_gradients(t).flatten(3) for t in taps], 3)
     return torch.einsum("rsbv,rsbw->rvw", g, g) / (g.shape[1] * g.shape[2])
 
 
@@ -76,6 +79,27 @@ def test_exact_fisher_is_the_gauss_newton_matrix_and_the_mean_of_the_true_one():
     close(outer_products("exact"), expected)
     draws = torch.stack([outer_products("true", seed) for seed in range(400)])
     assert ((draws.mean(0) - expected).abs() <= 5 * draws.std(0) / 400**0.5 + 1e-12).all()
+    assert torch.equal(outer_products("exact", 0), outer_products("exact", 1))  # nothing is drawn
+
+
+@pytest.mark.parametrize("likelihood", [LIKELIHOOD, Categorical()], ids=["gaussian", "categorical"])
+def test_fisher_matrices_of_both_kinds_have_one_mean_where_examples_meet_in_batch_statistics(likelihood):
+    module = nn.Sequential(nn.Linear(2, 3, bias=False), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 3))
+    posterior = method("noisy-adam", Net(module), likelihood)
+    state, y = posterior.init(5, 1, RNG), RNG.normal(1, 5, 3)
+    noise = likelihood.sample_noise(state.common.noise, 2, RNG)
+    batch = Batch(RNG.normal(1, 5, 2), y.argmax(2) if likelihood.discrete else y)
+    seen = train_pass(posterior, state, posterior.net.glorot(1, RNG, 2), noise, batch)
+    # Each example's target acts on all others, and targets are independent: their outer products add up.
+    expected, roots = 0.0, likelihood.fisher_root(seen.noise, seen.out)
+    for example in range(5):
+        alone = torch.zeros_like(roots)
+        alone[:, :, :, example] = roots[:, :, :, example]
+        expected = expected + sum(squares(seen.pullback(root)) for root in alone)
+    for kind in ("exact", "true"):
+        rngs = (Rng(seed, dtype=torch.float64) for seed in range(400))
+        draws = torch.stack([squares(natural.fisher_taps(kind, likelihood, seen, rng)) for rng in rngs])
+        assert ((draws.mean(0) - expected).abs() <= 5 * draws.std(0) / 400**0.5 + 1e-12).all(), kind
 
 
 def test_empirical_fisher_takes_the_targets_of_the_data():

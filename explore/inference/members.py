@@ -206,6 +206,10 @@ class VariationalMixture(Mixture):
         """The mean over the members, with so many samples of each, which is below the mixture's by at most log k."""
         return self._mean(self.posterior.elbo(_replicas(state), self._each(batch), rng, samples))
 
+    def objective(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
+        """The mean over the members, which are trained apart."""
+        return self._mean(self.posterior.objective(_replicas(state), self._each(batch), rng, samples))
+
 
 def _replicas(state: State) -> State:
     """A mixture's state as that of R k replicas of its posterior."""

@@ -322,7 +322,7 @@ def elbo_is_the_evidence_less_the_divergence_from_the_exact_posterior(subject: S
 def elbo_and_its_gradient_ignore_batch_size_and_number_of_samples(subject: Subject) -> None:
     posterior, state, batch = subject.trained()
 
-    def value_and_gradients(x: Tensor, y: Tensor, samples: int, kind: Any) -> list[Tensor]:
+    def value_and_gradients(x: Tensor, y: Tensor, samples: int, kind: Any, state: State = state) -> list[Tensor]:
         floats = [t.clone().requires_grad_(t.dim() > 0) for _, t in tree.leaves(state) if t.is_floating_point()]
         remaining = iter(floats)
         own = tree.map_tensors(lambda t: next(remaining) if t.is_floating_point() else t, state)
@@ -331,6 +331,8 @@ def elbo_and_its_gradient_ignore_batch_size_and_number_of_samples(subject: Subje
         gradients = torch.autograd.grad(elbo.sum(), inputs, allow_unused=True, materialize_grads=True)
         return [elbo.detach(), *gradients]
 
+    fresh = value_and_gradients(batch.x, batch.y, 4, Rng, start(posterior, N, R, seeded()))
+    assert all(bool(t.isfinite().all()) for t in fresh), f"{subject.name}: `elbo` of a fresh state has no gradient"
     whole = value_and_gradients(batch.x, batch.y, 4, Rng)
     halves = [value_and_gradients(batch.x[:, p], batch.y[:, p], 4, Rng) for p in (slice(0, 6), slice(6, 12))]
     moving = any(g.abs().max() > 1e-3 for g in whole[1:])

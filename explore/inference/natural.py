@@ -259,7 +259,7 @@ class NaturalGradient(GaussianPosterior):
             return sampling, sampling, ok
         step_factor, ok_step = self.structure.factor(statistics, _raised(gamma, damping))
         # Each replica's bits are the same whether or not another one's damping is raised.
-        return sampling, tree.where(raised, step_factor, sampling), ok & (ok_step | ~raised)
+        return sampling, tree.where(raised, step_factor, sampling), ok & ok_step
 
     def _judged(
         self, new: NaturalState, old: NaturalState, overshoot: Tensor, finite: Tensor, ok: Tensor

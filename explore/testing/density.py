@@ -135,7 +135,7 @@ def products_with_the_covariance_are_those_of_the_dense_gaussian(subject: Subjec
 
 @POSTERIORS.check(of=gaussian)
 def sampled_and_linearised_predictions_of_a_linear_net_agree(subject: Subject) -> None:
-    posterior, state, batch = subject.trained(net=Net(nn.Linear(2, 2)))
+    posterior, state, batch = subject.trained(net=LINEAR)
     _over_weights(posterior)
     exact, n = predict.linearised(posterior, state, batch.x), 20_000
     sampled = predict.Predictor.sample(posterior, state, n, seeded(6)).moments(batch.x)
@@ -370,10 +370,10 @@ def gain_falls_when_a_transition_repeats(subject: Subject) -> None:
     # to, and differs between sound runs by more than what is asked for here.
     settings = {"likelihood": Gaussian(noise_std=0.5), **step_size(subject)}
     posterior, state, batch = subject.trained(net=LINEAR, steps=30, **settings)
-    far = torch.full((R, 1, 2), 4.0, dtype=torch.float64)  # four deviations from the other inputs
-    both = Batch(torch.cat([batch.x, far], 1), torch.cat([batch.y, far], 1))
+    x, y = (torch.full((R, 1, n), 4.0, dtype=torch.float64) for n in (2, 3))  # four deviations from the other inputs
+    both = Batch(torch.cat([batch.x, x], 1), torch.cat([batch.y, y], 1))
     with_it, without = (
-        posterior.gain(train(posterior, state, b, seeded(3), 200), Batch(far, far), seeded(2)) for b in (both, batch)
+        posterior.gain(train(posterior, state, b, seeded(3), 200), Batch(x, y), seeded(2)) for b in (both, batch)
     )
     left = (with_it / without).max()  # exact inference leaves 0.001 to 0.01
     assert left < 0.2, (

@@ -15,10 +15,10 @@ from explore.rng import Rng
 from explore.shapes import Batch, Means
 from explore.testing import oracles
 
-MODULE = mlp(2, [3], 2).double()
+MODULE = mlp(2, [4], 3).double()
 NET, LIKELIHOOD = Net(MODULE), Gaussian(noise_std=0.5)
 RNG = Rng(0, dtype=torch.float64)
-X, Y = RNG.normal(2, 6, 2), RNG.normal(2, 6, 2)
+X, Y = RNG.normal(2, 6, 2), RNG.normal(2, 6, 3)
 WEIGHTS = NET.glorot(2, RNG, 4)
 
 
@@ -204,7 +204,7 @@ def test_damping_does_not_run_away_between_two_factorisations():
 @pytest.mark.parametrize("policy", ["frozen", "adam"])
 def test_a_step_taken_back_leaves_no_trace_in_the_next_one(policy):
     """But for the damping: moving averages count the steps that they saw."""
-    net = Net(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2)))
+    net = Net(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)))
     posterior, state, batch = overshooting(net, X, Y, lr=5.0, batch_norm=policy)
     after, _ = posterior.update(state, batch, Rng(2, dtype=torch.float64))
     assert after.common.taken.tolist() == [0, 0]
@@ -222,7 +222,7 @@ def test_a_step_taken_back_leaves_no_trace_in_the_next_one(policy):
 @pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac", "full", "block-tridiagonal"])
 def test_damping_of_one_replica_leaves_the_others_as_they_are_bit_for_bit(name):
     x, y, rng = X.float(), Y.float(), Rng(1)
-    posterior = method(name, Net(mlp(2, [3], 2)), LIKELIHOOD, beta=0.1)
+    posterior = method(name, Net(mlp(2, [4], 3)), LIKELIHOOD, beta=0.1)
     state = posterior.init(6, 2, rng)
     state, _ = posterior.update(state, Batch(x, y), rng)
     raised = state._replace(damping=state.damping + torch.tensor([0.3, 0.0]))
@@ -230,6 +230,18 @@ def test_damping_of_one_replica_leaves_the_others_as_they_are_bit_for_bit(name):
     assert not torch.equal(one.mean[0][0], two.mean[0][0])
     for (path, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True):
         assert not a.dim() or torch.equal(a[1], b[1]), path
+
+
+@pytest.mark.parametrize("name", ["noisy-kfac", "full", "block-tridiagonal"])
+def test_a_replica_whose_step_cannot_be_damped_fails_alone(name):
+    posterior, rng = method(name, NET, LIKELIHOOD, beta=0.1), Rng(1, dtype=torch.float64)
+    state, _ = posterior.update(posterior.init(6, 3, rng), Batch(*(torch.cat([t, t[:1]]) for t in (X, Y))), rng)
+    damping = torch.tensor([torch.nan, 0.3, 0.0], dtype=torch.float64)
+    sampling, step_factor, ok = posterior._factor(state.statistics, damping, posterior.gamma(state.common))
+    expected, _ = posterior.structure.factor(state.statistics, posterior.gamma(state.common) + damping)
+    assert ok.tolist() == [False, True, True]
+    for (path, a), (_, b), (_, c) in zip(*map(tree.leaves, (step_factor, expected, sampling)), strict=True):
+        assert torch.equal(a[1:], b[1:]) and torch.equal(a[2], c[2]), path
 
 
 @pytest.mark.parametrize("name", ["noisy-adam", "noisy-kfac", "noisy-ekfac", "full", "slang", "vogn"])

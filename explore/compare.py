@@ -182,10 +182,11 @@ def measure(
     train/kl that of weights and noise from their priors. train/elbo = -(n nll + kl), with n training examples, is the
     evidence lower bound whatever the kl_weight; train/bound is the same in nats a training example of targets in
     original units. train/objective = -(N nll + kl_weight kl), with N = n times the augmentation, is what training
-    maximises. test/* are those of `Predictor.evaluate` in original units, `joint_log_likelihood`
-    (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s), and the error of `reliability`. structure/* are the posterior's own
-    diagnostics. train/prior_variance_* are learned, and only there where they are. With a `factor` on the predictive
-    variance, which is test/variance_factor, test/* are those of the calibrated predictions.
+    maximises. test/* are those of `Predictor.evaluate` in original units, `joint_log_likelihood` (1/P) log 1/S sum_s
+    prod_i p(y_i|x_i,w_s), and the error of `reliability`. structure/* are the posterior's own diagnostics, and the
+    share of its curvature that is still its start. train/prior_variance_* are learned, and only there where they are.
+    With a `factor` on the predictive variance, which is test/variance_factor, test/* are those of the calibrated
+    predictions.
     """
     predictor = Predictor.sample(posterior, state, samples, rng)
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
@@ -216,6 +217,7 @@ def measure(
         **{f"test/{name}": value for name, value in sorted(test.items())},
         "uncertainty/epistemic_mean": epistemic,
         **{f"structure/{name}": structure[name] for name in STRUCTURE},
+        "structure/initial_curvature_share": posterior.initial_curvature_share(state).to(nll),
         **{f"train/{name}": value for name, value in posterior.learned(state).items()},
     }
 

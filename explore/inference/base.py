@@ -150,8 +150,8 @@ class Predictive(ABC):
         """What `end_epoch` has learned, to be logged: name -> [R]."""
         return {}
 
-    def start_left(self, state: State) -> Float[Tensor, " R"]:
-        """How much of the curvature that the posterior is made of is still its start, from 0 to 1."""
+    def initial_curvature_share(self, state: State) -> Float[Tensor, " R"]:
+        """The share of the curvature that is still the identity it started from, from 0 to 1."""
         return torch.zeros(len(state.common.alive))
 
     def start_prior(self, replicas: int, rng: Rng) -> Prior | None:

@@ -223,7 +223,7 @@ class NaturalGradient(GaussianPosterior):
         """What the statistics become once the factors of the step after `state` are made of them."""
         return statistics
 
-    def start_left(self, state: NaturalState) -> Float[Tensor, " R"]:
+    def initial_curvature_share(self, state: NaturalState) -> Float[Tensor, " R"]:
         """How much of the Fisher matrix's diagonal is still its start: of the layer with the most of it, at least.
 
         The rest of an average with the rate beta after k steps, (1 - beta)^k, is not little where gradients are.

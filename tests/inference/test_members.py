@@ -115,9 +115,14 @@ def test_what_follows_from_the_density_is_the_mean_over_separate_fits(name):
 
 def test_what_is_left_of_the_start_is_the_mean_over_separate_fits():
     mixture = build("noisy-kfac", beta=0.5)
-    found = mixture.start_left(trained(mixture, data())[0])
+    found = mixture.initial_curvature_share(trained(mixture, data())[0])
     assert ((found > 0) & (found < 1)).all()
-    close(found, torch.cat([mixture.posterior.start_left(state) for state, *_ in alone(mixture)]).view(R, K).mean(1))
+    close(
+        found,
+        torch.cat([mixture.posterior.initial_curvature_share(state) for state, *_ in alone(mixture)])
+        .view(R, K)
+        .mean(1),
+    )
 
 
 def members_of(mixture, state):

@@ -297,13 +297,13 @@ def test_what_is_left_of_the_start_is_the_share_of_its_diagonal(name):
     settings = {"lr": 1e-12, "weight_noise": False, "fisher": "exact", "statistics_interval": 2, "beta": 0.2}
     posterior = method(name, NET, LIKELIHOOD, adaptive_damping=False, **settings)
     state = start = posterior.init(6, 2, Rng(1, dtype=torch.float64))
-    assert posterior.start_left(start).gt(0.9).all()
+    assert posterior.initial_curvature_share(start).gt(0.9).all()
     for _ in range(7):  # three of which have statistics
         state, _ = posterior.update(state, Batch(0.1 * X, Y), RNG)
     levels = ([m.diagonal(dim1=1, dim2=2).mean(1) for m in matrices(s.statistics)] for s in (start, state))
     shares = [0.8**3 * old / new for old, new in zip(*levels, strict=True)]
     assert len(shares) == (1 if name == "full" else 4)
-    torch.testing.assert_close(posterior.start_left(state), torch.stack(shares).amax(0), rtol=0.05, atol=0)
+    torch.testing.assert_close(posterior.initial_curvature_share(state), torch.stack(shares).amax(0), rtol=0.05, atol=0)
 
 
 def matrices(statistics):

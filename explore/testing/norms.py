@@ -19,10 +19,10 @@ from explore.testing.values import POSTERIORS, expect_fall
 CONV = Net(
     nn.Sequential(
         nn.Conv2d(1, 3, 2, stride=2, bias=False), nn.BatchNorm2d(3), nn.ReLU(), nn.Conv2d(3, 4, 2),
-        nn.BatchNorm2d(4, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3),
+        nn.BatchNorm2d(4, affine=False), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2),
     )
 )  # fmt: skip
-DENSE = Net(nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)))
+DENSE = Net(nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)))
 N = 16
 POLICIES = {"frozen": "frozen", "adam": "adam"}
 
@@ -42,7 +42,7 @@ def build(subject: Subject, policy: str = "frozen", **settings: Any) -> Any:
 def data() -> Batch:
     """N images for each of R replicas."""
     x = seeded(5).normal(R, N, 1, 4, 4)
-    return Batch(x, torch.stack([x.flatten(2).sum(2).sin(), x[:, :, 0, 0].abs().sum(2) - 3, x[:, :, 0, 0, 1].cos()], 2))
+    return Batch(x, torch.stack([x.flatten(2).sum(2).sin(), x[:, :, 0, 0].abs().sum(2) - 3], 2))
 
 
 def _loss(posterior: Any, state: State) -> Tensor:

@@ -300,8 +300,8 @@ def elbo_counts_every_example_once(subject: Subject) -> None:
 
 @POSTERIORS.check(of=gaussian)
 def elbo_is_the_evidence_less_the_divergence_from_the_exact_posterior(subject: Subject) -> None:
-    settings = {"net": Net(nn.Linear(3, 1)), "likelihood": Gaussian(noise_std=0.5), "prior_variance": 0.8}
-    posterior, rng, n = subject.build(kl_weight=0.35, **settings), seeded(3), 20_000
+    settings: dict[str, Any] = {"likelihood": Gaussian(noise_std=0.5), "prior_variance": 0.8, "kl_weight": 0.35}
+    posterior, rng, n = subject.build(Net(nn.Linear(3, 1)), **settings), seeded(3), 20_000
     _over_weights(posterior)
     batch = _linear_data(rng)
     state = train(posterior, start(posterior, 24, 2, rng), batch, rng, 30)

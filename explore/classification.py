@@ -181,8 +181,8 @@ def measure(posterior: Any, state: State, task: Task, rng: Rng, samples: int) ->
     nll = -float(predictor.log_prob(task.x[:, :TRAINING], task.y[:, :TRAINING]).mean())
     scalars = {"train/nll": nll}
     if hasattr(posterior, "divergence"):
-        kl = float(posterior.divergence(state))
-        scalars |= {"train/kl": kl, "train/bound": -nll - kl / float(state.common.n_data)}
+        kl, examples = float(posterior.divergence(state)), float(state.common.n_data) / posterior.stands_for(1.0)
+        scalars |= {"train/kl": kl, "train/bound": -nll - kl / examples}
     found = classify(predictor, task.test_x, task.test_y)
     error = float(confidence_bins(found.probabilities[None], task.test_y[None]).error)
     test = scores(found, task.test_y) | {"calibration_error": error}

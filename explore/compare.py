@@ -183,22 +183,26 @@ def measure(
     """Every tag and its value for each split.
 
     train/nll is E_q[-log p(y|x,w)] of an example, on at most 1000 training examples, in nats of standardised targets;
-    train/kl that of weights and noise from their priors; train/elbo = -(N nll + kl_weight kl). train/bound is the
-    evidence lower bound whatever the kl_weight, in nats a training example of targets in original units:
-    -nll - kl / N. test/* are those of `Predictor.evaluate` in original units, `joint_log_likelihood`
-    (1/P) log 1/S sum_s prod_i p(y_i|x_i,w_s), and the error of `reliability`. structure/* are the posterior's own
-    diagnostics. train/prior_variance_* are learned, and only there where they are. With a `factor` on the predictive
-    variance, which is test/variance_factor, test/* are those of the calibrated predictions.
+    train/kl that of weights and noise from their priors. train/elbo = -(n nll + kl), with n training examples, is the
+    evidence lower bound whatever the kl_weight; train/bound is the same in nats a training example of targets in
+    original units. train/objective = -(N nll + kl_weight kl), with N = n times the augmentation, is what training
+    maximises. test/* are those of `Predictor.evaluate` in original units, `joint_log_likelihood` (1/P) log 1/S sum_s
+    prod_i p(y_i|x_i,w_s), and the error of `reliability`. structure/* are the posterior's own diagnostics, and the
+    share of its curvature that is still its start. train/prior_variance_* are learned, and only there where they are.
+    With a `factor` on the predictive variance, which is test/variance_factor, test/* are those of the calibrated
+    predictions.
     """
     predictor = Predictor.sample(posterior, state, samples, rng)
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
     nll = -predictor.log_prob(splits.x[:, :TRAINING], splits.y[:, :TRAINING]).mean((1, 2))
     log_scale = 0.0 if splits.scale is None else splits.scale.log().sum(1)
-    kl = elbo = bound = nan
+    kl = elbo = objective = bound = nan
     if hasattr(posterior, "divergence"):
-        kl = posterior.divergence(state)
-        elbo = -(float(state.common.n_data) * nll + posterior.kl_weight * kl)
-        bound = -nll - kl / float(state.common.n_data) - log_scale
+        kl, weighted = posterior.divergence(state), float(state.common.n_data)
+        objective = -(weighted * nll + posterior.kl_weight * kl)
+        examples = weighted / posterior.stands_for(1.0)
+        elbo = -(examples * nll + kl)
+        bound = elbo / examples - log_scale
     predictor = predictor if factor is None else predictor.stretched(factor)
     test = predictor.evaluate(splits.test_x, splits.test_y, splits.scale)
     joint = predictor.log_prob(splits.test_x, splits.test_y).sum(2)
@@ -211,11 +215,13 @@ def measure(
     return {
         "train/bound": bound,
         "train/elbo": elbo,
+        "train/objective": objective,
         "train/nll": nll,
         "train/kl": kl,
         **{f"test/{name}": value for name, value in sorted(test.items())},
         "uncertainty/epistemic_mean": epistemic,
         **{f"structure/{name}": structure[name] for name in STRUCTURE},
+        "structure/initial_curvature_share": posterior.initial_curvature_share(state).to(nll),
         **{f"train/{name}": value for name, value in posterior.learned(state).items()},
     }
 

@@ -4,7 +4,7 @@ import os
 import sysconfig
 import textwrap
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -30,6 +30,30 @@ class Failure(RuntimeError):
 
 class FailedFitWarning(UserWarning):
     """A fit failed and was stopped where it stood: what it predicts means nothing."""
+
+
+class InitialCurvatureWarning(UserWarning):
+    """Most of a posterior's curvature is still what it started from: its intervals are too narrow."""
+
+
+MOST = 0.5  # from this share of the curvature on, the start counts for more than the data
+
+
+def curvature_note(shares: Sequence[float]) -> str:
+    """Describe fits of which most of the curvature is still its start: one sentence, empty where there is none.
+
+    Args:
+        shares: `initial_curvature_share` of each fit.
+    """
+    high = [share for share in shares if share > MOST]
+    if not high:
+        return ""
+    size = f"{100 * max(high):.0f} %" if len(shares) == 1 else f"Up to {100 * max(high):.0f} %"
+    where = "" if len(shares) == 1 else f" in {len(high)} of {len(shares)} fits"
+    return (
+        f"{size} of the posterior's curvature is still its start{where}, so that intervals are too narrow; take more "
+        "epochs, a larger beta or a smaller statistics_interval."
+    )
 
 
 def shown(value: object, most: int = 80) -> str:

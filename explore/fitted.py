@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from explore import tree
 from explore.calibration import held_out_factor
-from explore.errors import Failure, InputError, check_count, check_range
+from explore.errors import Failure, InitialCurvatureWarning, InputError, check_count, check_range, curvature_note
 from explore.fit import last_epoch
 from explore.identity import alike, check_same, described, outputs
 from explore.inference.base import Predictive
@@ -103,6 +104,9 @@ class FittedModel:
             InputError: for numbers that are not finite or do not fit the net, a class that is none, or classes that
                 are to be calibrated.
             Failure: where the fit failed, as it does in steps that are far too long.
+
+        Warns:
+            InitialCurvatureWarning: where most of the posterior's curvature is still its start.
         """
         check_made(posterior)
         check_count("samples", samples)
@@ -117,7 +121,18 @@ class FittedModel:
         state = last_epoch(posterior, *data, rng.stream("fit", pool.round)).state
         if not bool(state.common.alive.all()):
             raise Failure("the fit failed and was stopped where it stood; take shorter steps (lr) or another posterior")
-        return FittedModel(posterior, state, scales, tuple(pool.x.shape[1:]), samples, seed, factor=factor)
+        model = FittedModel(posterior, state, scales, tuple(pool.x.shape[1:]), samples, seed, factor=factor)
+        if note := curvature_note(model.initial_curvature_share.tolist()):
+            warnings.warn(note, InitialCurvatureWarning, stacklevel=2)
+        return model
+
+    @property
+    def initial_curvature_share(self) -> Float[Tensor, " R"]:
+        """The share of each posterior's curvature that is still the identity it started from.
+
+        Where it is large, after few updates, deviations are far too small.
+        """
+        return self.posterior.initial_curvature_share(self.state)
 
     @property
     def replicas(self) -> int:

@@ -6,10 +6,18 @@ subclass, a parametrisation or a hook adds would be lost, and a frozen layer wou
 
 from __future__ import annotations
 
-from torch import nn
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from explore.errors import InputError
 
@@ -49,6 +57,7 @@ def check(module: nn.Module) -> None:
         held = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
         if reason := _refusal(layer, bool(held)):
             raise InputError(f"{called(name)} ({type(layer).__name__}) {reason}")
+        held = held if type(layer) in LAYERS else []  # a buffer may stand in several places
         if any(id(tensor) in seen for tensor in held):
             raise InputError(f"{called(name)} shares its weights with another one; give each its own")
         seen.update(map(id, held))
@@ -87,8 +96,79 @@ def _unknown(layer: nn.Module) -> str:
         return f"is not supported; {ALLOWED}"
     if own := next(iter(dict(layer.named_parameters(recurse=False))), None):
         return f"has a parameter {own!r} of its own; {ALLOWED}, so make it the weight or the bias of a layer"
-    own = next(iter(dict(layer.named_buffers(recurse=False))))
-    return (
-        f"has a buffer {own!r}; only BatchNorm1d and BatchNorm2d may have buffers, so keep a fixed tensor as a plain "
-        f"attribute, and write self.{own}.to(x) in the forward"
-    )
+    return ""  # buffers are fixed tensors, see `Buffers`
+
+
+class Buffers:
+    """The fixed tensors of a module whose layers are replaced: they stay as they are, on the device of the inputs.
+
+    Those of real numbers come in the precision of the inputs.
+    """
+
+    def __init__(self, root: nn.Module):
+        every = ((m, name, tensor) for m in root.modules() for name, tensor in m._buffers.items())
+        self._all = [(m, name, tensor) for m, name, tensor in every if tensor is not None]
+
+    def move(self, x: Tensor) -> None:
+        """To the device and the precision of inputs x."""
+        for module, name, tensor in self._all:
+            real = tensor.is_floating_point() and x.is_floating_point()
+            now, dtype = module._buffers[name], x.dtype if real else tensor.dtype
+            if now is None or now.device != x.device or now.dtype != dtype:
+                module._buffers[name] = tensor.to(x.device, dtype)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Refuse passes that change a buffer.
+
+        Raises:
+            InputError: naming it.
+        """
+        before = self._versions()
+        yield
+        if changed := [name for name, version in self._versions().items() if version != before[name]]:
+            raise InputError(f"the network's forward changes its buffer {changed[0][1]!r}; buffers must stay fixed")
+
+    def _versions(self) -> dict[tuple[int, str], tuple[int, int]]:
+        tensors = {(id(m), name): m._buffers[name] for m, name, _ in self._all}
+        return {key: (id(t), getattr(t, "_version", 0)) for key, t in tensors.items()}
+
+
+class _RandomOperations(TorchDispatchMode):
+    """Notes the names of torch's operations that draw random numbers, whatever generator they draw from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            names = [argument.name for argument in func._schema.arguments]
+            given = {"dropout_p": 0.0} | dict(zip(names, args, strict=False)) | kwargs
+            if "dropout_p" not in names or given["dropout_p"]:  # attention has the tag with or without dropout
+                self.names.append(func.overloadpacket.__name__)
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def without_chance() -> Iterator[None]:
+    """Refuse passes that draw random numbers: torch's by the kind of operation, Python's and NumPy's by their states.
+
+    Raises:
+        InputError: saying by what.
+    """
+    before = _generators()
+    with _RandomOperations() as drawn:
+        yield
+    names = drawn.names + [name for name, state in _generators().items() if state != before[name]]
+    if names:
+        raise InputError(
+            f"the network's forward draws random numbers ({names[0]}); its output must depend on its input alone, so "
+            "leave out dropout and noise: the posterior mc-dropout drops inputs of every layer itself, at its `rate`"
+        )
+
+
+def _generators() -> dict[str, Any]:
+    _, key, *rest = np.random.get_state()
+    return {"random": random.getstate(), "numpy.random": (np.asarray(key).tobytes(), rest)}

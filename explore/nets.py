@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from explore.errors import InputError, listed, raised
 from explore.models import Layer, Network, Pullback, count_samples
-from explore.modules import check
+from explore.modules import Buffers, check, without_chance
 from explore.rng import Rng
 from explore.shapes import LayerTaps, NormTaps, Taps
 from explore.slots import ConvSlot, Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
@@ -51,11 +51,11 @@ class Net(Network):
         outputs: O; None: as many as the last layer has.
 
     Raises:
-        InputError: for weights to begin at that are not finite; any other layer that holds parameters or buffers, a
-            subclass or a parametrisation of these, a frozen layer, dropout and layers without a size; and in the first
-            pass over several examples for a forward in which examples meet or chance has a say (batch statistics,
-            functional dropout). Every pass refuses a forward that does something with layers but to call them, once
-            each, or that fails on a tensor of inputs.
+        InputError: for weights to begin at that are not finite; any other layer that holds parameters, a subclass or a
+            parametrisation of these, a frozen layer, dropout and layers without a size; and in the first pass over
+            several examples for a forward in which examples meet (batch statistics), that draws random numbers
+            (functional dropout) or changes a buffer. Every pass refuses a forward that does something with layers but
+            to call them, once each, or that fails on a tensor of inputs.
     """
 
     def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False, outputs: int | None = None):
@@ -71,6 +71,7 @@ class Net(Network):
         self._layout = torch.contiguous_format  # of images that one matrix a layer is applied to
         self.sequence = tuple(_kinds(root))
         self._replace(root)
+        self._buffers = Buffers(root)
         if not self._slots:
             raise InputError("the network has no Linear or Conv2d layer")
         first: nn.Module = root
@@ -208,6 +209,7 @@ class Net(Network):
         if folded.dim() == 4:
             one = replicas * samples == 1  # else slots would copy them back
             folded = folded.contiguous(memory_format=self._layout if one else torch.contiguous_format)
+        self._buffers.move(x)
         lead = (replicas, samples, batch)
         leads = [lead] * count
         if self._shared:
@@ -221,7 +223,9 @@ class Net(Network):
                 out = self._module(folded)
             calls = [slot.call() for slot in self._slots] if taps else []
             statistics = tuple(norm.call() for norm in self._norms) if train else ()
-        except (AttributeError, StopIteration, TypeError) as error:  # of the user's forward
+        except InputError:
+            raise
+        except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # of the user's forward
             said = str(error) or type(error).__name__
             raise InputError(
                 f"the network fails on an input {list(folded.shape)} ({said}); its forward must take one tensor "
@@ -251,7 +255,8 @@ class Net(Network):
         rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
         norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))
         layers, x = (*self.glorot(1, rng, 2), *norms), x[:1, :: x.shape[1] - 1]  # the first and the last
-        with torch.enable_grad():
+        self._buffers.move(x)
+        with torch.enable_grad(), without_chance(), self._buffers.unchanged():
             alone = self._pass(layers, x[:, 1:], None).out
             self._module.train()
             try:
@@ -272,8 +277,8 @@ class Net(Network):
         differs = bool(((among.out[:, :, 1:] - alone).abs() > tolerance).any())
         if differs or any(tap is not None and bool(tap[:-1].any()) for tap in taps):
             raise InputError(
-                "the network's output for an example depends on the other examples of its batch, on chance or on the "
-                "training mode (batch statistics or dropout in a forward); each example must be predicted by itself"
+                "the network's output for an example depends on the other examples of its batch or on the training "
+                "mode (batch statistics in a forward); each example must be predicted by itself"
             )
         one = [layer[:, :1] for layer in layers]
         try:

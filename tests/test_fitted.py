@@ -1,6 +1,7 @@
 """A fitted model: its predictions against the plain formulas, its saved form, and the learner that makes one."""
 
 import io
+import warnings
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from explore import predict, registry
 from explore.active import ActiveLearner
-from explore.errors import FailedFitWarning, Failure, InputError
+from explore.errors import FailedFitWarning, Failure, InitialCurvatureWarning, InputError, curvature_note
 from explore.fit import last_epoch
 from explore.fitted import FittedModel
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
@@ -43,6 +44,32 @@ def regression(**kwargs):
 
 MODEL = regression()
 KINDS = {"categorical": (Categorical(), 3, CLASSES), "bernoulli": (Bernoulli(), 1, np.minimum(CLASSES, 1))}
+
+
+def test_a_fit_of_few_updates_warns_that_its_curvature_is_mostly_its_start():
+    message = r"^9\d % of the posterior's curvature is still its start, so that intervals are too narrow; take more"
+    with pytest.warns(InitialCurvatureWarning, match=message):
+        model = regression()
+    share = model.initial_curvature_share
+    assert torch.equal(share, model.posterior.initial_curvature_share(model.state)) and share > 0.9
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settled = FittedModel.fit(posterior(beta=0.9), X, Y)
+    assert settled.initial_curvature_share < 0.01
+
+
+@pytest.mark.parametrize(
+    ("shares", "begins"),
+    [
+        ([], ""),
+        ([0.5, 0.1], ""),
+        ([0.7], "70 % of the posterior's curvature is still its start, so"),
+        ([0.2, 0.7, 0.91], "Up to 91 % of the posterior's curvature is still its start in 2 of 3 fits, so"),
+    ],
+)
+def test_fits_whose_curvature_is_mostly_its_start_are_counted_in_one_sentence(shares, begins):
+    note = curvature_note(shares)
+    assert note.startswith(begins) and bool(note) == bool(begins)
 
 
 @pytest.fixture(params=["whole", "blocks"])

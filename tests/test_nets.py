@@ -2,7 +2,9 @@
 
 import copy
 import pickle
+import random
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -344,12 +346,9 @@ class Gain(nn.Sequential):
     """With a tensor of its own."""
 
 
-def holding(buffer):
-    made, own = Gain(nn.Linear(3, 3)), torch.ones(1)
-    if buffer:
-        made.register_buffer("own", own)
-    else:
-        made.own = nn.Parameter(own)
+def holding():
+    made = Gain(nn.Linear(3, 3))
+    made.own = nn.Parameter(torch.ones(1))
     return made
 
 
@@ -387,9 +386,8 @@ def test_a_compiled_module_is_refused():
         (nn.Sequential(nn.MultiheadAttention(4, 2)), "attention can be made of Linear layers"),
         (nn.Sequential(nn.Conv1d(3, 4, 2)), r"a kernel of \(k, 1\)"),
         (nn.Sequential(nn.PReLU()), "and LeakyReLU has none"),
-        (holding(buffer=True), r"^the network \(Gain\) has a buffer 'own'; .* self\.own\.to\(x\) in the forward"),
-        (holding(buffer=False), r"^the network \(Gain\) has a parameter 'own' of its own; layers with parameters must"),
-        (nn.Sequential(holding(buffer=False)), r"^layer '0' \(Gain\) has a parameter 'own'"),
+        (holding(), r"^the network \(Gain\) has a parameter 'own' of its own; layers with parameters must"),
+        (nn.Sequential(holding()), r"^layer '0' \(Gain\) has a parameter 'own'"),
         (nn.Sequential(nn.Tanh(), LowRank()), r"'1' \(LowRank\) .* use Linear itself"),
         (Scaled(1, 1, 1), r"\(Scaled\) .* use Conv2d itself"),
         (spectral_norm(nn.Linear(3, 3)), r"\(ParametrizedLinear\) .* use Linear itself"),
@@ -533,19 +531,92 @@ class Forward(nn.Module):
         lambda h, training: F.batch_norm(h, torch.zeros(8), torch.ones(8), training=training),
         lambda h, training: (h @ h.T).softmax(1) @ h,  # attention over the batch
         lambda h, training: h.cumsum(0),
-        lambda h, training: F.dropout(h, 0.1, training),
-        lambda h, training: F.dropout(h, 0.5, True),
         lambda h, training: 2 * h if training else h,
         lambda h, training: h.sort(0).values,
     ],
 )
-def test_forwards_in_which_examples_meet_or_chance_has_a_say_are_refused(function):
+def test_forwards_in_which_examples_meet_are_refused(function):
     net, rng = Net(Forward(function)), Rng(0)
     weights = net.glorot(R, rng, S)
     net.output(weights, rng.normal(R, 1, 3))  # one example meets no other
     for _ in range(2):
         with pytest.raises(InputError, match="depends on the other examples"):
             net.output(weights, rng.normal(R, B, 3))
+
+
+def attention(h, dropout):
+    h = h.unflatten(1, (2, 4)).unsqueeze(1)
+    return F.scaled_dot_product_attention(h, h, h, dropout_p=dropout).flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda h, training: F.dropout(h, 1e-9, training), r"\(bernoulli_\); .* leave out dropout and noise"),
+        (lambda h, training: F.dropout(h, 1e-9), "bernoulli_"),
+        (lambda h, training: h if training else F.dropout(h, 1e-9), "bernoulli_"),
+        (lambda h, training: F.rrelu(h, 0.1, 0.1 + 1e-9, training), "rrelu"),
+        (lambda h, training: h + 1e-12 * torch.randn_like(h), "randn_like"),
+        (lambda h, training: h + 1e-12 * torch.rand(8, generator=torch.Generator()).to(h), "rand"),
+        (lambda h, training: h[:, torch.randperm(1)].expand(-1, 8), "randperm"),
+        (lambda h, training: attention(h, 1e-9), "bernoulli_"),
+        (lambda h, training: h + 1e-12 * random.random(), r"\(random\)"),
+        (lambda h, training: h + 1e-12 * np.random.rand(), r"\(numpy\.random\)"),
+    ],
+)
+def test_forwards_that_draw_random_numbers_are_refused_however_little_they_change(function, message):
+    net, rng = Net(Forward(function)), Rng(0)
+    with pytest.raises(InputError, match=f"draws random numbers .*{message}" if "(" not in message else message):
+        net.output(net.glorot(R, rng, S), rng.normal(R, B, 3))
+
+
+def test_attention_and_dropout_that_drop_nothing_are_no_chance():
+    net, rng = Net(Forward(lambda h, training: attention(F.dropout(h, 0.5, False), 0.0))), Rng(0)
+    net.output(net.glorot(R, rng, S), rng.normal(R, B, 3))
+
+
+class Buffered(nn.Module):
+    """Picks features by their numbers, scales them, and masks them, by buffers of three types."""
+
+    def __init__(self, change=None):
+        super().__init__()
+        self.layer, self.change = nn.Linear(2, 3), change
+        self.register_buffer("picked", torch.tensor([2, 0]))
+        self.register_buffer("scale", torch.tensor([0.1, 3.0]))
+        self.register_buffer("on", torch.tensor([True, False, True]))
+        self.register_buffer("absent", None)
+
+    def forward(self, x):
+        if self.change:
+            self.change(self)
+        return self.layer(x[:, self.picked] * self.scale).where(self.on, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_buffers_of_any_type_stay_as_they_are(dtype):
+    module, rng = Buffered(), Rng(0, dtype=dtype)
+    net = copy.deepcopy(Net(module))
+    (w,), x = net.glorot(R, rng, S), rng.normal(R, B, 4)
+    for inputs, weights in ((x, w), (x.float(), w.float()), (x, w)):
+        taken = inputs[..., [2, 0]] * module.scale.to(inputs)
+        expected = (taken.unsqueeze(1) @ weights[:, :, :-1] + weights[:, :, -1:]) * module.on
+        torch.testing.assert_close(net.output((weights,), inputs), expected)
+    assert (module.picked.dtype, module.scale.dtype, module.on.dtype) == (torch.int64, torch.float32, torch.bool)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda m: m.scale.mul_(1), lambda m: setattr(m, "picked", m.picked.clone())], ids=["in place", "anew"]
+)
+def test_a_forward_that_changes_a_buffer_is_refused(change):
+    net, rng = Net(Buffered(change)), Rng(0)
+    with pytest.raises(InputError, match="changes its buffer '(scale|picked)'; buffers must stay fixed"):
+        net.output(net.glorot(R, rng, S), rng.normal(R, B, 4))
+
+
+def test_a_wrong_index_in_a_forward_is_one_sentence():
+    net, rng = Net(Forward(lambda h, _: h[:, torch.zeros(8)])), Rng(0)
+    with pytest.raises(InputError, match=r"the network fails on an input .*indices.*; its forward must take one"):
+        net.output(net.glorot(R, rng, S), rng.normal(R, B, 3))
 
 
 def test_examples_meet_before_the_first_layer():

@@ -99,6 +99,7 @@ class Experiment:
                 if isinstance(event, Round):
                     new = event.metrics | {"alive": event.state.common.alive, "labels": torch.tensor(event.labels)}
                     new |= self.posterior.learned(event.state)
+                    new["initial_curvature_share"] = self.posterior.initial_curvature_share(event.state)
                     for name, value in new.items():
                         past = [self.history[name]] if name in self.history else []
                         self.history[name] = torch.cat([*past, value.cpu().unsqueeze(0)])

@@ -17,6 +17,7 @@ from explore.cli import saved
 from explore.cli.active.experiment import Experiment
 from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, unit
 from explore.cli.run import Report
+from explore.errors import curvature_note
 from explore.record import plain
 
 FIGURE = "learning_curve.png"
@@ -103,6 +104,9 @@ def failures(experiment: Experiment) -> Iterator[str]:
         labels = int(experiment.history["labels"][i])
         arm = experiment.arms[r // trials]
         yield f"Trial {r % trials + 1}, arm {arm}: the fit on {labels} labels failed and was stopped where it stood."
+    if (shares := experiment.history.get("initial_curvature_share")) is not None:
+        if note := curvature_note(shares[-1][experiment.history["alive"][-1]].tolist()):
+            yield f"Last round: {note}"
     learned = {name: past[-1] for name, past in experiment.history.items() if name.startswith("prior_variance")}
     if said := clipped(learned, "fits"):
         yield f"Last round: {said}"

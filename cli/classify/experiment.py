@@ -36,7 +36,7 @@ class Finished(NamedTuple):
     alive: bool  # whether the fit went well
     seconds: float  # of the fit alone
     epoch_seconds: float  # the median of an epoch
-    start_left: float = 0.0  # how much of the posterior's curvature is still its start
+    initial_curvature_share: float = 0.0  # how much of the posterior's curvature is still its start
 
 
 Event = Epoch | Measured | Finished | None  # None: the fit begins, or goes on
@@ -170,8 +170,8 @@ class Experiment:
             others = classification.classify(predictor, self._feed(self.rng.tensor(self._others), self.rng))
         alive = bool(last.state.common.alive.all() & last.found.probabilities.isfinite().all())
         seconds = sum(self._seconds), float(np.median(self._seconds))
-        start_left = float(self.posterior.start_left(last.state))
-        return Finished(last.scalars, last.found, others, alive, *seconds, start_left)
+        initial_curvature_share = float(self.posterior.initial_curvature_share(last.state))
+        return Finished(last.scalars, last.found, others, alive, *seconds, initial_curvature_share)
 
     def _keep(self, last: Measured) -> Saved:
         scales = Scales(self.scale, UNSCALED)
@@ -198,7 +198,9 @@ class Experiment:
         self._saved, self._seconds = old["saved"], [float(s) for s in old["seconds"]]
         if old["finished"]:
             found = {key: old["finished"][key] and Classified(**old["finished"][key]) for key in ("found", "others")}
-            self.finished = Finished(**(old["finished"] | found))
+            renamed = {"start_left": "initial_curvature_share"}  # as older versions wrote it
+            entry = {renamed.get(key, key): value for key, value in (old["finished"] | found).items()}
+            self.finished = Finished(**entry)
 
 
 def _parts(count: int, settings: Settings) -> tuple[Tensor, Tensor | None]:

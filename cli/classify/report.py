@@ -16,6 +16,7 @@ from explore.cli.classify.experiment import Experiment, Finished
 from explore.cli.compare.figures import literal
 from explore.cli.run import Report
 from explore.compare import confidence_bins
+from explore.errors import curvature_note
 from explore.record import plain
 
 SHOWN = {
@@ -26,7 +27,6 @@ SHOWN = {
 FIGURE = "reliability.png"
 SCORES = {"entropy": "entropy of the prediction, nats", "information": "mutual information of class and weights, nats"}
 IDLE = 0.9  # from this part of the errors of a guess on, hardly anything was learnt
-MOSTLY = 0.5  # from this part of the curvature on, the start counts for more than the images
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
@@ -52,11 +52,8 @@ def report(experiment: Experiment, folder: Path) -> Report:
             f"hardly anything was learnt: the most frequent class alone would be wrong on {100 * (1 - most):.2f} %; "
             "take more --epochs, smaller batches (-p batch_size=32), another step (-p lr=...) or another posterior."
         )
-    if finished.alive and finished.start_left > MOSTLY:
-        failures.append(
-            f"{100 * finished.start_left:.0f} % of the posterior's curvature is still its start; take more "
-            "--epochs, a larger -p beta, or more of the batches for it by a smaller -p statistics_interval."
-        )
+    if finished.alive and (note := curvature_note([finished.initial_curvature_share])):
+        failures.append(note)
     facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.said(folder))]
     facts += [("figure", str(folder / file)) for file in drawn if file != FIGURE]
     verdict = (

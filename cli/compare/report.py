@@ -19,7 +19,7 @@ from explore.cli.compare.settings import LIKELIHOOD
 from explore.cli.estimate import SIGN, clipped, decimals, estimate, title, unit
 from explore.cli.run import Report
 from explore.compare import OWN
-from explore.errors import listed
+from explore.errors import curvature_note, listed
 from explore.record import plain
 
 WORSE = 1.1  # times the error of the training targets' mean: from here on a fit has learnt nothing, or diverged
@@ -118,6 +118,9 @@ def failures(comparison: Experiment) -> Iterator[str]:
         learned = {tag.removeprefix("train/"): v for tag, v in f.scalars.items() if tag.startswith(OWN)}
         if said := clipped(learned, "splits"):
             yield f"{name}: {said}"
+        shares = f.scalars.get("structure/initial_curvature_share", None)
+        if shares is not None and (note := curvature_note(shares[f.alive].tolist())):
+            yield f"{name}: {note}"
         for (r,) in (~f.alive).nonzero().tolist():
             yield f"Split {r + 1}, {name}: the fit failed and was stopped where it stood."
         if known is not None:

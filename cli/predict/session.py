@@ -17,7 +17,7 @@ from explore.cli import loaded, start, tables
 from explore.cli.loaded import LoadedRun
 from explore.data.reading import Cells
 from explore.data.table import cells_of
-from explore.errors import InputError, counted, shown
+from explore.errors import InputError, counted, curvature_note, shown
 from explore.record import plain
 
 OWN = "_"  # begins the names of the columns that are added
@@ -38,6 +38,8 @@ def run(options: Mapping[str, Any]) -> None:
         model = loaded.chosen(folder, options["trust"], which, device)
     cells, x, notes = _inputs(model, path)
     found = model.predictions(x, options["level"], levels).add_prefix(OWN)
+    if curved := curvature_note(model.fitted.initial_curvature_share.tolist()):
+        notes = (*notes, curved)
     if again := [str(name) for name in found if name in cells.columns]:
         notes = (*notes, f"Columns {', '.join(again)} of {path} are replaced.")
     if not options["quiet"]:

@@ -15,7 +15,7 @@ from explore.cli.suggest import model, stopping
 from explore.cli.suggest.model import Model, Prediction
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
-from explore.errors import counted, listed
+from explore.errors import counted, curvature_note, listed
 
 FAR = 0.9  # of the candidates lie nearer to what was measured than one that is called far from it
 SAMPLE = 1_000  # candidates that stand for all of them
@@ -100,7 +100,9 @@ def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, p
     best = min if (settings.acquisition, settings.goal) == ("upper-confidence-bound", "minimise") else max
     measures = {"gain": best(scores), **_width(made, rows, settings)}
     said = redundancy(made.learner.acquisitions[0], k, len(rows.pending))
-    return Choice(suggestions, title, [*_doubts(rows, settings), *([said] if said else [])], measures, model=made)
+    curved = curvature_note(made.learner.model.initial_curvature_share.tolist())
+    notes = [*_doubts(rows, settings), *filter(None, (said, curved))]
+    return Choice(suggestions, title, notes, measures, model=made)
 
 
 def _in_units(scores: Tensor, made: Model, settings: Settings) -> list[float]:

@@ -146,8 +146,8 @@ class Predictive(ABC):
         """What `end_epoch` has learned, to be logged: name -> [R]."""
         return {}
 
-    def start_left(self, state: State) -> Float[Tensor, " R"]:
-        """How much of the curvature that the posterior is made of is still its start, from 0 to 1."""
+    def initial_curvature_share(self, state: State) -> Float[Tensor, " R"]:
+        """The share of the curvature that is still the identity it started from, from 0 to 1."""
         return torch.zeros(len(state.common.alive))
 
     def start_prior(self, replicas: int, rng: Rng) -> Prior | None:
@@ -313,11 +313,24 @@ class Variational(Predictive):
         return self.kl_prior(state) + self.likelihood.kl(state.common.noise)
 
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """Evidence lower bound of all N examples, estimated from a batch and weight samples, in nats."""
+        """Evidence lower bound of all data, whatever `kl_weight` and `augmentation`, in nats.
+
+        It is estimated from a batch, as if this were all the data, and from weight samples.
+        """
+        examples = float(state.common.n_data) / self.stands_for(1.0)
+        return examples * self._log_likelihood(state, batch, rng, samples) - self.divergence(state)
+
+    def objective(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
+        """Estimate in the same way what training maximises: no bound, unless `kl_weight` and `augmentation` are 1."""
+        fit = float(state.common.n_data) * self._log_likelihood(state, batch, rng, samples)
+        return fit - self.kl_weight * self.divergence(state)
+
+    def _log_likelihood(self, state: State, batch: Batch, rng: Rng, samples: int) -> Float[Tensor, " R"]:
+        """E[log p(y | x, W)] of an example, in nats."""
         layers = self.sample(state, samples, rng)
         noise = self.likelihood.sample_noise(state.common.noise, samples, rng)
         log_prob = self.likelihood.log_prob(noise, self.net.output(layers, batch.x), batch.y.unsqueeze(1))
-        return float(state.common.n_data) * log_prob.mean((1, 2)) - self.kl_weight * self.divergence(state)
+        return log_prob.mean((1, 2))
 
 
 def common(posterior: Predictive, n_data: float, replicas: int, rng: Rng, members: int = 1) -> Common:

@@ -5,8 +5,8 @@ a g^T (summed over positions), so the products of G = [g_1 ... g_n] with a few v
 g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. Columns b run over samples, then examples: n = S B.
 
 The printed sampler (Algorithm 3) does not have the covariance it should: its B should be the Cholesky factor of
-I + L^T L, its K (C^-T + V^T V)^-1, and its output d^-1/2 (eps - V K V^T eps). `root` is the symmetric root instead,
-which is also safe where U lacks rank.
+I + L^T L, its K (C^-T + V^T V)^-1, and its output d^-1/2 (eps - V K V^T eps). `_Half` has a K
+that is safe, and has a gradient, where U lacks rank, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.inference.structures import dense_eigenvalues, example_gradients
-from explore.linalg import eigh, held, inverse_root
+from explore.linalg import eigh, held, inverse_triangle
 from explore.shapes import Means, Taps, flatten
 
 Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]
@@ -114,29 +114,28 @@ class LowRankFactor(NamedTuple):
     diagonal: Means  # d
 
     def solve(self, v: Vectors) -> Vectors:
-        x, y = self._divide(v), self._divide(self.columns)
-        return _subtract(x, combine(inner(v, y) @ self._core(), y))
+        half = self._half()
+        return half.times(half.turned(v))
 
     def multiply(self, v: Vectors) -> Vectors:
         low = combine(inner(v, self.columns), self.columns)
         return tuple(torch.addcmul(x, y, d.unsqueeze(1)) for x, y, d in zip(low, v, self.diagonal, strict=True))
 
     def root(self, eps: Vectors) -> Vectors:
-        """d^-1/2 (eps - V f(V^T V) V^T eps) with V = d^-1/2 U and f(l) = (1 - (1 + l)^-1/2) / l."""
-        scale = tuple(d.rsqrt().unsqueeze(1) for d in self.diagonal)
-        v = tuple(u * s for u, s in zip(self.columns, scale, strict=True))
-        values, vectors, _ = eigh(inner(v, v))
-        one = 1 + values.clamp_min(0)
-        f = (vectors / (one + one.sqrt()).unsqueeze(1)) @ vectors.mT  # f(l) without its division by l
-        y = _subtract(eps, combine(inner(eps, v) @ f, v))
-        return tuple(x * s for x, s in zip(y, scale, strict=True))
+        return self._half().times(eps)
 
     def logdet(self) -> Float[Tensor, " R"]:
-        root, _ = inverse_root(self._capacitance())
-        return torch.stack([d.log().sum((1, 2)) for d in self.diagonal]).sum(0) - 2 * _diagonal(root).log().sum(1)
+        root = self._core()
+        total = torch.stack([d.log().sum((1, 2)) for d in self.diagonal]).sum(0)
+        return total - 2 * _diagonal(root).log().sum(1).to(total)
 
     def variance(self) -> Means:
-        return tuple(1 / d - z.square().sum(1) for d, z in zip(self.diagonal, self._correction(), strict=True))
+        """In double precision, as 1 / d cancels where U holds most of the precision; at least 1 / P_ii."""
+        wide = LowRankFactor(*(tuple(t.double() for t in part) for part in self))
+        parts = zip(self.columns, wide.diagonal, wide.columns, wide._correction(), strict=True)
+        return tuple(
+            torch.maximum(1 / d - z.square().sum(1), 1 / (d + u.square().sum(1))).to(like) for like, d, u, z in parts
+        )
 
     def trace(self, new: LowRankFactor) -> Float[Tensor, " R"]:
         """sum(d diag(new^-1)) + tr(U^T new^-1 U)."""
@@ -146,8 +145,8 @@ class LowRankFactor(NamedTuple):
         ).sum(1)
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        means = (tuple(x.mean(1) for x in g) for g in _cached_gradients(taps))
-        return torch.cat([_dot(g, self.solve(g)) for g in means], 1)
+        half, means = self._half(), (tuple(x.mean(1) for x in g) for g in _cached_gradients(taps))
+        return torch.cat([_dot(x, x) for x in map(half.turned, means)], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
         """tr[(P^-1 D')^2], D' being how far P moves along D when U keeps its leading L directions and d the rest.
@@ -187,22 +186,50 @@ class LowRankFactor(NamedTuple):
         u = flatten(self.columns)
         return u.mT @ u + torch.diag_embed(flatten(self.diagonal))
 
-    def _capacitance(self) -> Float[Tensor, "R L L"]:
-        """I + U^T diag(1/d) U."""
-        gram = inner(self._divide(self.columns), self.columns)
-        return gram + torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-
     def _core(self) -> Float[Tensor, "R L L"]:
-        root, _ = inverse_root(self._capacitance())
-        return root.mT @ root
+        """C^-1, lower triangular, with C C^T = I + U^T diag(1/d) U, in double precision.
+
+        The products have twice the digits of U, and in single precision the smaller ones would be lost.
+        """
+        v = tuple((u * d.rsqrt().unsqueeze(1)).double() for u, d in zip(self.columns, self.diagonal, strict=True))
+        gram = inner(v, v)
+        eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+        return inverse_triangle(torch.linalg.cholesky_ex(eye + gram)[0])
+
+    def _half(self) -> _Half:
+        root = self._core()
+        eye = torch.eye(root.shape[1], dtype=root.dtype, device=root.device)
+        k = (root.mT @ torch.linalg.solve_triangular(eye + root, root, upper=False)).to(self.diagonal[0])
+        scale = tuple(d.rsqrt().unsqueeze(1) for d in self.diagonal)
+        return _Half(tuple(u * s for u, s in zip(self.columns, scale, strict=True)), k, scale)
 
     def _correction(self) -> Vectors:
         """The rows z of P^-1 = diag(1/d) - z^T z."""
-        root, _ = inverse_root(self._capacitance())
-        return combine(root, self._divide(self.columns))
+        return combine(self._core().to(self.diagonal[0]), self._divide(self.columns))
 
     def _divide(self, v: Vectors) -> Vectors:
         return tuple(x / d.unsqueeze(1) for x, d in zip(v, self.diagonal, strict=True))
+
+
+class _Half(NamedTuple):
+    """H = d^-1/2 (I - V K V^T) with H H^T = P^-1, where V = d^-1/2 U and K = C^-T (I + C)^-1, see `_core`.
+
+    As P^-1 is a square then, no more digits cancel than P^-1/2 has.
+    """
+
+    low: Vectors  # V
+    k: Float[Tensor, "R L L"]
+    scale: Vectors  # d^-1/2
+
+    def times(self, v: Vectors) -> Vectors:
+        """H v."""
+        y = _subtract(v, combine(inner(v, self.low) @ self.k.mT, self.low))
+        return tuple(x * s for x, s in zip(y, self.scale, strict=True))
+
+    def turned(self, v: Vectors) -> Vectors:
+        """H^T v."""
+        y = tuple(x * s for x, s in zip(v, self.scale, strict=True))
+        return _subtract(y, combine(inner(y, self.low) @ self.k, self.low))
 
 
 def _subtract(u: Vectors, v: Vectors) -> Vectors:

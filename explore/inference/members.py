@@ -110,9 +110,9 @@ class Mixture(Predictive):
         """The mean over the members."""
         return {name: self._mean(value) for name, value in self.posterior.learned(_replicas(state)).items()}
 
-    def start_left(self, state: State) -> Float[Tensor, " R"]:
+    def initial_curvature_share(self, state: State) -> Float[Tensor, " R"]:
         """The mean over the members."""
-        return self._mean(self.posterior.start_left(_replicas(state)))
+        return self._mean(self.posterior.initial_curvature_share(_replicas(state)))
 
     def finish(self, state: State, batches: Iterable[Batch], rng: Rng) -> State:
         return self._settled(self.posterior.finish(_replicas(state), map(self._each, batches), rng), state)
@@ -205,6 +205,10 @@ class VariationalMixture(Mixture):
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
         """The mean over the members, with so many samples of each, which is below the mixture's by at most log k."""
         return self._mean(self.posterior.elbo(_replicas(state), self._each(batch), rng, samples))
+
+    def objective(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
+        """The mean over the members, which are trained apart."""
+        return self._mean(self.posterior.objective(_replicas(state), self._each(batch), rng, samples))
 
 
 def _replicas(state: State) -> State:

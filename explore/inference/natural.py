@@ -70,7 +70,10 @@ def regularised_gradient(gradient: Means, weights: Weights, gamma: Dampings) -> 
 
 
 Fisher = Literal["true", "empirical", "exact"]
-"""Targets of the gradients in a Fisher matrix: one drawn from the model, the data's, or the model's expectation."""
+"""Targets of the gradients in a Fisher matrix: one drawn from the model, the data's, or the model's expectation.
+
+The expectation is exact but for nets with batch normalisations, see `fisher_taps`.
+"""
 
 
 def fisher_taps(kind: Fisher, likelihood: Likelihood, seen: Pass, rng: Rng) -> tuple[Taps, ...]:
@@ -78,16 +81,21 @@ def fisher_taps(kind: Fisher, likelihood: Likelihood, seen: Pass, rng: Rng) -> t
 
     Args:
         kind: whose targets they are of. The expectation takes as many pullbacks as there are outputs, and is the
-            generalised Gauss-Newton matrix: the Hessian, where the net is linear in its weights.
+            generalised Gauss-Newton matrix: the Hessian, where the net is linear in its weights. Where examples meet
+            in batch normalisations, it is an unbiased estimate: each example's roots have random signs, else the
+            roots of different examples, which are independent under the model, would add up and cancel.
         likelihood: of the targets.
         seen: the pass over the batch.
-        rng: for drawn targets.
+        rng: for drawn targets and signs; "exact" draws nothing in a net without batch normalisations.
     """
     if kind == "empirical":
         return seen.taps
     if kind == "true":
         return seen.pullback(likelihood.score(seen.noise, seen.out, likelihood.sample(seen.noise, seen.out, rng)))
     roots = likelihood.fisher_root(seen.noise, seen.out)
+    if seen.taps.norms:
+        heads = rng.uniform(*seen.out.shape[:3], len(roots)) < 0.5
+        roots = torch.where(heads.movedim(3, 0).unsqueeze(4), roots, -roots)
     # They are laid along the sample axis, over which a structure averages; hence the factor.
     parts = [seen.pullback(math.sqrt(len(roots)) * root) for root in roots]
     return parts[0] if len(parts) == 1 else tuple(map(_side_by_side, zip(*parts, strict=True)))
@@ -216,7 +224,7 @@ class NaturalGradient(GaussianPosterior):
         """What the statistics become once the factors of the step after `state` are made of them."""
         return statistics
 
-    def start_left(self, state: NaturalState) -> Float[Tensor, " R"]:
+    def initial_curvature_share(self, state: NaturalState) -> Float[Tensor, " R"]:
         """How much of the Fisher matrix's diagonal is still its start: of the layer with the most of it, at least.
 
         The rest of an average with the rate beta after k steps, (1 - beta)^k, is not little where gradients are.
@@ -252,7 +260,7 @@ class NaturalGradient(GaussianPosterior):
             return sampling, sampling, ok
         step_factor, ok_step = self.structure.factor(statistics, _raised(gamma, damping))
         # Each replica's bits are the same whether or not another one's damping is raised.
-        return sampling, tree.where(raised, step_factor, sampling), ok & (ok_step | ~raised)
+        return sampling, tree.where(raised, step_factor, sampling), ok & ok_step
 
     def _judged(
         self, new: NaturalState, old: NaturalState, overshoot: Tensor, finite: Tensor, ok: Tensor

@@ -135,7 +135,7 @@ def products_with_the_covariance_are_those_of_the_dense_gaussian(subject: Subjec
 
 @POSTERIORS.check(of=gaussian)
 def sampled_and_linearised_predictions_of_a_linear_net_agree(subject: Subject) -> None:
-    posterior, state, batch = subject.trained(net=Net(nn.Linear(2, 2)))
+    posterior, state, batch = subject.trained(net=LINEAR)
     _over_weights(posterior)
     exact, n = predict.linearised(posterior, state, batch.x), 20_000
     sampled = predict.Predictor.sample(posterior, state, n, seeded(6)).moments(batch.x)
@@ -268,14 +268,19 @@ def a_linear_model_is_bayesian_linear_regression(subject: Subject) -> None:
 def _linear_fit(subject: Subject, orthogonal: bool, settings: Any) -> tuple[tuple[Tensor, Tensor], ...]:
     """Mean and covariance after training on a linear-Gaussian model, and the exact ones: noise 0.5, prior 0.8."""
     rng = Matched(3, dtype=torch.float64)
+    batch = _linear_data(rng, orthogonal)
+    known = {"likelihood": Gaussian(noise_std=0.5), "prior_variance": 0.8}
+    posterior = subject.make(net=Net(nn.Linear(3, 1)), **known, **settings)
+    state = train(posterior, start(posterior, 24, 2, rng), batch, rng, 600, ends=True)
+    return oracles.implied_gaussian(posterior, state, 2), oracles.ridge(*batch, 0.5, 0.8)
+
+
+def _linear_data(rng: Rng, orthogonal: bool = False) -> Batch:
     x = rng.normal(2, 24, 3)
     if orthogonal:  # columns, the constant one included, at right angles
         x = torch.linalg.qr(torch.cat([torch.ones(2, 24, 1), x], 2).double())[0][:, :, 1:] * 3
     y = x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64) + 0.3 + 0.5 * rng.normal(2, 24, 1)
-    known = {"likelihood": Gaussian(noise_std=0.5), "prior_variance": 0.8}
-    posterior = subject.make(net=Net(nn.Linear(3, 1)), **known, **settings)
-    state = train(posterior, start(posterior, 24, 2, rng), Batch(x, y), rng, 600, ends=True)
-    return oracles.implied_gaussian(posterior, state, 2), oracles.ridge(x, y, 0.5, 0.8)
+    return Batch(x, y)
 
 
 # Scaling with the data -------------------------------------------------------------------------------------
@@ -283,20 +288,41 @@ def _linear_fit(subject: Subject, orthogonal: bool, settings: Any) -> tuple[tupl
 
 @POSTERIORS.check(of=variational)
 def elbo_counts_every_example_once(subject: Subject) -> None:
-    posterior, state, batch = subject.trained(likelihood=Gaussian(noise_std=0.5))
+    posterior, state, batch = subject.trained(likelihood=Gaussian(noise_std=0.5), kl_weight=0.35, augmentation=3.0)
     samples = posterior.sample(state, 6, seeded(2))
     out = posterior.net.output(samples, batch.x)
     # Here the batch is all the data, so the bound is the plain sum over them.
     fit = torch.distributions.Normal(out, 0.5).log_prob(batch.y.unsqueeze(1)).sum((2, 3)).mean(1)
-    elbo = posterior.elbo(state, batch, seeded(2), samples=6)
-    assert_close(elbo, fit - posterior.kl_weight * posterior.kl_prior(state), f"{subject.name}: `elbo`")
+    elbo, objective = (f(state, batch, seeded(2), samples=6) for f in (posterior.elbo, posterior.objective))
+    assert_close(elbo, fit - posterior.kl_prior(state), f"{subject.name}: `elbo`, a bound, knows no kl_weight")
+    assert_close(objective, 3 * fit - 0.35 * posterior.kl_prior(state), f"{subject.name}: `objective`")
+
+
+@POSTERIORS.check(of=gaussian)
+def elbo_is_the_evidence_less_the_divergence_from_the_exact_posterior(subject: Subject) -> None:
+    settings: dict[str, Any] = {"likelihood": Gaussian(noise_std=0.5), "prior_variance": 0.8, "kl_weight": 0.35}
+    posterior, rng, n = subject.build(Net(nn.Linear(3, 1)), **settings), seeded(3), 20_000
+    _over_weights(posterior)
+    batch = _linear_data(rng)
+    state = train(posterior, start(posterior, 24, 2, rng), batch, rng, 30)
+    a = torch.cat([batch.x, torch.ones_like(batch.x[..., :1])], -1)
+    targets = 0.8 * a @ a.mT + 0.25 * torch.eye(24, dtype=torch.float64)
+    evidence = oracles.normal(torch.zeros(24, dtype=torch.float64), targets).log_prob(batch.y.squeeze(2))
+    mean, covariance = oracles.implied_gaussian(posterior, state, 2)
+    expected = evidence - oracles.kl(mean, covariance, *oracles.ridge(batch.x, batch.y, 0.5, 0.8))
+    # The samples' share of the variance: of the squares' sum of a Gaussian vector.
+    spread = a @ covariance @ a.mT / 0.25
+    residuals = (batch.y - a @ mean.unsqueeze(2)) / 0.5
+    squared = 0.5 * (spread @ spread).diagonal(dim1=1, dim2=2).sum(1) + (residuals.mT @ spread @ residuals)[:, 0, 0]
+    error = (posterior.elbo(state, batch, seeded(4), n) - expected).abs()
+    assert (error < 5 * (squared / n).sqrt()).all(), f"{subject.name}: `elbo` is not the evidence less the divergence"
 
 
 @POSTERIORS.check(of=variational)
 def elbo_and_its_gradient_ignore_batch_size_and_number_of_samples(subject: Subject) -> None:
     posterior, state, batch = subject.trained()
 
-    def value_and_gradients(x: Tensor, y: Tensor, samples: int, kind: Any) -> list[Tensor]:
+    def value_and_gradients(x: Tensor, y: Tensor, samples: int, kind: Any, state: State = state) -> list[Tensor]:
         floats = [t.clone().requires_grad_(t.dim() > 0) for _, t in tree.leaves(state) if t.is_floating_point()]
         remaining = iter(floats)
         own = tree.map_tensors(lambda t: next(remaining) if t.is_floating_point() else t, state)
@@ -305,6 +331,8 @@ def elbo_and_its_gradient_ignore_batch_size_and_number_of_samples(subject: Subje
         gradients = torch.autograd.grad(elbo.sum(), inputs, allow_unused=True, materialize_grads=True)
         return [elbo.detach(), *gradients]
 
+    fresh = value_and_gradients(batch.x, batch.y, 4, Rng, start(posterior, N, R, seeded()))
+    assert all(bool(t.isfinite().all()) for t in fresh), f"{subject.name}: `elbo` of a fresh state has no gradient"
     whole = value_and_gradients(batch.x, batch.y, 4, Rng)
     halves = [value_and_gradients(batch.x[:, p], batch.y[:, p], 4, Rng) for p in (slice(0, 6), slice(6, 12))]
     moving = any(g.abs().max() > 1e-3 for g in whole[1:])
@@ -342,10 +370,10 @@ def gain_falls_when_a_transition_repeats(subject: Subject) -> None:
     # to, and differs between sound runs by more than what is asked for here.
     settings = {"likelihood": Gaussian(noise_std=0.5), **step_size(subject)}
     posterior, state, batch = subject.trained(net=LINEAR, steps=30, **settings)
-    far = torch.full((R, 1, 2), 4.0, dtype=torch.float64)  # four deviations from the other inputs
-    both = Batch(torch.cat([batch.x, far], 1), torch.cat([batch.y, far], 1))
+    x, y = (torch.full((R, 1, n), 4.0, dtype=torch.float64) for n in (2, 3))  # four deviations from the other inputs
+    both = Batch(torch.cat([batch.x, x], 1), torch.cat([batch.y, y], 1))
     with_it, without = (
-        posterior.gain(train(posterior, state, b, seeded(3), 200), Batch(far, far), seeded(2)) for b in (both, batch)
+        posterior.gain(train(posterior, state, b, seeded(3), 200), Batch(x, y), seeded(2)) for b in (both, batch)
     )
     left = (with_it / without).max()  # exact inference leaves 0.001 to 0.01
     assert left < 0.2, (

@@ -26,14 +26,15 @@ from explore.testing.suite import expect_defaults
 
 R, N = 3, 12  # replicas and examples
 
-MODULE = mlp(2, [4], 2).double()
+# Three outputs: of two, rotations are symmetric where they are squared, and would hide a transpose.
+MODULE = mlp(2, [4], 3).double()
 MLP = Net(MODULE)
-LINEAR = Net(nn.Linear(2, 2))
-NO_BIAS = Net(nn.Sequential(nn.Linear(2, 3, bias=False), nn.Tanh(), nn.Linear(3, 2, bias=False)))
-CONV_NO_BIAS = Net(nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2, bias=False)))
-CONV = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)))
-NORM = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)))
-DENSE_NORM = Net(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)))
+LINEAR = Net(nn.Linear(2, 3))
+NO_BIAS = Net(nn.Sequential(nn.Linear(2, 4, bias=False), nn.Tanh(), nn.Linear(4, 3, bias=False)))
+CONV_NO_BIAS = Net(nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3, bias=False)))
+CONV = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)))
+NORM = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)))
+DENSE_NORM = Net(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)))
 INTERVAL = re.compile(r"[\[(]-?(inf|[\d.e+-]+), ?-?(inf|[\d.e+-]+)[\])]")
 PARTS = {  # what a posterior may refuse: a net that has it, and nothing else that is refused
     "convolutions": CONV,
@@ -223,7 +224,8 @@ def data(net: Net = MLP, seed: int = 5, device: str = "cpu") -> Batch:
     """N examples for each of R replicas."""
     rng = seeded(seed, device).stream("toy")
     x = rng.normal(R, N, *((1, 4, 4) if net in (CONV, CONV_NO_BIAS, NORM) else (2,)))
-    return Batch(x, torch.stack([x.flatten(2).sum(2).sin(), x.flatten(2).prod(2)], 2))
+    flat = x.flatten(2)
+    return Batch(x, torch.stack([flat.sum(2).sin(), flat.prod(2), flat[:, :, 0].cos()], 2))
 
 
 def start(posterior: Any, n_data: float, replicas: int, rng: Rng) -> State:

@@ -268,7 +268,7 @@ def a_replica_has_failed_wherever_in_its_state_a_number_is_not_finite(subject: S
 
 @POSTERIORS.check()
 def begins_at_the_weights_of_a_trained_module_or_says_why_not(subject: Subject) -> None:
-    module = nn.Linear(2, 2)
+    module = nn.Linear(2, 3)
     for p in module.parameters():
         nn.init.normal_(p, std=30.0)  # a start of one's own would be far off
     net = Net(module, trained=True)
@@ -295,13 +295,13 @@ def step_size(subject: Subject) -> dict[str, Any]:
     return {"lr": 0.02} if subject.has("lr") else {}
 
 
-@POSTERIORS.check({"Categorical": (Categorical(), 2), "Bernoulli": (Bernoulli(), 1), "Gaussian": (KNOWN_NOISE, 2)})
+@POSTERIORS.check({"Categorical": (Categorical(), 3), "Bernoulli": (Bernoulli(), 1), "Gaussian": (KNOWN_NOISE, 3)})
 def fits_under_every_likelihood(subject: Subject, case: tuple[Any, int]) -> None:
     likelihood, outputs = case
     net = Net(mlp(2, [8], outputs))
     posterior, batch = subject.build(net, likelihood, **step_size(subject)), data()
     if likelihood is not KNOWN_NOISE:
-        batch = Batch(batch.x, (batch.x[..., 0] > 0).long())
+        batch = Batch(batch.x, (batch.x[..., : outputs - 1 or 1] > 0).sum(2))
     rng = seeded()
     state = start(posterior, 1000, R, rng)  # as many as make the prior harmless
 

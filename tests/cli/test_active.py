@@ -267,21 +267,24 @@ def test_settings_reach_the_acquisition(active, explore, monkeypatch):
     assert (result.exit_code, result.stderr) == (2, "Error: max-variance has no settings\n")
 
 
+QUIET = ("--quiet", "-p", "beta=0.9")  # at which two epochs leave nothing of the start of the curvature
+
+
 def test_points_that_are_labelled_together(active, csv, monkeypatch):
     """The default rule sees what they tell together; of another the user is told."""
     warning = "Warning: max-variance scores points one by one"
-    result = active("--acquire", 2, "--quiet")
+    result = active("--acquire", 2, *QUIET)
     assert "epig" in result.stdout and result.stderr == "" and config()["settings"]["acquisition"] == "epig"
-    result = active("--acquire", 2, "--acquisition", "max-variance", "--quiet")
+    result = active("--acquire", 2, "--acquisition", "max-variance", *QUIET)
     assert warning in result.stderr and "epig does" in result.stderr
     assert len(result.stderr.splitlines()) == 1
-    assert active("--acquire", 1, "--acquisition", "max-variance", "--quiet").stderr == ""
-    assert active("--acquire", 2, "--acquisition", "random", "--quiet").stderr == ""
+    assert active("--acquire", 1, "--acquisition", "max-variance", *QUIET).stderr == ""
+    assert active("--acquire", 2, "--acquisition", "random", *QUIET).stderr == ""
     table = ["--data", csv, "--target", "sign", "--task", "classification", "--drop-columns", "kind", "--initial", 10]
-    assert active(*table, "--acquire", 2, "--quiet").stderr == ""
-    table += ["--acquire", 2, "--acquisition", "max-variance", "--quiet"]
+    assert active(*table, "--acquire", 2, *QUIET).stderr == ""
+    table += ["--acquire", 2, "--acquisition", "max-variance", *QUIET]
     assert warning in active(*table).stderr
-    assert active(*table, "--rounds", 1).stderr == ""
+    assert active(*table, "--rounds", 1, "-p", "beta=0.9").stderr == ""
 
 
 NEAR = '''"""Near: the points nearest to a place of the standardised inputs."""
@@ -371,7 +374,7 @@ def test_names_of_run_folders(active, explore):
 
 
 def test_quiet(active):
-    result = active("--rounds", 1, "--quiet")
+    result = active("--rounds", 1, *QUIET)
     assert result.stderr == ""
     assert "test RMSE" in result.stdout
 

@@ -30,10 +30,10 @@ from tests.pictures import shares
 RUN = Path("runs/compare-table")
 TINY = ["--splits", "2", "--samples", "5", "--hidden", "4", "--epochs", "3", "--no-figures"]
 TAGS = {
-    "train/bound", "train/elbo", "train/nll", "train/kl",
+    "train/bound", "train/elbo", "train/objective", "train/nll", "train/kl",
     "test/rmse", "test/log_likelihood", "test/joint_log_likelihood",
     "test/coverage_95", "test/calibration_error", "uncertainty/epistemic_mean", "structure/damping_share",
-    "structure/effective_rank", "structure/condition",
+    "structure/effective_rank", "structure/condition", "structure/initial_curvature_share",
 }  # fmt: skip
 
 

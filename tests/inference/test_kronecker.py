@@ -138,7 +138,7 @@ def test_kfac_is_exact_for_a_linear_layer_with_one_output():
 @pytest.mark.parametrize("samples", [1, 6])
 def test_kfac_is_exact_for_a_single_example(samples):
     rng = Rng(0, dtype=torch.float64)
-    fisher, factors, _ = fisher_and_factors(mlp(3, [4], 2), rng.normal(2, 1, 3), samples, rng)
+    fisher, factors, _ = fisher_and_factors(mlp(3, [5], 3), rng.normal(2, 1, 3), samples, rng)
     start = 0
     for block in factors:
         part = slice(start, start := start + block.shape[1])
@@ -148,8 +148,8 @@ def test_kfac_is_exact_for_a_single_example(samples):
 def test_kfac_is_an_approximation_elsewhere():
     # Guards the two tests above: with several examples in a hidden layer the two matrices do differ.
     rng = Rng(0, dtype=torch.float64)
-    fisher, factors, _ = fisher_and_factors(mlp(3, [4], 2), rng.normal(2, 5, 3), 6, rng)
-    assert ((factors[0] - fisher[:, :16, :16]).abs().amax((1, 2)) > 0.1 * fisher.abs().amax((1, 2))).all()
+    fisher, factors, _ = fisher_and_factors(mlp(3, [5], 3), rng.normal(2, 5, 3), 6, rng)
+    assert ((factors[0] - fisher[:, :20, :20]).abs().amax((1, 2)) > 0.1 * fisher.abs().amax((1, 2))).all()
 
 
 def test_factors_of_all_layers_together_are_those_of_each():

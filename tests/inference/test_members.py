@@ -102,20 +102,27 @@ def test_what_follows_from_the_density_is_the_mean_over_separate_fits(name):
         noise = p.likelihood.kl(state.common.noise)
         gain = p.gain(state, own, Lone(i, R * K, 3, dtype=torch.float64))
         elbo = p.elbo(state, own, Lone(i, R * K, 4, dtype=torch.float64), 5)
-        rows.append([*kls, kls[1] + noise, gain, elbo, p.likelihood.expected(state.common.noise)])
+        objective = p.objective(state, own, Lone(i, R * K, 4, dtype=torch.float64), 5)
+        rows.append([*kls, kls[1] + noise, gain, elbo, objective, p.likelihood.expected(state.common.noise)])
     expected = [torch.cat(parts).unflatten(0, (R, K)).mean(1) for parts in zip(*rows, strict=True)]
     assert (rows[0][3] != rows[1][3]).all()  # members are not alike
     found = [mixture.kl(new, old), mixture.kl_prior(new), mixture.divergence(new)]
-    found += [mixture.gain(new, batch, rng(3)), mixture.elbo(new, batch, rng(4), 5), mixture.expected_noise(new)]
+    found += [mixture.gain(new, batch, rng(3)), mixture.elbo(new, batch, rng(4), 5)]
+    found += [mixture.objective(new, batch, rng(4), 5), mixture.expected_noise(new)]
     for actual, mean in zip(found, expected, strict=True):
         close(actual, mean)
 
 
 def test_what_is_left_of_the_start_is_the_mean_over_separate_fits():
     mixture = build("noisy-kfac", beta=0.5)
-    found = mixture.start_left(trained(mixture, data())[0])
+    found = mixture.initial_curvature_share(trained(mixture, data())[0])
     assert ((found > 0) & (found < 1)).all()
-    close(found, torch.cat([mixture.posterior.start_left(state) for state, *_ in alone(mixture)]).view(R, K).mean(1))
+    close(
+        found,
+        torch.cat([mixture.posterior.initial_curvature_share(state) for state, *_ in alone(mixture)])
+        .view(R, K)
+        .mean(1),
+    )
 
 
 def members_of(mixture, state):

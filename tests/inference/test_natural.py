@@ -9,16 +9,16 @@ from explore.fit import fit
 from explore.inference import natural, step_rules
 from explore.inference.steps import train_pass
 from explore.inference.structures import sample_gradients
-from explore.likelihoods import Gaussian
+from explore.likelihoods import Categorical, Gaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
 from explore.shapes import Batch, Means
 from explore.testing import oracles
 
-MODULE = mlp(2, [3], 2).double()
+MODULE = mlp(2, [4], 3).double()
 NET, LIKELIHOOD = Net(MODULE), Gaussian(noise_std=0.5)
 RNG = Rng(0, dtype=torch.float64)
-X, Y = RNG.normal(2, 6, 2), RNG.normal(2, 6, 2)
+X, Y = RNG.normal(2, 6, 2), RNG.normal(2, 6, 3)
 WEIGHTS = NET.glorot(2, RNG, 4)
 
 
@@ -65,8 +65,11 @@ def outer_products(kind, seed=0):
     posterior = method("noisy-adam", NET, LIKELIHOOD)
     noise = LIKELIHOOD.sample_noise(LIKELIHOOD.init(2, 2, RNG), 4, RNG)
     seen = train_pass(posterior, posterior.init(6, 2, RNG), WEIGHTS, noise, Batch(X, Y))
-    found = natural.fisher_taps(kind, LIKELIHOOD, seen, Rng(seed, dtype=torch.float64))
-    g = torch.cat([sample_gradients(t).flatten(3) for t in found], 3)
+    return squares(natural.fisher_taps(kind, LIKELIHOOD, seen, Rng(seed, dtype=torch.float64)))
+
+
+def squares(taps):
+    g = torch.cat([sample_gradients(t).flatten(3) for t in taps], 3)
     return torch.einsum("rsbv,rsbw->rvw", g, g) / (g.shape[1] * g.shape[2])
 
 
@@ -76,6 +79,27 @@ def test_exact_fisher_is_the_gauss_newton_matrix_and_the_mean_of_the_true_one():
     close(outer_products("exact"), expected)
     draws = torch.stack([outer_products("true", seed) for seed in range(400)])
     assert ((draws.mean(0) - expected).abs() <= 5 * draws.std(0) / 400**0.5 + 1e-12).all()
+    assert torch.equal(outer_products("exact", 0), outer_products("exact", 1))  # nothing is drawn
+
+
+@pytest.mark.parametrize("likelihood", [LIKELIHOOD, Categorical()], ids=["gaussian", "categorical"])
+def test_fisher_matrices_of_both_kinds_have_one_mean_where_examples_meet_in_batch_statistics(likelihood):
+    module = nn.Sequential(nn.Linear(2, 3, bias=False), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 3))
+    posterior = method("noisy-adam", Net(module), likelihood)
+    state, y = posterior.init(5, 1, RNG), RNG.normal(1, 5, 3)
+    noise = likelihood.sample_noise(state.common.noise, 2, RNG)
+    batch = Batch(RNG.normal(1, 5, 2), y.argmax(2) if likelihood.discrete else y)
+    seen = train_pass(posterior, state, posterior.net.glorot(1, RNG, 2), noise, batch)
+    # Each example's target acts on all others, and targets are independent: their outer products add up.
+    expected, roots = 0.0, likelihood.fisher_root(seen.noise, seen.out)
+    for example in range(5):
+        alone = torch.zeros_like(roots)
+        alone[:, :, :, example] = roots[:, :, :, example]
+        expected = expected + sum(squares(seen.pullback(root)) for root in alone)
+    for kind in ("exact", "true"):
+        rngs = (Rng(seed, dtype=torch.float64) for seed in range(400))
+        draws = torch.stack([squares(natural.fisher_taps(kind, likelihood, seen, rng)) for rng in rngs])
+        assert ((draws.mean(0) - expected).abs() <= 5 * draws.std(0) / 400**0.5 + 1e-12).all(), kind
 
 
 def test_empirical_fisher_takes_the_targets_of_the_data():
@@ -180,7 +204,7 @@ def test_damping_does_not_run_away_between_two_factorisations():
 @pytest.mark.parametrize("policy", ["frozen", "adam"])
 def test_a_step_taken_back_leaves_no_trace_in_the_next_one(policy):
     """But for the damping: moving averages count the steps that they saw."""
-    net = Net(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2)))
+    net = Net(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)))
     posterior, state, batch = overshooting(net, X, Y, lr=5.0, batch_norm=policy)
     after, _ = posterior.update(state, batch, Rng(2, dtype=torch.float64))
     assert after.common.taken.tolist() == [0, 0]
@@ -198,7 +222,7 @@ def test_a_step_taken_back_leaves_no_trace_in_the_next_one(policy):
 @pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac", "full", "block-tridiagonal"])
 def test_damping_of_one_replica_leaves_the_others_as_they_are_bit_for_bit(name):
     x, y, rng = X.float(), Y.float(), Rng(1)
-    posterior = method(name, Net(mlp(2, [3], 2)), LIKELIHOOD, beta=0.1)
+    posterior = method(name, Net(mlp(2, [4], 3)), LIKELIHOOD, beta=0.1)
     state = posterior.init(6, 2, rng)
     state, _ = posterior.update(state, Batch(x, y), rng)
     raised = state._replace(damping=state.damping + torch.tensor([0.3, 0.0]))
@@ -206,6 +230,18 @@ def test_damping_of_one_replica_leaves_the_others_as_they_are_bit_for_bit(name):
     assert not torch.equal(one.mean[0][0], two.mean[0][0])
     for (path, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True):
         assert not a.dim() or torch.equal(a[1], b[1]), path
+
+
+@pytest.mark.parametrize("name", ["noisy-kfac", "full", "block-tridiagonal"])
+def test_a_replica_whose_step_cannot_be_damped_fails_alone(name):
+    posterior, rng = method(name, NET, LIKELIHOOD, beta=0.1), Rng(1, dtype=torch.float64)
+    state, _ = posterior.update(posterior.init(6, 3, rng), Batch(*(torch.cat([t, t[:1]]) for t in (X, Y))), rng)
+    damping = torch.tensor([torch.nan, 0.3, 0.0], dtype=torch.float64)
+    sampling, step_factor, ok = posterior._factor(state.statistics, damping, posterior.gamma(state.common))
+    expected, _ = posterior.structure.factor(state.statistics, posterior.gamma(state.common) + damping)
+    assert ok.tolist() == [False, True, True]
+    for (path, a), (_, b), (_, c) in zip(*map(tree.leaves, (step_factor, expected, sampling)), strict=True):
+        assert torch.equal(a[1:], b[1:]) and torch.equal(a[2], c[2]), path
 
 
 @pytest.mark.parametrize("name", ["noisy-adam", "noisy-kfac", "noisy-ekfac", "full", "slang", "vogn"])
@@ -261,13 +297,13 @@ def test_what_is_left_of_the_start_is_the_share_of_its_diagonal(name):
     settings = {"lr": 1e-12, "weight_noise": False, "fisher": "exact", "statistics_interval": 2, "beta": 0.2}
     posterior = method(name, NET, LIKELIHOOD, adaptive_damping=False, **settings)
     state = start = posterior.init(6, 2, Rng(1, dtype=torch.float64))
-    assert posterior.start_left(start).gt(0.9).all()
+    assert posterior.initial_curvature_share(start).gt(0.9).all()
     for _ in range(7):  # three of which have statistics
         state, _ = posterior.update(state, Batch(0.1 * X, Y), RNG)
     levels = ([m.diagonal(dim1=1, dim2=2).mean(1) for m in matrices(s.statistics)] for s in (start, state))
     shares = [0.8**3 * old / new for old, new in zip(*levels, strict=True)]
     assert len(shares) == (1 if name == "full" else 4)
-    torch.testing.assert_close(posterior.start_left(state), torch.stack(shares).amax(0), rtol=0.05, atol=0)
+    torch.testing.assert_close(posterior.initial_curvature_share(state), torch.stack(shares).amax(0), rtol=0.05, atol=0)
 
 
 def matrices(statistics):

@@ -5,17 +5,17 @@ import torch
 from torch import nn
 
 from explore.errors import InputError
-from explore.inference.kronecker import KroneckerRule, damped
+from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.posteriors import block_tridiagonal
-from explore.posteriors.block_tridiagonal import BlockTridiagonal, BlockTridiagonalKronecker
+from explore.posteriors.block_tridiagonal import BlockTridiagonal, BlockTridiagonalKronecker, Chain
 from explore.rng import Rng
 from explore.shapes import Batch, Taps, flatten, unflatten
 
-SHAPES = ((4, 3), (4, 2), (3, 2))
+SHAPES = ((4, 3), (5, 4), (3, 5))
 R, S, B, GAMMA = 2, 3, 6, 0.3
-EDGES = [0, 12, 20, 26]
+EDGES = [0, 12, 32, 47]
 
 
 def rng(seed=0):
@@ -48,7 +48,7 @@ def kron(a, s):
 def oracle(q):
     """F^-1 = Xi^T Lambda Xi, dense."""
     diagonal = [damped(m, GAMMA) for m in q.within]
-    blocks, xi = [], torch.eye(26, dtype=torch.float64).repeat(R, 1, 1)
+    blocks, xi = [], torch.eye(47, dtype=torch.float64).repeat(R, 1, 1)
     for i, (a, s) in enumerate(diagonal):
         sigma = kron(a, s)
         if i < 2:
@@ -78,17 +78,31 @@ def test_the_factor_is_the_dense_matrix():
     structure, q = statistics()
     factor, ok = structure.factor(q, GAMMA)
     inverse = oracle(q)
-    assert ok.all() and inverse[:, :12, 12:20].abs().max() > 1e-3  # the layers are coupled
+    assert ok.all() and inverse[:, :12, 12:32].abs().max() > 1e-3  # the layers are coupled
     close(factor.dense(), inverse.inverse())
-    v = rng(5).normal(R, 2, 26)
+    v = rng(5).normal(R, 2, 47)
     parts = unflatten(v, SHAPES)
     close(flatten(factor.solve(parts)), v @ inverse)
     close(flatten(factor.multiply(parts)), v @ inverse.inverse())
     close(factor.logdet(), -torch.logdet(inverse))
     close(factor.eigenvalues().sort(1).values, torch.linalg.eigvalsh(torch.linalg.inv(inverse)))
     close(flatten(factor.variance()), inverse.diagonal(dim1=1, dim2=2))
-    root = flatten(factor.root(unflatten(torch.eye(26, dtype=v.dtype).expand(R, -1, -1), SHAPES)))
+    root = flatten(factor.root(unflatten(torch.eye(47, dtype=v.dtype).expand(R, -1, -1), SHAPES)))
     close(root.mT @ root, inverse)
+
+
+def test_only_what_rounding_takes_to_a_perfect_correlation_is_lifted():
+    eyes = [torch.eye(n, dtype=torch.float64).unsqueeze(0) for n in (3, 4)]
+    correlations = [
+        torch.tensor(values, dtype=torch.float64) for values in ([1.0, 0.999, 0.5], [1.0, 0.9995, 0.2, 0.1])
+    ]
+    within = KroneckerMoments(*eyes)
+    between = KroneckerMoments(*(c.diag().unsqueeze(0) for c in correlations))
+    factor, ok = BlockTridiagonalKronecker(KroneckerRule(0.5)).factor(Chain((within, within), (between,)), 0.0)
+    expected = 1 - correlations[0].square().unsqueeze(1) * correlations[1].square()
+    expected[0, 0] = 1e-6
+    assert ok.all()
+    close(factor.conditionals[0].diagonal.flatten().sort().values, expected.flatten().sort().values)
 
 
 def test_it_matches_the_kronecker_blocks_it_approximates():

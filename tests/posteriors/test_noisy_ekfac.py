@@ -18,7 +18,7 @@ from explore.rng import Rng
 from explore.shapes import Batch, Taps
 from explore.testing import oracles
 
-R, S, B, I, O = 2, 3, 4, 5, 2  # noqa: E741
+R, S, B, I, O = 2, 3, 4, 5, 3  # noqa: E741
 
 
 def rng():
@@ -102,16 +102,16 @@ def test_in_a_new_basis_the_scale_is_the_diagonal_of_the_old_matrix():
 
 # Gradients at a mean that stays where it is, and the expectation over targets: every step has the same Fisher matrix.
 STILL: dict[str, Any] = {"lr": 1e-12, "weight_noise": False, "fisher": "exact", "beta": 0.2}
-MODULE = mlp(3, [4], 2).double()
+MODULE = mlp(3, [5], 3).double()
 X = Rng(3, dtype=torch.float64).normal(R, 20, 3)
 
 
 def still(steps, **settings):
     """The first layer's r in the posterior after these steps: (r, the exact one, K-FAC's, damped K-FAC's) each time."""
     posterior = NoisyEKFAC(net=Net(MODULE), likelihood=Gaussian(noise_std=0.5), **STILL | settings)
-    state, batch = posterior.init(20, R, rng()), Batch(X, X[..., :2])
+    state, batch = posterior.init(20, R, rng()), Batch(X, X)
     jacobian = oracles.jacobians(MODULE, posterior.at_mean(state), X, posterior.net.shapes)[:, 0] / 0.5
-    g = oracles.unflat(jacobian.flatten(1, 2), posterior.net.shapes)[0]  # [R, 20 * 2, I, O]
+    g = oracles.unflat(jacobian.flatten(1, 2), posterior.net.shapes)[0]  # [R, 20 * 3, I, O]
     found = []
     for step in range(1, max(steps) + 1):
         state, _ = posterior.update(state, batch, rng())
@@ -121,7 +121,7 @@ def still(steps, **settings):
             exact = (qa.mT.unsqueeze(1) @ g @ qs.unsqueeze(1)).square().sum(1) / 20
             split = ((a.diagonal(dim1=1, dim2=2).mean(1) / s.diagonal(dim1=1, dim2=2).mean(1)) ** 0.5)[:, None, None]
             gamma = 1 / 20  # lambda / (N eta)
-            pairs = [(a, s), (a + split * gamma**0.5 * torch.eye(4), s + gamma**0.5 / split * torch.eye(4))]
+            pairs = [(a, s), (a + split * gamma**0.5 * torch.eye(4), s + gamma**0.5 / split * torch.eye(5))]
             kfac = [torch.einsum("rij,rik,rkj,rop,roq,rqp->rjp", qa, x, qa, qs, y, qs) for x, y in pairs]
             found.append((block.precision - gamma, exact, *kfac))
     return found

@@ -1,5 +1,7 @@
 """SLANG against the corrected equations of its paper, written out in NumPy."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -66,7 +68,9 @@ def test_updates_follow_the_paper(samples, examples, rank, extra):
     state, ours, noise = posterior.init(N, 2, rng()), rng(1), rng(1)
     prior = np.where(biases(), 1 / extra.get("bias_prior_variance", ETA), 1 / ETA)
     theirs = [(oracles.flat(state.mean)[r].numpy(), np.zeros(W), np.zeros((W, W)), np.full(W, START)) for r in range(2)]
+    units = oracles.unflat(torch.eye(W, dtype=torch.float64).repeat(2, 1, 1), NET.shapes)
     for step in (1, 2, 3):
+        roots = oracles.flat(state.precision.root(units)).numpy()
         state, _ = posterior.update(state, batch, ours)
         eps = oracles.flat(tuple(noise.normal(2, samples, *shape) for shape in NET.shapes)).numpy()
         sketch = min(2 * rank + 2, W)
@@ -75,9 +79,9 @@ def test_updates_follow_the_paper(samples, examples, rank, extra):
         schedule = 1 / (1 + step**0.6) if "decay" in extra else 1
         alpha, beta = ALPHA * schedule, BETA * schedule
         for r, (mu, m, low, d) in enumerate(theirs):
-            values, vectors = np.linalg.eigh(np.eye(W) + low / np.sqrt(np.outer(d, d)))
-            root = (vectors / np.sqrt(values)) @ vectors.T / np.sqrt(d)  # eps @ root has covariance (low + D)^-1
-            g = gradients(mu + eps[r] @ root, batch.x[r], batch.y[r])
+            # Any root R of the covariance will do: eps @ R has the covariance R^T R.
+            np.testing.assert_allclose(roots[r].T @ roots[r] @ (low + np.diag(d)), np.eye(W), rtol=1e-8, atol=1e-8)
+            g = gradients(mu + eps[r] @ roots[r], batch.x[r], batch.y[r])
             fisher = N / LAMBDA * g.T @ g / len(g)
             x = (1 - beta) * low + beta * fisher
             unprojected = (1 - beta) * (low + np.diag(d)) + beta * (fisher + np.diag(prior))
@@ -209,6 +213,52 @@ def test_with_as_many_columns_as_weights_it_is_the_dense_recursion():
         d = (1 - BETA) * d + BETA / ETA
         own = LowRankFactor(u, oracles.unflat(d, NET.shapes)).dense()
         close(own, count * dense + torch.eye(W, dtype=torch.float64) / ETA)
+
+
+@pytest.mark.parametrize("rank", [1, 5, W, W + 3])
+@pytest.mark.parametrize("least", [1.0, 1e5])
+def test_single_precision_keeps_directions_a_hundred_million_times_as_precise_as_others(rank, least):
+    noise = rng(4)
+    axes = torch.linalg.qr(noise.normal(2, W, W))[0][:, :, : min(rank, W)]
+    sizes = torch.logspace(math.log10(least), 8, axes.shape[2], dtype=torch.float64)
+    columns = torch.cat([torch.zeros(2, max(rank - W, 0), W), (axes * sizes.sqrt()).mT], 1)
+    diagonal = 0.5 + noise.uniform(2, 1, W)
+    single = LowRankFactor(
+        tuple(t.float() for t in oracles.unflat(columns, NET.shapes)),
+        tuple(t.squeeze(1).float() for t in oracles.unflat(diagonal, NET.shapes)),
+    )
+    precision = LowRankFactor(*(tuple(t.double() for t in part) for part in single)).dense()
+    covariance = torch.linalg.inv(precision)
+    variance = oracles.flat(tuple(t.unsqueeze(1) for t in single.variance()))[:, 0].double()
+    torch.testing.assert_close(variance, covariance.diagonal(dim1=1, dim2=2), rtol=1e-4, atol=0)
+    units = tuple(t.float() for t in oracles.unflat(torch.eye(W).repeat(2, 1, 1), NET.shapes))
+    root, half = oracles.flat(single.root(units)).double(), torch.linalg.cholesky(precision)
+    white, eye = half.mT @ root.mT @ root @ half, torch.eye(W, dtype=torch.float64).expand(2, -1, -1)
+    torch.testing.assert_close(white, eye, rtol=0, atol=0.01)
+    solved = oracles.flat(single.solve(units)).diagonal(dim1=1, dim2=2).double()
+    torch.testing.assert_close(solved, covariance.diagonal(dim1=1, dim2=2), rtol=1e-3, atol=0)
+    torch.testing.assert_close(single.logdet().double(), precision.logdet(), rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(single.trace(single), torch.full((2,), float(W)), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("updates", [0, 1])
+def test_the_bound_has_a_gradient_while_the_rank_exceeds_the_directions_seen(updates):
+    posterior, data = build(rank=W, samples=1), rng(9)
+    state, batch = posterior.init(N, 2, rng()), Batch(data.normal(2, 2, 2), data.normal(2, 2, 2))
+    for _ in range(updates):
+        state, _ = posterior.update(state, batch, rng(1))
+    leaves = [t.clone().requires_grad_() for part in state.precision for t in part]
+    moves = [data.normal(*t.shape) for t in leaves]
+
+    def elbo(parts):
+        columns, diagonal = parts[: len(NET.shapes)], parts[len(NET.shapes) :]
+        own = state._replace(precision=LowRankFactor(tuple(columns), tuple(diagonal)))
+        return posterior.elbo(own, batch, rng(2), 3).sum()
+
+    slope = sum((g * m).sum() for g, m in zip(torch.autograd.grad(elbo(leaves), leaves), moves, strict=True))
+    with torch.no_grad():
+        there, back = (elbo([t + h * m for t, m in zip(leaves, moves, strict=True)]) for h in (1e-6, -1e-6))
+    torch.testing.assert_close(slope, (there - back) / 2e-6, rtol=1e-5, atol=1e-6)
 
 
 def test_more_columns_than_weights_are_not_kept():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explore import modules, networks
+from explore import modules, networks, registry
 from explore.cli import parameters
 from explore.cli.parameters import Values
 from explore.errors import InputError, raised
@@ -44,9 +44,10 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
     One that normalises batches has a second part: what it gives once it has seen the images in training.
 
     Raises:
-        InputError: where it does not take such images, gives another number of outputs than is wanted, or
-            probabilities, computes something else each time that it is made, or is none that the library can take.
+        InputError: for settings that it does not have, and where it does not take such images, gives another number of
+            outputs than is wanted, or probabilities, computes something else each time that it is made, or is none that the library can take.
     """
+    registry.checked(name, networks.settings_of(networks.network(name)), settings)
     if ":" not in name:
         return ()
     made = [networks.build(name, shape, wanted, settings) for _ in range(2)]

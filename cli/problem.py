@@ -187,8 +187,9 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
         net = Net(networks.build(problem.net, shape, outputs, problem.net_settings))  # type: ignore[arg-type]
     else:
         net = Net(dense([*shape, *problem.hidden, outputs]))
-    likelihood = LIKELIHOODS[problem.likelihood](**noise)
-    made: Predictive = registry.build(registry.find("posteriors", name), net, likelihood, own)
+    kind, cls = LIKELIHOODS[problem.likelihood], registry.find("posteriors", name)
+    likelihood = kind(**registry.checked(problem.likelihood, registry.settings_of(kind), noise))
+    made: Predictive = registry.build(cls, net, likelihood, registry.checked(name, registry.settings_of(cls), own))
     return made
 
 

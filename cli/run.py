@@ -78,9 +78,9 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     files = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
     settings, experiments, recording, report = files
     folder = Path(options["resume"]) if options["resume"] else ranks.continued()
-    # A job that is restarted names its modules once more.
+    # A job that is restarted names its functions once more.
     named = {key: options.get(key) for key in ("net", "posterior", "acquisition")}
-    trusted = (*options["trust"], *trust.modules(named))
+    trusted = (*options["trust"], *trust.references(named))
     with start.reading(folder):
         recorded = start.settings(settings.Settings, folder, command, trusted) if folder else None
         wanted = start.extended(recorded, options["extend"]) if options.get("extend") else recorded

@@ -14,6 +14,7 @@ import torch
 
 from explore import graphs, machine, parallel
 from explore.cli import parameters, ranks, trust
+from explore.cli.options import THREADS
 from explore.errors import InputError, shown
 from explore.provenance import session
 from explore.record import FolderExists, Run, read_config
@@ -33,6 +34,8 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads, asked = options.get("threads") or last.get("threads", 1), options.get("graphs")
+    if type(threads) is not int or not 1 <= threads <= (most := THREADS.max or 1):  # what a folder may say
+        raise InputError(f"a run recorded {shown(threads)} threads; give --threads from 1 to {most} to continue it")
     if asked and parallel.world().processes > 1:
         raise InputError(
             f"--graphs records the updates of one process, and there are {parallel.world().processes}; leave it out"

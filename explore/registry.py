@@ -22,8 +22,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from explore.errors import InputError, describe, one_of, raised, shown
+from explore.errors import InputError, describe, fits, one_of, raised, shown
 
+POSTERIOR = ("init", "update", "sample")  # what a class must have to be one
 KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset", "images": "set of images"}
 
 
@@ -120,9 +121,11 @@ def load(path: str, what: str) -> Any:
     """The class or function at "module:name"; messages call it a `what`.
 
     Raises:
-        InputError: when it is not there.
+        InputError: when it is not there, or the text names no module or nothing in it.
     """
     module, _, attribute = path.partition(":")
+    if not (module and attribute):  # to import it would run it
+        raise InputError(f"cannot load the {what} {path!r}: it must be module:name")
     try:
         loaded = getattr(importlib.import_module(module), attribute)
         if not callable(loaded):
@@ -259,8 +262,10 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
     """A posterior of a class; with `members`, where these are none of its fields, a mixture of so many fits.
 
     Raises:
-        InputError: for a value that is not allowed.
+        InputError: for a class that is no posterior, or a value that is not allowed.
     """
+    if lacking := [part for part in POSTERIOR if not hasattr(cls, part)]:
+        raise InputError(f"{cls.__name__} is no posterior: it has no {', '.join(lacking)}")
     beside = {key: value for key, value in settings.items() if key in _beside(cls)}
     made = cls(net=net, likelihood=likelihood, **{k: v for k, v in settings.items() if k not in beside})
     return made.mixture(**beside) if beside else made
@@ -280,9 +285,29 @@ def acquisition(name: str, **settings: Any) -> Any:
     """
     rule = find("acquisitions", name)
     allowed = settings_of(rule) if isinstance(rule, type) and dataclasses.is_dataclass(rule) else {}
-    if unknown := sorted(settings.keys() - allowed.keys()):
-        raise one_of(f"setting of {name}", unknown[0], allowed) if allowed else InputError(f"{name} has no settings")
+    if settings and not allowed:
+        raise InputError(f"{name} has no settings")
+    checked(name, allowed, settings)
     return rule(**settings) if isinstance(rule, type) else rule
+
+
+def checked(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that someone recorded, once each is known by name and of its type; nothing is called for that.
+
+    Args:
+        name: of what they are the settings of, for messages.
+        types: as `settings_of` gives them.
+        settings: by name.
+
+    Raises:
+        InputError: for an unknown setting, or a value of another type.
+    """
+    for key, value in settings.items():
+        if key not in types:
+            raise one_of(f"setting of {name}", key, types)
+        if not fits(types[key], value):
+            raise InputError(f"{key} of {name} is {shown(value)}; it must be {describe(types[key])}")
+    return dict(settings)
 
 
 def parse(cls: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -292,8 +317,6 @@ def parse(cls: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> d
         InputError: for a class that is no dataclass, an unknown key or a value of the wrong type; the message says what
             is allowed.
     """
-    if not dataclasses.is_dataclass(cls):
-        raise InputError(f"{cls.__name__} is no dataclass, which a plug-in with settings must be")
     allowed = settings_of(cls)
     settings = {}
     for key, text in dict(options).items():
@@ -307,7 +330,13 @@ def parse(cls: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> d
 
 
 def settings_of(cls: Any) -> dict[str, Any]:
-    """The fields of a dataclass that can be written as text, and a posterior's `members`: name -> type."""
+    """The fields of a dataclass that can be written as text, and a posterior's `members`: name -> type.
+
+    Raises:
+        InputError: for a class that is no dataclass.
+    """
+    if not dataclasses.is_dataclass(cls):
+        raise InputError(f"{getattr(cls, '__name__', cls)} is no dataclass, which a plug-in with settings must be")
     hints = typing.get_type_hints(cls)
     own = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init and is_setting(hints[f.name])}
     return own | _beside(cls)

@@ -102,7 +102,8 @@ class Settings:
         """The posterior, on a network for images of a shape (channels, height, width)."""
         net = Net(networks.build(self.net, shape, classes, self.net_settings), self.amp)
         found = registry.find("posteriors", self.posterior)
-        made: Predictive = registry.build(found, net, Categorical(), self.posterior_settings)
+        own = registry.checked(self.posterior, registry.settings_of(found), self.posterior_settings)
+        made: Predictive = registry.build(found, net, Categorical(), own)
         return made
 
     def others(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str]:

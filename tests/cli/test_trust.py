@@ -125,7 +125,7 @@ def test_paths_and_columns_are_no_modules():
     texts = {"data": "C:/d.csv", "target": ["price:usd"], "id_column": "sample:id", "drop_columns": ["a:b"]}
     texts |= {"cost": "price:eur", "targets": "C:/where.csv"}
     assert trust.modules(texts) == []
-    assert trust.modules({"posterior": "explore.posteriors.bbb:BBB", "env": "explore/Chain-v0"}) == []
+    assert trust.modules({"posterior": "bbb", "env": "explore/Chain-v0"}) == []
     named = {"env": "explorer:X-v0", "vime": {"encoder": "a.b:f", "samples": 1, "noise_std": None}}
     assert trust.modules(named) == ["a.b", "explorer"]
 

@@ -45,7 +45,8 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
 
     Raises:
         InputError: for settings that it does not have, and where it does not take such images, gives another number of
-            outputs than is wanted, or probabilities, computes something else each time that it is made, or is none that the library can take.
+            outputs than is wanted, or probabilities, computes something else each time that it is made, or is none
+            that the library can take.
     """
     registry.checked(name, networks.settings_of(networks.network(name)), settings)
     if ":" not in name:

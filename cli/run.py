@@ -23,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from explore import parallel
-from explore.cli import parameters, ranks, script, start, trust
+from explore.cli import parameters, ranks, saved, script, start, trust
 from explore.provenance import differences, history
 from explore.record import Run
 
@@ -85,6 +85,8 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
         recorded = start.settings(settings.Settings, folder, command, trusted) if folder else None
         wanted = start.extended(recorded, options["extend"]) if options.get("extend") else recorded
         old = ranks.opened(folder, recorded) if folder else None
+        if folder:
+            saved.check(folder)
         device, now = start.compute(options, old)
         experiment: Experiment = experiments.Experiment(wanted or settings.resolve(options), device, old)
     if parallel.world().rank:

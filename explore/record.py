@@ -1,7 +1,8 @@
 """The run folder: what a command leaves behind, and how an interrupted one continues.
 
-    config.json      settings: all that decides the numbers; sessions: command line, versions, device of each start;
-                     former: of a run that was extended, the hashes of its settings before
+    config.json      id: of the run, which its other files have too; settings: all that decides the numbers; sessions:
+                     command line, versions, device of each start; former: of a run that was extended, the hashes of its
+                     settings before
     metrics.jsonl    one line a series and step: {"series": ..., "step": ..., tag: number, ...}, as in TensorBoard
     results.csv      results in full; the columns are the command's
     selected.csv     what was chosen, and in which order; the columns are the command's
@@ -22,6 +23,7 @@ import io
 import json
 import math
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -86,7 +88,7 @@ class Run:
         """
         if os.path.exists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
             raise FolderExists(f"cannot create the run folder {folder}: it exists already")
-        config = {"settings": dict(settings), "sessions": [dict(session)]}
+        config = {"id": secrets.token_hex(8), "settings": dict(settings), "sessions": [dict(session)]}
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with files.replacing(folder) as draft:
@@ -214,7 +216,8 @@ class Run:
     def _save(self, state: Mapping[str, Any]) -> None:
         """Write the checkpoint."""
         saved = {"settings": digest(self.config["settings"]), **self._last, "before": self._before}
-        files.save(self.folder / "checkpoint.pt", "checkpoint", FORMAT, saved | {"state": dict(state)})
+        run = self.config.get("id", "")
+        files.save(self.folder / "checkpoint.pt", "checkpoint", FORMAT, saved | {"state": dict(state)}, run)
 
     def close(self) -> None:
         """Close the TensorBoard files and let others use the folder."""

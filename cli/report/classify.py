@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,8 +11,8 @@ import pandas as pd
 import torch
 
 from explore.classification import Classified
+from explore.cli import saved
 from explore.cli.classify import report
-from explore.cli.classify.recording import PROBABILITIES
 from explore.cli.report import curves, held_out
 from explore.cli.report.drawing import panels, plain
 from explore.cli.report.held_out import HeldOut
@@ -78,11 +76,10 @@ def read(run: Opened) -> Tested:
     """What is in its file of probabilities.
 
     Raises:
-        InputError: when it is gone or damaged.
+        InputError: when it is gone, damaged or of another run.
     """
+    arrays = saved.probabilities(run.folder)
     try:
-        with open(run.folder / PROBABILITIES, "rb") as stream, np.load(stream) as file:
-            arrays = dict(file)
         y, index, classes = arrays["y"], arrays["index"], tuple(map(str, arrays["classes"]))
         kinds = [
             Classified(torch.from_numpy(arrays[f"{kind}probabilities"]), torch.full((0,), torch.nan), information)
@@ -92,8 +89,8 @@ def read(run: Opened) -> Tested:
         fits = kinds[0].probabilities.shape == (len(y), len(classes)) and index.shape == y.shape
         if not (fits and 0 <= y.min() <= y.max() < len(classes)):
             raise ValueError("its arrays do not fit each other")
-    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{run.folder / PROBABILITIES} is gone or damaged ({error})") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{run.folder / saved.PROBABILITIES} is gone or damaged ({error})") from error
     return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None)
 
 

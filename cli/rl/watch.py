@@ -24,6 +24,7 @@ from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import algorithm, derived, reading
 from explore.errors import InputError
 from explore.record import plain
+from explore.recorded import run_id
 
 STEPS = 1000  # of an episode, at most
 
@@ -37,7 +38,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
         policy = _policy(folder, settings, seed)
         env = environment(settings, render_mode="rgb_array")
         model = _model(settings, env, derived(seed, 0))
-    with reading(policy / "model.pt", "model") as saved:
+    with reading(policy / "model.pt", "model", run_id(folder)) as saved:
         load_policy(model, saved)
     frames, total = _episode(model, env, derived(seed, 0, 2))
     path = folder / f"{series(settings, seed)}.gif"

@@ -27,6 +27,7 @@ from explore.cli.main import main
 from explore.cli.rl import recording
 from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import resolve as resolve_rl
+from explore.recorded import run_id
 
 MARKER = Path("executed")
 RUN = Path("runs/foreign")
@@ -275,7 +276,7 @@ def test_a_malicious_file_is_refused(explore, interrupted, name):
         shutil.copytree(interrupted, RUN)
         saved = files.load(RUN / "checkpoint.pt", "checkpoint", record.FORMAT)
         saved["state"]["digests"] = {}  # else the checkpoint's word that the file is another would refuse it first
-        files.save(RUN / "checkpoint.pt", "checkpoint", record.FORMAT, saved)
+        files.save(RUN / "checkpoint.pt", "checkpoint", record.FORMAT, saved, run_id(RUN))
         write(RUN / name, KINDS.get(Path(name).name, ""))
         result = explore(*command)
         assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)

@@ -36,7 +36,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from explore import files
-from explore.errors import InputError
+from explore.errors import InputError, printable
 from explore.recorded import FORMAT, TABLES, Prefix, cut, digest, read_checkpoint, read_config, read_run
 
 __all__ = ["FORMAT", "TABLES", "FolderExists", "Run", "plain", "read_config", "read_run"]
@@ -84,8 +84,9 @@ class Run:
 
         Raises:
             FolderExists: when there is something else at its place.
-            InputError: when it cannot be written.
+            InputError: when it cannot be written, or its name is not valid UTF-8.
         """
+        _check_name(folder)
         if os.path.exists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
             raise FolderExists(f"cannot create the run folder {folder}: it exists already")
         config = {"id": secrets.token_hex(8), "settings": dict(settings), "sessions": [dict(session)]}
@@ -111,6 +112,7 @@ class Run:
                 version.
         """
         read_config(folder)
+        _check_name(folder)
         lock = files.lock(folder)
         try:
             config, saved, tables = read_run(folder)
@@ -257,6 +259,14 @@ class Run:
         return self._writers[series]
 
 
+def _check_name(folder: Path) -> None:
+    """Refuse a path that TensorBoard cannot write to."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"the path {printable(folder)} is not valid UTF-8; choose a folder of another name") from None
+
+
 def plain(value: Any) -> Any:
     """The value with None for every number that is not finite, which JSON cannot hold."""
     if isinstance(value, Mapping):
@@ -267,4 +277,4 @@ def plain(value: Any) -> Any:
 
 
 def _simple(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    return {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in settings.items()}
+    return {k: v if isinstance(v, bool | int | float) else printable(v) for k, v in settings.items()}

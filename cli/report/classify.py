@@ -13,8 +13,9 @@ import torch
 from explore.classification import Classified
 from explore.cli import saved
 from explore.cli.classify import report
+from explore.cli.display import literal
 from explore.cli.report import curves, held_out
-from explore.cli.report.drawing import panels, plain
+from explore.cli.report.drawing import panels
 from explore.cli.report.held_out import HeldOut
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
@@ -143,7 +144,7 @@ def _confusions(tested: Tested) -> Section:
     figure, (axes,) = panels(1, width=side + 1, height=side)
     axes.grid(visible=False)
     drawn = axes.imshow(found / np.maximum(totals, 1)[:, None], vmin=0, vmax=1, cmap="Blues")
-    names = [plain(name) for name in tested.classes]
+    names = [literal(name) for name in tested.classes]
     axes.set_xticks(range(count), names, rotation=90, fontsize="small")
     axes.set_yticks(range(count), names, fontsize="small")
     axes.set(xlabel="taken for", ylabel="class")
@@ -174,6 +175,6 @@ def _images(run: Opened, tested: Tested) -> Iterator[Section]:
             axes.set_axis_off()
         for axes, place, image in zip(every, places, pixels, strict=False):
             axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
-            names = [plain(tested.classes[c][:14]) for c in (tested.y[place], tested.called[place])]
+            names = [literal(tested.classes[c][:14]) for c in (tested.y[place], tested.called[place])]
             axes.set_title(f"{names[0]}\nas {names[1]}: {sure[place]:.2f}", fontsize=7)
         yield Section(title, figure, ["Above each image its class, and as what it is taken with which probability."])

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 from gymnasium.spaces import Discrete
 from PIL import Image
@@ -16,7 +15,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from explore import files
-from explore.cli import start
+from explore.cli import display, start
 from explore.cli.rl.environment import check_finite, environment, normalised
 from explore.cli.rl.model import load_policy
 from explore.cli.rl.seeds import models, series
@@ -49,11 +48,11 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
     steps = len(frames) - 1
     if options["as_json"]:
         episode = {"policy": str(policy), "seed": seed, "steps": steps, "return": total, "gif": str(path)}
-        click.echo(json.dumps(plain(episode)))
+        display.echo(json.dumps(plain(episode)))
         return
     if not options["quiet"]:
-        click.echo(f"{policy}: return {total:g} in {steps} steps", err=True)
-    click.echo(str(path))
+        display.echo(f"{policy}: return {total:g} in {steps} steps", err=True)
+    display.echo(str(path))
 
 
 def _policy(folder: Path, settings: Settings, seed: int) -> Path:

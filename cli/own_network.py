@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explore import modules, networks, registry
+from explore import modules, networks
 from explore.cli import parameters
 from explore.cli.parameters import Values
-from explore.errors import InputError, raised
+from explore.errors import InputError, check_settings, raised
 from explore.likelihoods import Categorical, check_logits
 from explore.nets import Net
 
@@ -48,7 +48,7 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
             outputs than is wanted, or probabilities, computes something else each time that it is made, or is none
             that the library can take.
     """
-    registry.checked(name, networks.settings_of(networks.network(name)), settings)
+    check_settings(name, networks.settings_of(networks.network(name)), settings)
     if ":" not in name:
         return ()
     made = [networks.build(name, shape, wanted, settings) for _ in range(2)]

@@ -20,7 +20,7 @@ from explore.cli import own_network
 from explore.cli.parameters import Values
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
-from explore.errors import InputError, listed, shown
+from explore.errors import InputError, check_settings, listed, shown
 from explore.images import Images
 from explore.inference.base import Predictive
 from explore.likelihoods import LIKELIHOODS
@@ -188,8 +188,9 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
     else:
         net = Net(dense([*shape, *problem.hidden, outputs]))
     kind, cls = LIKELIHOODS[problem.likelihood], registry.find("posteriors", name)
-    likelihood = kind(**registry.checked(problem.likelihood, registry.settings_of(kind), noise))
-    made: Predictive = registry.build(cls, net, likelihood, registry.checked(name, registry.settings_of(cls), own))
+    check_settings(problem.likelihood, registry.settings_of(kind), noise)
+    check_settings(name, registry.settings_of(cls), own)
+    made: Predictive = registry.build(cls, net, kind(**noise), own)
     return made
 
 

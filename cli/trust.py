@@ -72,11 +72,13 @@ def check_links(folder: Path) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value from JSON, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for part in value:
-            yield from _texts(part)
-    elif isinstance(value, dict):
-        yield from _texts([*value, *value.values()])
+    """All texts in a value from JSON, however deep, and keys too."""
+    left = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, list):
+            left += part
+        elif isinstance(part, dict):
+            left += [*part, *part.values()]

@@ -77,11 +77,12 @@ def read_config(folder: Path) -> dict[str, Any]:
             config["former"] = list(found["former"])
         if not (isinstance(config["settings"], dict) and isinstance(config["sessions"][-1], dict)):
             raise ValueError("settings or sessions are no records")
+        total = digest(config)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
     if found.get("format") in (None, *range(FORMAT)):
         raise files.older(path)
-    if (found["format"], found.get("sha256")) != (FORMAT, digest(config)):
+    if (found["format"], found.get("sha256")) != (FORMAT, total):
         raise InputError(f"{path} is damaged, or was edited: settings and sessions are not those that were written")
     return config
 

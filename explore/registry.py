@@ -22,9 +22,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from explore.errors import InputError, describe, fits, one_of, raised, shown
+from explore.errors import InputError, check_settings, describe, one_of, raised, shown
 
-POSTERIOR = ("init", "update", "sample")  # what a class must have to be one
+POSTERIOR = ("init", "update", "sample", "end_epoch")  # what a class must have to be one
 KINDS = {"posteriors": "posterior", "acquisitions": "acquisition", "data": "dataset", "images": "set of images"}
 
 
@@ -124,9 +124,9 @@ def load(path: str, what: str) -> Any:
         InputError: when it is not there, or the text names no module or nothing in it.
     """
     module, _, attribute = path.partition(":")
-    if not (module and attribute):  # to import it would run it
-        raise InputError(f"cannot load the {what} {path!r}: it must be module:name")
     try:
+        if not (module and attribute):  # to import it would run it
+            raise ValueError("it must be module:name")
         loaded = getattr(importlib.import_module(module), attribute)
         if not callable(loaded):
             raise TypeError(f"{attribute} is neither a class nor a function")
@@ -264,7 +264,8 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
     Raises:
         InputError: for a class that is no posterior, or a value that is not allowed.
     """
-    if lacking := [part for part in POSTERIOR if not hasattr(cls, part)]:
+    abstract = getattr(cls, "__abstractmethods__", ())
+    if lacking := [part for part in POSTERIOR if part in abstract or not hasattr(cls, part)]:
         raise InputError(f"{cls.__name__} is no posterior: it has no {', '.join(lacking)}")
     beside = {key: value for key, value in settings.items() if key in _beside(cls)}
     made = cls(net=net, likelihood=likelihood, **{k: v for k, v in settings.items() if k not in beside})
@@ -281,33 +282,17 @@ def acquisition(name: str, **settings: Any) -> Any:
     """An acquisition by name: a function as it is, a class with its settings.
 
     Raises:
-        InputError: for an unknown name, settings of a rule that has none, or a setting that is unknown.
+        InputError: for an unknown name, settings of a rule that has none, or a setting that is unknown or mistyped.
     """
     rule = find("acquisitions", name)
     allowed = settings_of(rule) if isinstance(rule, type) and dataclasses.is_dataclass(rule) else {}
     if settings and not allowed:
         raise InputError(f"{name} has no settings")
-    checked(name, allowed, settings)
-    return rule(**settings) if isinstance(rule, type) else rule
-
-
-def checked(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that someone recorded, once each is known by name and of its type; nothing is called for that.
-
-    Args:
-        name: of what they are the settings of, for messages.
-        types: as `settings_of` gives them.
-        settings: by name.
-
-    Raises:
-        InputError: for an unknown setting, or a value of another type.
-    """
-    for key, value in settings.items():
-        if key not in types:
-            raise one_of(f"setting of {name}", key, types)
-        if not fits(types[key], value):
-            raise InputError(f"{key} of {name} is {shown(value)}; it must be {describe(types[key])}")
-    return dict(settings)
+    check_settings(name, allowed, settings)
+    try:
+        return rule(**settings) if isinstance(rule, type) else rule
+    except TypeError as error:
+        raise InputError(f"{name} cannot be made an acquisition: {raised(error)}") from error
 
 
 def parse(cls: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from explore import classification, images, networks, parallel, registry
 from explore.cli import own_network, parameters
 from explore.cli.parameters import Values
-from explore.errors import InputError, one_of
+from explore.errors import InputError, check_settings, one_of
 from explore.feed import Augmentation
 from explore.images import Images
 from explore.images.disk import ImageFiles
@@ -102,8 +102,8 @@ class Settings:
         """The posterior, on a network for images of a shape (channels, height, width)."""
         net = Net(networks.build(self.net, shape, classes, self.net_settings), self.amp)
         found = registry.find("posteriors", self.posterior)
-        own = registry.checked(self.posterior, registry.settings_of(found), self.posterior_settings)
-        made: Predictive = registry.build(found, net, Categorical(), own)
+        check_settings(self.posterior, registry.settings_of(found), self.posterior_settings)
+        made: Predictive = registry.build(found, net, Categorical(), self.posterior_settings)
         return made
 
     def others(self, shape: tuple[int, int, int]) -> tuple[np.ndarray | None, str]:

@@ -20,12 +20,12 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from explore import files, registry
+from explore import files
 from explore.cli.rl import model as models
 from explore.cli.rl.callbacks import Iterations, Log, TimedVIME
 from explore.cli.rl.environment import environments, normalised
 from explore.cli.rl.settings import ALGORITHMS, POLICY, VALUE_INIT, Settings, arguments
-from explore.errors import InputError
+from explore.errors import InputError, check_settings
 from explore.vime.reward import IntrinsicReward
 from explore.vime.sb3 import VIMEReplayBuffer
 
@@ -37,8 +37,8 @@ FORMAT = 1  # of the files of a checkpoint
 def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, device: str) -> BaseAlgorithm:
     """The algorithm with a fresh policy, if it takes the environment and the settings."""
     types = {name: hint for name, (hint, _) in arguments(ALGORITHMS[settings.algo]).items()} | POLICY | VALUE_INIT
-    own: dict[str, Any] = registry.checked(settings.algo, types, settings.algo_settings)
-    own = {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+    check_settings(settings.algo, types, settings.algo_settings)
+    own: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.algo_settings.items()}
     policy = {name: own.pop(name) for name in POLICY if name in own}
     value_init = own.pop("value_init", "orthogonal")
     if "activation" in policy:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from explore import registry
-from explore.errors import InputError, shown
+from explore.errors import InputError, raised, shown
 
 Array = NDArray[Any]
 LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds
@@ -51,7 +51,12 @@ class Vectors:
                     f"most {LARGEST}{hint}"
                 )
         else:
-            self.size = self.one(space.sample()).shape[1]
+            try:
+                self.size = self.one(space.sample()).shape[1]
+            except InputError:
+                raise
+            except Exception as error:  # whatever the user's own function raises
+                raise InputError(f"the encoder cannot be called with {what}: {raised(error)}") from error
         if not self.size:
             raise InputError(f"{what} are vectors of no number; the dynamics model takes at least one")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import click
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from explore import parallel
 from explore.cli import console, display, parameters, ranks, saved, script, start, trust
@@ -26,10 +26,6 @@ from explore.provenance import differences, history
 from explore.record import Run
 
 FILES = ("settings", "experiment", "recording", "report")
-BAR = (
-    console.Description(), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TextColumn("left"),
-    TimeRemainingColumn(),
-)  # fmt: skip
 
 
 class Experiment(Protocol):
@@ -112,7 +108,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     here = old or start.create(Path(options["out"]), options["name"], *new)
     ranks.remember(here.folder)
     with _closing(command, here, experiment.where):
-        with console.progress(options["quiet"] or options["as_json"], *BAR) as bar:
+        with _progress(options["quiet"] or options["as_json"]) as bar:
             task = bar.add_task(experiment.doing, total=experiment.total, completed=experiment.done)
 
             def emit(event: Any) -> None:
@@ -156,6 +152,12 @@ def _print(report: Report, run: Run, said: dict[str, list[str]], as_json: bool, 
     if report.verdict:
         display.echo(report.verdict)
     echo((*report.facts, *places(run.folder, report.figure)))
+
+
+def _progress(silent: bool) -> Progress:
+    share, left = TextColumn("{task.percentage:>3.0f}%"), TextColumn("left")
+    columns = console.Description(), BarColumn(), share, TimeElapsedColumn(), left, TimeRemainingColumn()
+    return console.progress(silent, *columns)
 
 
 @contextmanager

@@ -3,11 +3,9 @@
 import json
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from explore import registry
+from explore.cli import console, display
 
 # For users, the kind `data` is called datasets; environments are in Gymnasium's registry, not in ours.
 KINDS = {"datasets" if kind == "data" else kind: kind for kind in registry.KINDS} | {"envs": "envs"}
@@ -23,9 +21,9 @@ def command(kind: str, as_json: bool) -> None:
     else:
         listed = registry.names(KINDS[kind])
     if as_json:
-        click.echo(json.dumps([{"name": n, "description": d} for n, d in listed.items()], indent=2))
+        display.echo(json.dumps([{"name": n, "description": d} for n, d in listed.items()], indent=2))
         return
-    table = Table("name", "description", box=None, pad_edge=False)
+    table = console.Table("name", "description", box=None, pad_edge=False)
     for name, description in listed.items():
-        table.add_row(name, Text(description))
-    Console().print(table)
+        table.add_row(name, description)
+    console.show(table)

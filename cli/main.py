@@ -32,7 +32,7 @@ class Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        with sentences("Interrupted; no work is lost."):
+        with sentences("; no work is lost"):
             return super().invoke(ctx)
 
 

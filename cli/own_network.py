@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from explore import modules, networks
 from explore.cli import parameters
 from explore.cli.parameters import Values
-from explore.errors import InputError, raised
+from explore.errors import InputError, check_settings, raised
 from explore.likelihoods import Categorical, check_logits
 from explore.nets import Net
 
@@ -44,9 +44,11 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
     One that normalises batches has a second part: what it gives once it has seen the images in training.
 
     Raises:
-        InputError: where it does not take such images, gives another number of outputs than is wanted, or
-            probabilities, computes something else each time that it is made, or is none that the library can take.
+        InputError: for settings that it does not have, and where it does not take such images, gives another number of
+            outputs than is wanted, or probabilities, computes something else each time that it is made, or is none
+            that the library can take.
     """
+    check_settings(name, networks.settings_of(networks.network(name)), settings)
     if ":" not in name:
         return ()
     made = [networks.build(name, shape, wanted, settings) for _ in range(2)]

@@ -20,7 +20,7 @@ from explore.cli import own_network
 from explore.cli.parameters import Values
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
-from explore.errors import InputError, listed, shown
+from explore.errors import InputError, check_settings, listed, shown
 from explore.images import Images
 from explore.inference.base import Predictive
 from explore.nets import Net, mlp
@@ -186,8 +186,10 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
         net = Net(networks.build(problem.net, shape, outputs, problem.net_settings))  # type: ignore[arg-type]
     else:
         net = Net(dense([*shape, *problem.hidden, outputs]))
-    likelihood = registry.find("likelihoods", problem.likelihood)(**noise)
-    made: Predictive = registry.build(registry.find("posteriors", name), net, likelihood, own)
+    kind, cls = registry.find("likelihoods", problem.likelihood), registry.find("posteriors", name)
+    check_settings(problem.likelihood, registry.settings_of(kind), noise)
+    check_settings(name, registry.settings_of(cls), own)
+    made: Predictive = registry.build(cls, net, kind(**noise), own)
     return made
 
 

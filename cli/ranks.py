@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from explore import parallel
-from explore.cli import trust
+from explore.cli import display, trust
 from explore.errors import InputError
 from explore.record import Run
 from explore.recorded import read_run
@@ -42,10 +42,10 @@ def joined(command: str) -> Iterator[None]:
             yield
     except (parallel.ProcessLost, KeyboardInterrupt) as error:
         ending()
-        click.echo(f"Error: process {os.environ['RANK']}: another process of this job has ended", err=True)
+        display.echo(f"Error: process {os.environ['RANK']}: another process of this job has ended", err=True)
         if _note().exists():  # the first one may be the one that ended, and cannot say it
             folder = Path(_note().read_text(encoding="utf-8"))
-            click.echo(f"Continue: {again(command, folder, read_run(folder)[0]['settings'])}", err=True)
+            display.echo(f"Continue: {again(command, folder, read_run(folder)[0]['settings'])}", err=True)
         raise click.exceptions.Exit(1) from error
 
 

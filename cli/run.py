@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from explore import parallel
-from explore.cli import parameters, ranks, script, start, trust
+from explore.cli import console, display, parameters, ranks, saved, script, start, trust
 from explore.provenance import differences, history
 from explore.record import Run
 
@@ -61,7 +59,7 @@ class Report(NamedTuple):
     """What a finished run says."""
 
     failures: Sequence[str]  # a sentence each
-    tables: Sequence[tuple[str, Table]]  # with titles
+    tables: Sequence[tuple[str, console.Table]]  # with titles
     summary: dict[str, Any]  # the result as JSON
     verdict: str = ""
     facts: Sequence[tuple[str, str]] = ()  # names and values
@@ -78,13 +76,15 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     files = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
     settings, experiments, recording, report = files
     folder = Path(options["resume"]) if options["resume"] else ranks.continued()
-    # A job that is restarted names its modules once more.
+    # A job that is restarted names its functions once more.
     named = {key: options.get(key) for key in ("net", "posterior", "acquisition")}
-    trusted = (*options["trust"], *trust.modules(named))
+    trusted = (*options["trust"], *trust.references(named))
     with start.reading(folder):
         recorded = start.settings(settings.Settings, folder, command, trusted) if folder else None
         wanted = start.extended(recorded, options["extend"]) if options.get("extend") else recorded
         old = ranks.opened(folder, recorded) if folder else None
+        if folder:
+            saved.check(folder)
         device, now = start.compute(options, old)
         experiment: Experiment = experiments.Experiment(wanted or settings.resolve(options), device, old)
     if parallel.world().rank:
@@ -94,15 +94,15 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
         old.extend(parameters.written(wanted))
     if old and experiment.done < experiment.total:
         for change in differences(old.config["sessions"][-1], now):
-            click.echo(f"Warning: {change}", err=True)
+            display.echo(f"Warning: {change}", err=True)
         old.resumed(now)
     plan = f"{old.folder}: {experiment.where(old.state)} are done." if old else experiment.plan
     if not options["quiet"]:
         for note in filter(None, (experiment.note, plan)):
-            click.echo(note, err=True)
+            display.echo(note, err=True)
     warnings = list(experiment.warnings())
     for warning in warnings:
-        click.echo(f"Warning: {warning}", err=True)
+        display.echo(f"Warning: {warning}", err=True)
 
     new = (command, *experiment.parts), parameters.written(experiment.settings), experiment.state_dict(), now
     here = old or start.create(Path(options["out"]), options["name"], *new)
@@ -135,40 +135,29 @@ def places(folder: Path, figure: str = "") -> Iterator[tuple[str, str]]:
 def echo(facts: Iterable[tuple[str, str]]) -> None:
     """Print names and values, one under the other."""
     for name, value in facts:
-        click.echo(f"{name:<13}{value}")
+        display.echo(f"{name:<13}{value}")
 
 
 def _print(report: Report, run: Run, said: dict[str, list[str]], as_json: bool, quiet: bool) -> None:
     for failure in report.failures:
-        click.echo(f"Warning: {failure}", err=True)
+        display.echo(f"Warning: {failure}", err=True)
     if as_json:
         if report.verdict and not quiet:
-            click.echo(report.verdict, err=True)
+            display.echo(report.verdict, err=True)
         warnings = [*said["warnings"], *report.failures, *history(run.config["sessions"])]
-        click.echo(json.dumps(report.summary | said | {"warnings": warnings}))
+        display.echo(json.dumps(report.summary | said | {"warnings": warnings}))
         return
-    console = Console()
     for title, table in report.tables:
-        console.print(title, table, sep="\n")
+        console.show(title, table)
     if report.verdict:
-        click.echo(report.verdict)
+        display.echo(report.verdict)
     echo((*report.facts, *places(run.folder, report.figure)))
 
 
 def _progress(silent: bool) -> Progress:
-    """A bar on standard error, if that is a terminal."""
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        disable=silent or not console.is_terminal,
-        transient=True,
-    )
+    share, left = TextColumn("{task.percentage:>3.0f}%"), TextColumn("left")
+    columns = console.Description(), BarColumn(), share, TimeElapsedColumn(), left, TimeRemainingColumn()
+    return console.progress(silent, *columns)
 
 
 @contextmanager
@@ -182,13 +171,14 @@ def _closing(command: str, run: Run, where: Callable[[Any], str]) -> Iterator[No
             yield
     except (KeyboardInterrupt, OSError, parallel.ProcessLost) as error:
         ranks.ending()
-        code, what = 130, "Interrupted"
-        if isinstance(error, parallel.ProcessLost):
+        if isinstance(error, KeyboardInterrupt):
+            code, what = script.ending(error)
+        elif isinstance(error, parallel.ProcessLost):
             code, what = 1, f"Error: {error}. Stopped"
-        if isinstance(error, OSError):
+        else:
             code, what = 1, f"Error: cannot write to the run folder {run.folder}: {error.strerror or error}. Stopped"
-        click.echo(f"{what} after {where(run.last())}.", err=True)
-        click.echo(f"Continue: {ranks.again(command, run.folder, run.config['settings'])}", err=True)
+        display.echo(f"{what} after {where(run.last())}.", err=True)
+        display.echo(f"Continue: {ranks.again(command, run.folder, run.config['settings'])}", err=True)
         raise click.exceptions.Exit(code) from error
     finally:
         threading.excepthook = hook

@@ -2,12 +2,16 @@
 
 model.pt       what each posterior has learnt, as tensors; the names of features, targets and classes; what tells the
                replicas apart; of a table of the user's the schema, and the scale in which its targets were learnt
+probabilities.npz  what `explore classify` has found of the test images, see its recording
 schema.json    the schema for other programs: it may be newer than the model, and is not read here
 """
 
 from __future__ import annotations
 
 import json
+import warnings
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from explore import files
+from explore.campaign.log import NAME as LOG
 from explore.cli import problem
 from explore.cli.problem import Problem
 from explore.data import Dataset, Schema
@@ -23,9 +28,10 @@ from explore.data.base import Task
 from explore.errors import InputError
 from explore.fitted import FittedModel
 from explore.inference.base import Predictive
+from explore.recorded import run_id
 from explore.transforms import Transform
 
-MODEL, SCHEMA = "model.pt", "schema.json"
+MODEL, SCHEMA, PROBABILITIES = "model.pt", "schema.json", "probabilities.npz"
 FORMAT = 1
 LARGE = 100 * 2**20  # bytes, beyond which the size is said
 
@@ -81,7 +87,7 @@ def write(folder: Path, saved: Saved) -> None:
         "transform": saved.transform.to_json(),
         "models": {name: model.state_dict() for name, model in saved.models.items()},
     }
-    files.save(folder / MODEL, "saved model", FORMAT, content)
+    files.save(folder / MODEL, "saved model", FORMAT, content, run_id(folder))
 
 
 def add(folder: Path, saved: Saved, settings: Any) -> None:
@@ -99,14 +105,14 @@ def read(folder: Path, settings: Any, device: str = "cpu") -> Saved:
         device: where to predict.
 
     Raises:
-        InputError: when something is missing, damaged, or belongs to other settings.
+        InputError: when something is missing, damaged, or belongs to another run or other settings.
     """
     path = folder / MODEL
     if not path.exists():
         raise InputError(
             f"{folder} has no {MODEL}; it is written when a run has finished, so finish it with --resume, or begin anew"
         )
-    content = files.load(path, "saved model", FORMAT)
+    content = files.load(path, "saved model", FORMAT, _run(folder, MODEL))
     try:
         called = Names(*(tuple(map(str, content[key])) for key in ("features", "targets", "classes")))
         replicas = tuple(dict(replica) for replica in content["replicas"])
@@ -130,6 +136,49 @@ def read(folder: Path, settings: Any, device: str = "cpu") -> Saved:
         if models[name].replicas != len(replicas):
             raise InputError(f"{path} is damaged: it names {len(replicas)} replicas of {models[name].replicas}")
     return Saved(called, replicas, models, schema, transform)
+
+
+def probabilities(folder: Path) -> dict[str, np.ndarray]:
+    """The arrays of what a run has found of its test images.
+
+    Raises:
+        InputError: when they are missing, damaged or of another run.
+    """
+    path = folder / PROBABILITIES
+    try:
+        with open(path, "rb") as stream, np.load(stream) as file:
+            arrays = dict(file)
+        run = str(arrays.get("run", ""))
+    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path} is gone or damaged ({error})") from error
+    files.check_run(path, run, _run(folder, PROBABILITIES))
+    return arrays
+
+
+def check(folder: Path) -> None:
+    """Refuse files that are not of the run in whose folder they are; there may be none yet.
+
+    Raises:
+        InputError: naming the file.
+    """
+    if (folder / MODEL).exists():
+        files.load(folder / MODEL, "saved model", FORMAT, _run(folder, MODEL))
+    if (folder / PROBABILITIES).exists():
+        probabilities(folder)
+
+
+def _run(folder: Path, name: str) -> str:
+    """The id of the run that a file must be of; a warning where an earlier version gave it none.
+
+    Of a campaign the command itself says so, when it opens the log.
+    """
+    if not (run := run_id(folder)) and not (folder / LOG).exists():
+        warnings.warn(
+            f"{folder} is of an earlier version of explore, whose files do not say of which run they are; make sure "
+            f"that its {name} is its own",
+            stacklevel=4,
+        )
+    return run
 
 
 def posteriors(settings: Any) -> dict[str, tuple[str, Any, Any]]:

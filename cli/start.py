@@ -14,6 +14,7 @@ import torch
 
 from explore import graphs, machine, parallel
 from explore.cli import parameters, ranks, trust
+from explore.cli.options import THREADS
 from explore.errors import InputError, shown
 from explore.provenance import session
 from explore.record import FolderExists, Run, read_config
@@ -22,6 +23,8 @@ Settings = TypeVar("Settings")
 
 
 GRAPHS = {"auto": None, "on": True, "off": False}
+# What settings and a checkpoint by unknown hands make of their readers.
+WRONG = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, dict[str, Any]]:
@@ -33,6 +36,8 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     last: dict[str, Any] = old.config["sessions"][-1] if old else {}
     device = _device(options["device"] or last.get("device", "auto"))
     threads, asked = options.get("threads") or last.get("threads", 1), options.get("graphs")
+    if type(threads) is not int or not 1 <= threads <= (THREADS.max or 1):  # what a folder may say
+        raise InputError(f"a run recorded {shown(threads)} threads; give --threads from 1 to {THREADS.max:g}")
     if asked and parallel.world().processes > 1:
         raise InputError(
             f"--graphs records the updates of one process, and there are {parallel.world().processes}; leave it out"
@@ -54,7 +59,7 @@ def reading(folder: Path | None) -> Iterator[None]:
     """Blame a run folder, if there is one, for whatever its settings and its checkpoint make of their readers."""
     try:
         yield
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except WRONG as error:
         if folder is None or isinstance(error, InputError):
             raise
         reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300]

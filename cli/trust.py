@@ -1,12 +1,14 @@
 """What a run folder of unknown origin may do: nothing but hand over numbers.
 
-Importing a module runs it, and settings can name modules ("module:Class" for a posterior, "module:ID" for an
-environment, or an argument of one). Those that a run folder names are imported only when the user trusts them; on a
-command line he names them himself. A run is written into its folder, so nothing in that may point out of it.
+A setting can name a function as "module:name": a posterior, a network, an environment, or an argument of one. To take
+it is to import the module and to call what it finds there, so that even a module of explore would run any command. From
+a run folder only registered names are taken, unless the user trusts the module. A run is written into its folder, so
+nothing in that may point out of it.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -14,19 +16,27 @@ from typing import Any
 
 from explore.errors import InputError, shown
 
-OWN = "explore"
 HOW = "add --trust {name}"
+ENVIRONMENTS = "explore.envs"
 # Settings whose texts are read as paths and names of columns, whatever they look like.
-TEXTS = {"data", "target", "targets", "id_column", "drop_columns", "categorical", "cost", "overlay", "images", "ood"}
+TEXTS = {"data", "target", "targets", "id_column", "drop_columns", "categorical", "cost", "overlay", "images"}
 
 
 def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str], how: str = HOW) -> None:
-    """Refuse the settings of a run folder that name a module which is not trusted, as it is or with its package.
+    """Refuse the settings of a run folder that name a function which is not trusted.
 
-    `how` says what to do if one trusts it.
+    Args:
+        folder: of the run.
+        settings: what its config.json says.
+        trusted: modules, which stand for those within them too, and functions as "module:name".
+        how: what to do if one trusts it.
+
+    Raises:
+        InputError: naming the module.
     """
-    for name in modules(settings):
-        if not any(name == module or name.startswith(f"{module}.") for module in trusted):
+    for reference in references(settings):
+        name = reference.partition(":")[0]
+        if reference not in trusted and not any(name == m or name.startswith(f"{m}.") for m in trusted):
             raise InputError(
                 f"{folder} needs the module {shown(name)}, which its config.json names and which would be run; "
                 f"if you trust it, {how.format(name=name)}"
@@ -34,10 +44,23 @@ def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str], h
 
 
 def modules(settings: Mapping[str, Any]) -> list[str]:
-    """The modules that settings name before a colon, but for those of explore; sorted."""
-    texts = _texts({key: value for key, value in settings.items() if key not in TEXTS})
-    named = {module for module, colon, _ in (text.partition(":") for text in texts) if module and colon}
-    return sorted(name for name in named if name.partition(".")[0] != OWN)
+    """The modules of the `references` of settings, sorted."""
+    return sorted({reference.partition(":")[0] for reference in references(settings)})
+
+
+def references(settings: Mapping[str, Any]) -> list[str]:
+    """The texts "module:name" in settings that no list of explore's registers, sorted."""
+    plain = {key for key in settings if key in TEXTS}
+    if isinstance(ood := settings.get("ood"), str) and Path(ood).is_absolute():  # else it is the name of a set
+        plain.add("ood")
+    texts = _texts({key: value for key, value in settings.items() if key not in plain})
+    return sorted({text for text in texts if ":" in text and not _is_registered(text)})
+
+
+def _is_registered(text: str) -> bool:
+    """Whether it is an environment of explore's, as Gymnasium alone would find it."""
+    module, _, identifier = text.partition(":")
+    return module == ENVIRONMENTS and identifier in importlib.import_module(ENVIRONMENTS).ENVS
 
 
 def check_links(folder: Path) -> None:
@@ -49,11 +72,13 @@ def check_links(folder: Path) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value from JSON, keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list):
-        for part in value:
-            yield from _texts(part)
-    elif isinstance(value, dict):
-        yield from _texts([*value, *value.values()])
+    """All texts in a value from JSON, however deep, and keys too."""
+    left = [value]
+    while left:
+        part = left.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, list):
+            left += part
+        elif isinstance(part, dict):
+            left += [*part, *part.values()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,8 +11,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from explore import registry
 from explore.envs.worlds import World, Worlds
-from explore.errors import one_of
+from explore.errors import InputError, one_of
 
 Array = NDArray[Any]
 LARGE = 1e6  # rllab's bound of an observation
@@ -156,10 +156,11 @@ def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
     """`n` copies of the simulation "module:Class".
 
     Raises:
-        InputError: for a setting that it does not have.
+        InputError: for a setting that it does not have, or a class that is no simulation.
     """
-    module, _, name = simulation.partition(":")
-    cls = getattr(importlib.import_module(module), name)
+    cls = registry.load(simulation, "simulation")
+    if not (isinstance(cls, type) and issubclass(cls, Simulation)):
+        raise InputError(f"{simulation} is no Simulation; give a class that is one")
     allowed = list(inspect.signature(cls).parameters)[1:]
     for setting in settings:
         if setting not in allowed:

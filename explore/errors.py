@@ -4,6 +4,7 @@ import os
 import sysconfig
 import textwrap
 import traceback
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
@@ -58,10 +59,23 @@ def curvature_note(shares: Sequence[float]) -> str:
 
 def shown(value: object, most: int = 80) -> str:
     """A value of the user's as a message shows it: in quotes, on one line, and cut where it is long."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a deeply nested {type(value).__name__}"
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}...{text[-most // 4 :]} ({len(str(value))} characters)"
+
+
+def printable(text: object) -> str:
+    """A text on one line, letter by letter: control characters, line breaks and the like are escapes, as in `repr`."""
+    letters = (c if c.isprintable() or unicodedata.category(c) == "Zs" else _escaped(c) for c in str(text))
+    return "".join(letters)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 def listed(names: Iterable[object], most: int = 60) -> str:
@@ -139,6 +153,24 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
         if isinstance(value, Real) and not isinstance(value, bool):
             interval = ranges.get(f.name, "(0, inf)")
             check_range(f.name, value, interval.replace("inf)", "1e10]") if hints[f.name] is int else interval)
+
+
+def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuse settings that are unknown or not of their type, as someone may have recorded them; nothing is called.
+
+    Args:
+        name: of what they are the settings of, for messages.
+        types: of those that there are, as `registry.settings_of` gives them.
+        settings: by name.
+
+    Raises:
+        InputError: naming the setting, its value and what is allowed.
+    """
+    for key, value in settings.items():
+        if key not in types:
+            raise one_of(f"setting of {name}", key, types)
+        if not fits(types[key], value):
+            raise InputError(f"{key} of {name} is {shown(value)}; it must be {describe(types[key])}")
 
 
 def fits(hint: Any, value: object) -> bool:

@@ -27,7 +27,7 @@ DRAFT = ".draft"  # how the names of drafts end
 END = b"PK\x05\x06"  # of a zip archive: 22 bytes, of which the last two are the length of the comment
 
 
-def save(path: Path, kind: str, format: int, content: Any) -> None:
+def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> None:
     """Write tensors and plain values; at any moment there is the old file or the new one.
 
     Args:
@@ -35,6 +35,7 @@ def save(path: Path, kind: str, format: int, content: Any) -> None:
         kind: what it is, for readers who took another for it ("checkpoint").
         format: version of its layout.
         content: what `torch.load(weights_only=True)` accepts.
+        run: the id of the run that it belongs to, if it belongs to one.
 
     Raises:
         OSError: when it cannot be written; the old file is as it was.
@@ -42,7 +43,7 @@ def save(path: Path, kind: str, format: int, content: Any) -> None:
     import torch  # seconds, which who writes or reads lines of text need not wait
 
     buffer = io.BytesIO()  # torch's writer hides what the system says of a full disk
-    torch.save({"kind": kind, "format": format, "content": content}, buffer)
+    torch.save({"kind": kind, "format": format, "run": run, "content": content}, buffer)
     archive = buffer.getbuffer()
     archive[-2:] = COMMENT.to_bytes(2, "little")
     with replacing(path) as draft, open(draft, "wb") as file:
@@ -50,11 +51,18 @@ def save(path: Path, kind: str, format: int, content: Any) -> None:
         file.write(MARK + hashlib.sha256(archive).hexdigest().encode())
 
 
-def load(path: Path, kind: str, format: int) -> Any:
+def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
     """The content of a file that `save` wrote, on the CPU; no code in it is executed.
 
+    Args:
+        path: of the file.
+        kind: what it must be.
+        format: the version that is read.
+        run: the id of the run that it must belong to; None: any.
+
     Raises:
-        InputError: in one sentence, when the file is missing, damaged, of another kind or of another version.
+        InputError: in one sentence, when the file is missing, damaged, of another kind, of another version or of
+            another run.
     """
     import torch
 
@@ -77,7 +85,20 @@ def load(path: Path, kind: str, format: int) -> Any:
         raise InputError(f"{path} is a {theirs[0]}, not a {kind}")
     if theirs[1] != format:
         raise older(path) if theirs[1] < format else InputError(f"{path} is of a newer version of explore; update it")
+    if run is not None:
+        check_run(path, str(saved.get("run", "")), run)
     return saved["content"]
+
+
+def check_run(path: Path, found: str, run: str) -> None:
+    """Refuse a file of another run than that of its folder; both have the id "" where an earlier version wrote them.
+
+    Raises:
+        InputError: naming the file and both runs.
+    """
+    if found != run:
+        ids = [f"run {name}" if name else "a run without an id" for name in (found, run)]
+        raise InputError(f"{path} is of {ids[0]}, its folder of {ids[1]}; put back the file that belongs to the folder")
 
 
 def digest(path: Path) -> str:

@@ -1,7 +1,8 @@
 """The run folder: what a command leaves behind, and how an interrupted one continues.
 
-    config.json      settings: all that decides the numbers; sessions: command line, versions, device of each start;
-                     former: of a run that was extended, the hashes of its settings before
+    config.json      id: of the run, which its other files have too; settings: all that decides the numbers; sessions:
+                     command line, versions, device of each start; former: of a run that was extended, the hashes of its
+                     settings before
     metrics.jsonl    one line a series and step: {"series": ..., "step": ..., tag: number, ...}, as in TensorBoard
     results.csv      results in full; the columns are the command's
     selected.csv     what was chosen, and in which order; the columns are the command's
@@ -22,6 +23,7 @@ import io
 import json
 import math
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -34,7 +36,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from explore import files
-from explore.errors import InputError
+from explore.errors import InputError, printable
 from explore.recorded import FORMAT, TABLES, Prefix, cut, digest, read_checkpoint, read_config, read_run
 
 __all__ = ["FORMAT", "TABLES", "FolderExists", "Run", "plain", "read_config", "read_run"]
@@ -82,11 +84,12 @@ class Run:
 
         Raises:
             FolderExists: when there is something else at its place.
-            InputError: when it cannot be written.
+            InputError: when it cannot be written, or its name is not valid UTF-8.
         """
+        _check_name(folder)
         if os.path.exists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
             raise FolderExists(f"cannot create the run folder {folder}: it exists already")
-        config = {"settings": dict(settings), "sessions": [dict(session)]}
+        config = {"id": secrets.token_hex(8), "settings": dict(settings), "sessions": [dict(session)]}
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with files.replacing(folder) as draft:
@@ -109,6 +112,7 @@ class Run:
                 version.
         """
         read_config(folder)
+        _check_name(folder)
         lock = files.lock(folder)
         try:
             config, saved, tables = read_run(folder)
@@ -214,7 +218,8 @@ class Run:
     def _save(self, state: Mapping[str, Any]) -> None:
         """Write the checkpoint."""
         saved = {"settings": digest(self.config["settings"]), **self._last, "before": self._before}
-        files.save(self.folder / "checkpoint.pt", "checkpoint", FORMAT, saved | {"state": dict(state)})
+        run = self.config.get("id", "")
+        files.save(self.folder / "checkpoint.pt", "checkpoint", FORMAT, saved | {"state": dict(state)}, run)
 
     def close(self) -> None:
         """Close the TensorBoard files and let others use the folder."""
@@ -254,6 +259,14 @@ class Run:
         return self._writers[series]
 
 
+def _check_name(folder: Path) -> None:
+    """Refuse a path that TensorBoard cannot write to."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"the path {printable(folder)} is not valid UTF-8; choose a folder of another name") from None
+
+
 def plain(value: Any) -> Any:
     """The value with None for every number that is not finite, which JSON cannot hold."""
     if isinstance(value, Mapping):
@@ -264,4 +277,4 @@ def plain(value: Any) -> Any:
 
 
 def _simple(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    return {k: v if isinstance(v, bool | int | float | str) else str(v) for k, v in settings.items()}
+    return {k: v if isinstance(v, bool | int | float) else printable(v) for k, v in settings.items()}

@@ -39,6 +39,16 @@ class Prefix:
         return {"size": self.size, "sha256": self._hash.hexdigest()}
 
 
+def run_id(folder: Path) -> str:
+    """The id that a run or a campaign gives its files; empty where an earlier version of explore began it."""
+    for name in ("campaign.json", "config.json"):
+        try:
+            return str(json.loads((folder / name).read_text(encoding="utf-8"))["id"])
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):  # whoever needs the file says so
+            continue
+    return ""
+
+
 def cut(folder: Path, tables: Mapping[str, Prefix]) -> None:
     """Take away what was written after a checkpoint."""
     for name in TABLES:
@@ -62,15 +72,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         config: dict[str, Any] = {"settings": found["settings"], "sessions": found["sessions"]}
+        config |= {"id": str(found["id"])} if "id" in found else {}
         if "former" in found:
             config["former"] = list(found["former"])
         if not (isinstance(config["settings"], dict) and isinstance(config["sessions"][-1], dict)):
             raise ValueError("settings or sessions are no records")
+        total = digest(config)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error}") from error
     if found.get("format") in (None, *range(FORMAT)):
         raise files.older(path)
-    if (found["format"], found.get("sha256")) != (FORMAT, digest(config)):
+    if (found["format"], found.get("sha256")) != (FORMAT, total):
         raise InputError(f"{path} is damaged, or was edited: settings and sessions are not those that were written")
     return config
 
@@ -81,7 +93,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Pr
     Raises:
         InputError: when the folder is no run, damaged, put together from several runs, or of an older version.
     """
-    config, saved = read_config(folder), read_checkpoint(folder)
+    config, saved = read_config(folder), read_checkpoint(folder)  # which are of one run
     if saved["settings"] not in (digest(config["settings"]), *config.get("former", ())):
         raise InputError(f"{folder / 'checkpoint.pt'} does not belong to {folder / 'config.json'}: the settings differ")
     tables: dict[str, Prefix] = {}
@@ -104,12 +116,12 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """What `record.Run.checkpoint` wrote.
 
     Raises:
-        InputError: when it is missing or damaged.
+        InputError: when it is missing, damaged or of another run.
     """
     path = folder / "checkpoint.pt"
     if not path.is_file():
         raise InputError(f"{folder} is damaged: it has no checkpoint.pt")
-    found: dict[str, Any] = files.load(path, "checkpoint", FORMAT)
+    found: dict[str, Any] = files.load(path, "checkpoint", FORMAT, run_id(folder))
     return found
 
 

@@ -22,8 +22,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from explore.errors import InputError, describe, one_of, raised, shown
+from explore.errors import InputError, check_settings, describe, one_of, raised, shown
 
+POSTERIOR = ("init", "update", "sample", "end_epoch")  # what a class must have to be one
 KINDS = {
     "posteriors": "posterior", "likelihoods": "likelihood", "acquisitions": "acquisition", "data": "dataset",
     "images": "set of images",
@@ -123,10 +124,12 @@ def load(path: str, what: str) -> Any:
     """The class or function at "module:name"; messages call it a `what`.
 
     Raises:
-        InputError: when it is not there.
+        InputError: when it is not there, or the text names no module or nothing in it.
     """
     module, _, attribute = path.partition(":")
     try:
+        if not (module and attribute):  # to import it would run it
+            raise ValueError("it must be module:name")
         loaded = getattr(importlib.import_module(module), attribute)
         if not callable(loaded):
             raise TypeError(f"{attribute} is neither a class nor a function")
@@ -259,8 +262,11 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
     """A posterior of a class; with `members`, where these are none of its fields, a mixture of so many fits.
 
     Raises:
-        InputError: for a value that is not allowed.
+        InputError: for a class that is no posterior, or a value that is not allowed.
     """
+    abstract = getattr(cls, "__abstractmethods__", ())
+    if lacking := [part for part in POSTERIOR if part in abstract or not hasattr(cls, part)]:
+        raise InputError(f"{cls.__name__} is no posterior: it has no {', '.join(lacking)}")
     beside = {key: value for key, value in settings.items() if key in _beside(cls)}
     made = cls(net=net, likelihood=likelihood, **{k: v for k, v in settings.items() if k not in beside})
     return made.mixture(**beside) if beside else made
@@ -276,13 +282,17 @@ def acquisition(name: str, **settings: Any) -> Any:
     """An acquisition by name: a function as it is, a class with its settings.
 
     Raises:
-        InputError: for an unknown name, settings of a rule that has none, or a setting that is unknown.
+        InputError: for an unknown name, settings of a rule that has none, or a setting that is unknown or mistyped.
     """
     rule = find("acquisitions", name)
     allowed = settings_of(rule) if isinstance(rule, type) and dataclasses.is_dataclass(rule) else {}
-    if unknown := sorted(settings.keys() - allowed.keys()):
-        raise one_of(f"setting of {name}", unknown[0], allowed) if allowed else InputError(f"{name} has no settings")
-    return rule(**settings) if isinstance(rule, type) else rule
+    if settings and not allowed:
+        raise InputError(f"{name} has no settings")
+    check_settings(name, allowed, settings)
+    try:
+        return rule(**settings) if isinstance(rule, type) else rule
+    except TypeError as error:
+        raise InputError(f"{name} cannot be made an acquisition: {raised(error)}") from error
 
 
 def parse(cls: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -292,8 +302,6 @@ def parse(cls: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> d
         InputError: for a class that is no dataclass, an unknown key or a value of the wrong type; the message says what
             is allowed.
     """
-    if not dataclasses.is_dataclass(cls):
-        raise InputError(f"{cls.__name__} is no dataclass, which a plug-in with settings must be")
     allowed = settings_of(cls)
     settings = {}
     for key, text in dict(options).items():
@@ -307,7 +315,13 @@ def parse(cls: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> d
 
 
 def settings_of(cls: Any) -> dict[str, Any]:
-    """The fields of a dataclass that can be written as text, and a posterior's `members`: name -> type."""
+    """The fields of a dataclass that can be written as text, and a posterior's `members`: name -> type.
+
+    Raises:
+        InputError: for a class that is no dataclass.
+    """
+    if not dataclasses.is_dataclass(cls):
+        raise InputError(f"{getattr(cls, '__name__', cls)} is no dataclass, which a plug-in with settings must be")
     hints = typing.get_type_hints(cls)
     own = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init and is_setting(hints[f.name])}
     return own | _beside(cls)

@@ -135,6 +135,13 @@ def test_nothing_prints_or_touches_global_random_numbers(module):
     assert not found & forbidden
 
 
+@pytest.mark.parametrize("module", [m for m in FILES if m.startswith("cli.")])
+def test_commands_print_through_the_modules_that_show_texts_letter_by_letter(module):
+    if module not in ("cli.display", "cli.console"):
+        assert not {name for name, _ in calls(FILES[module])} & {"print", "click.echo", "click.secho"}
+        assert "rich.console" not in ast.dump(FILES[module]) and "rich.table" not in ast.dump(FILES[module])
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -9,12 +9,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from rich.table import Table
 from torch import Tensor
 
 from explore import files
 from explore.cli import saved
 from explore.cli.active.experiment import Experiment
+from explore.cli.console import Table
+from explore.cli.display import literal
 from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, unit
 from explore.cli.run import Report
 from explore.errors import curvature_note
@@ -145,7 +146,7 @@ def plot(experiment: Experiment, path: Path) -> None:
         for arm, style in zip(experiment.arms, ("o-", "s--"), strict=False):
             mean = [e.mean for e in estimates[arm]]
             band = [0.0 if math.isnan(e.se) else e.se for e in estimates[arm]]
-            (line,) = axes.plot(labels, mean, style, markersize=4, label=arm)
+            (line,) = axes.plot(labels, mean, style, markersize=4, label=literal(arm))
             low, high = ([m + sign * b for m, b in zip(mean, band, strict=True)] for sign in (-1, 1))
             axes.fill_between(labels, low, high, alpha=0.2, color=line.get_color(), linewidth=0)
         axes.set_xlabel("labelled points")
@@ -154,6 +155,6 @@ def plot(experiment: Experiment, path: Path) -> None:
         axes.grid(alpha=0.3)
     figure.axes[0].legend()
     posterior = experiment.settings.posterior
-    figure.suptitle(f"{experiment.dataset.name}, {posterior}: {spread(experiment)}", fontsize=11)
+    figure.suptitle(literal(f"{experiment.dataset.name}, {posterior}: {spread(experiment)}"), fontsize=11)
     with files.replacing(path) as draft:
         figure.savefig(draft, dpi=120)

@@ -4,7 +4,8 @@ metrics.jsonl and TensorBoard: one series, a step an epoch; with images of anoth
 told apart. results.csv: one line, after the last epoch.
 probabilities.npz: of the test images `probabilities` [P, C], `information` [P] (nats), the true classes `y` and
 `index`, their places among the test images (with --validate, among the training images); the names of the `classes`;
-and of images of another kind `other_probabilities` and `other_information`. model.pt: the posterior.
+of images of another kind `other_probabilities` and `other_information`; and the id of the `run`. model.pt: the
+posterior.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from explore.cli.compare.figures import pixels
 from explore.cli.parameters import written
 from explore.cli.start import file_name
 from explore.record import Run
-
-PROBABILITIES = "probabilities.npz"
+from explore.recorded import run_id
 
 
 def write(run: Run, experiment: Experiment, event: Event) -> int | None:
@@ -50,7 +50,8 @@ def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -
         found["other_information"] = finished.others.information
     found |= {"y": experiment.task.test_y, "index": experiment.places}
     arrays = {name: t.cpu().numpy() for name, t in found.items()} | {"classes": np.array(experiment.classes)}
-    with files.replacing(run.folder / PROBABILITIES) as draft, open(draft, "wb") as file:
+    arrays["run"] = np.array(run_id(run.folder))
+    with files.replacing(run.folder / saved.PROBABILITIES) as draft, open(draft, "wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     row = {"posterior": experiment.settings.posterior, "net": experiment.settings.net, "epochs": experiment.total}
     values = report.metrics(finished)

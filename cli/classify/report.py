@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from rich.table import Table
 
 from explore import classification, files
 from explore.classification import Classified
 from explore.cli import saved
 from explore.cli.classify.experiment import Experiment, Finished
-from explore.cli.compare.figures import literal
+from explore.cli.console import Table
+from explore.cli.display import literal
 from explore.cli.run import Report
 from explore.compare import confidence_bins
 from explore.errors import curvature_note
@@ -99,8 +99,8 @@ def reliability(experiment: Experiment, finished: Finished) -> Figure:
         (0.5 + np.arange(len(weight))) / len(weight), weight, 1 / len(weight), color="C0", alpha=0.2, label="share"
     )
     axes.plot([0, 1], [0, 1], "k--", linewidth=1, label="perfect")
-    axes.plot(expected[there], observed[there], "C0o-", markersize=4, label=experiment.settings.posterior)
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=experiment.name)
+    axes.plot(expected[there], observed[there], "C0o-", markersize=4, label=literal(experiment.settings.posterior))
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=literal(experiment.name))
     axes.legend(fontsize="x-small", loc="upper left")
     return figure
 
@@ -114,10 +114,10 @@ def told_apart(known: Classified, others: Classified, names: tuple[str, str]) ->
         bins = np.linspace(0, max(part.max(initial=0) for part in both) or 1, 41)
         for part, called in zip(both, names, strict=True):
             share = np.full(len(part), 1 / max(1, len(part)))
-            axes.hist(part, bins, weights=share, histtype="step", linewidth=2, label=called)
+            axes.hist(part, bins, weights=share, histtype="step", linewidth=2, label=literal(called))
         axes.set(xlabel=SCORES[score], ylabel="share of the images")
         axes.set_title(f"AUROC {classification.auroc(*values):.3f}", fontsize="medium")
-    literal(axes.legend(fontsize="x-small"))
+    axes.legend(fontsize="x-small")
     return figure
 
 

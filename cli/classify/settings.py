@@ -13,7 +13,7 @@ import numpy as np
 from explore import classification, images, networks, parallel, registry
 from explore.cli import own_network, parameters
 from explore.cli.parameters import Values
-from explore.errors import InputError, one_of
+from explore.errors import InputError, check_settings, one_of
 from explore.feed import Augmentation
 from explore.images import Images
 from explore.images.disk import ImageFiles
@@ -102,6 +102,7 @@ class Settings:
         """The posterior, on a network for images of a shape (channels, height, width)."""
         net = Net(networks.build(self.net, shape, classes, self.net_settings), self.amp)
         found = registry.find("posteriors", self.posterior)
+        check_settings(self.posterior, registry.settings_of(found), self.posterior_settings)
         made: Predictive = registry.build(found, net, Categorical(), self.posterior_settings)
         return made
 

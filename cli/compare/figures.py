@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 
 from explore.cli.compare.experiment import Finished
+from explore.cli.display import literal
 
 
 def _bands(axes: Axes, f: Finished) -> None:
@@ -67,17 +67,11 @@ def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
     for i, (name, f) in enumerate(finished.items()):
         axes = figure.add_subplot(rows, columns, i + 1)
         panel(axes, f)
-        axes.set_title(name)
+        axes.set_title(literal(name))
     figure.axes[0].legend(fontsize="x-small", loc="upper left")
     if len(finished) > 1:
         figure.suptitle(title, fontsize=11)
     return figure
-
-
-def literal(legend: Legend) -> None:
-    """Show names as they are: a $ in them begins no formula."""
-    for text in legend.get_texts():
-        text.set_parse_math(False)
 
 
 def pixels(figure: Figure) -> np.ndarray:

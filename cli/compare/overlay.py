@@ -13,14 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from explore.cli import start, trust
-from explore.cli.compare.figures import literal
+from explore.cli import console, display, start, trust
 from explore.cli.run import echo, places
 from explore.errors import InputError
 from explore.provenance import session
@@ -67,15 +62,15 @@ def run(folders: Sequence[str], options: Mapping[str, Any]) -> None:
         here.checkpoint({}, 0)
     if options["as_json"]:
         last = {series: {"step": c.steps[-1]} | {t: v[-1] for t, v in c.tags.items()} for series, c in every.items()}
-        click.echo(json.dumps(plain({"series": last, "run": str(here.folder)})))
+        display.echo(json.dumps(plain({"series": last, "run": str(here.folder)})))
         return
     sets = {c.data for c in every.values()}
     if len(sets) > 1 and not options["quiet"]:
-        click.echo(f"Note: the runs are on several sets of data, {', '.join(sorted(sets))}.", err=True)
+        display.echo(f"Note: the runs are on several sets of data, {', '.join(sorted(sets))}.", err=True)
     commands = {c.command for c in every.values()}
     if len(commands) > 1 and not options["quiet"]:
-        click.echo(f"Note: the steps of {' and '.join(sorted(commands))} do not count the same things.", err=True)
-    Console().print(table(every, tags))
+        display.echo(f"Note: the steps of {' and '.join(sorted(commands))} do not count the same things.", err=True)
+    console.show(table(every, tags))
     echo(places(here.folder, "curves.png" if tags else ""))
 
 
@@ -121,17 +116,17 @@ def shared(every: Mapping[str, Series]) -> list[str]:
     return sorted(set.intersection(*(set(curves.tags) for curves in every.values())))
 
 
-def table(every: Mapping[str, Series], tags: Sequence[str]) -> Table:
+def table(every: Mapping[str, Series], tags: Sequence[str]) -> console.Table:
     """The last values of the test metrics that all share, a row a series."""
     tested = [tag for tag in tags if tag.startswith("test/") and not tag.endswith("_se")]
     heads = (tag.removeprefix("test/").replace("_", " ") for tag in tested)  # which break at spaces
-    shown = Table("series", "step", *map(escape, heads))
+    shown = console.Table("series", "step", *heads)
     for column in shown.columns:
         column.overflow = "fold"  # whole names, on several lines if need be
     for column in shown.columns[1:]:
         column.justify = "right"
     for series, curves in every.items():
-        shown.add_row(escape(series), str(curves.steps[-1]), *(f"{curves.tags[tag][-1]:.4g}" for tag in tested))
+        shown.add_row(series, str(curves.steps[-1]), *(f"{curves.tags[tag][-1]:.4g}" for tag in tested))
     return shown
 
 
@@ -150,9 +145,9 @@ def plot(every: Mapping[str, Series], tags: Sequence[str], path: Path) -> None:
     for i, tag in enumerate(tags):
         axes = figure.add_subplot(rows, columns, i + 1)
         for series, curves in every.items():
-            axes.plot(curves.steps, curves.tags[tag], marker(curves.tags[tag]), label=series)
-        axes.set_title(tag, fontsize=10, parse_math=False)
+            axes.plot(curves.steps, curves.tags[tag], marker(curves.tags[tag]), label=display.literal(series))
+        axes.set_title(display.literal(tag), fontsize=10)
         axes.grid(alpha=0.3)
     handles = figure.axes[0].get_legend_handles_labels()
-    literal(figure.legend(*handles, loc="outside lower center", fontsize="small"))
+    figure.legend(*handles, loc="outside lower center", fontsize="small")
     figure.savefig(path, dpi=100)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from explore import files
@@ -16,6 +15,7 @@ from explore.cli import saved
 from explore.cli.compare import figures
 from explore.cli.compare.experiment import Experiment
 from explore.cli.compare.settings import LIKELIHOOD
+from explore.cli.console import Table
 from explore.cli.estimate import SIGN, clipped, decimals, estimate, title, unit
 from explore.cli.run import Report
 from explore.compare import OWN

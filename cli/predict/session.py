@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
 
-from explore.cli import loaded, start, tables
+from explore.cli import console, display, loaded, start, tables
 from explore.cli.loaded import LoadedRun
 from explore.data.reading import Cells
 from explore.data.table import cells_of
@@ -44,7 +41,7 @@ def run(options: Mapping[str, Any]) -> None:
         notes = (*notes, f"Columns {', '.join(again)} of {path} are replaced.")
     if not options["quiet"]:
         for note in (f"Model: {model.about}.", *notes):
-            click.echo(note, err=True)
+            display.echo(note, err=True)
     if out:
         tables.write(out, cells, found)
     if model.images:
@@ -79,20 +76,20 @@ def _print(
     if options["as_json"]:
         rows = {} if out else {"predictions": found.to_dict("records")}
         result = {"run": options["run"], "model": about, "rows": len(found), "out": out and str(out)}
-        click.echo(json.dumps(plain(result | rows | {"notes": list(notes)})))
+        display.echo(json.dumps(plain(result | rows | {"notes": list(notes)})))
         return
     if out:
-        click.echo(f"{counted(len(found), 'row', be=True)} predicted in {out}.")
+        display.echo(f"{counted(len(found), 'row', be=True)} predicted in {out}.")
         return
     classes = [name for name in found if str(name).startswith(f"{OWN}p_")]
     if len(classes) > WIDE:  # of many classes the likeliest one
         likeliest = found[classes].max(axis=1)
         found = found.drop(columns=classes).assign(**{f"{OWN}p": likeliest})
-    table = Table("row", *(str(name).removeprefix(OWN) for name in found))
+    table = console.Table("row", *(str(name).removeprefix(OWN) for name in found))
     for column in table.columns:
         column.justify = "right"
     for i, row in enumerate(found.head(SHOWN).itertuples(index=False), 1):
         table.add_row(str(i), *(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row))
-    Console().print(table)
+    console.show(table)
     if len(found) > SHOWN:
-        click.echo(f"{len(found) - SHOWN} more rows; --out FILE writes all.")
+        display.echo(f"{len(found) - SHOWN} more rows; --out FILE writes all.")

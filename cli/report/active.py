@@ -11,9 +11,10 @@ import pandas as pd
 
 from explore import data
 from explore.cli import saved
+from explore.cli.display import literal
 from explore.cli.estimate import TITLES, unit
 from explore.cli.report import held_out
-from explore.cli.report.drawing import band, center, components, map_of, panels, plain, whole
+from explore.cli.report.drawing import band, center, components, map_of, panels, whole
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 from explore.data import Dataset
@@ -117,7 +118,7 @@ def _chosen(runs: Sequence[Opened], sets: dict[str, Dataset]) -> Iterator[Sectio
         x, shares = components(sets[run.name].x)
         start = data.pool_splits(len(x), s["trials"], s["initial"], s["test_size"], s["seed"]).labelled[0]
         map_of(axes, x, start.tolist(), mine["index"].tolist(), mine["round"].tolist())
-        axes.set(title=plain(f"{run.name}: {s['acquisition']}, trial 1"))
+        axes.set(title=literal(f"{run.name}: {s['acquisition']}, trial 1"))
         axes.set(xlabel=f"first component ({shares[0]:.0%})", ylabel=f"second component ({shares[1]:.0%})")
     every[0].legend(fontsize="small")
     said = "The two first principal components of the standardised features; grey are all points of the data."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +11,11 @@ import pandas as pd
 import torch
 
 from explore.classification import Classified
+from explore.cli import saved
 from explore.cli.classify import report
-from explore.cli.classify.recording import PROBABILITIES
+from explore.cli.display import literal
 from explore.cli.report import curves, held_out
-from explore.cli.report.drawing import panels, plain
+from explore.cli.report.drawing import panels
 from explore.cli.report.held_out import HeldOut
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
@@ -78,11 +77,10 @@ def read(run: Opened) -> Tested:
     """What is in its file of probabilities.
 
     Raises:
-        InputError: when it is gone or damaged.
+        InputError: when it is gone, damaged or of another run.
     """
+    arrays = saved.probabilities(run.folder)
     try:
-        with open(run.folder / PROBABILITIES, "rb") as stream, np.load(stream) as file:
-            arrays = dict(file)
         y, index, classes = arrays["y"], arrays["index"], tuple(map(str, arrays["classes"]))
         kinds = [
             Classified(torch.from_numpy(arrays[f"{kind}probabilities"]), torch.full((0,), torch.nan), information)
@@ -92,8 +90,8 @@ def read(run: Opened) -> Tested:
         fits = kinds[0].probabilities.shape == (len(y), len(classes)) and index.shape == y.shape
         if not (fits and 0 <= y.min() <= y.max() < len(classes)):
             raise ValueError("its arrays do not fit each other")
-    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{run.folder / PROBABILITIES} is gone or damaged ({error})") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{run.folder / saved.PROBABILITIES} is gone or damaged ({error})") from error
     return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None)
 
 
@@ -146,7 +144,7 @@ def _confusions(tested: Tested) -> Section:
     figure, (axes,) = panels(1, width=side + 1, height=side)
     axes.grid(visible=False)
     drawn = axes.imshow(found / np.maximum(totals, 1)[:, None], vmin=0, vmax=1, cmap="Blues")
-    names = [plain(name) for name in tested.classes]
+    names = [literal(name) for name in tested.classes]
     axes.set_xticks(range(count), names, rotation=90, fontsize="small")
     axes.set_yticks(range(count), names, fontsize="small")
     axes.set(xlabel="taken for", ylabel="class")
@@ -177,6 +175,6 @@ def _images(run: Opened, tested: Tested) -> Iterator[Section]:
             axes.set_axis_off()
         for axes, place, image in zip(every, places, pixels, strict=False):
             axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
-            names = [plain(tested.classes[c][:14]) for c in (tested.y[place], tested.called[place])]
+            names = [literal(tested.classes[c][:14]) for c in (tested.y[place], tested.called[place])]
             axes.set_title(f"{names[0]}\nas {names[1]}: {sure[place]:.2f}", fontsize=7)
         yield Section(title, figure, ["Above each image its class, and as what it is taken with which probability."])

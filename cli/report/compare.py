@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 
 from explore.cli import saved
+from explore.cli.display import literal
 from explore.cli.estimate import SIGN, TITLES, title, unit
 from explore.cli.report import curves, held_out
-from explore.cli.report.drawing import center, panels, plain
+from explore.cli.report.drawing import center, panels
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 from explore.data import uci_splits
@@ -49,7 +50,7 @@ def _splits(results: dict[str, pd.DataFrame], titles: dict[str, str]) -> Section
             difference, error = center(paired.to_numpy()[None])
             beside = "best" if name == best else f"{difference[0]:.4g} ± {error[0]:.2g}"
             rows[i] += [f"{mean[0]:.4g} ± {se[0]:.2g}", beside]
-        axes.set_yticks(range(len(results)), [plain(name) for name in results])
+        axes.set_yticks(range(len(results)), [literal(name) for name in results])
         axes.invert_yaxis()
         axes.set(xlabel=heading + unit(metric))
     header = [part for heading in titles.values() for part in (heading, "minus the best")]

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from explore.cli.compare import overlay
-from explore.cli.report.drawing import panels, plain
+from explore.cli.display import literal
+from explore.cli.report.drawing import panels
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 
@@ -19,7 +20,7 @@ def section(runs: Sequence[Opened], titles: Mapping[str, str], said: str = "") -
             label = f"{run.name}: {series}" if len(runs) > 1 else series
             for axes, metric in zip(every, titles, strict=True):
                 values = found.tags.get(f"test/{metric}", [math.nan] * len(found.steps))
-                axes.plot(found.steps, values, overlay.marker(values), label=plain(label))
+                axes.plot(found.steps, values, overlay.marker(values), label=literal(label))
     for axes, called in zip(every, titles.values(), strict=True):
         axes.set(xlabel="epoch", ylabel=called)
     every[0].legend(fontsize="small")

@@ -12,6 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from sklearn.decomposition import PCA
 
+from explore.cli.display import literal
+
 
 def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
     """A figure with so many axes; not pyplot's, which keeps global state."""
@@ -24,15 +26,10 @@ def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8
     return figure, every
 
 
-def plain(text: object) -> str:
-    """A text of the user's as matplotlib shows it letter by letter, in legends too."""
-    return str(text).replace("$", r"\$").lstrip("_") or "-"
-
-
 def band(axes: Axes, steps: Sequence[float], values: np.ndarray, label: str, style: str = "o-") -> None:
     """The mean of values [steps, T] with a band of one standard error; numbers that are missing are left out."""
     mean, se = center(values)
-    (line,) = axes.plot(steps, mean, style, markersize=3, label=plain(label))
+    (line,) = axes.plot(steps, mean, style, markersize=3, label=literal(label))
     axes.fill_between(steps, mean - se, mean + se, alpha=0.2, color=line.get_color(), linewidth=0)
 
 

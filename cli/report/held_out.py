@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from explore.cli.report.drawing import panels, plain
+from explore.cli.display import literal
+from explore.cli.report.drawing import panels
 from explore.cli.report.page import Section
 from explore.compare import confidence_bins
 from explore.fitted import FittedModel
@@ -61,7 +62,7 @@ def _numbers(every: Mapping[str, HeldOut], said: str) -> Section:
     rows = []
     for i, (name, found) in enumerate(every.items()):
         share, colour = coverage(found), f"C{i}"
-        calibration.plot(LEVELS, share, "o-", markersize=3, color=colour, label=plain(name))
+        calibration.plot(LEVELS, share, "o-", markersize=3, color=colour, label=literal(name))
         some = np.random.default_rng(0).permutation(len(found.y))[:MOST]
         error = found.y - found.mean
         style: Any = {"markersize": 3, "alpha": 0.4, "color": colour, "rasterized": True}
@@ -98,7 +99,7 @@ def _classes(every: Mapping[str, HeldOut], said: str) -> Section:
         bins = confidence_bins(torch.from_numpy(found.mean)[None], torch.from_numpy(found.y)[None])
         expected, observed, weight = (part[0].numpy() for part in bins)
         there = weight > 0
-        axes.plot(expected[there], observed[there], "o-", markersize=4, label=plain(name))
+        axes.plot(expected[there], observed[there], "o-", markersize=4, label=literal(name))
         scores = (right.mean(), confidence.mean(), (weight * np.abs(expected - observed)).sum())
         rows.append([name, str(len(found.y)), *(f"{score:.4g}" for score in scores)])
     axes.set(xlabel="confidence", ylabel="share that is right", title="Reliability", xlim=(0, 1), ylim=(0, 1))

@@ -14,7 +14,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from explore import files
-from explore.errors import InputError, counted
+from explore.errors import InputError, counted, printable
 
 MARK = '<meta name="generator" content="explore report">'
 PAGE = Template(f"""<!DOCTYPE html>
@@ -84,7 +84,7 @@ def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
     body = "\n".join(map(_html, sections))
     try:
         with files.replacing(path) as draft:
-            draft.write_text(PAGE.substitute(title=escape(title), body=body), encoding="utf-8")
+            draft.write_text(PAGE.substitute(title=_text(title), body=body), encoding="utf-8")
         for picture, figure in figures.items():
             with files.replacing(picture) as draft:
                 figure.savefig(draft, dpi=120)
@@ -110,14 +110,19 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
             yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+def _text(text: str) -> str:
+    """As HTML shows it letter by letter."""
+    return escape(printable(text))
+
+
 def _html(section: Section) -> str:
-    parts = [f"<h2>{escape(section.title)}</h2>"]
+    parts = [f"<h2>{_text(section.title)}</h2>"]
     if section.figure is not None:
-        parts.append(f'<figure role="img" aria-label="{escape(section.title)}">{_svg(section)}</figure>')
-    parts += [f'<p class="note">{escape(sentence)}</p>' for sentence in (*section.sentences, *section.warnings)]
+        parts.append(f'<figure role="img" aria-label="{_text(section.title)}">{_svg(section)}</figure>')
+    parts += [f'<p class="note">{_text(sentence)}</p>' for sentence in (*section.sentences, *section.warnings)]
     if section.rows:
-        head = "".join(f"<th>{escape(cell)}</th>" for cell in section.header)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in section.rows)
+        head = "".join(f"<th>{_text(cell)}</th>" for cell in section.header)
+        body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>\n" for row in section.rows)
         table = f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
         summary = f"<summary>{counted(len(section.rows), 'row')}</summary>"
         parts.append(f"<details>{summary}{table}</details>" if section.fold else table)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from explore.cli.report.drawing import band, center, panels, plain
+from explore.cli.display import literal
+from explore.cli.report.drawing import band, center, panels
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 
@@ -55,7 +56,7 @@ def _returns(tables: dict[str, pd.DataFrame], runs: Sequence[Opened]) -> Section
         rows.append([label, str(table.seed.nunique()), str(table.timesteps.max()), f"{mean[0]:.4g} ± {se[0]:.2g}"])
     environments = sorted({str(run.config["env"]) for run in runs})
     axes.set(xlabel="steps of the environment", ylabel="return of an episode, without bonus")
-    axes.set_title(plain(", ".join(environments)))
+    axes.set_title(literal(", ".join(environments)))
     axes.legend(fontsize="small")
     said = ["Mean over seeds with a band of one standard error; iterations in which no episode ended are left out."]
     if len(environments) > 1:

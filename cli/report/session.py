@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
 import pandas as pd
 
-from explore.cli import loaded, trust
+from explore.cli import display, loaded, trust
 from explore.cli.report import page
 from explore.errors import InputError, listed
 from explore.record import read_run
@@ -74,11 +73,11 @@ def run(options: Mapping[str, Any]) -> None:
     pictures = page.write(out, f"explore {kinds[0]}: {', '.join(names)}", sections)
     if not options["quiet"]:
         for warning in (warning for section in sections for warning in section.warnings):
-            click.echo(warning, err=True)
+            display.echo(warning, err=True)
     if options["as_json"]:
-        click.echo(json.dumps({"report": str(out), "figures": [str(path) for path in pictures], "runs": names}))
+        display.echo(json.dumps({"report": str(out), "figures": [str(path) for path in pictures], "runs": names}))
     else:
-        click.echo(f"{out} and {len(pictures)} figures are written.")
+        display.echo(f"{out} and {len(pictures)} figures are written.")
 
 
 def _check_data(command: str, runs: Sequence[Opened]) -> None:

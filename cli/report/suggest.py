@@ -12,7 +12,8 @@ from explore.campaign import short
 from explore.campaign.log import Log
 from explore.campaign.memory import Memory
 from explore.cli import saved
-from explore.cli.report.drawing import components, map_of, panels, plain, whole
+from explore.cli.display import literal
+from explore.cli.report.drawing import components, map_of, panels, whole
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 from explore.data.reading import Cells
@@ -161,7 +162,7 @@ def _foretold(run: Opened, history: History) -> Iterator[Section]:
         axes.errorbar(y, mean, [mean - low, high - mean], fmt="o", markersize=4, capsize=2, alpha=0.8)
         ends = [min(y.min(), low.min()), max(y.max(), high.max())]
         axes.plot(ends, ends, "k--", linewidth=1)
-        axes.set(xlabel=plain(f"{target}, measured afterwards"), ylabel="predicted, with interval")
+        axes.set(xlabel=literal(f"{target}, measured afterwards"), ylabel="predicted, with interval")
         inside = int(((low <= y) & (y <= high)).sum())
         said.append(
             f"{target}: {inside} of {len(y)} measurements lie in the 90 % interval that was given before; "
@@ -225,7 +226,7 @@ def _found(run: Opened, history: History) -> Iterator[Section]:
         if goal in ("maximise", "minimise"):
             best = (np.maximum if goal == "maximise" else np.minimum).accumulate(y)
             axes.step(range(1, len(y) + 1), best, where="post", label="best so far")
-        axes.set(xlabel="measurement", ylabel=plain(target))
+        axes.set(xlabel="measurement", ylabel=literal(target))
         whole(axes)
         axes.legend(fontsize="small")
     yield Section("Measurements", figure)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 import torch
-from rich.table import Table
 
+from explore.cli.console import Table
 from explore.cli.estimate import estimate
 from explore.cli.rl.experiment import Experiment
 from explore.cli.rl.settings import Settings

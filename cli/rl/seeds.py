@@ -25,6 +25,7 @@ from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import Training
 from explore.cli.start import file_name
 from explore.errors import InputError
+from explore.recorded import run_id
 
 Log = tuple[int, dict[str, float]]  # a step and values by tag
 
@@ -80,7 +81,8 @@ class Seed:
                 raise InputError(f"{folder} is damaged: it has no folder {saved.relative_to(folder)}")
             for name, digest in position.digests.items():
                 files.check(saved / name, digest)
-        training = Training(self._settings, self.seed, self._device, saved)
+        run = run_id(folder) if folder else ""
+        training = Training(self._settings, self.seed, self._device, saved, run)
         if training.model.num_timesteps != position.timesteps:
             raise InputError(f"{saved} is damaged: its policy has taken {training.model.num_timesteps} steps")
         return training
@@ -103,7 +105,7 @@ class Seed:
         training.model.logger.record("eval/mean_reward", mean)
         training.model.logger.record("eval/mean_ep_length", length)
         if self.position.best_return is None or mean > self.position.best_return:
-            _write(models(folder, self._settings, self.seed) / f"best-{steps}", training.save_policy)
+            _write(folder, models(folder, self._settings, self.seed) / f"best-{steps}", training.save_policy)
             self.position = replace(self.position, best=steps, best_return=mean)
 
     def _keep(self, folder: Path, training: Training, emit: Emit, row: Row) -> None:
@@ -114,7 +116,7 @@ class Seed:
         if steps < s.timesteps and self.position.iteration - self._saved.iteration < s.checkpoint_freq:
             return
         own, kept = models(folder, s, self.seed), {str(steps), f"best-{self.position.best}"}
-        _write(own / str(steps), training.save)
+        _write(folder, own / str(steps), training.save)
         digests = {path.name: files.digest(path) for path in (own / str(steps)).glob("*.pt")}
         self.position = self._saved = replace(self.position, digests=digests)
         emit(Piece(self.seed, self._begins, self._events, self.position))
@@ -183,10 +185,10 @@ def models(folder: Path, settings: Settings, seed: int) -> Path:
     return folder / "models" / series(settings, seed)
 
 
-def _write(folder: Path, save: Callable[[Path], None]) -> None:
-    """A folder that is there as a whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with files.replacing(folder) as draft:
+def _write(folder: Path, place: Path, save: Callable[[Path, str], None]) -> None:
+    """A folder of a model, at a place in a run folder, that is there as a whole or not at all."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(place) as draft:
         draft.mkdir()
-        save(draft)
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        save(draft, run_id(folder))
+        shutil.rmtree(place, ignore_errors=True)  # of a process that was killed

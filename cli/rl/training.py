@@ -24,8 +24,8 @@ from explore import files
 from explore.cli.rl import model as models
 from explore.cli.rl.callbacks import Iterations, Log, TimedVIME
 from explore.cli.rl.environment import environments, normalised
-from explore.cli.rl.settings import ALGORITHMS, POLICY, Settings, arguments
-from explore.errors import InputError, one_of
+from explore.cli.rl.settings import ALGORITHMS, POLICY, VALUE_INIT, Settings, arguments
+from explore.errors import InputError, check_settings
 from explore.vime.reward import IntrinsicReward
 from explore.vime.sb3 import VIMEReplayBuffer
 
@@ -36,11 +36,11 @@ FORMAT = 1  # of the files of a checkpoint
 
 def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, device: str) -> BaseAlgorithm:
     """The algorithm with a fresh policy, if it takes the environment and the settings."""
+    types = {name: hint for name, (hint, _) in arguments(ALGORITHMS[settings.algo]).items()} | POLICY | VALUE_INIT
+    check_settings(settings.algo, types, settings.algo_settings)
     own: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.algo_settings.items()}
     policy = {name: own.pop(name) for name in POLICY if name in own}
     value_init = own.pop("value_init", "orthogonal")
-    if unknown := own.keys() - (allowed := arguments(ALGORITHMS[settings.algo])).keys():
-        raise one_of(f"setting of {settings.algo}", min(unknown), allowed)
     if "activation" in policy:
         policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
     if settings.algo == "sac" and settings.vime:
@@ -73,12 +73,13 @@ class Training:
         seed: root of all its random numbers.
         device: of policy and bonus.
         folder: a checkpoint to continue from; None: begin.
+        run: the id of the run that the checkpoint is of.
     """
 
     model: BaseAlgorithm  # with its policy
     bonus: IntrinsicReward | None = None
 
-    def __init__(self, settings: Settings, seed: int, device: str, folder: Path | None = None):
+    def __init__(self, settings: Settings, seed: int, device: str, folder: Path | None = None, run: str = ""):
         self._settings, self._seed = settings, seed
         env = environments(settings, settings.n_envs)
         if settings.vec_normalize:
@@ -94,7 +95,7 @@ class Training:
             self.bonus = IntrinsicReward(made.observation_space, made.action_space, **own)
             self._timed = TimedVIME(self.bonus)
         if folder:
-            self._load(folder)
+            self._load(folder, run)
 
     def learn(self, number: int, on_log: Callable[..., None], **events: Callable[..., None]) -> None:
         """Train until the end, `number` iterations being done; `events` are those of `Iterations`."""
@@ -116,33 +117,33 @@ class Training:
         env.close()
         return float(np.mean(returns)), float(np.mean(lengths))
 
-    def save_policy(self, folder: Path) -> None:
-        """All that acting needs, and the same once more for stable-baselines3."""
-        files.save(folder / "model.pt", "model", FORMAT, models.state_dict(self.model))
+    def save_policy(self, folder: Path, run: str = "") -> None:
+        """All that acting needs, with the id of the run, and the same once more for stable-baselines3."""
+        files.save(folder / "model.pt", "model", FORMAT, models.state_dict(self.model), run)
         self.model.save(folder / "model.zip")
         normalise = self.model.get_vec_normalize_env()
         if normalise is not None:
             normalise.save(str(folder / "vecnormalize.pkl"))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, run: str = "") -> None:
         """All that continuing needs."""
-        self.save_policy(folder)
+        self.save_policy(folder, run)
         if self.bonus is not None:
-            files.save(folder / "bonus.pt", "bonus", FORMAT, self.bonus.state_dict())
+            files.save(folder / "bonus.pt", "bonus", FORMAT, self.bonus.state_dict(), run)
         if isinstance(self.model, OffPolicyAlgorithm):
             buffer = cast(ReplayBuffer, self.model.replay_buffer)
-            files.save(folder / "replay_buffer.pt", "replay buffer", FORMAT, models.replay(buffer))
+            files.save(folder / "replay_buffer.pt", "replay buffer", FORMAT, models.replay(buffer), run)
 
-    def _load(self, folder: Path) -> None:
-        with reading(folder / "model.pt", "model") as saved:
+    def _load(self, folder: Path, run: str) -> None:
+        with reading(folder / "model.pt", "model", run) as saved:
             models.load_state_dict(self.model, saved)
         # Else the seed of the beginning would give the same noise and episodes again.
         self.model.set_random_seed(derived(self._seed, self.model.num_timesteps))
         if self.bonus is not None:
-            with reading(folder / "bonus.pt", "bonus") as saved:
+            with reading(folder / "bonus.pt", "bonus", run) as saved:
                 self.bonus.load_state_dict(saved)
         if isinstance(self.model, OffPolicyAlgorithm):
-            with reading(folder / "replay_buffer.pt", "replay buffer") as saved:
+            with reading(folder / "replay_buffer.pt", "replay buffer", run) as saved:
                 models.load_replay(cast(ReplayBuffer, self.model.replay_buffer), saved)
 
     def close(self) -> None:
@@ -151,9 +152,13 @@ class Training:
 
 
 @contextmanager
-def reading(path: Path, kind: str) -> Iterator[Any]:
-    """The content of a file that `save` wrote; whatever it makes of its readers, it is what is wrong."""
-    content = files.load(path, kind, FORMAT)
+def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
+    """The content of a file that `save` wrote, for the run of this id.
+
+    Raises:
+        InputError: when it is damaged or of another run, and for whatever it makes of its readers.
+    """
+    content = files.load(path, kind, FORMAT, run)
     try:
         yield content
     except Exception as error:

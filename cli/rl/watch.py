@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 from gymnasium.spaces import Discrete
 from PIL import Image
@@ -16,7 +15,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from explore import files
-from explore.cli import start
+from explore.cli import display, start
 from explore.cli.rl.environment import check_finite, environment, normalised
 from explore.cli.rl.model import load_policy
 from explore.cli.rl.seeds import models, series
@@ -24,6 +23,7 @@ from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import algorithm, derived, reading
 from explore.errors import InputError
 from explore.record import plain
+from explore.recorded import run_id
 
 STEPS = 1000  # of an episode, at most
 
@@ -37,7 +37,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
         policy = _policy(folder, settings, seed)
         env = environment(settings, render_mode="rgb_array")
         model = _model(settings, env, derived(seed, 0))
-    with reading(policy / "model.pt", "model") as saved:
+    with reading(policy / "model.pt", "model", run_id(folder)) as saved:
         load_policy(model, saved)
     frames, total = _episode(model, env, derived(seed, 0, 2))
     path = folder / f"{series(settings, seed)}.gif"
@@ -48,11 +48,11 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
     steps = len(frames) - 1
     if options["as_json"]:
         episode = {"policy": str(policy), "seed": seed, "steps": steps, "return": total, "gif": str(path)}
-        click.echo(json.dumps(plain(episode)))
+        display.echo(json.dumps(plain(episode)))
         return
     if not options["quiet"]:
-        click.echo(f"{policy}: return {total:g} in {steps} steps", err=True)
-    click.echo(str(path))
+        display.echo(f"{policy}: return {total:g} in {steps} steps", err=True)
+    display.echo(str(path))
 
 
 def _policy(folder: Path, settings: Settings, seed: int) -> Path:

@@ -41,7 +41,7 @@ def read(folder: Path, trusted: Sequence[str]) -> Kept | None:
         recorded, rows = dict(found["settings"]), int(found["rows"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}); remove it, and give the settings anew") from error
     if found.get("format") != FORMAT:
         raise files.older(path)

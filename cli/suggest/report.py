@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table as Grid
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from explore.campaign import Campaign, Row, folder_of, short
+from explore.cli import console, display
 from explore.cli.suggest import choice
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
@@ -41,10 +39,8 @@ class Outcome(NamedTuple):
 @contextmanager
 def progress(options: Mapping[str, Any]) -> Iterator[choice.Progress]:
     """A bar on standard error, if that is a terminal."""
-    console = Console(stderr=True)
-    silent = options["quiet"] or options["as_json"] or not console.is_terminal
     columns = TextColumn("fitting"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, disable=silent, transient=True) as bar:
+    with console.progress(options["quiet"] or options["as_json"], *columns) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
@@ -53,35 +49,36 @@ def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:
     """Say what was noticed, at once: a process that is stopped later has said it."""
     if not options["quiet"] and not options["as_json"]:
         for sentence in sentences:
-            click.echo(sentence, err=True)
+            display.echo(sentence, err=True)
 
 
 def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
     """Print it."""
     made, known = outcome.made, outcome.known
     if options["as_json"]:
-        click.echo(json.dumps(plain(_summary(outcome, options["dry_run"]))))
+        display.echo(json.dumps(plain(_summary(outcome, options["dry_run"]))))
         return
     rows = _rows(known)
     if made and rows:
         new = max(row.pending or 0 for row in rows) if made.suggestions else 0
-        console = Console()
-        console.print(*_titled("To measure next", [r for r in rows if r.pending == new], outcome, made.score), sep="\n")
+        console.show(*_titled("To measure next", [r for r in rows if r.pending == new], outcome, made.score))
         if older := [r for r in rows if r.pending != new]:
-            console.print(*_titled("Handed out before, not measured yet", older, outcome), sep="\n")
+            console.show(*_titled("Handed out before, not measured yet", older, outcome))
     for line in known.status():
-        click.echo(line)
+        display.echo(line)
     if made and made.measures:
-        click.echo("; ".join(f"{MEASURES[name]}: {value:.4g}" for name, value in made.measures.items()))
+        display.echo("; ".join(f"{MEASURES[name]}: {value:.4g}" for name, value in made.measures.items()))
     if made and made.stopped:
-        click.echo(made.stopped)
+        display.echo(made.stopped)
     if made and rows and not options["dry_run"]:
         again = shlex.join(["explore", "suggest", str(outcome.table.path)])
-        click.echo(f"The rows to measure are in {outcome.out}; fill in {', '.join(outcome.settings.target)} there, and")
-        click.echo(f"  {again} --labels {shlex.quote(str(outcome.out))}")
-        click.echo(f"or in {outcome.table.path}, and\n  {again}")
+        display.echo(
+            f"The rows to measure are in {outcome.out}; fill in {', '.join(outcome.settings.target)} there, and"
+        )
+        display.echo(f"  {again} --labels {shlex.quote(str(outcome.out))}")
+        display.echo(f"or in {outcome.table.path}, and\n  {again}")
     if options["dry_run"]:
-        click.echo("Nothing was written (--dry-run).")
+        display.echo("Nothing was written (--dry-run).")
 
 
 def _rows(known: Campaign) -> list[Row]:
@@ -96,7 +93,7 @@ def _titled(title: str, rows: list[Row], outcome: Outcome, score: str = "") -> I
     names = {key: key for row in rows for key in row.said if key not in ("rank", "score", "reason")}
     if score:  # of older rows it may be that of another rule
         names["score"] = score
-    grid = Grid("row", *names.values(), "why")
+    grid = console.Table("row", *names.values(), "why")
     for column in grid.columns[1:-1]:
         column.justify = "right"
     for row in rows:

@@ -20,14 +20,14 @@ from explore.data.reading import Cells
 from explore.errors import InputError, counted
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
-NAMED = ("posterior", "acquisition")  # may be "module:Class", and so trust that module
+NAMED = ("posterior", "acquisition")  # may be "module:Class", which is trusted then
 
 
 def run(options: Mapping[str, Any]) -> None:
     """Do what the options ask for."""
     path = Path(options["table"])
     beside, out = folder_of(path), Path(options["out"] or sheet.beside(path))
-    trusted = [*options["trust"], *trust.modules({name: options[name] for name in NAMED})]
+    trusted = [*options["trust"], *trust.references({name: options[name] for name in NAMED})]
     old = folder.read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)
     device, _ = start.compute(options)

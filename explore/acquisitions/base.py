@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
@@ -204,6 +205,12 @@ def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) ->
     Raises:
         InputError: naming the rule and what it needs.
     """
+    try:
+        inspect.signature(rule).bind("view", "k")
+    except (TypeError, ValueError):  # as functions without a signature raise
+        raise InputError(
+            f"{rule!r} is no acquisition; it must be a function of a view and a number of points"
+        ) from None
     needs, name, given = needs_of(rule), name_of(rule), type(posterior).__name__
     kind = "classes" if posterior.likelihood.discrete else "numbers"
     if needs.spread and (posterior.certain or samples < 2):

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from explore import registry
 from explore.data.base import Dataset, drop_columns
 from explore.data.columns import Schema
 from explore.data.mapped import map_parquet
+from explore.data.source import fetched
 from explore.data.splits import PoolSplit, pool_splits, uci_splits
 from explore.data.table import Loaded, load_csv, load_table
 
@@ -33,5 +33,5 @@ def load(name: str, folder: Path | None = None) -> Dataset:
     Raises:
         InputError: for an unknown name, a missing folder, a file that is not the known one, or a failed download.
     """
-    dataset: Dataset = registry.find("data", name)(folder)
+    dataset: Dataset = fetched("data", name, folder, Dataset)
     return dataset

@@ -12,16 +12,31 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pooch
 
+from explore import registry
 from explore.data import packed
 from explore.data.base import Dataset
-from explore.errors import InputError
+from explore.errors import InputError, raised
 
-__all__ = ["Rows", "binary", "cache", "download", "libsvm", "local", "openml", "regression", "rows", "sheet", "uci"]
+__all__ = [
+    "Rows",
+    "binary",
+    "cache",
+    "download",
+    "fetched",
+    "libsvm",
+    "local",
+    "openml",
+    "regression",
+    "rows",
+    "sheet",
+    "uci",
+]
 
 UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
@@ -30,6 +45,28 @@ LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 LIMIT = 64 * packed.MIB  # of a download, and of what it unpacks to; the largest set has 4
 
 Rows = list[list[str]]
+
+
+def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
+    """A data set or a set of images by name.
+
+    Raises:
+        InputError: for an unknown name, or a function "module:name" that gives none.
+    """
+    fetch = registry.find(kind, name)
+    try:
+        found = fetch(folder)
+    except (InputError, OSError, ImportError):
+        raise
+    except Exception as error:
+        if ":" not in name:
+            raise
+        raise InputError(f"{name} gives no {registry.KINDS[kind]}: {raised(error)}") from error
+    if not isinstance(found, expected):
+        raise InputError(
+            f"{name} gives a {type(found).__name__}; it must give {expected.__module__}.{expected.__name__}"
+        )
+    return found
 
 
 def regression(

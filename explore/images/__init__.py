@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from explore import registry
+from explore.data.source import fetched
 from explore.images.base import Images
 from explore.images.own import read, read_inputs
 
@@ -18,5 +18,5 @@ def load(name: str, folder: Path | None = None) -> Images:
     Raises:
         InputError: for an unknown name, a missing folder, a file that is not the known one, or a failed download.
     """
-    images: Images = registry.find("images", name)(folder)
+    images: Images = fetched("images", name, folder, Images)
     return images

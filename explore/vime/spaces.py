@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from explore import registry
-from explore.errors import InputError, shown
+from explore.errors import InputError, raised, shown
 
 Array = NDArray[Any]
 LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds
@@ -58,7 +58,12 @@ class Vectors:
                     f"most {LARGEST}{hint}"
                 )
         else:
-            self.size = self.one(deepcopy(space).sample()).shape[1]  # whose random numbers are the environment's
+            try:
+                self.size = self.one(deepcopy(space).sample()).shape[1]  # whose random numbers are the environment's
+            except InputError:
+                raise
+            except Exception as error:  # whatever the user's own function raises
+                raise InputError(f"the encoder cannot be called with {what}: {raised(error)}") from error
         if not self.size:
             raise InputError(f"{what} are vectors of no number; the dynamics model takes at least one")
 

@@ -38,7 +38,7 @@ def classify(explore):
 
 def loaded(run):
     with np.load(run / "probabilities.npz") as found:
-        return dict(found)
+        return {name: array for name, array in found.items() if name != "run"}
 
 
 def arrays(path, count=8, side=8):

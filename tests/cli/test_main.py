@@ -71,6 +71,28 @@ def test_scripts_end_as_commands_do(error, code, said):
     assert (done.exit_code, done.stderr, done.stdout) == (code, said, "")
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_command_that_is_terminated_ends_by_a_sentence(hidden):
+    """By a scheduler, which sends SIGTERM: it left no word behind."""
+
+    @click.command(cls=Script)
+    def script():
+        with contextlib.suppress(*([KeyboardInterrupt] if hidden else [])):
+            signal.raise_signal(signal.SIGTERM)
+        raise ValueError("Invalid bounding box")
+
+    done = CliRunner().invoke(script)
+    assert (done.exit_code, done.stderr) == (143, "Terminated.\n")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_run_that_is_terminated_says_how_to_continue(explore, monkeypatch):
+    monkeypatch.setattr("explore.cli.active.recording.write", lambda *_: signal.raise_signal(signal.SIGTERM))
+    result = explore("active", *TINY)
+    assert result.exit_code == 143
+    assert "Terminated after" in result.stderr and "Continue: explore active" in result.stderr
+
+
 def interrupted_in_c():
     """As matplotlib's renderer ends when it is interrupted."""
     with contextlib.suppress(KeyboardInterrupt):

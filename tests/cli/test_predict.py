@@ -16,6 +16,7 @@ from explore.cli.loaded import TableWarning
 from explore.data import load, pool_splits, uci_splits
 from explore.errors import InputError
 from explore.record import Run
+from explore.recorded import run_id
 from explore.scaling import UNSCALED
 from explore.transforms import Transform
 
@@ -262,7 +263,7 @@ def broken(folder, what):
             "shape": {"models": {k: v | {"shape": ["a"]} for k, v in content["models"].items()}},
             "rows": {"models": {k: v | {"state.common.alive": torch.ones(2)} for k, v in content["models"].items()}},
         }[what]
-        files.save(path, "saved model", saved.FORMAT, content | change)
+        files.save(path, "saved model", saved.FORMAT, content | change, run_id(folder))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +273,7 @@ def broken(folder, what):
         ("flipped", "is damaged"),
         ("schema", "is no saved model"),
         ("transform", "is no saved model"),
-        ("foreign", "does not belong to runs/compare-c/config.json: that names no posterior noisy-kfac"),
+        ("foreign", "runs/compare-c/model.pt is of run "),
         ("features", "does not belong here"),
         ("replicas", "names 2 replicas of 3"),
         ("nothing", "is no saved model"),

@@ -235,7 +235,7 @@ def edited_settings(run):
         (damage_config, "config.json is damaged"),
         (damage_checkpoint, "checkpoint.pt is damaged"),
         (damage_table, "results.csv is damaged: it has 13 bytes"),
-        (foreign_checkpoint, "does not belong to runs/active-x/config.json"),
+        (foreign_checkpoint, "checkpoint.pt is of run "),
         (edited_table, "results.csv is damaged, or was edited: its lines are not those that were written"),
         (old_checkpoint, "checkpoint.pt is of an older version of explore; continue it with that version"),
         (old_config, "config.json is of an older version of explore; continue it with that version"),

@@ -27,6 +27,7 @@ from explore.cli.main import main
 from explore.cli.rl import recording
 from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import resolve as resolve_rl
+from explore.recorded import run_id
 
 MARKER = Path("executed")
 RUN = Path("runs/foreign")
@@ -125,7 +126,7 @@ def test_paths_and_columns_are_no_modules():
     texts = {"data": "C:/d.csv", "target": ["price:usd"], "id_column": "sample:id", "drop_columns": ["a:b"]}
     texts |= {"cost": "price:eur", "targets": "C:/where.csv"}
     assert trust.modules(texts) == []
-    assert trust.modules({"posterior": "explore.posteriors.bbb:BBB", "env": "explore/Chain-v0"}) == []
+    assert trust.modules({"posterior": "bbb", "env": "explore/Chain-v0"}) == []
     named = {"env": "explorer:X-v0", "vime": {"encoder": "a.b:f", "samples": 1, "noise_std": None}}
     assert trust.modules(named) == ["a.b", "explorer"]
 
@@ -275,7 +276,7 @@ def test_a_malicious_file_is_refused(explore, interrupted, name):
         shutil.copytree(interrupted, RUN)
         saved = files.load(RUN / "checkpoint.pt", "checkpoint", record.FORMAT)
         saved["state"]["digests"] = {}  # else the checkpoint's word that the file is another would refuse it first
-        files.save(RUN / "checkpoint.pt", "checkpoint", record.FORMAT, saved)
+        files.save(RUN / "checkpoint.pt", "checkpoint", record.FORMAT, saved, run_id(RUN))
         write(RUN / name, KINDS.get(Path(name).name, ""))
         result = explore(*command)
         assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)

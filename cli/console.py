@@ -1,0 +1,47 @@
+"""Tables and progress bars whose texts are no markup, see `display`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import table
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+from rich.text import Text
+
+from explore.errors import printable
+
+
+def show(*parts: str | Table) -> None:
+    """Print texts and tables, one under the other."""
+    Console().print(*map(_literal, parts), sep="\n")
+
+
+class Table(table.Table):
+    """A table whose texts are no markup."""
+
+    def add_column(self, header: Any = "", *arguments: Any, **settings: Any) -> None:
+        super().add_column(_literal(header), *arguments, **settings)
+
+    def add_row(self, *cells: Any, **settings: Any) -> None:
+        super().add_row(*map(_literal, cells), **settings)
+
+
+class Description(TextColumn):
+    """What a bar is at, which is no markup."""
+
+    def __init__(self) -> None:
+        super().__init__("{task.description}", markup=False)
+
+    def render(self, task: Any) -> Text:
+        return Text(printable(task.description))
+
+
+def progress(silent: bool, *columns: Any) -> Progress:
+    """A bar on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, disable=silent or not console.is_terminal, transient=True)
+
+
+def _literal(part: Any) -> Any:
+    return Text(printable(part)) if isinstance(part, str) else part

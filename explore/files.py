@@ -12,6 +12,7 @@ import io
 import os
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,15 +60,19 @@ def load(path: Path, kind: str, format: int) -> Any:
     import torch
 
     try:
+        check_regular(path)
         whole = path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     archive, comment = whole[:-COMMENT], whole[-COMMENT:]
     if comment[-22:-18] == END and comment.endswith(b"\0\0"):
         raise older(path)
     if comment != MARK + hashlib.sha256(archive).hexdigest().encode():
         raise damaged(path)
     try:
+        with zipfile.ZipFile(io.BytesIO(whole)) as members:
+            if any(member.compress_type for member in members.infolist()):  # torch compresses none: it would unpack
+                raise ValueError
         with warnings.catch_warnings(action="ignore"):  # of pickles that it is about to refuse
             saved = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
         theirs = str(saved["kind"]), int(saved["format"])
@@ -78,6 +83,19 @@ def load(path: Path, kind: str, format: int) -> Any:
     if theirs[1] != format:
         raise older(path) if theirs[1] < format else InputError(f"{path} is of a newer version of explore; update it")
     return saved["content"]
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is not a regular file: reading a pipe may wait for ever, and a device may never end.
+
+    Raises:
+        FileNotFoundError: when there is nothing of this name.
+        InputError: when it is a folder, a pipe or a device.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not path.is_file():
+        raise InputError(f"{path} is a folder, a pipe or a device; give a regular file")
 
 
 def digest(path: Path) -> str:

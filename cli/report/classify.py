@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +18,7 @@ from explore.cli.report.drawing import panels, plain
 from explore.cli.report.held_out import HeldOut
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
+from explore.data import packed
 from explore.errors import InputError, counted
 
 DRAWN = 30  # classes at most whose confusions are drawn
@@ -81,8 +80,7 @@ def read(run: Opened) -> Tested:
         InputError: when it is gone or damaged.
     """
     try:
-        with open(run.folder / PROBABILITIES, "rb") as stream, np.load(stream) as file:
-            arrays = dict(file)
+        arrays, _ = packed.arrays(run.folder / PROBABILITIES)
         y, index, classes = arrays["y"], arrays["index"], tuple(map(str, arrays["classes"]))
         kinds = [
             Classified(torch.from_numpy(arrays[f"{kind}probabilities"]), torch.full((0,), torch.nan), information)
@@ -92,7 +90,7 @@ def read(run: Opened) -> Tested:
         fits = kinds[0].probabilities.shape == (len(y), len(classes)) and index.shape == y.shape
         if not (fits and 0 <= y.min() <= y.max() < len(classes)):
             raise ValueError("its arrays do not fit each other")
-    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(f"{run.folder / PROBABILITIES} is gone or damaged ({error})") from error
     return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None)
 

@@ -21,6 +21,7 @@ _MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
 KINDS = "a text file with commas, semicolons, tabs or bars between its cells, an Excel file (.xlsx) or a Parquet file"
 _JSON = re.compile(r'\s*(\[\s*)?\{\s*"|\s*\[\s*\[')  # objects, or lists of lists
 _DECLARED = re.compile(rf"sep=([{SEPARATORS}])\r?\n", re.IGNORECASE)  # a first line for Excel
+POINTER = 8  # bytes of a cell, beside its text
 CHUNK = 1000  # rows that exist as lists at one time; more keep Python's garbage collector busy
 
 
@@ -44,10 +45,8 @@ def content_of(path: Path) -> bytes:
 
     Raises:
         FileNotFoundError: when there is no such file.
-        InputError: when it cannot be unpacked.
+        InputError: when it is no regular file, or cannot be unpacked.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
     return packed.read(path)
 
 
@@ -77,7 +76,7 @@ def parsed(path: Path, content: bytes, strict: bool, decimal: str = ".") -> Cell
     _, names = next(rows, (1, [""]))
     if strict and len(names) == 1 and (marks := [mark for mark in SEPARATORS if mark in names[0]]):
         raise InputError(f"the columns of {path} are separated by {marks[0]!r}; save it with commas between them")
-    cells = assembled(path, names, rows, strict)
+    cells = assembled(path, names, rows, strict, len(content))
     said = _thousands(cells) if (mark, decimal) == (";", ".") else []
     return cells._replace(decimal=decimal, notes=(*notes, *cells.notes, *said))
 
@@ -121,17 +120,23 @@ def named(path: Path, names: Iterable[str], strict: bool) -> tuple[list[str], tu
     return stripped, (said,) if unnamed else ()
 
 
-def assembled(path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], strict: bool) -> Cells:
-    """The columns of rows that come with their lines.
+def assembled(
+    path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], strict: bool, size: int
+) -> Cells:
+    """The columns of rows that come with their lines, in a file of `size` bytes.
 
     Raises:
-        InputError: for names that will not do, rows that are too long, or no row.
+        InputError: for names that will not do, rows that are too long, no row, or cells that would take far more
+            memory than the file, as where there are many columns of which most rows have few.
     """
     header, notes = named(path, names, strict)
     columns: list[list[str]] = [[] for _ in header]
     lines: list[int] = []
+    written = 0
     while chunk := list(islice(rows, CHUNK)):
         kept = [(line, cells) for line, cells in chunk if any(map(str.strip, cells))]
+        written += sum(sum(map(len, cells)) for _, cells in kept)  # of Excel, where one text may stand in many cells
+        packed.check_size(written + POINTER * len(header) * (len(lines) + len(kept)), size, path)
         for line, cells in kept:
             if len(cells) > len(header):
                 raise InputError(

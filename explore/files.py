@@ -60,10 +60,11 @@ def load(path: Path, kind: str, format: int) -> Any:
     import torch
 
     try:
-        check_regular(path)
+        if path.exists():
+            check_regular(path)
         whole = path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
     archive, comment = whole[:-COMMENT], whole[-COMMENT:]
     if comment[-22:-18] == END and comment.endswith(b"\0\0"):
         raise older(path)

@@ -60,7 +60,7 @@ def load(path: Path, kind: str, format: int) -> Any:
     import torch
 
     try:
-        if path.exists():
+        if path.exists() and not path.is_dir():
             check_regular(path)
         whole = path.read_bytes()
     except OSError as error:

@@ -40,11 +40,11 @@ def run(options: Mapping[str, Any]) -> None:
     found = model.predictions(x, options["level"], levels).add_prefix(OWN)
     if again := [str(name) for name in found if name in cells.columns]:
         notes = (*notes, f"Columns {', '.join(again)} of {path} are replaced.")
+    if out:
+        notes = (*notes, *tables.write(out, cells, found))
     if not options["quiet"]:
         for note in (f"Model: {model.about}.", *notes):
             click.echo(note, err=True)
-    if out:
-        tables.write(out, cells, found)
     if model.images:
         found.insert(0, "image", cells.columns["image"])
     _print(model.about, found, out, notes, options)

@@ -58,9 +58,8 @@ def run(options: Mapping[str, Any]) -> None:
         else:
             with report.progress(options) as progress:
                 made = _suggest(read, known, now, device, progress)
-        if not dry:
-            _keep(beside, out, read, known, now, before, made)
-        more = [*known.notes[told:], *(made.notes if made else [])]
+        written = [] if dry else _keep(beside, out, read, known, now, before, made)
+        more = [*known.notes[told:], *(made.notes if made else []), *written]
         report.note(more, options)
         report.say(report.Outcome(read, known, made, now, out, [*notes, *doubts, *more]), options)
 
@@ -87,12 +86,12 @@ def _labels(given: str | None, out: Path, read: Table, now: Settings) -> Cells |
 
 def _keep(
     beside: Path, out: Path, read: Table, known: Campaign, now: Settings, before: Sequence[str], made: Choice | None
-) -> None:
-    """Write model and next.csv."""
+) -> list[str]:
+    """Write model and next.csv; gives what there is to say of it."""
     if made and made.model:
         folder.keep(beside, read, now, made.model)
     sheet.check_told(out, read, known, now, before)  # again: a fit takes long enough to fill in a cell
-    sheet.write(out, read, known, now)
+    return sheet.write(out, read, known, now)
 
 
 def _changes(old: folder.Kept, now: folder.Kept) -> list[str]:

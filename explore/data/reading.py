@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from explore.data import packed
+from explore.data import packed, texts
 from explore.errors import InputError, listed, shown
 
-__all__ = ["Cells", "assembled", "called", "content_of", "named", "parsed"]
+__all__ = ["POINTER", "Cells", "assembled", "called", "content_of", "named", "parsed", "restored"]
 
 AS_CSV = f"save the table as CSV in UTF-8, plain or packed ({listed(packed.PACKED[:5])})"
 SEPARATORS = ",;\t|"  # the first wins where several would do
@@ -78,7 +78,24 @@ def parsed(path: Path, content: bytes, strict: bool, decimal: str = ".") -> Cell
         raise InputError(f"the columns of {path} are separated by {marks[0]!r}; save it with commas between them")
     cells = assembled(path, names, rows, strict, len(content))
     said = _thousands(cells) if (mark, decimal) == (";", ".") else []
-    return cells._replace(decimal=decimal, notes=(*notes, *cells.notes, *said))
+    cells = cells._replace(decimal=decimal, notes=(*notes, *cells.notes, *said))
+    return cells if strict else restored(cells)
+
+
+def restored(cells: Cells) -> Cells:
+    """Texts and names without the apostrophe that keeps spreadsheet programs from taking them for formulas."""
+    columns: dict[str, Sequence[str]] = {}
+    notes: list[str] = []
+    for name, column in cells.columns.items():
+        plain = texts.restored(name) if texts.restored(name) not in cells.columns else name
+        changed = {cell: texts.restored(cell) for cell in set(column) if texts.restored(cell) != cell}
+        columns[plain] = [changed.get(cell, cell) for cell in column] if changed else column
+        if changed:
+            notes.append(
+                f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)}, "
+                "which keeps spreadsheet programs from taking it for a formula, is not part of the text."
+            )
+    return cells._replace(columns=columns, notes=(*cells.notes, *notes))
 
 
 def _thousands(cells: Cells) -> list[str]:

@@ -19,11 +19,13 @@ __all__ = [
     "dates",
     "flags",
     "iso",
+    "neutralised",
     "numbers",
     "number",
     "objection",
     "pointed",
     "resembles_a_number",
+    "restored",
 ]
 
 # How tables say that there is nothing, in any case, among numbers, dates and truth values. Among words only those count
@@ -58,6 +60,8 @@ _DATE = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _TIME = re.compile(r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?", re.IGNORECASE)
+# What a spreadsheet program takes for a formula, which may run commands. A character alone is none.
+_FORMULA = re.compile("'*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
 OTHERWISE = ", or call the column categorical"
 POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"
 
@@ -89,6 +93,18 @@ def number(cell: str, decimal: str = ".") -> float | None:
         return float(cell)
     except ValueError:
         return None
+
+
+def neutralised(cell: str) -> str:
+    """A text as a CSV file has it: behind an apostrophe where a spreadsheet program would take it for a formula."""
+    if not _FORMULA.match(cell) or absent(cell) or any(number(cell, mark) is not None for mark in ".,"):
+        return cell
+    return f"'{cell}"
+
+
+def restored(cell: str) -> str:
+    """The text that `neutralised` was given."""
+    return cell[1:] if cell.startswith("'") and neutralised(cell[1:]) == cell else cell
 
 
 def pointed(cell: str, decimal: str) -> str:

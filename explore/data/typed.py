@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from explore.data import packed
-from explore.data.reading import POINTER, Cells, assembled, named
+from explore.data.reading import POINTER, Cells, assembled, named, restored
 from explore.errors import InputError, shown
 
 __all__ = ["ROWS", "of_file", "of_frame", "parquet_file"]
@@ -116,7 +116,7 @@ def _excel(path: Path, content: bytes) -> Cells:
         )
         rows = _rows(path, values.worksheets[0], formulas.worksheets[0])
         _, names = next(rows, (1, [""]))
-        cells = assembled(path, names, rows, False, len(content))._replace(unit="row")
+        cells = restored(assembled(path, names, rows, False, len(content))._replace(unit="row"))
     sheets = [sheet.title for sheet in values.worksheets]
     said = f"{path} has {len(sheets)} sheets, of which the first, {shown(sheets[0])}, is read."
     return cells._replace(notes=(said, *cells.notes)) if len(sheets) > 1 else cells

@@ -839,3 +839,24 @@ def test_the_best_bound_is_the_lowest_where_less_is_better(pool):
     measure(pool, [f"S-{i:03d}" for i in range(12)])
     said = begin(pool, "--goal", "minimise", "--acquisition", "upper-confidence-bound", "--batch", 4)
     assert said["measures"]["gain"] == min(row["score"] for row in said["rows"])
+
+
+@pytest.mark.parametrize("kind", [".csv", ".xlsx"])
+def test_names_that_look_like_formulas_come_back(pool, kind):
+    """Neither does a spreadsheet program compute them, nor is a measurement of theirs lost."""
+    frame = pd.read_csv(pool)
+    frame["name"] = [f"{'=+-@'[i % 4]}{name}" for i, name in enumerate(frame.name)]
+    frame["solvent"] = "=" + frame.solvent
+    frame.loc[:5, "yield"] = range(6)
+    frame.to_csv(pool, index=False)
+    path = pool.with_name(f"next{kind}")
+    said = begin(pool, "--out", path)
+    read = pd.read_csv if kind == ".csv" else pd.read_excel
+    mark, asked = "'" if kind == ".csv" else "", read(path)
+    assert [mark + name for name in ids(said)] == asked.name.tolist() == asked["_id"].tolist()
+    assert asked.solvent.str.startswith(f"{mark}=").all()
+    assert any("has an apostrophe before " in note for note in said["notes"]) == (kind == ".csv")
+    asked["yield"] = [1.5, 2.5, 3.5, 4.5, 5.5]
+    asked.to_csv(pool.with_name("told.csv"), index=False)  # by whatever program
+    later = suggest(pool, "--out", path, "--labels", "told.csv")
+    assert not any("Not in the table" in note for note in later["notes"]) and later["measured"] == 11

@@ -156,6 +156,6 @@ def _write_excel(path: Path, frame: pd.DataFrame) -> None:
 def _typed(column: list[str], decimal: str) -> list[str] | np.ndarray:
     """Numbers, if every cell is one or empty and none would lose a digit or a leading zero."""
     values, odd = texts.numbers(column, decimal)
-    if len(odd) or any(len(cell) > 1 and cell[0] == "0" and cell[1].isdigit() for cell in column):
+    if len(odd) or any(texts.is_code(cell) or texts.is_ambiguous(cell) for cell in column):
         return column
     return column if any(sum(map(str.isdigit, cell)) > 17 for cell in column) else values

@@ -17,7 +17,7 @@ from explore.errors import InputError, shown
 OWN = "explore"
 HOW = "add --trust {name}"
 # Settings whose texts are read as paths and names of columns, whatever they look like.
-TEXTS = {"data", "target", "targets", "id_column", "drop_columns", "categorical", "cost", "overlay", "images", "ood"}
+TEXTS = set("data target targets id_column drop_columns categorical feature sheet cost overlay images ood".split())
 
 
 def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str], how: str = HOW) -> None:

@@ -15,7 +15,7 @@ from explore.cli import start, tables, trust
 from explore.cli.suggest import choice, folder, report, settings, sheet, table
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
-from explore.cli.suggest.table import Table
+from explore.cli.suggest.table import Learnt, Table
 from explore.data.reading import Cells
 from explore.errors import InputError, counted
 
@@ -31,9 +31,9 @@ def run(options: Mapping[str, Any]) -> None:
     old = folder.read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)
     device, _ = start.compute(options)
-    read = table.read(path, now)
+    read = table.read(path, now, old.learnt if old else Learnt((), ()))
     tables.check(out, path, "suggest", sheet.ID, sheet.KINDS)
-    kept = folder.Kept(now, len(read.cells.lines))
+    kept = folder.Kept(now, len(read.cells.lines), read.learnt)
     changes, before = (_changes(old, kept), old.settings.target) if old else ([], ())
     labels = _labels(options["labels"], out, read, now)
     operates, dry = any(options[name] for name in OPERATIONS), options["dry_run"] or options["status"]

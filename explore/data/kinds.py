@@ -163,16 +163,25 @@ class Category:
         """The levels and what else has a feature."""
         return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
 
+    def find(self, cell: str, decimal: str) -> str:
+        """The name of a cell's category: as it is written, else that of the one which is the same number.
+
+        A spreadsheet program makes 7 of 007, and 100 of 1E2.
+        """
+        name, known = level(cell, decimal), {*self.levels, *self.rare}
+        if name in known or (value := texts.exact(name)) is None:
+            return name
+        same = [other for other in known if texts.exact(other) == value]
+        return same[0] if len(same) == 1 else name
+
 
 Column = LeftOut | Number | Flag | Date | Category
 KINDS: dict[str, type[Column]] = {column.kind: column for column in (LeftOut, Number, Flag, Date, Category)}
 
 
 def level(cell: str, decimal: str = ".") -> str:
-    """The name of a category: a number is known by its value, as a spreadsheet may write 7 as 7.0."""
-    value = texts.number(cell, decimal)
-    if value is None or not np.isfinite(value):
+    """The name of a category: as it is written, but that spreadsheets and data frames may write 7 as 7.0."""
+    if texts.number(cell, decimal) is None:
         return cell
-    if cell.lstrip("+-").isdecimal() and len(cell) < 100:  # exactly, however large
-        return str(int(cell))
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    plain = texts.pointed(cell, decimal).replace("\u2212", "-")
+    return plain[:-2] if plain.endswith(".0") and plain[:-2].lstrip("+-").isdecimal() else plain

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from explore.data import packed, texts
 from explore.errors import InputError, listed, shown
 
-__all__ = ["POINTER", "Cells", "assembled", "called", "content_of", "named", "parsed", "restored"]
+__all__ = ["POINTER", "Cells", "assembled", "called", "content_of", "named", "others", "parsed", "restored"]
 
 AS_CSV = f"save the table as CSV in UTF-8, plain or packed ({listed(packed.PACKED[:5])})"
 SEPARATORS = ",;\t|"  # the first wins where several would do
@@ -34,10 +34,23 @@ class Cells(NamedTuple):
     decimal: str = "."  # the mark in its numbers
     notes: tuple[str, ...] = ()  # sentences on how it was read
     unit: str = "line"  # what `lines` counts
+    sheets: tuple[str, ...] = ()  # of an Excel file, the one that was read first
+
+    @property
+    def listing(self) -> str:
+        """What columns there are, as messages list them, and what sheets."""
+        return f"its columns: {listed(self.columns)}{others(self.sheets)}"
 
     def where(self, row: int, column: str) -> str:
         """A cell, as messages call it."""
         return f"{self.path}, {self.unit} {self.lines[row]}, column {shown(column)}"
+
+
+def others(sheets: Sequence[str]) -> str:
+    """That an Excel file has more sheets than the one that was read, the first of these."""
+    if len(sheets) < 2:
+        return ""
+    return f" (sheet {shown(sheets[0])} was read; --sheet reads another: {listed(map(shown, sheets[1:]), 20)})"
 
 
 def content_of(path: Path) -> bytes:

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from explore.data import packed
-from explore.data.reading import POINTER, Cells, assembled, named, restored
-from explore.errors import InputError, shown
+from explore.data.reading import POINTER, Cells, assembled, named, others, restored
+from explore.errors import InputError, one_of, shown
 
 __all__ = ["ROWS", "of_file", "of_frame", "parquet_file"]
 
@@ -32,11 +32,17 @@ def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
     return _of_columns(path, map(str, frame.columns), [frame.iloc[:, i].tolist() for i in range(frame.shape[1])])
 
 
-def of_file(path: Path, content: bytes) -> Cells | None:
-    """The cells of an Excel file's first sheet, or of a Parquet file; None where the content is neither.
+def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
+    """The cells of a sheet of an Excel file, or of a Parquet file; None where the content is neither.
+
+    Args:
+        path: for messages.
+        content: of the file.
+        sheet: its name; None: the first.
+        strict: False: the first one too where there is none of that name, as in files without sheets.
 
     Raises:
-        InputError: when it cannot be read, or the library that reads it is not installed.
+        InputError: when it cannot be read, has no such sheet, or the library that reads it is not installed.
     """
     if content.startswith(b"\xd0\xcf\x11\xe0"):
         raise InputError(
@@ -47,10 +53,12 @@ def of_file(path: Path, content: bytes) -> Cells | None:
         kind, read = "a Parquet", _parquet
     elif content.startswith(b"PK") and b"xl/" in content:
         kind, read = "an Excel", _excel
+    if sheet is not None and strict and read is not _excel:
+        raise InputError(f"{path} is no Excel file and has no sheets; leave --sheet out")
     if read is None:
         return None
     try:
-        return read(path, content)
+        return read(path, content) if read is _parquet else _excel(path, content, sheet, strict)
     except InputError:
         raise
     except ImportError:
@@ -105,7 +113,7 @@ def _values(array: Any) -> list[Any]:
     return [values[i] for i in array.indices.to_pylist()]
 
 
-def _excel(path: Path, content: bytes) -> Cells:
+def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells:
     import openpyxl
 
     packed.check_workbook(content, path)
@@ -114,12 +122,21 @@ def _excel(path: Path, content: bytes) -> Cells:
         values, formulas = (
             openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=only) for only in (True, False)
         )
-        rows = _rows(path, values.worksheets[0], formulas.worksheets[0])
-        _, names = next(rows, (1, [""]))
-        cells = restored(assembled(path, names, rows, False, len(content))._replace(unit="row"))
-    sheets = [sheet.title for sheet in values.worksheets]
-    said = f"{path} has {len(sheets)} sheets, of which the first, {shown(sheets[0])}, is read."
-    return cells._replace(notes=(said, *cells.notes)) if len(sheets) > 1 else cells
+        sheets = [sheet.title for sheet in values.worksheets]
+        if sheet is not None and sheet not in sheets and strict:
+            raise one_of(f"sheet of {path}", sheet, sheets)
+        number = sheets.index(sheet) if sheet in sheets else 0
+        sheets.insert(0, sheets.pop(number))
+        try:
+            rows = _rows(path, values.worksheets[number], formulas.worksheets[number])
+            _, names = next(rows, (1, [""]))
+            cells = restored(assembled(path, names, rows, False, len(content))._replace(unit="row"))
+        except InputError as error:
+            raise InputError(f"{error}{others(sheets)}") from None
+    cells = cells._replace(sheets=tuple(sheets))
+    if sheet is not None or len(sheets) == 1:
+        return cells
+    return cells._replace(notes=(f"{path} has several sheets{others(sheets)}.", *cells.notes))
 
 
 def _rows(path: Path, values: Any, formulas: Any) -> Iterator[tuple[int, list[str]]]:

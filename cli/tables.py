@@ -107,7 +107,7 @@ def _neutralised(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _worded(frame: pd.DataFrame) -> list[str]:
     """The columns that are not only numbers."""
-    return [name for name in frame if not pd.api.types.is_numeric_dtype(frame[name])]
+    return [str(name) for name in frame if not pd.api.types.is_numeric_dtype(frame[name])]
 
 
 def apostrophes(file: object, written: Iterable[object]) -> list[str]:
@@ -156,6 +156,6 @@ def _write_excel(path: Path, frame: pd.DataFrame) -> None:
 def _typed(column: list[str], decimal: str) -> list[str] | np.ndarray:
     """Numbers, if every cell is one or empty and none would lose a digit or a leading zero."""
     values, odd = texts.numbers(column, decimal)
-    if len(odd) or any(texts.is_code(cell) or texts.is_ambiguous(cell) for cell in column):
+    if len(odd) or texts.code(column) or texts.ambiguous(column):
         return column
     return column if any(sum(map(str.isdigit, cell)) > 17 for cell in column) else values

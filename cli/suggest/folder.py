@@ -26,7 +26,7 @@ class Kept(NamedTuple):
 
     settings: Settings
     rows: int  # of the table
-    learnt: Learnt | None = None  # which columns are; None: of a version in which all were
+    learnt: Learnt | None = None  # None: of a version that did not write it down
 
 
 def read(folder: Path, trusted: Sequence[str]) -> Kept | None:

@@ -31,7 +31,7 @@ def run(options: Mapping[str, Any]) -> None:
     old = folder.read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)
     device, _ = start.compute(options)
-    read = table.read(path, now, old.learnt if old else Learnt((), ()))
+    read = table.read(path, now, _learnt(beside, old))
     tables.check(out, path, "suggest", sheet.ID, sheet.KINDS)
     kept = folder.Kept(now, len(read.cells.lines), read.learnt)
     changes, before = (_changes(old, kept), old.settings.target) if old else ([], ())
@@ -62,6 +62,14 @@ def run(options: Mapping[str, Any]) -> None:
         more = [*known.notes[told:], *(made.notes if made else []), *written]
         report.note(more, options)
         report.say(report.Outcome(read, known, made, now, out, [*notes, *doubts, *more]), options)
+
+
+def _learnt(beside: Path, old: folder.Kept | None) -> Learnt | None:
+    """Which columns were learnt from at the last start; an older version wrote down no others."""
+    if old is None or old.learnt is not None:
+        return old and old.learnt
+    with Campaign(beside, dry=True) as known:
+        return Learnt(known.memory.schema.features if known.memory.schema else (), ())
 
 
 def _check(out: Path, read: Table, known: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:

@@ -54,7 +54,7 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     Args:
         path: of the file.
         settings: of the campaign.
-        before: which columns were learnt from at the last start, which no other rows change; None: any may be.
+        before: which columns were learnt from at the last start, and which were not; None at the first one.
 
     Raises:
         InputError: when it cannot be used; the sentence names the column or the cell.
@@ -69,7 +69,7 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
             raise InputError(f"--{option}: {path} has no feature {shown(wrong[0])}")
     asked = {*settings.categorical, *settings.feature}
     late = _late(written, [name for name in features if name not in settings.categorical], names)
-    before = Learnt(features, ()) if before is None else before
+    before = before or Learnt((), ())
     left = [name for name in features if name in before.left_out and name not in asked]
     used = [name for name in features if name not in (*late, *left)]
     schema, decided = infer(written, used, settings.categorical, (), settings.feature, before.features)

@@ -143,17 +143,18 @@ def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
     from sklearn.preprocessing import OneHotEncoder
 
     own, groups = cells.columns[column.name], column.groups
-    known = {*column.levels, *column.rare}
+    known, by_number = {*column.levels, *column.rare}, column.by_number
     names, new, empty, notes = {}, [], set(), []
     for cell in dict.fromkeys(own):
         if texts.absent(cell, among_words=True):
             empty.add(cell)
             names[cell] = MISSING if column.gaps else OTHER
             continue
-        name = column.find(cell, cells.decimal)
-        names[cell] = name if name in column.levels else OTHER
-        if name != level(cell, cells.decimal):
+        name = level(cell, cells.decimal)
+        if name not in known and (value := texts.exact(name)) in by_number and value is not None:
+            name = by_number[value]
             notes.append(f"Column {shown(column.name)}: {shown(cell)} is read as {shown(name)}, the same number.")
+        names[cell] = name if name in column.levels else OTHER
         if name not in known:
             new.append(cell)
     encoder = OneHotEncoder(categories=[groups], handle_unknown="ignore", sparse_output=False)

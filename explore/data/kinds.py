@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -163,16 +164,12 @@ class Category:
         """The levels and what else has a feature."""
         return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
 
-    def find(self, cell: str, decimal: str) -> str:
-        """The name of a cell's category: as it is written, else that of the one which is the same number.
-
-        A spreadsheet program makes 7 of 007, and 100 of 1E2.
-        """
-        name, known = level(cell, decimal), {*self.levels, *self.rare}
-        if name in known or (value := texts.exact(name)) is None:
-            return name
-        same = [other for other in known if texts.exact(other) == value]
-        return same[0] if len(same) == 1 else name
+    @property
+    def by_number(self) -> dict[int | float, str]:
+        """The levels that are numbers, where one alone is this number: a spreadsheet makes 7 of 007, and 100 of 1E2."""
+        values = [(name, texts.exact(name)) for name in (*self.levels, *self.rare)]
+        counts = Counter(value for _, value in values)
+        return {value: name for name, value in values if value is not None and counts[value] == 1}
 
 
 Column = LeftOut | Number | Flag | Date | Category

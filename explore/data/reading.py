@@ -101,7 +101,8 @@ def restored(cells: Cells) -> Cells:
     notes: list[str] = []
     for name, column in cells.columns.items():
         plain = texts.restored(name) if texts.restored(name) not in cells.columns else name
-        changed = {cell: texts.restored(cell) for cell in set(column) if texts.restored(cell) != cell}
+        marked = {cell for cell in column if cell.startswith("'")}
+        changed = {cell: texts.restored(cell) for cell in marked if texts.restored(cell) != cell}
         columns[plain] = [changed.get(cell, cell) for cell in column] if changed else column
         if changed:
             notes.append(

@@ -74,13 +74,13 @@ def _recognised(
     if np.isnan(values).all() and not len(odd):
         return LeftOut(name, "empty"), ["is empty and left out"]
     if not len(odd):
-        if not wanted and (code := next(filter(texts.is_code, own), "")):
+        if not wanted and (code := texts.code(own)):
             column, said = _words(name, cells, False)
             why = "leading zeros" if len(code) < 16 else "more digits than a number keeps"
             taken = f"has {why}, as in {shown(code)}, so that its cells are names; {_take_in(name)} reads numbers"
             return column, [taken, *said]
         column, said = _number(name, values, wanted or decided)
-        if bare := next(filter(texts.is_ambiguous, own), ""):
+        if bare := texts.ambiguous(own):
             said.append(f"has {shown(bare)}, read as {float(bare):g}; if it is a name, call the column categorical")
         return column, said
     counts = Counter(own)

@@ -60,7 +60,7 @@ def load_csv(
     id_column = id_column and called(id_column)
     targets, features = roles(table, target, drop, task, id_column)
     for name in features:
-        if code := next((c for c in table.columns[name] if len(c) > 15 and texts.is_code(c)), ""):
+        if code := texts.code([cell for cell in table.columns[name] if len(cell) > 15]):
             where = table.where(list(table.columns[name]).index(code), name)
             raise InputError(f"{where}: {shown(code)} has more digits than a number keeps; drop the column")
     x, ids = quantities(table, features), table.columns[id_column] if id_column else ()

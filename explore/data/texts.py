@@ -15,12 +15,12 @@ __all__ = [
     "PAIRS",
     "absent",
     "alike",
+    "ambiguous",
+    "code",
     "date_formats",
     "dates",
     "exact",
     "flags",
-    "is_ambiguous",
-    "is_code",
     "iso",
     "neutralised",
     "numbers",
@@ -45,8 +45,8 @@ _DAYS = (
 )
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
-_PADDED = re.compile(r"[+-]?0\d+", re.ASCII)
-_BARE_EXPONENT = re.compile(r"\d+[eE]\d+", re.ASCII)
+_DIGITS = re.compile(r"^[+-]?(0\d+|\d{16,})$", re.ASCII | re.MULTILINE)
+_BARE_EXPONENT = re.compile(r"^\d+[eE]\d+$", re.ASCII | re.MULTILINE)
 _PLAIN = r"[+\-\u2212]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?"
 _GROUPED = r"[+\-\u2212]?\d{1,3}(?P<mark>[.,'\u2019_\s])\d{3}((?P=mark)\d{3})*([.,]\d+)?"
 _UNIT = r"\s?([^\W\d_]|[%\u2030\u00b0$\u20ac\u00a3\u00a5])[^\s\d]{0,11}([-+^]{0,2}\d)?(\s[^\s\d]{1,12}){0,2}"
@@ -117,23 +117,28 @@ def pointed(cell: str, decimal: str) -> str:
     return cell.replace(decimal, ".") if decimal in cell and number(cell, decimal) is not None else cell
 
 
-def is_code(cell: str) -> bool:
-    """Whether a cell has digits alone, which a number would not give back: leading zeros, or some beyond 2^53."""
-    value = exact(cell)
-    return isinstance(value, int) and (bool(_PADDED.fullmatch(cell)) or abs(value) > 2**53 and value != number(cell))
+def code(cells: Sequence[str]) -> str:
+    """The first cell of digits alone that a number would not give back, for leading zeros or beyond 2^53; or ""."""
+    suspects = _DIGITS.finditer("\n".join(cells))
+    return next((cell for cell in map(re.Match.group, suspects) if cell.lstrip("+-")[0] == "0" or _rounds(cell)), "")
 
 
-def is_ambiguous(cell: str) -> bool:
-    """Whether a cell is a number such as 1E2, which may as well be a name."""
-    return bool(_BARE_EXPONENT.fullmatch(cell))
+def ambiguous(cells: Sequence[str]) -> str:
+    """The first cell that is a number such as 1E2, which may as well be a name; or ""."""
+    found = _BARE_EXPONENT.search("\n".join(cells))
+    return found.group() if found else ""
+
+
+def _rounds(cell: str) -> bool:
+    """Whether a whole number would be another one in double precision."""
+    return exact(cell) != number(cell)
 
 
 def exact(cell: str) -> int | float | None:
     """The value of a number, see `number`; of digits alone the whole number, however large."""
+    value = number(cell)
     plain = cell.replace("\u2212", "-")
-    if len(plain) < 400 and plain.isascii() and plain.lstrip("+-").isdecimal():
-        return int(plain)
-    return number(cell)
+    return int(plain) if value is not None and len(plain) < 400 and plain.lstrip("+-").isdecimal() else value
 
 
 def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.ndarray]:

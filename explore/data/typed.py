@@ -48,17 +48,14 @@ def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool =
         raise InputError(
             f"{path} is a file of an old version of Excel or encrypted; save it as .xlsx or as CSV in UTF-8"
         )
-    kind, read = "", None
-    if content.startswith(b"PAR1"):
-        kind, read = "a Parquet", _parquet
-    elif content.startswith(b"PK") and b"xl/" in content:
-        kind, read = "an Excel", _excel
-    if sheet is not None and strict and read is not _excel:
+    parquet, excel = content.startswith(b"PAR1"), content.startswith(b"PK") and b"xl/" in content
+    if sheet is not None and strict and not excel:
         raise InputError(f"{path} is no Excel file and has no sheets; leave --sheet out")
-    if read is None:
+    if not (parquet or excel):
         return None
+    kind = "a Parquet" if parquet else "an Excel"
     try:
-        return read(path, content) if read is _parquet else _excel(path, content, sheet, strict)
+        return _parquet(path, content) if parquet else _excel(path, content, sheet, strict)
     except InputError:
         raise
     except ImportError:

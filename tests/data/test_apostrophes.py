@@ -65,6 +65,14 @@ def test_numbers_of_a_text_file_stay_numbers(tmp_path):
     assert (tmp_path / "out.csv").read_text() == "a,b,_mean\n-3.5,-1,-0.5\n+2,2,1\n"
 
 
+@pytest.mark.parametrize("kind", [".csv", ".xlsx", ".parquet"])
+def test_codes_are_written_as_they_stand(tmp_path, kind):
+    columns = {"a": ["007", "7"], "b": ["9007199254740993", "1"], "c": ["1E2", "3"], "d": ["A1", "1e5"]}
+    tables.write(tmp_path / f"out{kind}", cells_of(pd.DataFrame(columns)), pd.DataFrame({"_mean": [0.5, 1.0]}))
+    back = cells_of(tmp_path / f"out{kind}").columns
+    assert {name: list(back[name]) for name in columns} == columns
+
+
 def test_an_apostrophe_that_is_left_out_is_said(tmp_path):
     (tmp_path / "t.csv").write_text("a,'=b\n'=x,1\n=x,2\n'-5,3\n")
     cells = cells_of(tmp_path / "t.csv")

@@ -19,7 +19,7 @@ from explore import registry
 from explore.cli import parameters, saved, trust
 from explore.cli.saved import Saved
 from explore.data.kinds import Number
-from explore.data.reading import Cells
+from explore.data.reading import Cells, others
 from explore.data.table import cells_of
 from explore.data.targets import quantities
 from explore.errors import InputError, check_range, listed, one_of, shown
@@ -88,7 +88,11 @@ class LoadedRun:
         return f"{', '.join(parts)}; fitted to {round(data / worth)} examples{each}"
 
     def predict(
-        self, table: pd.DataFrame | str | os.PathLike[str], level: float | None = None, quantiles: Sequence[float] = ()
+        self,
+        table: pd.DataFrame | str | os.PathLike[str],
+        level: float | None = None,
+        quantiles: Sequence[float] = (),
+        sheet: str | None = None,
     ) -> pd.DataFrame:
         """Predictions of the rows of a table, which has the columns of the features, in any order.
 
@@ -99,6 +103,7 @@ class LoadedRun:
                 images, or an .npz file with `x`, uint8 [images, height, width] or with 1 or 3 channels last.
             level: of the interval; None: 0.9.
             quantiles: levels of more of them.
+            sheet: of an Excel file; None: the first.
 
         Returns:
             A row for each of the table, with its index where it is a data frame. Regression: `mean`, `low` and `high`
@@ -116,7 +121,7 @@ class LoadedRun:
             if note:
                 warnings.warn(note, TableWarning, stacklevel=2)
             return self.predictions(pixels, level, quantiles).set_axis(pd.Index(names, name="image"))
-        cells = cells_of(table, self.settings.decimal)
+        cells = cells_of(table, self.settings.decimal, sheet)
         x, notes = self.inputs(cells)
         for note in notes:
             warnings.warn(note, TableWarning, stacklevel=2)
@@ -135,6 +140,7 @@ class LoadedRun:
                 if name not in cells.columns:
                     raise InputError(
                         f"{cells.path} has no column {shown(name)}; the model's features: {listed(names.features)}"
+                        f"{others(cells.sheets)}"
                     )
             x, notes = quantities(cells, names.features), cells.notes
             known = set(names.features)

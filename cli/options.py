@@ -42,6 +42,7 @@ class Column(click.ParamType):
 
 NAMES, COLUMN = Names(), Column()
 QUOTED = """; a name with commas in quotes: '"x, y",z'."""
+FEATURE = "to learn from though it numbers rows, is a time of measurement or looks like a code; repeatable."
 POSITIVE = Whole(1, 10**9)
 SEED = Whole(0, 2**32 - 1)  # what Gymnasium, NumPy's old generator and stable-baselines3 take too
 # Each option has a default of its own far below: beyond these a machine is out of memory before it has begun.
@@ -80,6 +81,8 @@ data = _together(
         "--categorical", type=COLUMN, metavar="A,B", help=f"Columns of FILE whose numbers are names{QUOTED}"
     ),
     click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers of FILE.  [default: .]"),
+    click.option("--feature", multiple=True, type=COLUMN, help=f"Column of FILE {FEATURE}"),
+    click.option("--sheet", metavar="NAME", help="Sheet of FILE, of Excel.  [default: the first]"),
 )  # fmt: skip
 model = _together(
     click.option(

@@ -48,6 +48,8 @@ class Problem:
     samples: int
     net: str | None = None  # for images; None: `hidden` layers for a table
     net_settings: Values = field(default_factory=dict)
+    feature: tuple[str, ...] = ()  # columns that are learnt from whatever they count
+    sheet: str | None = None  # of an Excel file; None: the first
 
     def load(self) -> Dataset:
         """The data set, if it is the one that the run began with."""
@@ -60,15 +62,18 @@ class Problem:
             if self.net:
                 dataset = pictures(images.load(self.dataset or ""))
             elif self.data:
-                source = (self.data, self.target, drop, self.task, self.id_column)
-                loaded = data.load_table(*source, self.categorical, self.decimal)
+                source = (self.data, self.target, drop, self.task, self.id_column, self.categorical, self.decimal)
+                loaded = data.load_table(*source, feature=self.feature, sheet=self.sheet)
                 dataset, schema = loaded.dataset, loaded.schema
             else:
                 dataset = data.drop_columns(data.load(self.dataset or ""), drop)
         except (OSError, ImportError) as error:  # no file, no network, no library for its format
             raise InputError(str(error)) from error
         if self.fingerprint not in (None, fingerprint(dataset)):
-            raise InputError(f"the data of {dataset.name} have changed since the run began; restore them to continue")
+            raise InputError(
+                f"the data of {dataset.name} have changed since the run began; restore them to continue, or begin anew "
+                "where a newer version reads them in another way"
+            )
         if not self.net:
             check_units(dataset.features, dataset.x)
         if dataset.task == "regression" and self.target:
@@ -90,6 +95,8 @@ def loaded(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
         raise InputError("--target and --task belong to --data; a data set by name has its own")
     if not options["data"] and (options["categorical"] or options["decimal"]):
         raise InputError("--categorical and --decimal belong to --data; the columns of a data set by name are numbers")
+    if not options["data"] and (options["feature"] or options["sheet"]):
+        raise InputError("--feature and --sheet belong to --data; a data set by name has neither")
     if not options["data"] and id_column is not None:
         raise InputError("--id belongs to --data; the examples of a data set by name have no names")
     if options["data"] and not options["target"]:
@@ -110,6 +117,8 @@ def loaded(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
         id_column=id_column,
         categorical=names(options["categorical"] or ""),
         decimal=options["decimal"] or ".",
+        feature=tuple(options["feature"]),
+        sheet=options["sheet"],
         hidden=widths(options["hidden"]),
         seed=options["seed"],
         samples=options["samples"],

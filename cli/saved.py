@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import warnings
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +21,7 @@ from explore import files
 from explore.campaign.log import NAME as LOG
 from explore.cli import problem
 from explore.cli.problem import Problem
-from explore.data import Dataset, Schema
+from explore.data import Dataset, Schema, packed
 from explore.data.base import Task
 from explore.errors import InputError
 from explore.fitted import FittedModel
@@ -146,12 +144,10 @@ def probabilities(folder: Path) -> dict[str, np.ndarray]:
     """
     path = folder / PROBABILITIES
     try:
-        with open(path, "rb") as stream, np.load(stream) as file:
-            arrays = dict(file)
-        run = str(arrays.get("run", ""))
-    except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} is gone or damaged ({error})") from error
-    files.check_run(path, run, _run(folder, PROBABILITIES))
+        arrays, _ = packed.arrays(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error})") from error
+    files.check_run(path, str(arrays.get("run", "")), _run(folder, PROBABILITIES))
     return arrays
 
 

@@ -6,17 +6,19 @@ import csv
 import io
 import re
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from explore import files
-from explore.data import texts
+from explore.data import packed, texts
 from explore.data.reading import Cells
-from explore.errors import InputError, shown
+from explore.errors import InputError, listed, shown
 
+LONGEST = 32_767  # characters of a cell of Excel
 WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # by suffix, with the library each needs
 
 
@@ -45,6 +47,7 @@ def _header(path: Path) -> list[str]:
     """The names of a file's columns, as whatever spreadsheet may have saved it; none where it is no table."""
     try:
         if path.suffix.lower() == ".xlsx":
+            packed.check_workbook(path.read_bytes(), path)
             return list(map(str, pd.read_excel(path, nrows=0)))
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet as parquet
@@ -56,12 +59,16 @@ def _header(path: Path) -> list[str]:
         return []
 
 
-def write(out: Path, cells: Cells, more: pd.DataFrame) -> None:
+def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
     """Write the columns of the table, then `more`; in Excel and Parquet columns of numbers are numbers.
+
+    Returns:
+        Sentences on texts that a CSV file has in another way, see `texts.neutralised`.
 
     Raises:
         InputError: when it cannot be written.
     """
+    notes: list[str] = []
     kind = out.suffix.lower()
     own = {name: list(column) for name, column in cells.columns.items() if name not in more}
     typed = own if kind == ".csv" else {name: _typed(column, cells.decimal) for name, column in own.items()}
@@ -75,20 +82,80 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> None:
                 )
                 mark = ";" if cells.decimal == "," else ","
                 code = "utf-8" if plain else "utf-8-sig"
-                frame.to_csv(draft, index=False, sep=mark, decimal=cells.decimal, float_format="%.8g", encoding=code)
+                notes = apostrophes(out, [*frame, *(cell for name in _worded(frame) for cell in frame[name])])
+                _neutralised(frame).to_csv(
+                    draft, index=False, sep=mark, decimal=cells.decimal, float_format="%.8g", encoding=code
+                )
             elif kind == ".xlsx":
-                frame.to_excel(draft, index=False)
+                _write_excel(draft, frame)
             else:
                 frame.to_parquet(draft, index=False)
     except ImportError:
         raise InputError(f"{out} needs {WRITERS[kind]}; pip install 'explore-bnn[tables]', or write .csv") from None
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror}; choose another --out") from error
+    return notes
+
+
+def _neutralised(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with an apostrophe before each text that a spreadsheet program would take for a formula."""
+    columns = {
+        name: [texts.neutralised(c) if isinstance(c, str) else c for c in frame[name]] for name in _worded(frame)
+    }
+    return frame.assign(**columns).rename(columns=texts.neutralised)
+
+
+def _worded(frame: pd.DataFrame) -> list[str]:
+    """The columns that are not only numbers."""
+    return [str(name) for name in frame if not pd.api.types.is_numeric_dtype(frame[name])]
+
+
+def apostrophes(file: object, written: Iterable[object]) -> list[str]:
+    """A sentence on the texts that a CSV file has behind an apostrophe, if there are any."""
+    changed = [text for text in dict.fromkeys(written) if isinstance(text, str) and texts.neutralised(text) != text]
+    if not changed:
+        return []
+    return [
+        f"{file} has an apostrophe before {listed(map(shown, changed), 3)}, which spreadsheet programs would take for "
+        f"{'a formula' if len(changed) == 1 else 'formulas'}; explore reads the text without it."
+    ]
+
+
+def _write_excel(path: Path, frame: pd.DataFrame) -> None:
+    """An Excel file in which texts are texts, also those that begin as a formula does.
+
+    Raises:
+        InputError: for a text that such a file cannot hold.
+    """
+    import openpyxl
+    from openpyxl.cell import WriteOnlyCell
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+
+    for name, cell in ((n, c) for n in _worded(frame) for c in (n, *frame[n])):
+        if isinstance(cell, str) and (ILLEGAL_CHARACTERS_RE.search(cell) or len(cell) > LONGEST):
+            raise InputError(
+                f"column {shown(name)}: an Excel file cannot hold {shown(cell)}, as it has control characters or more "
+                f"than {LONGEST} characters; write .csv instead"
+            )
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("Sheet1")
+
+    def written(value: Any) -> Any:
+        if not isinstance(value, str):
+            return None if value is None or value != value else value if np.isfinite(value) else str(value)
+        cell = WriteOnlyCell(sheet, value if texts.restored(value) == value else f"'{value}")
+        if cell.data_type != "s":
+            cell.data_type, cell.quotePrefix = "s", True  # remains a text when somebody edits it
+        return cell
+
+    for row in (list(frame), *frame.itertuples(index=False, name=None)):
+        sheet.append(list(map(written, row)))
+    book.save(path)
 
 
 def _typed(column: list[str], decimal: str) -> list[str] | np.ndarray:
     """Numbers, if every cell is one or empty and none would lose a digit or a leading zero."""
     values, odd = texts.numbers(column, decimal)
-    if len(odd) or any(len(cell) > 1 and cell[0] == "0" and cell[1].isdigit() for cell in column):
+    if len(odd) or texts.code(column) or texts.ambiguous(column):
         return column
     return column if any(sum(map(str.isdigit, cell)) > 17 for cell in column) else values

@@ -12,6 +12,7 @@ import io
 import os
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,8 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
     import torch
 
     try:
+        if path.exists() and not path.is_dir():
+            check_regular(path)
         whole = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
@@ -76,6 +79,9 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
     if comment != MARK + hashlib.sha256(archive).hexdigest().encode():
         raise damaged(path)
     try:
+        with zipfile.ZipFile(io.BytesIO(whole)) as members:
+            if any(member.compress_type for member in members.infolist()):  # torch compresses none: it would unpack
+                raise ValueError
         with warnings.catch_warnings(action="ignore"):  # of pickles that it is about to refuse
             saved = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
         theirs = str(saved["kind"]), int(saved["format"])
@@ -99,6 +105,19 @@ def check_run(path: Path, found: str, run: str) -> None:
     if found != run:
         ids = [f"run {name}" if name else "a run without an id" for name in (found, run)]
         raise InputError(f"{path} is of {ids[0]}, its folder of {ids[1]}; put back the file that belongs to the folder")
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is not a regular file: reading a pipe may wait for ever, and a device may never end.
+
+    Raises:
+        FileNotFoundError: when there is nothing of this name.
+        InputError: when it is a folder, a pipe or a device.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not path.is_file():
+        raise InputError(f"{path} is a folder, a pipe or a device; give a regular file")
 
 
 def digest(path: Path) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 from explore import data, parallel, registry
 from explore.acquisitions.base import RedundancyWarning, check, redundancy
 from explore.active import ActiveLearner, Round, active_loop
-from explore.cli import problem, saved
+from explore.cli import problem, saved, tables
 from explore.cli.active.settings import Settings
 from explore.cli.saved import Saved
 from explore.errors import FailedFitWarning, InputError, counted
@@ -70,7 +70,8 @@ class Experiment:
         self.parts = (self.dataset.name, s.posterior, s.acquisition)
         trials, where = counted(s.trials, "trial"), problem.place(device, s.jobs)
         self.plan = f"{trials} of {' and '.join(self.arms)} with {s.posterior} on {where}"
-        self.note = "\n".join(filter(None, [self.dataset.note, *(aims.notes if aims else ())]))
+        marked = tables.apostrophes("selected.csv", self.dataset.ids)
+        self.note = "\n".join(filter(None, [self.dataset.note, *(aims.notes if aims else ()), *marked]))
         self.total, self.done = s.rounds * self.posterior.epochs, self.rounds * self.posterior.epochs
 
     @property

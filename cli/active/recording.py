@@ -4,8 +4,8 @@ metrics.jsonl and TensorBoard: a series an arm, a step a number of labels; means
 standard errors. results.csv: one line a round, arm and trial, with every test metric and whether the fit went well
 (`alive`). selected.csv: one line a labelled point, best first (`order`), with its score; `index` counts the examples of
 the data set from 0. Where these come from a file of the user's, `line` is where the point begins in it, unpacked, and
-`id` its cell in the column of --id. Lines, rounds and trials count from 1. model.pt: the posterior
-of the last round, of all arms and trials.
+`id` its cell in the column of --id, behind an apostrophe where a spreadsheet program would take it for a formula.
+Lines, rounds and trials count from 1. model.pt: the posterior of the last round, of all arms and trials.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from explore.cli.active.experiment import Experiment
 from explore.cli.estimate import estimate
 from explore.cli.parameters import written
 from explore.cli.start import file_name
+from explore.data import texts
 from explore.fit import Epoch
 from explore.record import Run
 
@@ -93,8 +94,10 @@ def _selected(experiment: Experiment, event: Round) -> Iterator[dict[str, Any]]:
 def _point(experiment: Experiment, index: int) -> dict[str, Any]:
     """How a point can be found again."""
     data = experiment.dataset
-    places = {"line": data.lines, "id": data.ids}
-    return {"index": index} | {name: values[index] for name, values in places.items() if values}
+    place: dict[str, Any] = {"index": index}
+    if data.lines:
+        place["line"] = data.lines[index]
+    return place | ({"id": texts.neutralised(data.ids[index])} if data.ids else {})
 
 
 def _replica(experiment: Experiment, r: int) -> dict[str, Any]:

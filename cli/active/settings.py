@@ -46,7 +46,7 @@ class Settings(problem.Problem):
         if schema is None:
             raise InputError("--targets belongs to --data; a data set by name has no other inputs")
         try:
-            matrix = schema.apply(cells_of(self.targets, self.decimal))
+            matrix = schema.apply(cells_of(self.targets, self.decimal, self.sheet, strict=False))
         except (OSError, ImportError) as error:  # no file, no library for its format
             raise InputError(str(error)) from error
         if self.targets_digest not in (None, _digest(matrix)):

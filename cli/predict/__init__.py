@@ -12,6 +12,7 @@ from explore.cli.options import NAMES, POSITIVE
 @click.option("--out", metavar="FILE", help="Write the table with its predictions (.csv, .xlsx or .parquet).")
 @click.option("--level", type=float, help="Probability that the interval holds the target.  [default: 0.9]")
 @click.option("--quantiles", metavar="A,B", help="Levels of more quantiles, e.g. 0.05,0.5,0.95.")
+@click.option("--sheet", metavar="NAME", help="Sheet of TABLE, of Excel.  [default: the first]")
 @click.option("--posterior", type=NAMES, metavar="NAME", help="Of a comparison.  [default: its first]")
 @click.option("--arm", type=NAMES, metavar="NAME", help="The acquisition or random.  [default: the acquisition]")
 @click.option("--trial", type=POSITIVE, help="Of active learning.  [default: 1]")

@@ -33,31 +33,33 @@ def run(options: Mapping[str, Any]) -> None:
     which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}
     with start.reading(folder):
         model = loaded.chosen(folder, options["trust"], which, device)
-    cells, x, notes = _inputs(model, path)
+    cells, x, notes = _inputs(model, path, options["sheet"])
     found = model.predictions(x, options["level"], levels).add_prefix(OWN)
     if curved := curvature_note(model.fitted.initial_curvature_share.tolist()):
         notes = (*notes, curved)
     if again := [str(name) for name in found if name in cells.columns]:
         notes = (*notes, f"Columns {', '.join(again)} of {path} are replaced.")
+    if out:
+        notes = (*notes, *tables.write(out, cells, found))
     if not options["quiet"]:
         for note in (f"Model: {model.about}.", *notes):
             display.echo(note, err=True)
-    if out:
-        tables.write(out, cells, found)
     if model.images:
         found.insert(0, "image", cells.columns["image"])
     _print(model.about, found, out, notes, options)
 
 
-def _inputs(model: LoadedRun, path: Path) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
+def _inputs(model: LoadedRun, path: Path, sheet: str | None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
     """The table with what the model sees of it; of images the table has their names."""
     try:
         if model.images:
+            if sheet is not None:
+                raise InputError("--sheet belongs to tables; images have no sheets")
             names, x, note = model.pictures(path)
             return cells_of(pd.DataFrame({"image": names})), x, (note,) if note else ()
         if path.is_dir():
             raise InputError(f"{path} is a folder; the run predicts the rows of a table, which is a file")
-        cells = cells_of(path, model.settings.decimal)
+        cells = cells_of(path, model.settings.decimal, sheet)
     except (OSError, ImportError) as error:
         raise InputError(str(error)) from error
     return cells, *model.inputs(cells)

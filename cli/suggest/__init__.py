@@ -17,6 +17,8 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.option("--drop-columns", type=COLUMN, metavar="A,B", help=f"Columns to leave out{options.QUOTED}")
 @click.option("--categorical", type=COLUMN, metavar="A,B", help=f"Columns whose numbers are names{options.QUOTED}")
 @click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers.  [default: .]")
+@click.option("--feature", multiple=True, type=COLUMN, help=f"Column {options.FEATURE}")
+@click.option("--sheet", metavar="NAME", help="Sheet of an Excel file.  [default: the first]")
 @click.option("--skip", multiple=True, metavar="ID", help="Never hand out this row; repeatable.")
 @click.option("--release", multiple=True, metavar="ID|all", help="Let a pending or skipped row be handed out again.")
 @click.option("--retract", multiple=True, metavar="ID", help="Withdraw what was measured of a row; repeatable.")

@@ -13,7 +13,7 @@ from explore.cli import parameters, saved, trust
 from explore.cli.saved import MODEL, Names, Saved
 from explore.cli.suggest.model import Model
 from explore.cli.suggest.settings import Settings
-from explore.cli.suggest.table import Table
+from explore.cli.suggest.table import Learnt, Table
 from explore.errors import Failure, InputError
 
 CONFIG = "config.json"
@@ -26,6 +26,7 @@ class Kept(NamedTuple):
 
     settings: Settings
     rows: int  # of the table
+    learnt: Learnt | None = None  # None: of a version that did not write it down
 
 
 def read(folder: Path, trusted: Sequence[str]) -> Kept | None:
@@ -39,6 +40,9 @@ def read(folder: Path, trusted: Sequence[str]) -> Kept | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         recorded, rows = dict(found["settings"]), int(found["rows"])
+        learnt = (
+            Learnt(*(tuple(map(str, found["learnt"][key])) for key in Learnt._fields)) if "learnt" in found else None
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
@@ -46,7 +50,7 @@ def read(folder: Path, trusted: Sequence[str]) -> Kept | None:
     if found.get("format") != FORMAT:
         raise files.older(path)
     trust.check(folder, recorded, trusted)
-    return Kept(parameters.read(Settings, recorded, str(path)), rows)
+    return Kept(parameters.read(Settings, recorded, str(path)), rows, learnt)
 
 
 def write(folder: Path, now: Kept, old: Kept | None) -> None:
@@ -62,6 +66,7 @@ def write(folder: Path, now: Kept, old: Kept | None) -> None:
         field.name: getattr(before or now.settings, field.name) for field in fields(Settings) if field.name in LOOSE
     }
     content = {"format": FORMAT, "settings": parameters.written(now.settings), "rows": now.rows}
+    content |= {"learnt": now.learnt._asdict()} if now.learnt else {}
     text = json.dumps(content, indent=2) + "\n"
     try:
         if replace(now.settings, **alike) != before:

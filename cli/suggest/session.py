@@ -15,7 +15,7 @@ from explore.cli import start, tables, trust
 from explore.cli.suggest import choice, folder, report, settings, sheet, table
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
-from explore.cli.suggest.table import Table
+from explore.cli.suggest.table import Learnt, Table
 from explore.data.reading import Cells
 from explore.errors import InputError, counted
 
@@ -31,9 +31,9 @@ def run(options: Mapping[str, Any]) -> None:
     old = folder.read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)
     device, _ = start.compute(options)
-    read = table.read(path, now)
+    read = table.read(path, now, _learnt(beside, old))
     tables.check(out, path, "suggest", sheet.ID, sheet.KINDS)
-    kept = folder.Kept(now, len(read.cells.lines))
+    kept = folder.Kept(now, len(read.cells.lines), read.learnt)
     changes, before = (_changes(old, kept), old.settings.target) if old else ([], ())
     labels = _labels(options["labels"], out, read, now)
     operates, dry = any(options[name] for name in OPERATIONS), options["dry_run"] or options["status"]
@@ -58,11 +58,18 @@ def run(options: Mapping[str, Any]) -> None:
         else:
             with report.progress(options) as progress:
                 made = _suggest(read, known, now, device, progress)
-        if not dry:
-            _keep(beside, out, read, known, now, before, made)
-        more = [*known.notes[told:], *(made.notes if made else [])]
+        written = [] if dry else _keep(beside, out, read, known, now, before, made)
+        more = [*known.notes[told:], *(made.notes if made else []), *written]
         report.note(more, options)
         report.say(report.Outcome(read, known, made, now, out, [*notes, *doubts, *more]), options)
+
+
+def _learnt(beside: Path, old: folder.Kept | None) -> Learnt | None:
+    """Which columns were learnt from at the last start; an older version wrote down no others."""
+    if old is None or old.learnt is not None:
+        return old and old.learnt
+    with Campaign(beside, dry=True) as known:
+        return Learnt(known.memory.schema.features if known.memory.schema else (), ())
 
 
 def _check(out: Path, read: Table, known: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:
@@ -87,12 +94,12 @@ def _labels(given: str | None, out: Path, read: Table, now: Settings) -> Cells |
 
 def _keep(
     beside: Path, out: Path, read: Table, known: Campaign, now: Settings, before: Sequence[str], made: Choice | None
-) -> None:
-    """Write model and next.csv."""
+) -> list[str]:
+    """Write model and next.csv; gives what there is to say of it."""
     if made and made.model:
         folder.keep(beside, read, now, made.model)
     sheet.check_told(out, read, known, now, before)  # again: a fit takes long enough to fill in a cell
-    sheet.write(out, read, known, now)
+    return sheet.write(out, read, known, now)
 
 
 def _changes(old: folder.Kept, now: folder.Kept) -> list[str]:

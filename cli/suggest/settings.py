@@ -37,8 +37,8 @@ class Settings(problem.Problem):
 
 SILENT = {"data", "fingerprint", "likelihood"}  # not the user's to give
 PLAIN = {
-    "batch": 5, "task": "regression", "id_column": None, "decimal": ".", "seed": 0, "samples": 100, "epochs": None,
-    "goal": "learn", "transform": "none",
+    "batch": 5, "task": "regression", "id_column": None, "decimal": ".", "sheet": None, "seed": 0, "samples": 100,
+    "epochs": None, "goal": "learn", "transform": "none",
 }  # fmt: skip
 RULES = {True: "epig", False: "expected-improvement"}  # whether the goal is to learn
 GAINLESS = {"upper-confidence-bound", "random", "power"}  # a bound; no score at all; not the best score
@@ -66,7 +66,8 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
     made = Settings(
         **values, dataset=None, data=str(Path(options["table"]).resolve()), target=target,
         drop_columns=chosen("drop_columns", (), problem.names), categorical=chosen("categorical", (), problem.names),
-        hidden=chosen("hidden", (10,), problem.widths), cost=chosen("cost", None, lambda name: _unless_none(name)),
+        feature=chosen("feature", (), tuple), hidden=chosen("hidden", (10,), problem.widths),
+        cost=chosen("cost", None, lambda name: _unless_none(name)),
         stop_when=chosen("stop_when", (), lambda texts: () if texts == (NONE,) else tuple(texts)),
         **_model(options, old, values["task"], values["goal"]),
     )  # fmt: skip

@@ -105,8 +105,8 @@ def _added(column: Sequence[str], own: Sequence[str] | None, places: Sequence[in
     return not all(own and canonical(own[i]) for i in filled)
 
 
-def write(path: Path, table: Table, known: Campaign, settings: Settings) -> None:
-    """Write all rows that are pending, the latest first."""
+def write(path: Path, table: Table, known: Campaign, settings: Settings) -> list[str]:
+    """Write all rows that are pending, the latest first; gives what there is to say of it."""
     pending = sorted(known.pending, key=lambda row: (-(row.pending or 0), row.said.get("rank", 0)))
     at = {name: i for i, name in enumerate(known.ids)}
     cells = [list(_cells(row, table, at)) for row in pending]
@@ -115,7 +115,7 @@ def write(path: Path, table: Table, known: Campaign, settings: Settings) -> None
     own = {OWN + key: [_short(row.said.get(key)) for row in pending] for key in ("rank", *said, "score", "reason")}
     decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
     rows = Cells(path, columns, (), decimal)
-    tables.write(path, rows, pd.DataFrame({ID: [row.id for row in pending]} | own))
+    return tables.write(path, rows, pd.DataFrame({ID: [row.id for row in pending]} | own))
 
 
 def _cells(row: Row, table: Table, at: dict[str, int]) -> Iterator[str]:

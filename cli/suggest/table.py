@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,16 @@ from explore.data.table import cells_of, roles
 from explore.errors import InputError, listed, shown
 
 OWN = "_"  # begins the names of the columns that next.csv has more
+ORDERING = ("identifier", "timestamp")  # why a column is left out that stays so
 FEW = 5  # rows, in which the cells of a feature may all be empty by accident
 STRAY = 0.05  # of the rows of a pool: in so many what the most of the measured ones have may stand by accident
+
+
+class Learnt(NamedTuple):
+    """Which columns are learnt from: rows that come or go change what a column counts, but not what it is."""
+
+    features: tuple[str, ...]
+    left_out: tuple[str, ...]  # as they number the rows, or say when they were measured
 
 
 @dataclass(frozen=True)
@@ -36,23 +45,37 @@ class Table:
     schema: data.Schema  # what they become
     costs: np.ndarray | None  # float64 [N], of --cost
     notes: tuple[str, ...]
+    learnt: Learnt  # for the next start
 
 
-def read(path: Path, settings: Settings) -> Table:
+def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     """The table; its columns are looked at anew every time, as rows may have come.
+
+    Args:
+        path: of the file.
+        settings: of the campaign.
+        before: which columns were learnt from at the last start, and which were not; None at the first one.
 
     Raises:
         InputError: when it cannot be used; the sentence names the column or the cell.
     """
-    written, classes = opened(path, settings.decimal), settings.task == "classification"
+    written, classes = opened(path, settings.decimal, settings.sheet), settings.task == "classification"
     drop = [*settings.drop_columns, *([settings.cost] if settings.cost else [])]
     names, features = roles(written, settings.target, drop, settings.task, settings.id_column)
     if own := [name for name in written.columns if name in _own(settings) or (classes and name.startswith(f"{OWN}p_"))]:
         raise InputError(f"{path} has a column {shown(own[0])}, as next.csv has; rename it, or give the table itself")
-    if wrong := [name for name in settings.categorical if name not in features]:
-        raise InputError(f"--categorical: {path} has no feature {shown(wrong[0])}")
+    for option, chosen in (("categorical", settings.categorical), ("feature", settings.feature)):
+        if wrong := [name for name in chosen if name not in features]:
+            raise InputError(f"--{option}: {path} has no feature {shown(wrong[0])}")
+    asked = {*settings.categorical, *settings.feature}
     late = _late(written, [name for name in features if name not in settings.categorical], names)
-    schema, decided = infer(written, [name for name in features if name not in late], settings.categorical)
+    before = before or Learnt((), ())
+    left = [name for name in features if name in before.left_out and name not in asked]
+    used = [name for name in features if name not in (*late, *left)]
+    schema, decided = infer(written, used, settings.categorical, (), settings.feature, before.features)
+    if left:
+        those = listed(map(shown, left))
+        decided = (f"Still left out, as at the last start: {those}; --feature takes a column in.", *decided)
     cells = comparable(written, schema, () if classes else names)
     if classes:
         targets.classes(cells, names, gaps=True)
@@ -65,7 +88,12 @@ def read(path: Path, settings: Settings) -> Table:
             f"Next to nothing stands in {listed(map(shown, late))} where {listed(names)} is not measured yet: left "
             "out; what an experiment tells besides may be another --target.",
         )
-    return Table(path, written, cells, known_by, schema, costs, (*written.notes, *decided, *_hint(schema, settings)))
+    ordering = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ORDERING]
+    decisions = Learnt(
+        tuple(dict.fromkeys([*before.features, *learnt])), tuple(sorted({*before.left_out, *ordering} - {*learnt}))
+    )
+    notes = (*written.notes, *decided, *_hint(schema, settings))
+    return Table(path, written, cells, known_by, schema, costs, notes, decisions)
 
 
 def _late(cells: Cells, features: Sequence[str], measured: Sequence[str]) -> list[str]:
@@ -109,14 +137,14 @@ def _costs(cells: Cells, name: str) -> np.ndarray:
     return values
 
 
-def opened(path: Path, decimal: str) -> Cells:
-    """The cells of a file.
+def opened(path: Path, decimal: str, sheet: str | None = None, strict: bool = True) -> Cells:
+    """The cells of a file, see `cells_of`.
 
     Raises:
         InputError: when it is missing or cannot be read.
     """
     try:
-        return cells_of(path, decimal)
+        return cells_of(path, decimal, sheet, strict)
     except (OSError, ImportError) as error:
         raise InputError(str(error)) from error
 
@@ -127,7 +155,8 @@ def labels(path: Path, table: Table, settings: Settings) -> Cells:
     Raises:
         InputError: when it is missing or cannot be read.
     """
-    return comparable(opened(path, settings.decimal), table.schema, () if table.roles.classes else table.roles.targets)
+    cells = opened(path, settings.decimal, settings.sheet, strict=False)
+    return comparable(cells, table.schema, () if table.roles.classes else table.roles.targets)
 
 
 def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cells:

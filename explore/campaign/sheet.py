@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from explore.campaign.cells import Value, canonical, canonicals, fingerprints, measured, stripped
 from explore.campaign.memory import FINGERPRINT, Schema
 from explore.data.reading import Cells
-from explore.errors import InputError, listed, shown
+from explore.errors import InputError, shown
 
 
 class Sheet:
@@ -36,7 +36,7 @@ class Sheet:
         for what, names in (("target", schema.targets), ("feature", schema.features), ("column of identifiers", own)):
             for name in names:
                 if name not in table.columns:
-                    raise InputError(f"{table.path} has no {what} {shown(name)}; its columns: {listed(table.columns)}")
+                    raise InputError(f"{table.path} has no {what} {shown(name)}; {table.listing}")
         if not schema.targets or set(schema.targets) & {*schema.features, *own} or set(own) & set(schema.features):
             raise InputError("a column is either a target, or a feature, or that of the identifiers")
         self._columns = {name: canonicals(table.columns[name]) for name in schema.features}

@@ -91,7 +91,7 @@ class Schema:
         """The columns that have features, all of which the table must have."""
         used: list[Quantity | Category] = [column for column in self.columns if not isinstance(column, LeftOut)]
         if lacking := [column.name for column in used if column.name not in cells.columns]:
-            raise InputError(f"{cells.path} has no column {shown(lacking[0])}; its columns: {listed(cells.columns)}")
+            raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")
         return used
 
     def to_json(self) -> dict[str, Any]:
@@ -143,14 +143,17 @@ def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
     from sklearn.preprocessing import OneHotEncoder
 
     own, groups = cells.columns[column.name], column.groups
-    known = {*column.levels, *column.rare}
-    names, new, empty = {}, [], set()
+    known, by_number = {*column.levels, *column.rare}, column.by_number
+    names, new, empty, notes = {}, [], set(), []
     for cell in dict.fromkeys(own):
         if texts.absent(cell, among_words=True):
             empty.add(cell)
             names[cell] = MISSING if column.gaps else OTHER
             continue
         name = level(cell, cells.decimal)
+        if name not in known and (value := texts.exact(name)) in by_number and value is not None:
+            name = by_number[value]
+            notes.append(f"Column {shown(column.name)}: {shown(cell)} is read as {shown(name)}, the same number.")
         names[cell] = name if name in column.levels else OTHER
         if name not in known:
             new.append(cell)
@@ -160,7 +163,7 @@ def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
     each = encoder.transform(np.array(list(names.values()), object)[:, None])
     x = each[[places[cell] for cell in own]]
     taken_as = MISSING if column.gaps else OTHER if column.rare else "none of the known categories"
-    return x, [*_empty(column, cells, empty, taken_as), *_unseen(column, cells, new)]
+    return x, [*_empty(column, cells, empty, taken_as), *_unseen(column, cells, new), *notes[:1]]
 
 
 def _empty(column: Quantity | Category, cells: Cells, empty: set[str], taken_as: str) -> list[str]:

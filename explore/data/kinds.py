@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -163,16 +164,21 @@ class Category:
         """The levels and what else has a feature."""
         return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
 
+    @property
+    def by_number(self) -> dict[int | float, str]:
+        """The levels that are numbers, where one alone is this number: a spreadsheet makes 7 of 007, and 100 of 1E2."""
+        values = [(name, texts.exact(name)) for name in (*self.levels, *self.rare)]
+        counts = Counter(value for _, value in values)
+        return {value: name for name, value in values if value is not None and counts[value] == 1}
+
 
 Column = LeftOut | Number | Flag | Date | Category
 KINDS: dict[str, type[Column]] = {column.kind: column for column in (LeftOut, Number, Flag, Date, Category)}
 
 
 def level(cell: str, decimal: str = ".") -> str:
-    """The name of a category: a number is known by its value, as a spreadsheet may write 7 as 7.0."""
-    value = texts.number(cell, decimal)
-    if value is None or not np.isfinite(value):
+    """The name of a category: as it is written, but that spreadsheets and data frames may write 7 as 7.0."""
+    if texts.number(cell, decimal) is None:
         return cell
-    if cell.lstrip("+-").isdecimal() and len(cell) < 100:  # exactly, however large
-        return str(int(cell))
-    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    plain = texts.pointed(cell, decimal).replace("\u2212", "-")
+    return plain[:-2] if plain.endswith(".0") and plain[:-2].lstrip("+-").isdecimal() else plain

@@ -11,11 +11,11 @@ import numpy as np
 
 from explore.data.columns import Schema
 from explore.data.table import cells_of
+from explore.data.typed import ROWS, parquet_file
 from explore.errors import InputError, shown
+from explore.files import check_regular
 
 __all__ = ["MappedTable", "map_parquet"]
-
-ROWS = 2**14  # whose cells are in memory at one time
 
 
 class MappedTable(NamedTuple):
@@ -38,10 +38,10 @@ def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os
             column's kind.
     """
     import pyarrow
-    import pyarrow.parquet as parquet
 
     try:
-        file = parquet.ParquetFile(source)
+        check_regular(Path(source))
+        file = parquet_file(source)
     except (OSError, pyarrow.ArrowInvalid) as error:
         raise InputError(f"{shown(os.fspath(source))} is no Parquet file that can be read ({error})") from None
     shape = (file.metadata.num_rows, len(schema.features))

@@ -1,6 +1,7 @@
 """Compressed files and archives of one file, unpacked in memory and never beyond a limit.
 
-Names within an archive choose what is read; nothing is written anywhere.
+Names within an archive choose what is read; nothing is written anywhere. What a file says of its size is checked before
+it is unpacked, so that a small file cannot fill the memory.
 """
 
 import bz2
@@ -9,28 +10,61 @@ import io
 import lzma
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+
+from explore import files
 from explore.errors import InputError, listed, shown
 
-__all__ = ["LIMIT", "MIB", "PACKED", "capped", "check_workbook", "read", "reason", "zip_member"]
+__all__ = [
+    "LIMIT",
+    "MIB",
+    "PACKED",
+    "arrays",
+    "capped",
+    "check_size",
+    "check_workbook",
+    "most",
+    "read",
+    "reason",
+    "zip_member",
+]
 
 MIB = 2**20
 # What a table of the user's may unpack to. A plain file has no limit: its size is seen before it is read.
 LIMIT = 1024 * MIB
+RATIO, FREE = 100, 128 * MIB  # nor may anything unpack to more than so many times its size and this together
 STREAMS: dict[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
-def read(path: Path, limit: int = LIMIT) -> bytes:
-    """The content of a file, unpacked if its name ends like one of PACKED.
+def most(size: int) -> int:
+    """Bytes of memory that a file of this size may take."""
+    return max(FREE, RATIO * size)
+
+
+def check_size(needed: int, size: int, name: object) -> None:
+    """Refuse a file of `size` bytes that would take `needed` bytes of memory, more than `most`."""
+    if needed > (limit := most(size)):
+        raise _too_large(name, limit)
+
+
+def read(path: Path, limit: int | None = None) -> bytes:
+    """The content of a regular file, unpacked if its name ends like one of PACKED.
+
+    Args:
+        path: of the file.
+        limit: bytes that it may unpack to; None: `LIMIT`, and for its size no more than `most`.
 
     Raises:
-        InputError: when it is damaged, holds more than one file, or unpacks to more than `limit` bytes.
+        InputError: when it is damaged, no regular file, of several files, or unpacks to more than `limit` bytes.
         OSError: when it cannot be read.
     """
+    files.check_regular(path)
     content = path.read_bytes()
+    limit = min(LIMIT, most(len(content))) if limit is None else limit
     inner, outer = ["", "", *(suffix.lower() for suffix in path.suffixes)][-2:]
     try:
         if outer in STREAMS:
@@ -62,13 +96,54 @@ def _too_large(name: object, limit: int) -> InputError:
     return InputError(f"{name} unpacks to more than {limit // MIB} MiB, the most that is unpacked here")
 
 
-def check_workbook(content: bytes, limit: int) -> None:
-    """Refuse an Excel file that unpacks to more than `limit` bytes; its newer format is a zip archive."""
+def check_workbook(content: bytes, name: object = "it", limit: int = LIMIT) -> None:
+    """Refuse an Excel file that unpacks to more than `limit` bytes or `most`; its newer format is a zip archive."""
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             # What an entry declares is the most that is read of it.
-            if sum(entry.file_size for entry in archive.infolist()) > limit:
-                raise _too_large("it", limit)
+            if sum(entry.file_size for entry in archive.infolist()) > (limit := min(limit, most(len(content)))):
+                raise _too_large(name, limit)
+
+
+def arrays(
+    path: Path,
+    keys: Iterable[str] | None = None,
+    check: Callable[[dict[str, np.ndarray], list[str]], None] | None = None,
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Arrays of an .npz file, and the names of all others; of Python objects there are none.
+
+    Args:
+        path: of the file.
+        keys: the arrays to read where they are there; None: all.
+        check: called with stand-ins of their shapes and types, which take no memory, and the names of all arrays,
+            before any of them is read.
+
+    Raises:
+        InputError: when it is no such file, or would take far more memory than its size.
+    """
+    files.check_regular(path)
+    try:
+        content = path.read_bytes()
+        with np.load(io.BytesIO(content), allow_pickle=False) as found:
+            chosen = [key for key in found.files if keys is None or key in keys]
+            headers = {key: _header(found.zip, key) for key in chosen}
+            if check is not None:
+                check(headers, found.files)
+            check_size(sum(header.nbytes for header in headers.values()), len(content), path)
+            return {key: found[key] for key in chosen}, [key for key in found.files if key not in chosen]
+    except InputError:
+        raise
+    except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong
+        raise InputError(f"{path} is no .npz file of arrays ({shown(str(error))})") from None
+
+
+def _header(archive: zipfile.ZipFile, key: str) -> np.ndarray:
+    """A stand-in of an array: its shape and its type, read from its header."""
+    with archive.open(f"{key}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    return np.broadcast_to(np.empty((), dtype), shape)
 
 
 def zip_member(content: bytes, member: str | None, limit: int, name: object) -> bytes:
@@ -79,29 +154,33 @@ def zip_member(content: bytes, member: str | None, limit: int, name: object) -> 
         Exception: of many kinds, when the archive is damaged or encrypted.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        files = [entry.filename for entry in archive.infolist() if not entry.is_dir()]
-        with archive.open(_chosen(files, member, name)) as stream:
-            return capped(stream.read, limit, name)
+        chosen = _chosen([entry.filename for entry in archive.infolist() if not entry.is_dir()], member, name)
+        if (size := archive.getinfo(chosen).file_size) > limit:
+            raise _too_large(name, limit)
+        with archive.open(chosen) as stream:
+            return stream.read(size)  # not more, where the archive says less than there is
 
 
 def _tar_member(content: bytes, limit: int, name: object) -> bytes:
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
         chosen = _chosen([entry.name for entry in archive if entry.isfile()], None, name)
+        if (size := archive.getmember(chosen).size) > limit:
+            raise _too_large(name, limit)
         stream = archive.extractfile(chosen)
         assert stream is not None  # a file has content
-        content = capped(stream.read, limit, name)
-        if len(content) < archive.getmember(chosen).size:
+        content = stream.read()
+        if len(content) < size:
             raise EOFError("the archive ends before its file does")
         return content
 
 
-def _chosen(files: list[str], member: str | None, name: object) -> str:
+def _chosen(members: Collection[str], member: str | None, name: object) -> str:
     """The file to read; macOS puts a twin with attributes beside every file of an archive."""
-    real = [f for f in files if not f.startswith("__MACOSX/") and not PurePosixPath(f).name.startswith("._")]
+    real = [f for f in members if not f.startswith("__MACOSX/") and not PurePosixPath(f).name.startswith("._")]
     chosen = [f for f in real if member is None or PurePosixPath(f).name == member]
     if not chosen or (member is None and len(chosen) > 1):
         what = f"no {member}" if member else "not exactly one file"
-        raise InputError(f"{name} holds {what}, but {listed(files) or 'nothing'}")
+        raise InputError(f"{name} holds {what}, but {listed(members) or 'nothing'}")
     return chosen[0]
 
 

@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from explore.data import packed
+from explore.data import packed, texts
 from explore.errors import InputError, listed, shown
 
-__all__ = ["Cells", "assembled", "called", "content_of", "named", "parsed"]
+__all__ = ["POINTER", "Cells", "assembled", "called", "content_of", "named", "others", "parsed", "restored"]
 
 AS_CSV = f"save the table as CSV in UTF-8, plain or packed ({listed(packed.PACKED[:5])})"
 SEPARATORS = ",;\t|"  # the first wins where several would do
@@ -21,6 +21,7 @@ _MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
 KINDS = "a text file with commas, semicolons, tabs or bars between its cells, an Excel file (.xlsx) or a Parquet file"
 _JSON = re.compile(r'\s*(\[\s*)?\{\s*"|\s*\[\s*\[')  # objects, or lists of lists
 _DECLARED = re.compile(rf"sep=([{SEPARATORS}])\r?\n", re.IGNORECASE)  # a first line for Excel
+POINTER = 8  # bytes of a cell, beside its text
 CHUNK = 1000  # rows that exist as lists at one time; more keep Python's garbage collector busy
 
 
@@ -33,10 +34,23 @@ class Cells(NamedTuple):
     decimal: str = "."  # the mark in its numbers
     notes: tuple[str, ...] = ()  # sentences on how it was read
     unit: str = "line"  # what `lines` counts
+    sheets: tuple[str, ...] = ()  # of an Excel file, the one that was read first
+
+    @property
+    def listing(self) -> str:
+        """What columns there are, as messages list them, and what sheets."""
+        return f"its columns: {listed(self.columns)}{others(self.sheets)}"
 
     def where(self, row: int, column: str) -> str:
         """A cell, as messages call it."""
         return f"{self.path}, {self.unit} {self.lines[row]}, column {shown(column)}"
+
+
+def others(sheets: Sequence[str]) -> str:
+    """That an Excel file has more sheets than the one that was read, the first of these."""
+    if len(sheets) < 2:
+        return ""
+    return f" (sheet {shown(sheets[0])} was read; --sheet reads another: {listed(map(shown, sheets[1:]), 20)})"
 
 
 def content_of(path: Path) -> bytes:
@@ -44,10 +58,8 @@ def content_of(path: Path) -> bytes:
 
     Raises:
         FileNotFoundError: when there is no such file.
-        InputError: when it cannot be unpacked.
+        InputError: when it is no regular file, or cannot be unpacked.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
     return packed.read(path)
 
 
@@ -77,9 +89,27 @@ def parsed(path: Path, content: bytes, strict: bool, decimal: str = ".") -> Cell
     _, names = next(rows, (1, [""]))
     if strict and len(names) == 1 and (marks := [mark for mark in SEPARATORS if mark in names[0]]):
         raise InputError(f"the columns of {path} are separated by {marks[0]!r}; save it with commas between them")
-    cells = assembled(path, names, rows, strict)
+    cells = assembled(path, names, rows, strict, len(content))
     said = _thousands(cells) if (mark, decimal) == (";", ".") else []
-    return cells._replace(decimal=decimal, notes=(*notes, *cells.notes, *said))
+    cells = cells._replace(decimal=decimal, notes=(*notes, *cells.notes, *said))
+    return cells if strict else restored(cells)
+
+
+def restored(cells: Cells) -> Cells:
+    """Texts and names without the apostrophe that keeps spreadsheet programs from taking them for formulas."""
+    columns: dict[str, Sequence[str]] = {}
+    notes: list[str] = []
+    for name, column in cells.columns.items():
+        plain = texts.restored(name) if texts.restored(name) not in cells.columns else name
+        marked = {cell for cell in column if cell.startswith("'")}
+        changed = {cell: texts.restored(cell) for cell in marked if texts.restored(cell) != cell}
+        columns[plain] = [changed.get(cell, cell) for cell in column] if changed else column
+        if changed:
+            notes.append(
+                f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)}, "
+                "which keeps spreadsheet programs from taking it for a formula, is not part of the text."
+            )
+    return cells._replace(columns=columns, notes=(*cells.notes, *notes))
 
 
 def _thousands(cells: Cells) -> list[str]:
@@ -121,17 +151,23 @@ def named(path: Path, names: Iterable[str], strict: bool) -> tuple[list[str], tu
     return stripped, (said,) if unnamed else ()
 
 
-def assembled(path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], strict: bool) -> Cells:
-    """The columns of rows that come with their lines.
+def assembled(
+    path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], strict: bool, size: int
+) -> Cells:
+    """The columns of rows that come with their lines, in a file of `size` bytes.
 
     Raises:
-        InputError: for names that will not do, rows that are too long, or no row.
+        InputError: for names that will not do, rows that are too long, no row, or cells that would take far more
+            memory than the file, as where there are many columns of which most rows have few.
     """
     header, notes = named(path, names, strict)
     columns: list[list[str]] = [[] for _ in header]
     lines: list[int] = []
+    written = 0
     while chunk := list(islice(rows, CHUNK)):
         kept = [(line, cells) for line, cells in chunk if any(map(str.strip, cells))]
+        written += sum(sum(map(len, cells)) for _, cells in kept)  # of Excel, where one text may stand in many cells
+        packed.check_size(written + POINTER * len(header) * (len(lines) + len(kept)), size, path)
         for line, cells in kept:
             if len(cells) > len(header):
                 raise InputError(

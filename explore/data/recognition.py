@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from explore.data import texts
+from explore.data import orders, texts
 from explore.data.columns import Schema
 from explore.data.kinds import CYCLES, MISSING, OTHER, Category, Column, Date, Flag, LeftOut, Number, level
 from explore.data.reading import Cells
@@ -18,14 +18,17 @@ __all__ = ["infer"]
 RARE = 0.01  # of the rows: a category with fewer, or with one row, is pooled with other such
 MOST_LEVELS = 30  # of one column; those with fewest rows are pooled
 WORDS = 5  # so many make a text free
-# Columns of whole numbers with these names are no features: all different, or counting up by one.
-_NAMES = re.compile(r"(.*[\W_])?(id|uuid)|index|idx|__index_level_\d+__|unnamed: \d+|column 1", re.IGNORECASE)
-_COUNTS = re.compile(r"(row|sample|run|experiment|trial|entry)?[\W_]*(nr|no|num|number|#)?\.?", re.IGNORECASE)
+_ID = re.compile(r"(.*[\W_])?(id|uuid)", re.IGNORECASE)  # whole numbers of such a name are none if all differ
 CONSTANT = "is the same in every row, so that what another value does is not learnt"
 
 
 def infer(
-    cells: Cells, names: Sequence[str], categorical: Collection[str] = (), cycles: Sequence[str] = ()
+    cells: Cells,
+    names: Sequence[str],
+    categorical: Collection[str] = (),
+    cycles: Sequence[str] = (),
+    feature: Collection[str] = (),
+    decided: Collection[str] = (),
 ) -> tuple[Schema, tuple[str, ...]]:
     """A schema of some columns of a table, and sentences on what was decided.
 
@@ -34,6 +37,9 @@ def infer(
         names: of the columns.
         categorical: columns whose numbers or dates are names; they are never left out.
         cycles: of `kinds.CYCLES`: dates get sine and cosine of their part of the "year", "week" or "day" too.
+        feature: columns that are learnt from though they number the rows, are times of measurement, or numbers that
+            look like codes.
+        decided: columns that were learnt from before, and still are if they number the rows now.
 
     Raises:
         InputError: naming a cell that cannot be told for certain (a number with a unit or marks between its digits,
@@ -44,7 +50,12 @@ def infer(
     columns: list[Column] = []
     notes: list[str] = []
     for name in names:
-        column, said = _words(name, cells, True) if name in categorical else _recognised(name, cells, tuple(cycles))
+        if name in categorical:
+            column, said = _words(name, cells, True)
+        else:
+            column, said = _recognised(name, cells, tuple(cycles), name in feature, name in decided)
+        if name in feature and isinstance(column, LeftOut):
+            raise InputError(f"column {shown(name)} of {cells.path} {said[0]}; it cannot be a feature")
         columns.append(column)
         notes += [f"Column {shown(name)} {what}." for what in said]
     schema = Schema(tuple(columns))
@@ -55,13 +66,23 @@ def infer(
     return schema, tuple(notes)
 
 
-def _recognised(name: str, cells: Cells, cycles: tuple[str, ...]) -> tuple[Column, list[str]]:
+def _recognised(
+    name: str, cells: Cells, cycles: tuple[str, ...], wanted: bool, decided: bool
+) -> tuple[Column, list[str]]:
     own = cells.columns[name]
     values, odd = texts.numbers(own, cells.decimal)
     if np.isnan(values).all() and not len(odd):
         return LeftOut(name, "empty"), ["is empty and left out"]
     if not len(odd):
-        return _number(name, values)
+        if not wanted and (code := texts.code(own)):
+            column, said = _words(name, cells, False)
+            why = "leading zeros" if len(code) < 16 else "more digits than a number keeps"
+            taken = f"has {why}, as in {shown(code)}, so that its cells are names; {_take_in(name)} reads numbers"
+            return column, [taken, *said]
+        column, said = _number(name, values, wanted or decided)
+        if bare := texts.ambiguous(own):
+            said.append(f"has {shown(bare)}, read as {float(bare):g}; if it is a name, call the column categorical")
+        return column, said
     counts = Counter(own)
     present = [cell for cell in counts if not texts.absent(cell)]
     words = {cell.casefold() for cell in present}
@@ -69,7 +90,7 @@ def _recognised(name: str, cells: Cells, cycles: tuple[str, ...]) -> tuple[Colum
         flags, _ = texts.flags(own, pair)
         return _remarked(Flag(name, pair, _filling(flags, "most_frequent"), bool(np.isnan(flags).any()), _same(flags)))
     if forms := texts.date_formats(present):
-        return _date(name, cells, forms, cycles)
+        return _date(name, cells, forms, cycles, wanted or decided)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
     if 2 * resembling >= sum(counts[cell] for cell in present):
         _refuse(name, cells, odd)
@@ -80,19 +101,36 @@ def _recognised(name: str, cells: Cells, cycles: tuple[str, ...]) -> tuple[Colum
     return column, said
 
 
-def _number(name: str, values: np.ndarray) -> tuple[Column, list[str]]:
-    if len(values) > 1 and np.array_equal(values, np.round(values)):
-        distinct = np.unique(values)
-        counts_up = len(distinct) == len(values) and distinct[-1] - distinct[0] == len(values) - 1
-        named = _NAMES.fullmatch(name) or name.endswith(("ID", "Id"))
-        if (named and len(distinct) == len(values)) or (counts_up and _COUNTS.fullmatch(name)):
-            return LeftOut(name, "identifier"), [
-                "numbers the rows and is left out; rename it if it is to be learnt from"
-            ]
-    return _remarked(Number(name, _filling(values, "median"), bool(np.isnan(values).any()), _same(values)))
+def _number(name: str, values: np.ndarray, wanted: bool) -> tuple[Column, list[str]]:
+    present = values[~np.isnan(values)]
+    if not wanted and len(values) > 1:
+        if orders.is_timed(name):
+            return _timed(name)
+        whole = np.array_equal(present, np.round(present))
+        identifies = (_ID.fullmatch(name) or name.endswith(("ID", "Id"))) and len(np.unique(values)) == len(values)
+        if whole and (identifies or orders.is_named(name) or orders.counts(values, name)):
+            return LeftOut(name, "identifier"), [f"numbers the rows and is left out; {_take_in(name)} takes it in"]
+    column, said = _remarked(Number(name, _filling(values, "median"), bool(np.isnan(values).any()), _same(values)))
+    return column, said if wanted else [*said, *_moving(values)]
 
 
-def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...]) -> tuple[Column, list[str]]:
+def _take_in(name: str) -> str:
+    return f"--feature {shown(name)}"
+
+
+def _timed(name: str) -> tuple[Column, list[str]]:
+    return LeftOut(name, "timestamp"), [f"says when rows were measured and is left out; {_take_in(name)} takes it in"]
+
+
+def _moving(values: np.ndarray) -> list[str]:
+    return (
+        ["goes one way from row to row; drop it if it is an order or a time of measurement"]
+        if orders.moves(values)
+        else []
+    )
+
+
+def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...], wanted: bool) -> tuple[Column, list[str]]:
     own, form = cells.columns[name], forms[0]
     days, _ = texts.dates(own, form)
     if len(forms) > 1:
@@ -102,13 +140,15 @@ def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...]) ->
             f"{cells.where(row, name)}: {shown(own[row])} may begin with the day or with the month; write dates as "
             f"2024-03-31{texts.OTHERWISE}"
         )
+    if not wanted and (orders.is_timed(name) or (days[~np.isnan(days)] % 1).any()):
+        return _timed(name)
     origin = float(np.floor(np.nanmin(days)))
     fill, gaps = _filling(days - origin, "median"), bool(np.isnan(days).any())
     column, said = _remarked(Date(name, form, origin, cycles, fill, gaps, _same(days)))
     if form != texts.ISO:
         row = int(np.nanargmax(days))
         said.append(f"has dates: {shown(own[row])} is read as {np.datetime64(int(days[row]), 'D')}")
-    return column, said
+    return column, said if wanted else [*said, *_moving(days)]
 
 
 def _refuse(name: str, cells: Cells, odd: np.ndarray) -> None:
@@ -175,9 +215,17 @@ def _remarks(column: Category, levels: dict[str, str]) -> list[str]:
         if (other := first.setdefault(name, cell)) != cell:
             said.append(f"has {shown(other)} and {shown(cell)}, which are one category")
             break
-    if alike := texts.alike(first):
+    if alike := texts.alike(first) or _equal(first):
         said.append(f"has {shown(alike[0])} and {shown(alike[1])}, which are two categories")
     return said
+
+
+def _equal(names: Collection[str]) -> tuple[str, str] | None:
+    """The first two names that are one number."""
+    seen: dict[int | float, str] = {}
+    values = ((name, texts.exact(name)) for name in names)
+    pairs = ((seen.setdefault(value, name), name) for name, value in values if value is not None)
+    return next((pair for pair in pairs if pair[0] != pair[1]), None)
 
 
 def _remarked(column: Number | Flag | Date) -> tuple[Column, list[str]]:

@@ -265,7 +265,7 @@ def sheet(raw: bytes, formats: Sequence[str]) -> Rows:
     Raises:
         ImportError: when the library that reads such files is not installed.
     """
-    packed.check_workbook(raw, LIMIT)
+    packed.check_workbook(raw, limit=LIMIT)
     try:
         frame = pd.read_excel(io.BytesIO(raw), usecols=range(len(formats)))
     except ImportError:

@@ -59,6 +59,10 @@ def load_csv(
     table = parsed(path, content_of(path), strict=True)
     id_column = id_column and called(id_column)
     targets, features = roles(table, target, drop, task, id_column)
+    for name in features:
+        if code := texts.code([cell for cell in table.columns[name] if len(cell) > 15]):
+            where = table.where(list(table.columns[name]).index(code), name)
+            raise InputError(f"{where}: {shown(code)} has more digits than a number keeps; drop the column")
     x, ids = quantities(table, features), table.columns[id_column] if id_column else ()
     y, names, _, notes = _answers(table, targets, task)
     _check_varies(table, targets, y)
@@ -76,6 +80,8 @@ def load_table(
     decimal: str = ".",
     schema: Schema | None = None,
     allow_missing_target: bool = False,
+    feature: str | Sequence[str] = (),
+    sheet: str | None = None,
 ) -> Loaded:
     """A table as scientists keep it: numbers, categories, dates and truth values, with gaps.
 
@@ -92,20 +98,25 @@ def load_table(
         decimal: the mark in the numbers of a text file, and of texts in other tables, "." or ",".
         schema: what the features were of another table; None: they are inferred from this one.
         allow_missing_target: whether there may be rows without a target yet.
+        feature: a column or several that are learnt from though they number the rows, are times of measurement, or
+            numbers that look like codes.
+        sheet: of an Excel file; None: the first.
 
     Raises:
         FileNotFoundError: when there is no such file.
         InputError: when the table cannot be used as asked, or a cell cannot be told for certain; in one sentence.
     """
-    cells = cells_of(source, decimal)
+    cells = cells_of(source, decimal, sheet)
     id_column, categorical = id_column and called(id_column), list(map(called, categorical))
+    feature = list(map(called, [feature] if isinstance(feature, str) else feature))
     targets, names = roles(cells, target, drop, task, id_column)
-    if wrong := [name for name in categorical if name not in names]:
-        raise one_of("categorical column", str(wrong[0]), names)
+    for kind, chosen in (("categorical column", categorical), ("feature", feature)):
+        if wrong := [name for name in chosen if name not in names]:
+            raise one_of(kind, str(wrong[0]), names)
     learnt = schema is None  # from: not one to predict
     decided = () if schema is None else _unknown(cells, schema, targets, names)
     if schema is None:
-        schema, decided = infer(cells, names, categorical)
+        schema, decided = infer(cells, names, categorical, feature=feature)
     matrix = schema.apply(cells)
     y, labels, measured, said = _answers(cells, targets, task, allow_missing_target)
     if learnt and not allow_missing_target:
@@ -141,8 +152,10 @@ def _check_varies(cells: Cells, targets: Sequence[str], y: np.ndarray) -> None:
             )
 
 
-def cells_of(source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".") -> Cells:
-    """The cells of a table, see `load_table`.
+def cells_of(
+    source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".", sheet: str | None = None, strict: bool = True
+) -> Cells:
+    """The cells of a table, see `load_table`; not `strict`: of the first sheet where there is none of that name.
 
     Raises:
         FileNotFoundError: when there is no such file.
@@ -151,10 +164,12 @@ def cells_of(source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".") 
     if decimal not in (".", ","):
         raise one_of("decimal mark", str(decimal), (".", ","))
     if isinstance(source, pd.DataFrame):
+        if sheet is not None:
+            raise InputError("a data frame has no sheets; leave sheet out")
         return _pointed(of_frame(source), decimal)
     path = Path(source)
     content = content_of(path)
-    if (typed := of_file(path, content)) is not None:
+    if (typed := of_file(path, content, sheet, strict)) is not None:
         return _pointed(typed, decimal)
     return parsed(path, content, strict=False, decimal=decimal)
 
@@ -182,7 +197,7 @@ def roles(
     for what, names in (("target", targets), ("column to drop", drop), ("column of identifiers", own)):
         for name in names:
             if name not in table.columns:
-                raise InputError(f"{table.path} has no {what} {shown(name)}; its columns: {listed(table.columns)}")
+                raise InputError(f"{table.path} has no {what} {shown(name)}; {table.listing}")
     if not targets or len(set(targets)) < len(targets) or set(targets) & {*drop, *own}:
         raise InputError(
             f"targets {shown(targets)} must be one or more different columns that are not dropped and no identifiers"

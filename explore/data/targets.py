@@ -78,7 +78,7 @@ def classes(table: Cells, targets: Sequence[str], gaps: bool = False) -> tuple[n
         raise InputError(f"{table.where(row, target)}: {what} instead of a class{UNMEASURED}")
     if len(counts) < 2 and not gaps:
         raise InputError(f"{column} has the one class {shown(cells[0])}; two or more are needed")
-    numbers = {name: value for name in counts if (value := texts.number(name)) is not None}
+    numbers = {name: value for name in counts if (value := texts.exact(name)) is not None}
     if len(numbers) == len(counts):
         _check_whole(table, target, numbers)
     if len(counts) > max(FEW_CLASSES, examples / 2):
@@ -96,11 +96,11 @@ def classes(table: Cells, targets: Sequence[str], gaps: bool = False) -> tuple[n
     return np.array([index.get(cell, -1) for cell in cells], np.int64), tuple(names), " ".join(notes)
 
 
-def _check_whole(table: Cells, target: str, numbers: dict[str, float]) -> None:
+def _check_whole(table: Cells, target: str, numbers: dict[str, int | float]) -> None:
     """Numbers that name classes must be whole, and each written in one way."""
-    written: dict[float, str] = {}
+    written: dict[int | float, str] = {}
     for name, value in numbers.items():
-        if not value.is_integer():
+        if not float(value).is_integer():
             where = table.where(table.columns[target].index(name), target)
             raise InputError(
                 f"{where}: {shown(name)} is not a whole number, as classes in numbers must be; "

@@ -15,15 +15,20 @@ __all__ = [
     "PAIRS",
     "absent",
     "alike",
+    "ambiguous",
+    "code",
     "date_formats",
     "dates",
+    "exact",
     "flags",
     "iso",
+    "neutralised",
     "numbers",
     "number",
     "objection",
     "pointed",
     "resembles_a_number",
+    "restored",
 ]
 
 # How tables say that there is nothing, in any case, among numbers, dates and truth values. Among words only those count
@@ -40,6 +45,8 @@ _DAYS = (
 )
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
+_DIGITS = re.compile(r"^[+-]?(0\d+|\d{16,})$", re.ASCII | re.MULTILINE)
+_BARE_EXPONENT = re.compile(r"^\d+[eE]\d+$", re.ASCII | re.MULTILINE)
 _PLAIN = r"[+\-\u2212]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?"
 _GROUPED = r"[+\-\u2212]?\d{1,3}(?P<mark>[.,'\u2019_\s])\d{3}((?P=mark)\d{3})*([.,]\d+)?"
 _UNIT = r"\s?([^\W\d_]|[%\u2030\u00b0$\u20ac\u00a3\u00a5])[^\s\d]{0,11}([-+^]{0,2}\d)?(\s[^\s\d]{1,12}){0,2}"
@@ -58,6 +65,8 @@ _DATE = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _TIME = re.compile(r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?", re.IGNORECASE)
+# What a spreadsheet program takes for a formula, which may run commands. A character alone is none.
+_FORMULA = re.compile("'*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
 OTHERWISE = ", or call the column categorical"
 POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"
 
@@ -91,9 +100,45 @@ def number(cell: str, decimal: str = ".") -> float | None:
         return None
 
 
+def neutralised(cell: str) -> str:
+    """A text as a CSV file has it: behind an apostrophe where a spreadsheet program would take it for a formula."""
+    if not _FORMULA.match(cell) or absent(cell) or any(number(cell, mark) is not None for mark in ".,"):
+        return cell
+    return f"'{cell}"
+
+
+def restored(cell: str) -> str:
+    """The text that `neutralised` was given."""
+    return cell[1:] if cell.startswith("'") and neutralised(cell[1:]) == cell else cell
+
+
 def pointed(cell: str, decimal: str) -> str:
     """A number with a point, whatever its decimal mark is; any other cell as it is."""
     return cell.replace(decimal, ".") if decimal in cell and number(cell, decimal) is not None else cell
+
+
+def code(cells: Sequence[str]) -> str:
+    """The first cell of digits alone that a number would not give back, for leading zeros or beyond 2^53; or ""."""
+    suspects = _DIGITS.finditer("\n".join(cells))
+    return next((cell for cell in map(re.Match.group, suspects) if cell.lstrip("+-")[0] == "0" or _rounds(cell)), "")
+
+
+def ambiguous(cells: Sequence[str]) -> str:
+    """The first cell that is a number such as 1E2, which may as well be a name; or ""."""
+    found = _BARE_EXPONENT.search("\n".join(cells))
+    return found.group() if found else ""
+
+
+def _rounds(cell: str) -> bool:
+    """Whether a whole number would be another one in double precision."""
+    return exact(cell) != number(cell)
+
+
+def exact(cell: str) -> int | float | None:
+    """The value of a number, see `number`; of digits alone the whole number, however large."""
+    value = number(cell)
+    plain = cell.replace("\u2212", "-")
+    return int(plain) if value is not None and len(plain) < 400 and plain.lstrip("+-").isdecimal() else value
 
 
 def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.ndarray]:

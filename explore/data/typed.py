@@ -13,11 +13,13 @@ import numpy as np
 import pandas as pd
 
 from explore.data import packed
-from explore.data.reading import Cells, assembled, named
-from explore.errors import InputError, listed, shown
+from explore.data.reading import POINTER, Cells, assembled, named, others, restored
+from explore.errors import InputError, one_of, shown
 
-__all__ = ["of_file", "of_frame"]
+__all__ = ["ROWS", "of_file", "of_frame", "parquet_file"]
 
+ROWS = 2**14  # of a Parquet file, whose values are in memory at one time
+ALLOWED = "a cell must be a text, a number, a truth value or a date"
 INSTALL = "pip install 'explore-bnn[tables]' reads it, or save the table as CSV"
 
 
@@ -30,25 +32,30 @@ def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
     return _of_columns(path, map(str, frame.columns), [frame.iloc[:, i].tolist() for i in range(frame.shape[1])])
 
 
-def of_file(path: Path, content: bytes) -> Cells | None:
-    """The cells of an Excel file's first sheet, or of a Parquet file; None where the content is neither.
+def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
+    """The cells of a sheet of an Excel file, or of a Parquet file; None where the content is neither.
+
+    Args:
+        path: for messages.
+        content: of the file.
+        sheet: its name; None: the first.
+        strict: False: the first one too where there is none of that name, as in files without sheets.
 
     Raises:
-        InputError: when it cannot be read, or the library that reads it is not installed.
+        InputError: when it cannot be read, has no such sheet, or the library that reads it is not installed.
     """
     if content.startswith(b"\xd0\xcf\x11\xe0"):
         raise InputError(
             f"{path} is a file of an old version of Excel or encrypted; save it as .xlsx or as CSV in UTF-8"
         )
-    kind, read = "", None
-    if content.startswith(b"PAR1"):
-        kind, read = "a Parquet", _parquet
-    elif content.startswith(b"PK") and b"xl/" in content:
-        kind, read = "an Excel", _excel
-    if read is None:
+    parquet, excel = content.startswith(b"PAR1"), content.startswith(b"PK") and b"xl/" in content
+    if sheet is not None and strict and not excel:
+        raise InputError(f"{path} is no Excel file and has no sheets; leave --sheet out")
+    if not (parquet or excel):
         return None
+    kind = "a Parquet" if parquet else "an Excel"
     try:
-        return read(path, content)
+        return _parquet(path, content) if parquet else _excel(path, content, sheet, strict)
     except InputError:
         raise
     except ImportError:
@@ -58,33 +65,75 @@ def of_file(path: Path, content: bytes) -> Cells | None:
 
 
 def _parquet(path: Path, content: bytes) -> Cells:
+    file = parquet_file(io.BytesIO(content))
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    cells = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
+    needed = POINTER * cells + sum(group.total_byte_size for group in groups)
+    packed.check_size(needed, len(content), path)
+    header, notes = named(path, file.schema_arrow.names, strict=False)
+    columns: dict[str, list[str]] = {name: [] for name in header}
+    distinct: dict[str, str] = {}  # so that a text which many cells have is in memory once
+    for batch in file.iter_batches(ROWS):
+        for name, values in zip(header, batch.columns, strict=True):
+            done = columns[name]
+            new = _texts(_values(values), path, name, len(done) + 1)
+            packed.check_size(needed := needed + sum(map(len, new)), len(content), path)
+            done += [distinct.setdefault(text, text) for text in new]
+    return _complete(path, columns, notes)
+
+
+def parquet_file(source: Any) -> Any:
+    """A Parquet file, whose repeated texts stay in memory once when it is read in batches.
+
+    Raises:
+        InputError: for columns of lists or records.
+    """
+    import pyarrow
     import pyarrow.parquet as parquet
 
-    file = parquet.ParquetFile(io.BytesIO(content))
-    groups = [file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)]
-    if max(sum(groups), 8 * file.metadata.num_rows * file.metadata.num_columns) > packed.LIMIT:
-        raise InputError(
-            f"{path} unpacks to more than {packed.LIMIT // packed.MIB} MiB, the most that is unpacked here"
-        )
-    table = file.read()
-    return _of_columns(path, table.column_names, [column.to_pylist() for column in table.columns])
+    schema = parquet.read_schema(source)
+    for field in schema:
+        if pyarrow.types.is_nested(field.type):
+            raise InputError(f"column {shown(field.name)} holds a {field.type}; {ALLOWED}")
+    texts = [f.name for f in schema if pyarrow.types.is_string(f.type) or pyarrow.types.is_large_string(f.type)]
+    return parquet.ParquetFile(source, read_dictionary=texts)
 
 
-def _excel(path: Path, content: bytes) -> Cells:
+def _values(array: Any) -> list[Any]:
+    """The values of an array of a Parquet file; those that repeat are one object."""
+    import pyarrow
+
+    if not isinstance(array, pyarrow.DictionaryArray):
+        return list(array.to_pylist())
+    used = array.indices.unique()
+    values = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
+    return [values[i] for i in array.indices.to_pylist()]
+
+
+def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells:
     import openpyxl
 
-    packed.check_workbook(content, packed.LIMIT)
+    packed.check_workbook(content, path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of features that say nothing of the cells
         values, formulas = (
             openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=only) for only in (True, False)
         )
-        rows = _rows(path, values.worksheets[0], formulas.worksheets[0])
-        _, names = next(rows, (1, [""]))
-        cells = assembled(path, names, rows, strict=False)._replace(unit="row")
-    sheets = [sheet.title for sheet in values.worksheets]
-    said = f"{path} has {len(sheets)} sheets, of which the first, {shown(sheets[0])}, is read."
-    return cells._replace(notes=(said, *cells.notes)) if len(sheets) > 1 else cells
+        sheets = [sheet.title for sheet in values.worksheets]
+        if sheet is not None and sheet not in sheets and strict:
+            raise one_of(f"sheet of {path}", sheet, sheets)
+        number = sheets.index(sheet) if sheet in sheets else 0
+        sheets.insert(0, sheets.pop(number))
+        try:
+            rows = _rows(path, values.worksheets[number], formulas.worksheets[number])
+            _, names = next(rows, (1, [""]))
+            cells = restored(assembled(path, names, rows, False, len(content))._replace(unit="row"))
+        except InputError as error:
+            raise InputError(f"{error}{others(sheets)}") from None
+    cells = cells._replace(sheets=tuple(sheets))
+    if sheet is not None or len(sheets) == 1:
+        return cells
+    return cells._replace(notes=(f"{path} has several sheets{others(sheets)}.", *cells.notes))
 
 
 def _rows(path: Path, values: Any, formulas: Any) -> Iterator[tuple[int, list[str]]]:
@@ -110,20 +159,28 @@ def _rows(path: Path, values: Any, formulas: Any) -> Iterator[tuple[int, list[st
 
 def _of_columns(path: Path, names: Iterator[str] | Sequence[str], columns: Sequence[Sequence[Any]]) -> Cells:
     header, notes = named(path, names, strict=False)
-    rows = len(columns[0])
+    return _complete(path, {n: _texts(values, path, n) for n, values in zip(header, columns, strict=True)}, notes)
+
+
+def _complete(path: Path, columns: dict[str, list[str]], notes: tuple[str, ...]) -> Cells:
+    rows = len(next(iter(columns.values())))
     if not rows:
         raise InputError(f"{path} has no row")
-    texts = {name: _texts(values, path, name) for name, values in zip(header, columns, strict=True)}
-    return Cells(path, texts, tuple(range(1, rows + 1)), notes=notes, unit="row")
+    return Cells(path, columns, tuple(range(1, rows + 1)), notes=notes, unit="row")
 
 
-def _texts(values: Sequence[Any], path: Path, name: str) -> list[str]:
+def _texts(values: Sequence[Any], path: Path, name: str, first: int = 1) -> list[str]:
+    """The texts of a column's values, of which the first one is in this row."""
     kinds = set(map(type, values))
-    if kinds == {str}:
-        return [value.strip() for value in values]
     if kinds == {float}:
         return ["" if value != value else repr(value) for value in values]
-    return [_text(value, path, row, name) for row, value in enumerate(values, 1)]
+    stripped = {value: value.strip() for value in {v for v in values if type(v) is str}}
+    if kinds == {str}:
+        return [stripped[value] for value in values]
+    return [
+        stripped[value] if type(value) is str else _text(value, path, row, name)
+        for row, value in enumerate(values, first)
+    ]
 
 
 def _text(value: Any, path: Path, row: int, column: str) -> str:
@@ -142,7 +199,4 @@ def _text(value: Any, path: Path, row: int, column: str) -> str:
         return value.isoformat().removesuffix("T00:00:00")
     if isinstance(value, Decimal | time | timedelta):
         return str(value)
-    raise InputError(
-        f"{path}, row {row}, column {shown(column)}: it holds a {type(value).__name__}; "
-        f"a cell must be {listed(['a text', 'a number', 'a truth value'])} or a date"
-    )
+    raise InputError(f"{path}, row {row}, column {shown(column)}: it holds a {type(value).__name__}; {ALLOWED}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from explore.errors import InputError, listed, shown
+from explore.data import packed
+from explore.errors import InputError, listed
 from explore.images.base import Images
 
 __all__ = ["read", "read_x"]
@@ -25,21 +25,9 @@ def read(path: Path) -> Images:
     Raises:
         InputError: naming the array, and what is allowed.
     """
-    found, others = _loaded(path, ARRAYS, needed=ARRAYS[:2])
-    if not found.keys() & {"test_x", "test_y"}:
-        found |= {"test_x": found["x"][:0], "test_y": found["y"][:0]}
-    for key in ("x", "test_x"):
-        if key not in found or key.replace("x", "y") not in found:
-            raise InputError(f"{path} has {listed(found)}; it must have test_x and test_y, or neither")
-        if not _are_images(found[key]):
-            raise InputError(
-                f"{key} of {path} is {found[key].dtype} {list(found[key].shape)}; it must be uint8 [images, height, "
-                "width], or with 1 or 3 channels last"
-            )
+    found, others = packed.arrays(path, ARRAYS, lambda headers, names: _check(path, _with_test(headers), names))
+    found = _with_test(found)
     x, test_x = _channels(found["x"]), _channels(found["test_x"])
-    if x.shape[1:] != test_x.shape[1:]:
-        shapes = [list(found[key].shape) for key in ("x", "test_x")]
-        raise InputError(f"x and test_x of {path} are {shapes[0]} and {shapes[1]}; all must have one shape")
     y, test_y = (_labels(key, found[key], path) for key in ("y", "test_y"))
     if (y.dtype.kind == "U") != (test_y.dtype.kind == "U"):
         raise InputError(f"y of {path} is {y.dtype}, test_y {test_y.dtype}; both must be numbers, or both text")
@@ -60,23 +48,61 @@ def read_x(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     Raises:
         InputError: when it has not this shape, or is no array of images.
     """
-    x = _loaded(path, ("x",), ("x",))[0]["x"]
-    if not _are_images(x) or _channels(x).shape[1:] != shape:
-        axes = ", ".join(map(str, [*shape[1:], shape[0]] if shape[0] > 1 else shape[1:]))
-        raise InputError(f"x of {path} is {x.dtype} {list(x.shape)}; the model takes uint8 [images, {axes}]")
-    if not len(x):
-        raise InputError(f"x of {path} has no image; it must have one or more")
-    return _channels(x)
+
+    def check(headers: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
+        _check_there(path, headers, names, ("x",))
+        x = headers["x"]
+        if not _are_images(x) or _shape(x) != shape:
+            axes = ", ".join(map(str, [*shape[1:], shape[0]] if shape[0] > 1 else shape[1:]))
+            raise InputError(f"x of {path} is {x.dtype} {list(x.shape)}; the model takes uint8 [images, {axes}]")
+        if not len(x):
+            raise InputError(f"x of {path} has no image; it must have one or more")
+
+    return _channels(packed.arrays(path, ("x",), check)[0]["x"])
+
+
+def _with_test(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays, with none for testing where both are left out."""
+    if found.keys() >= {"x", "y"} and not found.keys() & {"test_x", "test_y"}:
+        return found | {"test_x": found["x"][:0], "test_y": found["y"][:0]}
+    return found
+
+
+def _check_there(path: Path, headers: Mapping[str, np.ndarray], names: Sequence[str], needed: Sequence[str]) -> None:
+    """Refuse arrays that are missing, or of Python objects, before any is read."""
+    if missing := [key for key in needed if key not in headers]:
+        raise InputError(f"{path} has no {listed(missing)}, but {listed(names)}")
+    for key, array in headers.items():
+        if array.dtype.hasobject:
+            kind = "uint8" if key.endswith("x") else f"numbers or text, as by {key}.astype(str), none missing"
+            raise InputError(f"{key} of {path} is an array of Python objects; save it as {kind}")
+
+
+def _check(path: Path, headers: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
+    """Refuse arrays of other shapes and types, before any is read."""
+    _check_there(path, headers, names, ARRAYS[:2])
+    for key in ("x", "test_x"):
+        if key not in headers or key.replace("x", "y") not in headers:
+            raise InputError(f"{path} has {listed(headers)}; it must have test_x and test_y, or neither")
+        if not _are_images(x := headers[key]):
+            raise InputError(
+                f"{key} of {path} is {x.dtype} {list(x.shape)}; it must be uint8 [images, height, width], or with 1 or "
+                "3 channels last"
+            )
+    if _shape(headers["x"]) != _shape(headers["test_x"]):
+        shapes = [list(headers[key].shape) for key in ("x", "test_x")]
+        raise InputError(f"x and test_x of {path} are {shapes[0]} and {shapes[1]}; all must have one shape")
+    for key in ("y", "test_y"):
+        if (y := headers[key]).ndim != 1:
+            raise InputError(f"{key} of {path} is {list(y.shape)}; it must be [images], a number or a name for each")
+        if y.dtype.kind not in "biufUS":
+            raise InputError(f"{key} of {path} is {y.dtype}; it must be numbers or text")
 
 
 def _labels(key: str, y: np.ndarray, path: Path) -> np.ndarray:
     """Numbers or text [N], one for each image."""
-    if y.ndim != 1:
-        raise InputError(f"{key} of {path} is {list(y.shape)}; it must be [images], a number or a name for each")
     if y.dtype.kind == "S":
         return np.char.decode(y, "utf-8", "backslashreplace")
-    if y.dtype.kind not in "biufU":
-        raise InputError(f"{key} of {path} is {y.dtype}; it must be numbers or text")
     if y.dtype.kind == "f" and (missing := int(np.sum(~np.isfinite(y)))):
         raise InputError(
             f"{key} of {path} has labels that are no finite number: {missing}; every image must have a class"
@@ -91,32 +117,13 @@ def _name(label: Any) -> str:
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
-def _loaded(path: Path, keys: Sequence[str], needed: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Those of the arrays that are there, and the names of all others."""
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-            if missing := [key for key in needed if key not in found.files]:
-                raise InputError(f"{path} has no {listed(missing)}, but {listed(found.files)}")
-            there = {key: _array(found, key, path) for key in keys if key in found.files}
-            return there, [name for name in found.files if name not in keys]
-    except InputError:
-        raise
-    except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong
-        raise InputError(f"{path} is no .npz file of arrays ({shown(str(error))})") from None
-
-
-def _array(found: Mapping[str, np.ndarray], key: str, path: Path) -> np.ndarray:
-    try:
-        return np.asarray(found[key])
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        kind = "uint8" if key.endswith("x") else f"numbers or text, as by {key}.astype(str), none missing"
-        raise InputError(f"{key} of {path} is an array of Python objects; save it as {kind}") from None
-
-
 def _are_images(x: np.ndarray) -> bool:
     return x.dtype == np.uint8 and (x.ndim == 3 or x.ndim == 4 and x.shape[3] in (1, 3))
+
+
+def _shape(x: np.ndarray) -> tuple[int, ...]:
+    """Channels, height and width of images with their channels last, or without."""
+    return (x.shape[3] if x.ndim == 4 else 1, *x.shape[1:3])
 
 
 def _channels(x: np.ndarray) -> np.ndarray:

@@ -15,7 +15,9 @@ from jaxtyping import Int, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from explore import machine
+from explore.data import packed
 from explore.errors import InputError, shown
+from explore.files import check_regular
 
 __all__ = ["ImageFiles"]
 
@@ -81,9 +83,11 @@ def _looked_at(file: Path) -> tuple[tuple[int, int], str]:
 def _opened(file: Path) -> Iterator[Image.Image]:
     """An image that is not decoded yet; whatever its bytes make of the reader, the file is what is wrong."""
     try:
+        check_regular(file)
         with Image.open(file) as image:
             if max(image.size) > MOST:
                 raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
+            packed.check_size(math.prod(image.size) * len(image.getbands()), file.stat().st_size, file)
             _check_depth(file, image)
             yield image
     except InputError:

@@ -448,6 +448,8 @@ def test_failed_fits_are_reported(active, toy):
         (["--id", "CRIM"], "--id belongs to --data"),
         (["--categorical", "CRIM"], "--categorical and --decimal belong to --data"),
         (["--decimal", ","], "--categorical and --decimal belong to --data"),
+        (["--feature", "CRIM"], "--feature and --sheet belong to --data"),
+        (["--sheet", "Data"], "--feature and --sheet belong to --data"),
         (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
         (["--trials", "0"], "Invalid value for '--trials'"),

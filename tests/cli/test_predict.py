@@ -309,3 +309,30 @@ def test_a_run_of_another_kind_has_no_model_of_a_table(explore):
     Path("t.csv").write_text("a\n1\n")
     result = explore("predict", folder, "t.csv")
     assert result.exit_code == 2 and "is a run of explore rl, which keeps no model of a table" in result.stderr
+
+
+def test_what_a_run_left_out_is_left_out_of_its_predictions(active, explore):
+    """A column that numbers the rows, in a sheet of an Excel file, whatever it holds in the table to predict."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"heat": rng.normal(40, 9, 60), "n": range(60), "code": ["007", "012", "7"] * 20})
+    frame["yield"] = frame.heat / 2 + frame.n
+    with pd.ExcelWriter("lab.xlsx") as book:
+        pd.DataFrame({"Read": ["me"]}).to_excel(book, sheet_name="About", index=False)
+        frame.to_excel(book, sheet_name="Data", index=False)
+    data = ("--data", "lab.xlsx", "--target", "yield", "--sheet", "Data")
+    said = active(*data, "--name", "without").stderr
+    assert "Column 'n' numbers the rows and is left out; --feature 'n' takes it in." in said
+    active(*data, "--feature", "n", "--name", "with")
+    codes = ("code = 007", "code = 012", "code = 7")
+    without, taken = (load_run(f"runs/active-{name}") for name in ("without", "with"))
+    assert without.features == ("heat", *codes) and taken.features == ("heat", "n", *codes)
+    new = frame.head(8).assign(n=[4] * 8)
+    np.testing.assert_array_equal(without.predict(new), without.predict(frame.head(8)))
+    assert (taken.predict(new)["mean"] != taken.predict(frame.head(8))["mean"]).any()
+    assert "Column 'n' numbers the rows" in explore("active", "--resume", "runs/active-without", "--rounds", 4).stderr
+    without = load_run("runs/active-without")
+    np.testing.assert_array_equal(without.predict("lab.xlsx", sheet="Data"), without.predict(frame))
+    with pytest.raises(InputError, match=r"has no column 'heat'; .*--sheet reads another: 'Data'"):
+        without.predict("lab.xlsx")
+    run = ("predict", "runs/active-without", "lab.xlsx")
+    assert "has no column 'heat'" in explore(*run).stderr and explore(*run, "--sheet", "Data").exit_code == 0

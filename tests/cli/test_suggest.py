@@ -839,3 +839,90 @@ def test_the_best_bound_is_the_lowest_where_less_is_better(pool):
     measure(pool, [f"S-{i:03d}" for i in range(12)])
     said = begin(pool, "--goal", "minimise", "--acquisition", "upper-confidence-bound", "--batch", 4)
     assert said["measures"]["gain"] == min(row["score"] for row in said["rows"])
+
+
+@pytest.mark.parametrize("kind", [".csv", ".xlsx"])
+def test_names_that_look_like_formulas_come_back(pool, kind):
+    """Neither does a spreadsheet program compute them, nor is a measurement of theirs lost."""
+    frame = pd.read_csv(pool)
+    frame["name"] = [f"{'=+-@'[i % 4]}{name}" for i, name in enumerate(frame.name)]
+    frame["solvent"] = "=" + frame.solvent
+    frame.loc[:5, "yield"] = range(6)
+    frame.to_csv(pool, index=False)
+    path = pool.with_name(f"next{kind}")
+    said = begin(pool, "--out", path)
+    read = pd.read_csv if kind == ".csv" else pd.read_excel
+    mark, asked = "'" if kind == ".csv" else "", read(path)
+    assert [mark + name for name in ids(said)] == asked.name.tolist() == asked["_id"].tolist()
+    assert asked.solvent.str.startswith(f"{mark}=").all()
+    assert any("has an apostrophe before " in note for note in said["notes"]) == (kind == ".csv")
+    asked["yield"] = [1.5, 2.5, 3.5, 4.5, 5.5]
+    asked.to_csv(pool.with_name("told.csv"), index=False)  # by whatever program
+    later = suggest(pool, "--out", path, "--labels", "told.csv")
+    assert not any("Not in the table" in note for note in later["notes"]) and later["measured"] == 11
+
+
+def numbered(path, numbers):
+    """A column beside the others; what is learnt from."""
+    frame = pd.read_csv(path)
+    frame["n"] = numbers
+    frame.to_csv(path, index=False)
+
+
+def learnt(path):
+    with Campaign(path.with_suffix(".explore"), dry=True) as known:
+        assert known.memory.schema is not None
+        return known.memory.schema.features
+
+
+def test_a_column_that_numbers_the_rows_stays_left_out_when_rows_come(pool):
+    numbered(pool, range(1, 41))
+    said = begin(pool)
+    assert "Column 'n' numbers the rows and is left out; --feature 'n' takes it in." in said["notes"]
+    assert learnt(pool) == ("solvent", "temp", "day")
+    numbered(pool, [5] * 20 + [900] * 20)  # no order any more
+    said = suggest(pool, "--drop-columns", "day")
+    assert "Still left out, as at the last start: 'n'; --feature takes a column in." in said["notes"]
+    assert learnt(pool) == ("solvent", "temp")
+    suggest(pool, "--feature", "n")
+    assert learnt(pool) == ("solvent", "temp", "n")
+    numbered(pool, range(40))
+    said = suggest(pool)  # the option is kept
+    assert learnt(pool) == ("solvent", "temp", "n") and not any("'n' numbers" in note for note in said["notes"])
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_column_that_is_learnt_from_stays_when_it_numbers_the_rows(pool, older):
+    """Also in a campaign of a version that wrote no decisions down, and what it left out stays left out."""
+    numbered(pool, [1, 2] * 20)
+    frame = pd.read_csv(pool)
+    frame.insert(0, "nr.", range(40))
+    frame.to_csv(pool, index=False)
+    begin(pool)
+    config = pool.with_suffix(".explore") / "config.json"
+    if older:
+        kept = json.loads(config.read_text())
+        del kept["learnt"]
+        config.write_text(json.dumps(kept))
+    numbered(pool, range(40))
+    suggest(pool)
+    assert learnt(pool) == ("solvent", "temp", "day", "n")
+    decided = {"features": ["solvent", "temp", "day", "n"], "left_out": ["nr."]}
+    assert json.loads(config.read_text())["learnt"] == decided
+
+
+def test_a_sheet_of_the_table_and_of_its_answers(pool):
+    frame = pd.read_csv(pool)
+    frame.loc[:5, "yield"] = range(6)
+    path = pool.with_suffix(".xlsx")
+    with pd.ExcelWriter(path) as book:
+        pd.DataFrame({"Read": ["me"]}).to_excel(book, sheet_name="About", index=False)
+        frame.to_excel(book, sheet_name="Data", index=False)
+    assert "(sheet 'About' was read; --sheet reads another: 'Data')" in refused(path, "--target", "yield")
+    assert "pool.xlsx 'data'; allowed: About, Data" in refused(path, "--target", "yield", "--sheet", "data")
+    first = begin(path, "--sheet", "Data")
+    answers = pd.read_excel(path.with_name("next.xlsx"))  # whose one sheet has another name
+    answers["yield"] = [1.5, 2.5, 3.5, 4.5, 5.5]
+    answers.to_excel("next.xlsx", index=False)
+    later = suggest(path, "--labels", "next.xlsx")
+    assert later["measured"] == 11 and not {*ids(later)} & {*ids(first)}

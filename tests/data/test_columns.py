@@ -14,7 +14,8 @@ from explore.data import Schema, load_csv, load_table, texts
 from explore.errors import InputError
 from tests.seeds import seeds
 
-KINDS = ("number", "whole", "flag", "date", "category", "code")
+NAMES = ("category", "code", "padded", "well", "large")  # kinds whose cells are names; of all but code as they stand
+KINDS = ("number", "whole", "flag", "date", *NAMES)
 NOTHING = {"number": ["", "NA", "n/a", "NaN", "-", "?"], "category": ["", "NA", "N/A", "null"]}
 DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d %b %Y", "%B %d, %Y", "%Y-%m-%dT%H:%M:%S")
 WORDS = ("water", "Ethanol", "größe", "a, b", 'say "so"', "x;y", "2-propanol", "Na", "none", "7732-18-5")
@@ -39,6 +40,9 @@ def made(seed):
             ],
             "category": lambda: rng.choice(rng.choice(WORDS, 4, replace=False), n, p=[0.55, 0.3, 0.12, 0.03]).tolist(),
             "code": lambda: rng.choice([3, 17, 101, 102], n, p=[0.55, 0.3, 0.12, 0.03]).tolist(),
+            "padded": lambda: ["007", *rng.choice(["007", "7", "0100", "100"], n - 1).tolist()],
+            "well": lambda: ["A1", *rng.choice(["A1", "B12", "1E2", "100"], n - 1, p=[0.5, 0.3, 0.12, 0.08]).tolist()],
+            "large": lambda: [2**53 + 1, *rng.choice([2**53, 2**53 + 1, 2**60 - 1], n - 1).tolist()],
         }[kind]()
         if rng.random() < 0.5:
             values = [value if k == 0 or rng.random() > 0.15 else None for k, value in enumerate(values)]
@@ -52,7 +56,7 @@ def expected(columns, kinds):
     for name, kind in kinds.items():
         values = columns[name]
         there = [value for value in values if value is not None]
-        if kind in ("category", "code"):
+        if kind in NAMES:
             counts = Counter(there)
             rare = {value for value, count in counts.items() if count < 2}
             for level in sorted(map(str, counts.keys() - rare)):
@@ -81,7 +85,7 @@ def written(columns, kinds, rng, order, rows, separator=",", decimal="."):
     spelled = {}
     for name in order:
         kind = kinds.get(name, "number")
-        nothing = NOTHING["category" if kind in ("category", "code") else "number"]
+        nothing = NOTHING["category" if kind in NAMES else "number"]
         form = rng.choice(DATES) if kind == "date" else ""
         cells = []
         for value in columns[name]:
@@ -91,10 +95,10 @@ def written(columns, kinds, rng, order, rows, separator=",", decimal="."):
                 cells.append(str(rng.choice(["yes", "Yes", "YES"] if value else ["no", "No"])))
             elif kind == "date":
                 cells.append(value.strftime(form))
-            elif kind == "category":
-                cells.append(value)
+            elif kind in NAMES and kind != "code":
+                cells.append(str(value))
             elif kind == "code":
-                cells.append(str(rng.choice([f"{value}", f"{value}{decimal}0", f"0{value}"])))
+                cells.append(str(rng.choice([f"{value}", f"{value}{decimal}0"])))
             elif kind == "whole":
                 cells.append(str(value))
             else:
@@ -158,8 +162,11 @@ def test_excel_parquet_and_data_frames_give_what_csv_gives(seed, tmp_path):
         for name in kinds
         if kinds[name] == "flag"
     }
-    frame = pd.DataFrame(columns | texts)
-    frame.to_excel(tmp_path / "table.xlsx", index=False)
+    whole = {
+        name: pd.array(columns[name], "Int64") for name in kinds if kinds[name] == "large"
+    }  # else floats with gaps
+    frame = pd.DataFrame(columns | texts | whole)
+    frame.astype(dict.fromkeys(whole, str)).replace("<NA>", None).to_excel(tmp_path / "table.xlsx", index=False)
     frame.to_parquet(tmp_path / "table.parquet")
     for source in (frame, tmp_path / "table.xlsx", tmp_path / "table.parquet"):
         table = load_table(source, "y", categorical=codes)
@@ -187,7 +194,28 @@ def test_a_table_of_numbers_gives_what_load_csv_gives(seed, tmp_path):
 
 
 JUNK = (
-    *("", "NA", "-", "nan", "inf", "1e999", "1", "2.5", "-3", "007", "1,5", "1.234,5", "3.5 mg", "12%", "<0.1", "1_0"),
+    *(
+        "",
+        "NA",
+        "-",
+        "nan",
+        "inf",
+        "1e999",
+        "1",
+        "2.5",
+        "-3",
+        "007",
+        "+-5",
+        "9007199254740993",
+        "1E2",
+        "'=x",
+        "1,5",
+        "1.234,5",
+        "3.5 mg",
+        "12%",
+        "<0.1",
+        "1_0",
+    ),
     *("yes", "no", "TRUE", "n", "2024-01-05", "2024-02-30", "03/04/2024", "13/04/2024", "5 May 2024", "08:30"),
     *("water", "Water", "a b c d e f", "(other)", "(missing)", "#DIV/0!", "٣", "é", "'", "\x07", "x" * 500, "0x1F"),
 )

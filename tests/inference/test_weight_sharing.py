@@ -54,7 +54,7 @@ def blocks(module, x):
     """Of each layer the taps of the exact Fisher matrix, and its block of that matrix written out."""
     net, likelihood, rng = Net(module), Gaussian(noise_std=0.5), Rng(0, dtype=torch.float64)
     layers = net.glorot(R, rng, 1)
-    noise = likelihood.sample_noise(likelihood.init(R, rng), 1, rng)
+    noise = likelihood.sample_noise(likelihood.init(R, net.outputs, rng), 1, rng)
     out, pullback = net.forward(layers, x)
     taps = fisher_taps("exact", likelihood, Pass(noise, out, out, out, LayerTaps(), pullback), rng)
     jacobian = oracles.jacobians(module.double(), layers, x, net.shapes)[:, 0]

@@ -227,8 +227,8 @@ def _check_types(y: Any) -> None:
     Raises:
         InputError: for missing labels, or labels of several types.
     """
-    if isinstance(getattr(y, "dtype", None), np.dtype) and y.dtype != object:
-        return
+    if y is None or (isinstance(getattr(y, "dtype", None), np.dtype) and y.dtype != object):
+        return  # the one is refused by scikit-learn, the other has one type
     given = np.asarray(y, dtype=object).ravel()
     if missing := int(pd.isna(given).sum()):
         raise InputError(f"y has {counted(missing, 'missing label')}; leave these rows out")

@@ -114,6 +114,7 @@ def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
     return samples
 
 
+@runtime_checkable
 class Likelihood(Protocol):
     """What a posterior needs of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`.
 

@@ -1,6 +1,7 @@
 """Targets of different noise beside each other, and likelihoods of users: whether intervals hold what they say."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def covered(model, y, level=0.9):
     return ((y[N:] >= low) & (y[N:] <= high)).mean(0)
 
 
-SEVERAL = {
+SEVERAL: dict[str, dict[str, Any]] = {
     "bbb": {"epochs": 150},
     "vogn": {"epochs": 100},
     "noisy-kfac": {"epochs": 100, "members": 3},

@@ -209,7 +209,7 @@ def cdf_is_that_of_samples_and_of_log_prob(subject: LikelihoodSubject) -> None:
     _near(likelihood.log_prob(noise, out, y), mass, "log_prob against the steps of cdf", 1e-4, 1e-4)
     for end, value in ((-1e9, 0.0), (1e9, 1.0)):
         far = likelihood.cdf(noise, out, torch.full_like(y, end))
-        _near(far, torch.full_like(far, value), f"cdf at {end:g}", 0, 1e-3)
+        _near(far, torch.full_like(far, value), f"cdf at {end:g}", 0.0, 1e-3)
 
 
 @LIKELIHOODS.check(of=numbers)

@@ -28,7 +28,7 @@ def method(name, net, likelihood, **settings):
 
 
 def gradient(x, y, weights):
-    noise = LIKELIHOOD.sample_noise(LIKELIHOOD.init(2, 3, RNG), weights[0].shape[1], RNG)
+    noise = LIKELIHOOD.sample_noise(LIKELIHOOD.init(3, 2, RNG), weights[0].shape[1], RNG)
     out, pullback = NET.forward(weights, x)
     return oracles.flat(natural.mean_gradient(pullback(LIKELIHOOD.score(noise, out, y.unsqueeze(1)))))
 
@@ -63,7 +63,7 @@ def test_mean_gradient_sums_over_positions():
 
 def outer_products(kind, seed=0):
     posterior = method("noisy-adam", NET, LIKELIHOOD)
-    noise = LIKELIHOOD.sample_noise(LIKELIHOOD.init(2, 3, RNG), 4, RNG)
+    noise = LIKELIHOOD.sample_noise(LIKELIHOOD.init(3, 2, RNG), 4, RNG)
     seen = train_pass(posterior, posterior.init(6, 2, RNG), WEIGHTS, noise, Batch(X, Y))
     return squares(natural.fisher_taps(kind, LIKELIHOOD, seen, Rng(seed, dtype=torch.float64)))
 

@@ -54,8 +54,8 @@ def blocks(module, x):
     """Of each layer the taps of the exact Fisher matrix, and its block of that matrix written out."""
     net, likelihood, rng = Net(module), Gaussian(noise_std=0.5), Rng(0, dtype=torch.float64)
     layers = net.glorot(R, rng, 1)
-    noise = likelihood.sample_noise(likelihood.init(R, net.outputs, rng), 1, rng)
     out, pullback = net.forward(layers, x)
+    noise = likelihood.sample_noise(likelihood.init(out.shape[-1], R, rng), 1, rng)
     taps = fisher_taps("exact", likelihood, Pass(noise, out, out, out, LayerTaps(), pullback), rng)
     jacobian = oracles.jacobians(module.double(), layers, x, net.shapes)[:, 0]
     fisher = 4 * torch.einsum("rbov,rbow->rvw", jacobian, jacobian) / B

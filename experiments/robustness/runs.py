@@ -261,7 +261,7 @@ def kill(name: str, which: Sequence[int], seed: int, place: Path, path: Path) ->
             time.sleep(after)
             os.kill(child.pid, how)
             ended = child.wait()
-            if ended.code in (-how, 130):
+            if ended.code in (-how, 128 + how):  # of the system, or by a sentence
                 break
             shutil.rmtree(here)
         outcome, reached = judge_kill(command, here, arguments, ended, expected)

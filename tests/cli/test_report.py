@@ -58,7 +58,7 @@ def test_the_area_decides():
         "the learning curve, and by 0.250 ± 0.750 at 22 labels. Of 2 trials that says little; give --trials 10 or more."
     )
     ((_, table),) = report.tables(made)
-    assert [list(column.cells)[-1] for column in table.columns][::3] == ["mean", "-0.267 ± 0.267"]
+    assert [str(list(column.cells)[-1]) for column in table.columns][::3] == ["mean", "-0.267 ± 0.267"]
     won = curve([3.0, 4.0, 3.0, 4.0], [1.0, 2.0, 2.0, 3.1], [2.0, 2.0, 2.0, 1.9])
     assert report.verdict(won).startswith("rule beat random by more than 2 s.e.: ")
     assert report.verdict(won).endswith(" Of 2 trials that says little; give --trials 10 or more.")
@@ -76,8 +76,8 @@ def test_classification_speaks_of_the_error_rate():
 
 def test_small_numbers_keep_their_figures():
     (_, table), _ = report.tables(experiment([0.0120, 0.0124], [0.02, 0.02]))
-    assert list(table.columns[1].cells) == ["0.0122 ± 0.0002"]
-    assert list(table.columns[3].cells) == ["-0.0078 ± 0.0002"]
+    assert list(map(str, table.columns[1].cells)) == ["0.0122 ± 0.0002"]
+    assert list(map(str, table.columns[3].cells)) == ["-0.0078 ± 0.0002"]
 
 
 def test_no_minus_before_zero():

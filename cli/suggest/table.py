@@ -22,7 +22,7 @@ from explore.data.table import cells_of, roles
 from explore.errors import InputError, listed, shown
 
 OWN = "_"  # begins the names of the columns that next.csv has more
-ORDERING = ("identifier", "timestamp")  # why a column is left out that stays so
+ORDERING = ("order", "timestamp")  # why a column is left out that stays so
 FEW = 5  # rows, in which the cells of a feature may all be empty by accident
 STRAY = 0.05  # of the rows of a pool: in so many what the most of the measured ones have may stand by accident
 
@@ -32,6 +32,12 @@ class Learnt(NamedTuple):
 
     features: tuple[str, ...]
     left_out: tuple[str, ...]  # as they number the rows, or say when they were measured
+
+    def updated(self, schema: data.Schema, learnt: Sequence[str]) -> Learnt:
+        """With what was decided of columns that were not there before."""
+        ordering = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ORDERING]
+        features = dict.fromkeys([*self.features, *learnt])
+        return Learnt(tuple(features), tuple(sorted({*self.left_out, *ordering} - {*learnt})))
 
 
 @dataclass(frozen=True)
@@ -88,12 +94,8 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
             f"Next to nothing stands in {listed(map(shown, late))} where {listed(names)} is not measured yet: left "
             "out; what an experiment tells besides may be another --target.",
         )
-    ordering = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ORDERING]
-    decisions = Learnt(
-        tuple(dict.fromkeys([*before.features, *learnt])), tuple(sorted({*before.left_out, *ordering} - {*learnt}))
-    )
     notes = (*written.notes, *decided, *_hint(schema, settings))
-    return Table(path, written, cells, known_by, schema, costs, notes, decisions)
+    return Table(path, written, cells, known_by, schema, costs, notes, before.updated(schema, learnt))
 
 
 def _late(cells: Cells, features: Sequence[str], measured: Sequence[str]) -> list[str]:
@@ -184,7 +186,7 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
 
 def _hint(schema: data.Schema, settings: Settings) -> list[str]:
     """A column that may name the rows."""
-    named = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why == "identifier"]
+    named = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ("identifier", "order")]
     if not named or settings.id_column:
         return []
     return [f"If column {shown(named[0])} names the rows, say so by --id; without it rows are known by their features."]

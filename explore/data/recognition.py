@@ -109,7 +109,7 @@ def _number(name: str, values: np.ndarray, wanted: bool) -> tuple[Column, list[s
         whole = np.array_equal(present, np.round(present))
         identifies = (_ID.fullmatch(name) or name.endswith(("ID", "Id"))) and len(np.unique(values)) == len(values)
         if whole and (identifies or orders.is_named(name) or orders.counts(values, name)):
-            return LeftOut(name, "identifier"), [f"numbers the rows and is left out; {_take_in(name)} takes it in"]
+            return LeftOut(name, "order"), [f"numbers the rows and is left out; {_take_in(name)} takes it in"]
     column, said = _remarked(Number(name, _filling(values, "median"), bool(np.isnan(values).any()), _same(values)))
     return column, said if wanted else [*said, *_moving(values)]
 

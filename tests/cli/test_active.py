@@ -160,10 +160,13 @@ def test_selected_points_can_be_found_in_the_file(active, csv):
 
 
 def test_repeated_identifiers_are_said(active, csv):
-    table = pd.read_csv(csv).assign(id="same")
+    """And stand in selected.csv as texts, though a spreadsheet program would compute them."""
+    table = pd.read_csv(csv).assign(id="=same")
     table.to_csv("same.csv", index=False)
     result = active("--data", "same.csv", "--target", "y", "--drop-columns", "kind,sign", "--id", "id")
-    assert "1 identifiers of 'id' stand on several lines, such as 'same'." in result.stderr
+    assert "1 identifiers of 'id' stand on several lines, such as '=same'." in result.stderr
+    assert "selected.csv has an apostrophe before '=same', which" in result.stderr
+    assert set(pd.read_csv(next(Path("runs").glob("*/selected.csv"))).id) == {"'=same"}
 
 
 def test_the_first_round_by_hand(active):

@@ -891,6 +891,16 @@ def test_a_column_that_numbers_the_rows_stays_left_out_when_rows_come(pool):
     assert learnt(pool) == ("solvent", "temp", "n") and not any("'n' numbers" in note for note in said["notes"])
 
 
+def test_texts_that_differ_in_a_small_pool_are_learnt_from_when_it_grows(pool):
+    frame = pd.read_csv(pool).assign(name=range(40), tag=["u", "v"] * 20)
+    frame.head(2).to_csv(pool, index=False)
+    begin(pool)
+    assert "tag" not in learnt(pool)
+    frame.to_csv(pool, index=False)
+    suggest(pool)
+    assert "tag" in learnt(pool)
+
+
 @pytest.mark.parametrize("older", [False, True])
 def test_a_column_that_is_learnt_from_stays_when_it_numbers_the_rows(pool, older):
     """Also in a campaign of a version that wrote no decisions down, and what it left out stays left out."""

@@ -51,7 +51,7 @@ class Campaign:
         except BaseException:
             self._log.close()
             raise
-        self.notes = [self._log.cut] if self._log.cut else []
+        self.notes = list(self._log.notes)
         self.ids: tuple[str, ...] = ()
         self.pool: tuple[int, ...] = ()
         self._sheet: Sheet | None = None

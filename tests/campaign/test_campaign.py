@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from explore.campaign import Campaign, Schema, folder_of
+from explore.campaign import Campaign, Schema, folder_of, head
 from explore.campaign.log import NAME
 from explore.errors import InputError
 from tests.campaign.tables import SCHEMA, known, read, table, text
@@ -426,14 +426,15 @@ def test_ids_by_their_first_letters(folder):
 def test_killed_at_every_byte_of_a_round(folder):
     ask(folder, text(POOL), 0, 1)
     now = text(POOL.replace("1,\nb", "1, 9\nb").replace("1.5", "2"))
-    start = (folder / NAME).read_bytes()
+    start, before = (folder / NAME).read_bytes(), (folder / head.NAME).read_bytes()
     states = [known(read(folder, now, schema=IDS, dry=True))]
     ask(folder, now, 3)
     whole = (folder / NAME).read_bytes()
     with Campaign(folder) as campaign:
         states.append(known(campaign))
-    for size in range(len(start), len(whole) + 1):
+    for size in [*range(len(start), len(whole), 7), *range(len(whole) - 12, len(whole) + 1)]:
         (folder / NAME).write_bytes(whole[:size])
+        (folder / head.NAME).write_bytes(before)  # it is written after the log
         with Campaign(folder) as campaign:
             campaign.read(now, IDS)
             assert known(campaign) == states[len(campaign.pending) - 1]

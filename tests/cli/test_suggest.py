@@ -136,6 +136,29 @@ def test_killed_between_log_and_file(pool, monkeypatch):
     assert list(pd.read_csv(pool.parent / "next.csv").name) == ids(again, "pending")
 
 
+@pytest.mark.parametrize("damage", ["deleted", "emptied", "cut", "old"])
+def test_a_lost_log_is_refused_and_no_pending_row_handed_out_again(pool, damage):
+    begin(pool)
+    folder, out = pool.with_suffix(".explore"), pool.with_name("next.csv")
+    log = folder / "log.jsonl"
+    old = log.read_bytes()
+    measure(pool, [f"S-{i:03d}" for i in range(3)])
+    suggest(pool, "--status")  # which writes nothing
+    suggest(pool, "--batch", 6)
+    lines, asked = log.read_bytes().splitlines(keepends=True), out.read_bytes()
+    if damage == "deleted":
+        log.unlink()
+    else:
+        log.write_bytes({"emptied": b"", "cut": b"".join(lines[:-1]), "old": old}[damage])
+    for more in ((), ("--status",), ("--dry-run",)):
+        said = refused(pool, *more)
+        assert f"entries that were written: {'its end is' if damage in ('cut', 'old') else 'all are'} missing" in said
+        assert said.endswith(f"put back a copy of the whole folder {folder}, or move it away to start over")
+    assert out.read_bytes() == asked
+    log.write_bytes(b"".join(lines))
+    assert suggest(pool, "--status")["measured"] == 3
+
+
 def test_operations(pool):
     first = ids(begin(pool))
     said = suggest(pool, "--skip", first[0])

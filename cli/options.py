@@ -62,6 +62,10 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
+keep_na = click.option(
+    "--keep-na", multiple=True, type=COLUMN, metavar="COLUMN",
+    help="Target of classes in which NA, nan, - and the like are classes; else they mean not measured. Repeatable.",
+)  # fmt: skip
 # Where examples come from.
 data = _together(
     click.option(
@@ -80,6 +84,7 @@ data = _together(
         "--categorical", type=COLUMN, metavar="A,B", help=f"Columns of FILE whose numbers are names{QUOTED}"
     ),
     click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers of FILE.  [default: .]"),
+    keep_na,
 )  # fmt: skip
 model = _together(
     click.option(

@@ -139,7 +139,7 @@ def _sample(rows: Rows) -> list[int]:
 
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
     """Rows far from each other, where there is too little to learn from."""
-    chosen, distances = spread.farthest_first(rows.x, rows.pool, [*rows.measured, *rows.pending], k)
+    chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
     suggestions = []
     for i, (row, distance) in enumerate(zip(chosen, distances, strict=True)):
         first = "the row nearest to the middle of all"

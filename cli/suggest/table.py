@@ -10,6 +10,7 @@ import numpy as np
 
 from explore import campaign, data
 from explore.campaign import Campaign, Row
+from explore.campaign.cells import Value
 from explore.cli.suggest.settings import Settings
 from explore.data import targets, texts
 from explore.data.base import check_units
@@ -17,7 +18,7 @@ from explore.data.columns import Matrix
 from explore.data.kinds import Date, LeftOut
 from explore.data.reading import Cells
 from explore.data.recognition import infer
-from explore.data.table import cells_of, roles
+from explore.data.table import cells_of, check_kept, roles
 from explore.errors import InputError, listed, shown
 
 OWN = "_"  # begins the names of the columns that next.csv has more
@@ -51,13 +52,15 @@ def read(path: Path, settings: Settings) -> Table:
         raise InputError(f"{path} has a column {shown(own[0])}, as next.csv has; rename it, or give the table itself")
     if wrong := [name for name in settings.categorical if name not in features]:
         raise InputError(f"--categorical: {path} has no feature {shown(wrong[0])}")
-    late = _late(written, [name for name in features if name not in settings.categorical], names)
+    check_kept(written, names, settings.task, settings.keep_na)
+    rule = campaign.Schema(tuple(names), (), None, classes, bool(settings.keep_na), settings.failed)
+    late = _late(written, [name for name in features if name not in settings.categorical], rule)
     schema, decided = infer(written, [name for name in features if name not in late], settings.categorical)
     cells = comparable(written, schema, () if classes else names)
     if classes:
-        targets.classes(cells, names, gaps=True)
+        targets.classes(cells, names, True, settings.keep_na, [text.casefold() for text in settings.failed])
     learnt = tuple(column.name for column in schema.columns if not isinstance(column, LeftOut))
-    known_by = campaign.Schema(tuple(names), learnt, settings.id_column, classes)
+    known_by = rule._replace(features=learnt, id_column=settings.id_column)
     costs = _costs(written, settings.cost) if settings.cost else None
     if late:
         decided = (
@@ -68,13 +71,17 @@ def read(path: Path, settings: Settings) -> Table:
     return Table(path, written, cells, known_by, schema, costs, (*written.notes, *decided, *_hint(schema, settings)))
 
 
-def _late(cells: Cells, features: Sequence[str], measured: Sequence[str]) -> list[str]:
+def _late(cells: Cells, features: Sequence[str], rule: campaign.Schema) -> list[str]:
     """Features whose cells are empty in (nearly) all rows of the pool, and not in those that are measured.
 
     They say which rows are measured and nothing of the others, which would be other rows once they are filled in.
     """
-    found = [{row for row, cell in enumerate(cells.columns[n]) if not texts.absent(cell, True)} for n in measured]
-    told = set().union(*found)
+    told = {
+        row
+        for name in rule.targets
+        for row, cell in enumerate(cells.columns[name])
+        if cell and (rule.keep_na or not texts.unmeasured(cell, rule.classes))
+    }
     if len(told) == len(cells.lines):
         return []
     filled = {n: {row for row, cell in enumerate(cells.columns[n]) if not texts.absent(cell, True)} for n in features}
@@ -167,11 +174,12 @@ class Rows:
 
     x: np.ndarray  # float64 [N + G, D]
     measured: list[int]
-    values: list[list[float | str]]  # by target, of the measured ones
+    values: list[list[Value]]  # by target, of the measured ones
     pending: list[int]
+    taken: list[int]  # all that are measured, failed or pending
     pool: list[int]
     costs: np.ndarray | None  # [N + G], NaN where it is not known any more
-    spent: dict[str, float]  # "budget" and "labels" of the measured and the pending rows
+    spent: dict[str, float]  # "budget" of these, and "labels" of the measured and the pending ones
     notes: tuple[str, ...]
 
 
@@ -179,22 +187,25 @@ def rows(table: Table, known: Campaign) -> Rows:
     """The rows after the campaign has read the table."""
     matrix = table.schema.apply(table.written)
     check_units(matrix.features, matrix.x)
-    gone = [row for row in known.memory.rows.values() if row.gone and (known.memory.complete(row) or row.pending)]
+    gone = [row for row in known.memory.rows.values() if row.gone and (known.memory.done(row) or row.pending)]
     kept, x, lost = _gone(table, gone)
     at = {name: i for i, name in enumerate(known.ids)} | {row.id: len(matrix.x) + i for i, row in enumerate(kept)}
     measured = [row for row in known.measured if row.id in at]
     pending = [row for row in known.pending if row.id in at]
-    costs, taken = table.costs, [at[row.id] for row in measured] + [at[row.id] for row in pending]
+    failed = [row for row in known.failed if row.id in at]
+    costs, taken = table.costs, [at[row.id] for row in (*measured, *failed, *pending)]
     if costs is not None:
         costs = np.concatenate([costs, [float(row.said.get("cost", "nan")) for row in kept]])
         if unknown := int(np.isnan(costs[taken]).sum()):
             lost = [*lost, f"The costs of {unknown} rows that are no longer in the table are not known, nor counted."]
-    spent = {"labels": float(len(taken)), "budget": float(len(taken) if costs is None else np.nansum(costs[taken]))}
+    budget = float(len(taken) if costs is None else np.nansum(costs[taken]))
+    spent = {"labels": float(len(measured) + len(pending)), "budget": budget}
     return Rows(
         np.concatenate([matrix.x, x]) if kept else matrix.x,
         [at[row.id] for row in measured],
         [[row.mean[target] for target in table.roles.targets] for row in measured],
         [at[row.id] for row in pending],
+        taken,
         list(known.pool), costs, spent, (*matrix.notes, *lost),
     )  # fmt: skip
 

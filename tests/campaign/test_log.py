@@ -83,7 +83,9 @@ def test_killed_at_every_byte(tmp_path):
 def test_killed_at_every_byte_of_the_first(tmp_path):
     path = write(tmp_path, FIRST)
     whole = path.read_bytes()
-    start = head.Head(head.read(tmp_path).id, 0, head.read(tmp_path).id)
+    saved = head.read(tmp_path)
+    assert saved is not None
+    start = head.Head(saved.id, 0, saved.id)
     for size in range(0, len(whole) - 1, 7):
         head.write(tmp_path, start)
         path.write_bytes(whole[:size])

@@ -118,6 +118,36 @@ class Gaussian:
         return Gamma(shape, torch.lerp(phi.rate, self.prior_rate + half * squares, self.rate))
 
 
+@dataclass(frozen=True)
+class PartialGaussian(Gaussian):
+    """Gaussian noise of several targets, of which NaN stands for one that is not measured: nothing is learnt from it.
+
+    Its residual is zero, and it counts neither in the likelihood nor in what is learnt of the noise.
+    """
+
+    partial: ClassVar[bool] = True
+
+    def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
+        tau = noise.reshape(*noise.shape[:2], 1, -1)
+        counted = 0.5 * (y.isnan() * (tau / (2 * math.pi)).log()).expand_as(out).sum(-1)
+        return super().log_prob(noise, out, _filled(y, out)) - counted
+
+    def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
+        return super().score(noise, out, _filled(y, out))
+
+    def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Gamma:
+        new = super().update(phi, out, _filled(y, out), n_data, kl_weight)
+        if self.noise_std is not None:
+            return new
+        missing = y.isnan().to(out).mean((1, 2)).sum(-1)  # of the O targets of an example
+        return new._replace(shape=new.shape - self.rate * n_data / (2 * kl_weight) * missing)
+
+
+def _filled(y: Tensor, out: Tensor) -> Tensor:
+    """Targets with the outputs themselves in place of those that are not measured."""
+    return torch.where(y.isnan(), out, y)
+
+
 def _residual(y: Tensor, out: Tensor) -> Tensor:
     """Targets minus outputs; a target of another width would be spread over the outputs."""
     if y.shape[-1] != out.shape[-1] or y.dim() != out.dim():
@@ -220,4 +250,6 @@ def check_logits(likelihood: Likelihood, out: Float[Tensor, "R S B O"]) -> None:
         raise InputError(f"the network gives probabilities, where {kind} takes logits; leave out the {end} at its end")
 
 
-LIKELIHOODS: dict[str, type] = {"gaussian": Gaussian, "categorical": Categorical, "bernoulli": Bernoulli}
+LIKELIHOODS: dict[str, type] = {
+    "gaussian": Gaussian, "partial-gaussian": PartialGaussian, "categorical": Categorical, "bernoulli": Bernoulli,
+}  # fmt: skip

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from explore import campaign, data
 from explore.campaign import Campaign, Row
-from explore.campaign.cells import Value
 from explore.cli.suggest.settings import Settings
 from explore.data import targets, texts
 from explore.data.base import check_units
@@ -173,8 +172,8 @@ class Rows:
     """What a model sees: the rows of the table, behind them known ones that are no longer there."""
 
     x: np.ndarray  # float64 [N + G, D]
-    measured: list[int]
-    values: list[list[Value]]  # by target, of the measured ones
+    measured: list[int]  # of which a target is measured, or all
+    values: list[list[float | str]]  # by target, of these; NaN where it is not measured
     pending: list[int]
     taken: list[int]  # all that are measured, failed or pending
     pool: list[int]
@@ -182,28 +181,34 @@ class Rows:
     spent: dict[str, float]  # "budget" of these, and "labels" of the measured and the pending ones
     notes: tuple[str, ...]
 
+    def complete(self) -> Rows:
+        """The same, with the measured rows of which all targets are measured."""
+        kept = [i for i, values in enumerate(self.values) if all(value == value for value in values)]  # not NaN
+        return replace(self, measured=[self.measured[i] for i in kept], values=[self.values[i] for i in kept])
+
 
 def rows(table: Table, known: Campaign) -> Rows:
     """The rows after the campaign has read the table."""
     matrix = table.schema.apply(table.written)
     check_units(matrix.features, matrix.x)
-    gone = [row for row in known.memory.rows.values() if row.gone and (known.memory.done(row) or row.pending)]
+    gone = [row for row in known.memory.rows.values() if row.gone and (row.values or row.pending)]
     kept, x, lost = _gone(table, gone)
     at = {name: i for i, name in enumerate(known.ids)} | {row.id: len(matrix.x) + i for i, row in enumerate(kept)}
-    measured = [row for row in known.measured if row.id in at]
+    complete = [row for row in known.measured if row.id in at]
+    measured = [*complete, *(row for row in known.partly if row.id in at)]
     pending = [row for row in known.pending if row.id in at]
     failed = [row for row in known.failed if row.id in at]
-    costs, taken = table.costs, [at[row.id] for row in (*measured, *failed, *pending)]
+    costs, taken = table.costs, [at[row.id] for row in (*complete, *failed, *pending)]
     if costs is not None:
         costs = np.concatenate([costs, [float(row.said.get("cost", "nan")) for row in kept]])
         if unknown := int(np.isnan(costs[taken]).sum()):
             lost = [*lost, f"The costs of {unknown} rows that are no longer in the table are not known, nor counted."]
     budget = float(len(taken) if costs is None else np.nansum(costs[taken]))
-    spent = {"labels": float(len(measured) + len(pending)), "budget": budget}
+    spent = {"labels": float(len(complete) + len(pending)), "budget": budget}
     return Rows(
         np.concatenate([matrix.x, x]) if kept else matrix.x,
         [at[row.id] for row in measured],
-        [[row.mean[target] for target in table.roles.targets] for row in measured],
+        [[np.nan if (v := row.mean.get(t)) is None else v for t in table.roles.targets] for row in measured],
         [at[row.id] for row in pending],
         taken,
         list(known.pool), costs, spent, (*matrix.notes, *lost),

@@ -85,9 +85,12 @@ def fisher_taps(kind: Fisher, likelihood: Likelihood, seen: Pass, rng: Rng) -> t
     """
     if kind == "empirical":
         return seen.taps
+    partial = getattr(likelihood, "partial", False)  # then no curvature is counted where no target is measured
     if kind == "true":
-        return seen.pullback(likelihood.score(seen.noise, seen.out, likelihood.sample(seen.noise, seen.out, rng)))
+        score = likelihood.score(seen.noise, seen.out, likelihood.sample(seen.noise, seen.out, rng))
+        return seen.pullback(score.masked_fill(seen.y.isnan(), 0) if partial else score)
     roots = likelihood.fisher_root(seen.noise, seen.out)
+    roots = roots.masked_fill(seen.y.isnan(), 0) if partial else roots
     # They are laid along the sample axis, over which a structure averages; hence the factor.
     parts = [seen.pullback(math.sqrt(len(roots)) * root) for root in roots]
     return parts[0] if len(parts) == 1 else tuple(map(_side_by_side, zip(*parts, strict=True)))

@@ -254,6 +254,54 @@ def test_several_targets(pool):
     assert "Measured in part: 'S-009' (line 11)." in run("suggest", pool, "--status").stdout
 
 
+def test_partial_answers(pool):
+    """They stay open, next.csv keeps what is known, and the model learns from them."""
+    frame = pd.read_csv(pool)
+    frame["purity"] = np.nan
+    frame.loc[:9, "yield"], frame.loc[:5, "purity"] = truth(frame)[:10], np.arange(6.0)
+    frame.loc[6, "purity"] = 3.25
+    frame = frame.astype({"purity": object})
+    frame.loc[10, "purity"] = "failed"
+    frame.to_csv(pool, index=False)
+    first = begin(pool, "--target", "purity", "--batch", 3)
+    assert first["measured"] == 7 and first["partly"] == ["S-007", "S-008", "S-009"] and first["failed"] == ["S-010"]
+    path = pool.with_name("next.csv")
+    asked = pd.read_csv(path)
+    asked.loc[0, "yield"], asked.loc[1, "purity"] = 0.1, 123456.789
+    asked.to_csv(path, index=False)
+    second = suggest(pool, "--labels", path)
+    assert ids(second, "pending") == ids(first) and len(second["rows"]) == 3
+    later = pd.read_csv(path).set_index("name")
+    assert later.loc[ids(first)[0], "yield"] == 0.1 and later.loc[ids(first)[1], "purity"] == 123456.789
+    open_rows = set(first["partly"]) & set(later.index)  # whose yield is in the table
+    assert later[["yield", "purity"]].notna().sum().sum() == 2 + len(open_rows)
+    assert not set(ids(second)) & {"S-010", *ids(first)}
+    result = run("predict", pool.with_suffix(".explore"), pool, "--out", pool.with_name("predicted.csv"))
+    assert result.exit_code == 0, result.output
+    # One is withdrawn and the other completed, while next.csv still has what was known.
+    assert suggest(pool, "--retract", ids(first)[0])["measured"] == 7
+    later = pd.read_csv(path)
+    later.loc[later.name == ids(first)[1], "yield"] = 4
+    later.to_csv(path, index=False)
+    third = suggest(pool, "--labels", path)
+    assert third["measured"] == 8 and ids(first)[1] not in ids(third, "pending")
+    said = suggest(pool, "--posterior", "hmc", "--status")
+    assert said["measured"] == 8
+
+
+def test_a_target_with_few_measurements_waits_for_a_model(pool):
+    frame = pd.read_csv(pool)
+    frame["purity"] = np.nan
+    frame.loc[:9, "yield"], frame.loc[:3, "purity"] = truth(frame)[:10], np.arange(4.0)
+    frame.to_csv(pool, index=False)
+    said = begin(pool, "--target", "purity")
+    assert "10 rows are measured, too few for a model, which needs 5 of each target" in said["notes"][-1]
+    frame.loc[4, "purity"] = 3.0
+    frame.loc[9, "yield"] = np.nan
+    frame.to_csv(pool, index=False)
+    assert suggest(pool, "--batch", 6)["score"] == "epig (nats)"
+
+
 def test_classes(pool):
     frame = pd.read_csv(pool)
     frame["kind"] = None

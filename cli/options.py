@@ -63,6 +63,10 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
+keep_na = click.option(
+    "--keep-na", multiple=True, type=COLUMN, metavar="COLUMN",
+    help="Target of classes in which NA, nan, - and the like are classes; else they mean not measured. Repeatable.",
+)  # fmt: skip
 # Where examples come from.
 data = _together(
     click.option(
@@ -83,6 +87,7 @@ data = _together(
     click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers of FILE.  [default: .]"),
     click.option("--feature", multiple=True, type=COLUMN, help=f"Column of FILE {FEATURE}"),
     click.option("--sheet", metavar="NAME", help="Sheet of FILE, of Excel.  [default: the first]"),
+    keep_na,
 )  # fmt: skip
 model = _together(
     click.option(

@@ -41,6 +41,7 @@ class Problem:
     id_column: str | None
     categorical: tuple[str, ...]
     decimal: str
+    keep_na: tuple[str, ...] = ()  # targets in which NA and other marks are classes
     fingerprint: str | None = None  # of the data that the run began with
     likelihood: str = ""
     hidden: tuple[int, ...]
@@ -63,7 +64,8 @@ class Problem:
                 dataset = pictures(images.load(self.dataset or ""))
             elif self.data:
                 source = (self.data, self.target, drop, self.task, self.id_column, self.categorical, self.decimal)
-                loaded = data.load_table(*source, feature=self.feature, sheet=self.sheet)
+                more = {"feature": self.feature, "sheet": self.sheet, "keep_na": self.keep_na}
+                loaded = data.load_table(*source, **more)
                 dataset, schema = loaded.dataset, loaded.schema
             else:
                 dataset = data.drop_columns(data.load(self.dataset or ""), drop)
@@ -99,6 +101,8 @@ def loaded(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
         raise InputError("--feature and --sheet belong to --data; a data set by name has neither")
     if not options["data"] and id_column is not None:
         raise InputError("--id belongs to --data; the examples of a data set by name have no names")
+    if not options["data"] and options["keep_na"]:
+        raise InputError("--keep-na belongs to --data; the classes of a data set by name are what they are")
     if options["data"] and not options["target"]:
         raise InputError("--data needs --target, the column to predict")
     name, net = options["dataset"], options.get("net")  # of `explore active` alone
@@ -119,6 +123,7 @@ def loaded(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
         decimal=options["decimal"] or ".",
         feature=tuple(options["feature"]),
         sheet=options["sheet"],
+        keep_na=tuple(options["keep_na"]),
         hidden=widths(options["hidden"]),
         seed=options["seed"],
         samples=options["samples"],

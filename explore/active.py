@@ -128,7 +128,8 @@ class ActiveLearner:
 
         Args:
             indices: [R, k] points ([k] where R = 1), of an integer type.
-            y: [R, k, O] targets ([R, k] where O = 1; class indices always [R, k]).
+            y: [R, k, O] targets ([R, k] where O = 1; class indices always [R, k]). With the likelihood
+                `PartialGaussian` some of a point's may be NaN: they are not measured, and nothing is learnt from them.
 
         Raises:
             InputError: for a point that does not exist, may not be chosen or has a label, a label that is not a

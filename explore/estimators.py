@@ -21,6 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from explore import registry
+from explore.data.texts import unmeasured
 from explore.errors import InputError, counted, listed, one_of, shown
 from explore.fitted import FittedModel
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
@@ -52,11 +53,12 @@ class _Bayesian(BaseEstimator):
         calibrate: Any = 0.0,
         noise: Any = None,
         target_transform: Any = "none",
+        keep_na: Any = False,
         random_state: Any = None,
     ):  # of any type, as scikit-learn has it: what is wrong is said by `fit`
         self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
         self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
-        self.calibrate, self.noise, self.random_state = calibrate, noise, random_state
+        self.calibrate, self.noise, self.keep_na, self.random_state = calibrate, noise, keep_na, random_state
         self.target_transform = target_transform  # not `transform`, which to scikit-learn is a transformer's method
 
     def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
@@ -112,6 +114,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
             (Gam(1, 0.01)), and under a preset other than `default` and `hundreds` with the papers' (Gam(6, 6)).
         target_transform: what targets are learnt as, as in `explore suggest --transform`: "none", their logarithm
             ("log"), or the normal score of their rank ("rank"). Predictions come back in the targets' own units.
+        keep_na: of a classifier: whether labels such as "NA", "nan" and "-" are classes. They are refused otherwise,
+            since tables say by them that nothing is measured.
         random_state: seed of all random numbers, as everywhere in scikit-learn.
 
     Attributes:
@@ -123,6 +127,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         """Fit from scratch to features X [P, D] and targets y, [P] or [P, O]."""
         _check_types(y)
         x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        if self.keep_na:
+            raise InputError("keep_na is of classes, and numbers have none; leave it out")
         self._flat = y.ndim == 1
         known, own = registry.settings_of(Gaussian), registry.noise_for(self.preset) | dict(self.noise or {})
         if unknown := sorted(own.keys() - known):
@@ -175,7 +181,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for two classes or more, whatever they are called.
 
     Its parameters are those of `BayesianRegressor`; `noise`, `calibrate` and `target_transform` are refused, since
-    classes have none of them.
+    classes have none of them, as is `keep_na` there.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.
@@ -195,6 +201,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
             raise InputError(
                 f"target_transform={shown(self.target_transform)} is of numbers, and these are classes; leave it out"
             )
+        self._check_marks(y)
         encoder = LabelEncoder().fit(y)
         self.classes_ = encoder.classes_
         if (n := len(self.classes_)) < 2:
@@ -202,6 +209,16 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         likelihood: Likelihood = Bernoulli() if n == 2 else Categorical()
         self._fit(x, encoder.transform(y), likelihood, 1 if n == 2 else n)
         return self
+
+    def _check_marks(self, y: np.ndarray) -> None:
+        """Refuse labels that say that there is none, unless they are kept as classes; an empty one always."""
+        marks = [label for label in y.ravel().tolist() if isinstance(label, str) and unmeasured(label.strip(), True)]
+        if marks and not (self.keep_na and all(map(str.strip, marks))):
+            names = listed(map(shown, sorted(set(marks))))
+            raise InputError(
+                f"y has {counted(len(marks), 'label')} {names}, which say that nothing is measured; leave these "
+                "examples out, or take keep_na=True, by which all but empty ones are classes"
+            )
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """Probabilities of the classes [P, C], averaged over the networks."""

@@ -63,22 +63,26 @@ class StandardisedInputs:
         return self._scale.apply(self._raw[self._points[key]], self._dtype)
 
 
-def numbers(values: Any, what: Literal["input", "label", "threshold"]) -> Tensor:
-    """Finite real numbers as a tensor, where and of the type they are; messages call them `what`."""
+def numbers(values: Any, what: Literal["input", "label", "threshold"], gaps: bool = False) -> Tensor:
+    """Finite real numbers as a tensor, where and of the type they are; messages call them `what`.
+
+    With `gaps` some may be NaN.
+    """
     try:
         found = _mapped(values) if isinstance(values, np.memmap) else _tensor(values)
     except (TypeError, ValueError):
         raise InputError(f"{what}s must be numbers, in an array whose rows are equally long") from None
     if found.is_complex() or found.layout != torch.strided or found.is_meta:
         raise InputError(f"{what}s must be real numbers, in a dense array; got {found.dtype}, {found.layout}")
-    if not all(part.isfinite().all() for part in (found.split(ROWS) if found.dim() else [found])):
+    parts = found.split(ROWS) if found.dim() else [found]
+    if not all((part.isfinite() | part.isnan() if gaps else part.isfinite()).all() for part in parts):
         raise InputError(f"{'an' if what == 'input' else 'a'} {what} is not a finite number")
     return found
 
 
-def labels(values: Any, classes: int, device: torch.device) -> Tensor:
+def labels(values: Any, classes: int, device: torch.device, gaps: bool = False) -> Tensor:
     """Labels as given, copied: class indices as int64; real numbers (`classes` is 0), even whole ones, as float64."""
-    found = numbers(values, "label").to(device, torch.float64, copy=True)
+    found = numbers(values, "label", gaps).to(device, torch.float64, copy=True)
     if not classes:
         return found
     if ((found != found.floor()) | (found < 0) | (found >= classes)).any():

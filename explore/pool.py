@@ -98,6 +98,7 @@ class Pool:
         width = likelihood.mean(out).shape[-1]
         self._outputs, self._classes = (1, width) if likelihood.discrete else (width, 0)
         self._scaled = likelihood.scaling == "affine" and not self._trained  # whether targets are standardised
+        self._partial = bool(getattr(likelihood, "partial", False))  # whether labels may be NaN in some outputs
         self.allowed: Bool[Tensor, "R P"] = torch.as_tensor(mask, device=rng.device).repeat(len(arms), 1)
         self.mask, self.replicas = self.allowed, len(self.allowed)
         self.points: Int[Tensor, "R n"] = torch.zeros(self.replicas, 0, dtype=torch.long, device=rng.device)
@@ -127,7 +128,7 @@ class Pool:
 
     def tell(self, indices: Any, y: Any) -> None:
         """Add labels, see `ActiveLearner.tell`."""
-        points, values = self._rows(indices), self._labels(y)
+        points, values = self._rows(indices), self._labels(y, self._partial)
         if not points.numel() or values.numel() != points.numel() * self._outputs:
             raise InputError(f"{points.numel()} points cannot have {values.numel()} labels; each has {self._outputs}")
         given, points = list(values.shape), points.reshape(self.replicas, -1)
@@ -135,6 +136,8 @@ class Pool:
         # In another order of axes the labels would be shuffled among the points.
         if [n for n in given if n > 1] != [n for n in values.shape if n > 1]:
             raise InputError(f"the labels of these points come as {list(values.shape)}; got {given}")
+        if self._partial and values.isnan().all(-1).any():
+            raise InputError("a label is NaN in all its outputs; leave out a point of which nothing is measured")
         self._check_free(points)
         self.mask = self.mask.scatter(1, points, False)
         self.points = torch.cat([self.points, points], 1)
@@ -188,9 +191,9 @@ class Pool:
             raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
         return points.long()
 
-    def _labels(self, y: Any) -> Tensor:
+    def _labels(self, y: Any, gaps: bool = False) -> Tensor:
         """Checked labels: class indices as int64; real numbers, even whole ones, as float64."""
-        return labels(y, self._classes, self._rng.device)
+        return labels(y, self._classes, self._rng.device, gaps)
 
     def _shaped(self, values: Tensor, *lead: int) -> Tensor:
         return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)
@@ -201,7 +204,8 @@ class Pool:
         """Those of the labelled points; of inputs also those of all allowed ones, given ones, or none."""
         if self.y is None:
             raise InputError("there is no label yet; tell some first")
-        x, y = UNSCALED, Standardiser.fit(self.y) if self._scaled else UNSCALED
+        fit = Standardiser.fit_measured if self._partial else Standardiser.fit
+        x, y = UNSCALED, fit(self.y) if self._scaled else UNSCALED
         if isinstance(self._standardise, Standardiser):
             x = Standardiser(*(t.expand(self.replicas, 1, *t.shape) for t in self._standardise))
         elif self.x.dim() == 2 and self._standardise != "none":
@@ -233,8 +237,11 @@ class Pool:
         return StandardisedInputs(self._raw, points, scales.x, self._rng.dtype)
 
     def _targets(self, y: Tensor, scales: Scales) -> Tensor:
-        """Standardised labels [R, m, O], or the class indices [R, m] themselves."""
-        return y if self._classes else scales.y.apply(y, self._rng.dtype)
+        """Standardised labels [R, m, O], of which NaN stays NaN, or the class indices [R, m] themselves."""
+        if not self._partial:
+            return y if self._classes else scales.y.apply(y, self._rng.dtype)
+        there = ~y.isnan()
+        return torch.where(there, scales.y.apply(torch.where(there, y, scales.y.mean), self._rng.dtype), torch.nan)
 
     def labelled(self, scales: Scales) -> Batch:
         """The labelled points."""

@@ -34,6 +34,23 @@ class Standardiser(NamedTuple):
         return Standardiser.of(lambda: [values], constant)
 
     @staticmethod
+    def fit_measured(values: Float[Tensor, "*R n D"]) -> Standardiser:
+        """Those of the values that are there; NaN stands for one that is not.
+
+        Raises:
+            InputError: see `fit`, and where a column has no value.
+        """
+        there = ~values.isnan()
+        if not bool(there.any(-2).all()):
+            raise InputError("a target has no value yet; at least 1 of each is needed")
+        low = torch.where(there, values, torch.inf).amin(-2, keepdim=True)
+        high = torch.where(there, values, -torch.inf).amax(-2, keepdim=True)
+        middle = values.nanmean(-2, keepdim=True).clamp(low, high)  # of a constant column exactly that
+        mean, scale = Standardiser.fit(torch.where(there, values, middle))
+        share = there.to(values).mean(-2, keepdim=True)
+        return Standardiser(mean, torch.where(low == high, scale, scale / share.sqrt()))
+
+    @staticmethod
     def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float = 1.0) -> Standardiser:
         """The same of all examples of some chunks, which are made twice."""
         n, mean, low, high = _summary(chunks())

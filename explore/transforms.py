@@ -39,7 +39,7 @@ class Transform:
 
     @staticmethod
     def fit(kind: Kind, y: Float[np.ndarray, "n O"]) -> Transform:
-        """That of some targets."""
+        """That of some targets, of which NaN is not measured."""
         if kind != "rank":
             return Transform(kind)
         pairs = [_ranked(column) for column in y.T]
@@ -51,8 +51,8 @@ class Transform:
         Raises:
             InputError: for a target without a logarithm.
         """
-        if self.kind == "log" and not (y > 0).all():
-            raise InputError(f"a target of {y[~(y > 0)][0]:.12g} has no logarithm; leave the transform at 'none'")
+        if self.kind == "log" and (y <= 0).any():
+            raise InputError(f"a target of {y[y <= 0][0]:.12g} has no logarithm; leave the transform at 'none'")
         if self.kind == "rank":
             return self._interpolated(y, self.knots, self.scores)
         return np.log(y) if self.kind == "log" else y
@@ -89,6 +89,7 @@ class Transform:
 
 def _ranked(y: Float[np.ndarray, " n"]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Distinct values, and their normal scores."""
+    y = y[~np.isnan(y)]
     values, counts = np.unique(y, return_counts=True)
     ends = counts.cumsum()
     levels = (torch.arange(len(y), dtype=torch.float64) + 0.5) / len(y)

@@ -13,7 +13,7 @@ from explore import registry
 from explore.acquisitions.base import Choice, Needs, RedundancyWarning, best
 from explore.active import ActiveLearner, Round, active_loop
 from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.likelihoods import Bernoulli, Categorical, Gaussian, PartialGaussian
 from explore.nets import Net, mlp
 from explore.rng import Rng
 from explore.scaling import Standardiser
@@ -685,3 +685,26 @@ def test_extreme_units_are_no_answer_of_nan(dtype):
         learner(x=far).ask(1)
     with pytest.raises(InputError, match="too far from the others"):
         learner(x=X * 1e60, standardise="none").ask(1)
+
+
+def test_labels_of_which_some_outputs_are_not_measured():
+    """What stands in place of NaN does not matter; without the likelihood for it they are refused."""
+    x, y = np.random.default_rng(0).normal(size=(2, 30, 2))
+    y[:8, 1], y[8:12, 0] = np.nan, np.nan
+    partial = registry.posterior("bbb", Net(mlp(2, [4], 2)), PartialGaussian(), epochs=3)
+    learner = ActiveLearner(partial, x, ["max-variance"])
+    learner.tell(range(20), y[:20])
+    assert learner.ask(3).indices.shape == (1, 3)
+    labelled = learner._pool.labelled(learner.fitted.scales)
+    np.testing.assert_allclose(labelled.y.nanmean(1), 0, atol=1e-5)
+    assert torch.equal(labelled.y[0].isnan(), torch.from_numpy(np.isnan(y[:20])))
+    again = ActiveLearner(partial, x, ["max-variance"])
+    again.load_state_dict(learner.state_dict())
+    assert torch.equal(again.ask(3).scores, learner.ask(3).scores)
+    with pytest.raises(InputError, match="a label is NaN in all its outputs"):
+        learner.tell([20], [[np.nan, np.nan]])
+    with pytest.raises(InputError, match="a label is not a finite number"):
+        learner.tell([20], [[np.inf, 1.0]])
+    plain = registry.posterior("bbb", Net(mlp(2, [4], 2)), "gaussian", epochs=3)
+    with pytest.raises(InputError, match="a label is not a finite number"):
+        ActiveLearner(plain, x, ["max-variance"]).tell(range(20), y[:20])

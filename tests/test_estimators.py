@@ -264,3 +264,18 @@ def test_what_is_not_supported_is_refused(regressor):
         explore.BayesianClassifier(**QUICK, noise={"noise_std": 0.1}).fit(IRIS.data, NAMES)
     with pytest.raises(InputError, match="target_transform='log' is of numbers, and these are classes"):
         explore.BayesianClassifier(**QUICK, target_transform="log").fit(IRIS.data, NAMES)
+
+
+def test_labels_that_say_that_nothing_is_measured_are_no_classes_unless_they_are_kept():
+    y = np.array(["EU", "NA", "-", "EU", "NA", "EU"] * 5, object)
+    with pytest.raises(InputError, match="y has 15 labels '-', 'NA', which say that nothing is measured; leave these"):
+        explore.BayesianClassifier(**QUICK).fit(IRIS.data[:30], y)
+    kept = explore.BayesianClassifier(**QUICK, keep_na=True).fit(IRIS.data[:30], y)
+    assert kept.classes_.tolist() == ["-", "EU", "NA"]
+    y[0] = ""
+    with pytest.raises(InputError, match="y has 16 labels '', '-', 'NA', which say that nothing is measured"):
+        explore.BayesianClassifier(**QUICK, keep_na=True).fit(IRIS.data[:30], y)
+    names = np.array(["none", "Na", "failed"] * 10)
+    assert explore.BayesianClassifier(**QUICK).fit(IRIS.data[:30], names).classes_.tolist() == ["Na", "failed", "none"]
+    with pytest.raises(InputError, match="keep_na is of classes, and numbers have none"):
+        explore.BayesianRegressor(**QUICK, keep_na=True).fit(X, Y)

@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch import distributions as D
 
+from explore import registry
 from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
+from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian, PartialGaussian
+from explore.nets import Net, mlp
 from explore.rng import Rng
+from explore.shapes import Batch
 from explore.testing import oracles
 
 R, S, B, O = 2, 3, 5, 3  # noqa: E741
@@ -165,3 +168,83 @@ def test_one_update_moves_by_its_rate():
 def test_settings_are_checked(settings):
     with pytest.raises(InputError, match=f"likelihood.{next(iter(settings))}|prior_shape, prior_rate"):
         Gaussian(**settings)
+
+
+class TestPartialGaussian:
+    """Targets that are NaN are as if the likelihood had no factor for them."""
+
+    OUT = RNG.normal(R, S, B, 3)
+    Y = RNG.normal(R, 1, B, 3)
+    GONE = RNG.uniform(R, 1, B, 3) < 0.4
+    SEEN = torch.where(GONE, torch.nan, Y)
+
+    def test_log_prob_and_score(self):
+        partial = PartialGaussian()
+        each = D.Normal(self.OUT, TAU.unsqueeze(2).rsqrt()).log_prob(self.Y)
+        close(partial.log_prob(TAU, self.OUT, self.SEEN), each.masked_fill(self.GONE, 0).sum(-1))
+        free = self.OUT.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(partial.log_prob(TAU, free, self.SEEN).sum(), free)
+        assert expected.isfinite().all()
+        close(partial.score(TAU, self.OUT, self.SEEN), expected)
+
+    def test_all_measured_is_gaussian(self):
+        partial, gaussian, phi = PartialGaussian(), Gaussian(), Gaussian().init(O, R, RNG)
+        for name in ("log_prob", "score"):
+            close(getattr(partial, name)(TAU, self.OUT, self.Y), getattr(gaussian, name)(TAU, self.OUT, self.Y))
+        both = (likelihood.update(phi, self.OUT, self.Y, 40.0, 0.5) for likelihood in (partial, gaussian))
+        for mine, other in zip(*both, strict=True):
+            close(mine, other)
+
+    @pytest.mark.parametrize("kl_weight", [0.5, torch.tensor([0.5, 2.0], dtype=torch.float64)])
+    def test_noise_is_learnt_from_what_is_measured(self, kl_weight):
+        """At rate 1 q(tau) of an output is the optimum: a0 + n / (2 lambda) and b0 + E sum r^2 / (2 lambda).
+
+        n are the examples of which it is measured.
+        """
+        partial = PartialGaussian(prior_shape=2.0, prior_rate=3.0, rate=1.0)
+        phi = partial.update(partial.init(O, R, RNG), self.OUT, self.SEEN, float(B), kl_weight)
+        measured = (~self.GONE).sum((1, 2)).double()
+        squares = (self.Y - self.OUT).square().masked_fill(self.GONE, 0).sum(2).mean(1)
+        weight = kl_weight.unsqueeze(1) if isinstance(kl_weight, torch.Tensor) else kl_weight
+        close(phi.shape, 2 + measured / (2 * weight))
+        close(phi.rate, 3 + squares / (2 * weight))
+        known = PartialGaussian(noise_std=0.5)
+        phi = known.init(O, R, RNG)
+        assert known.update(phi, self.OUT, self.SEEN, 5.0, kl_weight) is phi
+
+
+def updated(y, fisher):
+    """A linear net of three outputs after one update that is Newton's step, and so exact; its inputs and settings."""
+    x, std, eta = Rng(3, dtype=torch.float64).normal(1, 40, 2), 0.5, 2.0
+    posterior = registry.posterior(
+        "full", Net(mlp(2, [], 3)), PartialGaussian(noise_std=std), fisher=fisher, prior_variance=eta, kl_weight=1.0,
+        beta=1.0, lr=1.0, momentum=0.0, weight_noise=False, adaptive_damping=False, statistics_interval=1,
+        factor_interval=1, extrinsic_damping=0.0, kl_clip=None, trust_region=None,
+    )  # fmt: skip
+    rng = Rng(0, dtype=torch.float64)
+    state, _ = posterior.update(posterior.init(40, 1, rng), Batch(x, y), rng)
+    (mean,), factor, scale = posterior.gaussian(state)
+    return mean[0], scale * factor.variance()[0][0], torch.cat([x[0], torch.ones(40, 1).double()], 1), std, eta
+
+
+def test_a_posterior_of_partly_measured_targets_is_the_exact_one():
+    """Each output sees its own rows only: dense Bayesian linear regression."""
+    rng = Rng(4, dtype=torch.float64)
+    y = rng.normal(1, 40, 3)
+    y[0, rng.uniform(40, 3) < torch.tensor([0.0, 0.3, 0.7], dtype=torch.float64)] = torch.nan
+    mean, variance, design, std, eta = updated(y, "exact")
+    for o in range(3):
+        there = ~y[0, :, o].isnan()
+        a = design[there]
+        covariance = (a.mT @ a / std**2 + torch.eye(3, dtype=torch.float64) / eta).inverse()
+        close(mean[:, o], covariance @ a.mT @ y[0, there, o] / std**2)
+        close(variance[:, o], covariance.diagonal())
+
+
+@pytest.mark.parametrize("fisher", ["exact", "true", "empirical"])
+def test_an_output_without_a_target_keeps_its_prior(fisher):
+    y = Rng(4, dtype=torch.float64).normal(1, 40, 3)
+    y[..., 1] = torch.nan
+    mean, variance, _, _, eta = updated(y, fisher)
+    close(variance[:, 1], torch.full((3,), eta, dtype=torch.float64))
+    assert mean[:, 1].abs().max() < 1e-12 and (variance[:, [0, 2]] < 0.5 * eta).all()

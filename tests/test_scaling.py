@@ -136,3 +136,18 @@ def test_bounded_scores_keep_their_order():
     found = bounded(scores)
     assert torch.equal(found[3:6], scores[3:6]) and (found.diff() > 0).all() and found.isfinite().all()
     assert found[7] == pytest.approx(10 + math.log(1e6 - 9))
+
+
+def test_standard_scores_of_what_is_measured():
+    """Each replica's columns have the mean and deviation of the values that they have; one may be constant."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(3, 2, (2, 50, 3))
+    values[:, :, 2] = 0.1
+    values[rng.random(values.shape) < 0.4] = np.nan
+    mean, scale = Standardiser.fit_measured(torch.from_numpy(values))
+    np.testing.assert_allclose(mean[:, 0], np.nanmean(values, 1), rtol=1e-12)
+    np.testing.assert_allclose(scale[:, 0, :2], np.nanstd(values, 1)[:, :2], rtol=1e-12)
+    assert (scale[:, 0, 2] == 1).all() and (mean[:, 0, 2] == 0.1).all()
+    values[1, :, 0] = np.nan
+    with pytest.raises(InputError, match="a target has no value yet; at least 1 of each is needed"):
+        Standardiser.fit_measured(torch.from_numpy(values))

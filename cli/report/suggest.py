@@ -85,7 +85,10 @@ def _now(memory: Memory, name: str) -> str:
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    return values[-1] if isinstance(values[-1], str) else float(np.mean(values))
+    """What was measured of several times; of experiments that failed the word."""
+    numbers = [value for value in values if isinstance(value, int | float)]
+    names = [value for value in values if isinstance(value, str)]
+    return float(np.mean(numbers)) if numbers else names[-1] if names else "failed"
 
 
 def _targets(history: History) -> tuple[str, ...]:
@@ -216,12 +219,13 @@ def _scores(history: History) -> Iterator[Section]:
 def _found(run: Opened, history: History) -> Iterator[Section]:
     """Measurements in their order, and the best so far where one is looked for."""
     targets, goal = _targets(history), str(run.config.get("goal", "learn"))
-    numbers = [v for _, _, values in history.told for t in targets for v in values.get(t, ()) if not isinstance(v, str)]
-    if not numbers:
+    means = {t: [_mean(values[t]) for _, _, values in history.told if values.get(t)] for t in targets}
+    numbers = {t: [value for value in own if not isinstance(value, str)] for t, own in means.items()}
+    if not any(numbers.values()):
         return
     figure, every = panels(len(targets))
     for axes, target in zip(every, targets, strict=True):
-        y = np.array([_mean(values[target]) for _, _, values in history.told if values.get(target)], float)
+        y = np.array(numbers[target], float)
         axes.plot(range(1, len(y) + 1), y, "o", markersize=4, label="measured")
         if goal in ("maximise", "minimise"):
             best = (np.maximum if goal == "maximise" else np.minimum).accumulate(y)

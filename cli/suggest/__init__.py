@@ -19,6 +19,12 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers.  [default: .]")
 @click.option("--feature", multiple=True, type=COLUMN, help=f"Column {options.FEATURE}")
 @click.option("--sheet", metavar="NAME", help="Sheet of an Excel file.  [default: the first]")
+@options.keep_na
+@click.option(
+    "--failed", multiple=True, metavar="TEXT",
+    help="What says in a cell of the target that the experiment failed, as failed, fail and error do among numbers; "
+    "repeatable, none takes it back.",
+)  # fmt: skip
 @click.option("--skip", multiple=True, metavar="ID", help="Never hand out this row; repeatable.")
 @click.option("--release", multiple=True, metavar="ID|all", help="Let a pending or skipped row be handed out again.")
 @click.option("--retract", multiple=True, metavar="ID", help="Withdraw what was measured of a row; repeatable.")

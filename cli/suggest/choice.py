@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from explore import spread
+from explore import registry, spread
 from explore.acquisitions.base import RedundancyWarning, redundancy
 from explore.cli.suggest import model, stopping
 from explore.cli.suggest.model import Model, Prediction
@@ -53,6 +53,11 @@ Progress = Callable[[int, int], None]
 def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
     """The next k rows of the pool, best first; fewer, or none, where --stop-when says so."""
     limits = [stopping.parse(text) for text in settings.stop_when]
+    every, doubts = len(rows.measured), []
+    if not getattr(registry.find("posteriors", settings.posterior), "partial", True):
+        rows = rows.complete()
+    if missing := every - len(rows.measured):
+        doubts.append(f"{settings.posterior} does not learn from {counted(missing, 'row')} with a target that is open.")
     if model.enough(rows, settings):
         made = _learnt(table, rows, settings, k, device, progress)
     else:
@@ -66,7 +71,7 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
     if rows.costs is None:
         del spent["budget"]
     measures = {**made.measures, **spent}
-    notes = [*made.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
+    notes = [*doubts, *made.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
     return made._replace(
         suggestions=[] if stopped else suggestions[:n], notes=notes, measures=measures, stopped=stopped
     )
@@ -141,7 +146,7 @@ def _sample(rows: Rows) -> list[int]:
 
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
     """Rows far from each other, where there is too little to learn from."""
-    chosen, distances = spread.farthest_first(rows.x, rows.pool, [*rows.measured, *rows.pending], k)
+    chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
     suggestions = []
     for i, (row, distance) in enumerate(zip(chosen, distances, strict=True)):
         first = "the row nearest to the middle of all"
@@ -152,7 +157,8 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
     needed = "two classes and " if settings.task == "classification" else ""
     notes = [
         f"{counted(len(rows.measured), 'row', be=True)} measured, too few for a model, which needs "
-        f"{needed}{model.FEWEST} of them: these rows are spread over the table."
+        f"{needed}{model.FEWEST} of {'them' if len(settings.target) == 1 else 'each target'}: these rows are spread "
+        "over the table."
     ]
     if settings.cost and rows.costs is not None:
         notes.append("Their costs did not count yet.")
@@ -213,13 +219,14 @@ def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
         yield f"Only {counted(len(rows.measured), 'row', be=True)} measured: take the {what} as rough."
     if settings.task == "classification":
         yield f"Classes so far: {listed(model.classes(rows))}."
-    for target, told in zip(settings.target, zip(*rows.values, strict=True), strict=True):
-        if settings.task != "classification" and len(set(told)) == 1:
-            yield f"All measured values of {target} are {told[0]:.12g}: of how it varies nothing is known yet."
+    for target, column in zip(settings.target, zip(*rows.values, strict=True), strict=True):
+        told = {value for value in column if value == value}  # not NaN
+        if settings.task != "classification" and len(told) == 1:
+            yield f"All measured values of {target} are {told.pop():.12g}: of how it varies nothing is known yet."
     if settings.transform != "none":
         yield f"With --transform {settings.transform} the predictions are medians."
     if settings.transform == "rank":
         yield "Nothing beyond the smallest and the largest measurement is predicted with --transform rank."
     if settings.goal != "learn":
-        values = [float(values[0]) for values in rows.values]
+        values = [float(value) for (value,) in rows.values]
         yield f"Best so far: {max(values) if settings.goal == 'maximise' else min(values):.12g}."

@@ -84,7 +84,7 @@ def keep(folder: Path, table: Table, settings: Settings, made: Model) -> None:
         Failure: when they cannot be written.
     """
     called = Names(table.schema.features, settings.target, made.classes)
-    models = {settings.posterior: made.learner.model}
+    models = {settings.posterior: made.fitted}
     try:
         saved.write(folder, Saved(called, ({},), models, table.schema, made.transform))
     except OSError as error:

@@ -16,8 +16,10 @@ from explore.cli import problem
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
 from explore.data.base import Dataset, check_units
-from explore.data.texts import number
+from explore.data.texts import absent, number
 from explore.errors import FailedFitWarning, Failure, InputError
+from explore.fitted import FittedModel
+from explore.inference.base import Predictive
 from explore.transforms import Transform
 
 FEWEST = 5  # measured rows that a model is fitted to; before, rows are spread over the features
@@ -41,18 +43,26 @@ class Model(NamedTuple):
     learner: ActiveLearner
     transform: Transform
     classes: tuple[str, ...]
+    posterior: Predictive  # as the settings have it, for rows of which all targets are measured
+
+    @property
+    def fitted(self) -> FittedModel:
+        """What predicts, of the posterior that the settings make."""
+        return replace(self.learner.model, posterior=self.posterior)
 
 
 def enough(rows: Rows, settings: Settings) -> bool:
     """Whether there is anything that a model could learn."""
-    several = settings.task == "regression" or len({values[0] for values in rows.values}) > 1
-    return len(rows.measured) >= FEWEST and several
+    if settings.task == "classification":
+        return len(rows.measured) >= FEWEST and len({values[0] for values in rows.values}) > 1
+    y = np.array(rows.values, float).reshape(len(rows.measured), -1)
+    return len(y) >= FEWEST and bool((np.isfinite(y).sum(0) >= FEWEST).all())
 
 
 def classes(rows: Rows) -> tuple[str, ...]:
     """The classes that were measured: in the order of their numbers, or of their letters."""
     found = {str(values[0]) for values in rows.values}
-    values = {name: number(name) for name in found}
+    values = {name: None if absent(name) else number(name) for name in found}
     if all(value is not None for value in values.values()):
         return tuple(sorted(found, key=lambda name: values[name] or 0.0))
     return tuple(sorted(found))
@@ -72,23 +82,34 @@ def dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
 
 
 def build(table: Table, rows: Rows, settings: Settings, device: str) -> Model:
-    """With the measured rows told; fitted when it is first asked."""
+    """With the measured rows told; fitted when it is first asked.
+
+    A row of which some targets are measured is told as a copy of itself: it may still be handed out, or is pending.
+    """
     data = dataset(table, rows, settings)
     transform = _transform(table, rows, settings, data.y)
     own = dict(settings.posterior_settings)
     own["epochs"] = settings.epochs or epochs(len(data.x), own)
-    asked = replace(settings, likelihood=problem.likelihood_of(data))
-    posterior = problem.posterior(asked, data, settings.posterior, own, settings.likelihood_settings)
-    problem.check_memory(posterior, 1, settings.samples)
+    partly = np.flatnonzero(np.isnan(data.y).any(1)).tolist() if settings.task == "regression" else []
+
+    def posterior(likelihood: str) -> Predictive:
+        asked = replace(settings, likelihood=likelihood)
+        return problem.posterior(asked, data, settings.posterior, own, settings.likelihood_settings)
+
+    plain = posterior(problem.likelihood_of(data))
+    problem.check_memory(plain, 1, settings.samples)
     rule = registry.acquisition(settings.acquisition, **settings.acquisition_settings)
-    allowed = np.zeros((1, len(rows.x)), bool)
-    allowed[0, [*rows.measured, *rows.pending, *rows.pool]] = True
+    told = np.array(rows.measured)
+    told[partly] = len(rows.x) + np.arange(len(partly))
+    x = np.concatenate([rows.x, rows.x[np.array(rows.measured)[partly]]])
+    allowed = np.zeros((1, len(x)), bool)
+    allowed[0, [*told, *rows.pending, *rows.pool]] = True
     made = ActiveLearner(
-        posterior, rows.x, [rule], allowed=allowed, cost=_cost(rows), seed=settings.seed, samples=settings.samples,
-        standardise="pool", device=device,
+        posterior("partial-gaussian") if partly else plain, x, [rule], allowed=allowed, cost=_cost(rows, len(x)),
+        seed=settings.seed, samples=settings.samples, standardise="pool", device=device,
     )  # fmt: skip
-    made.tell(rows.measured, transform.apply(data.y) if settings.task == "regression" else data.y)
-    return Model(made, transform, data.classes)
+    made.tell(told, transform.apply(data.y) if settings.task == "regression" else data.y)
+    return Model(made, transform, data.classes, plain)
 
 
 def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> Transform:
@@ -97,8 +118,8 @@ def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> T
     Raises:
         InputError: naming the cell of a target that has no logarithm.
     """
-    if settings.transform == "log" and not (y > 0).all():
-        i, o = np.argwhere(~(y > 0))[0].tolist()
+    if settings.transform == "log" and (y <= 0).any():
+        i, o = np.argwhere(y <= 0)[0].tolist()
         row, target = rows.measured[i], settings.target[o]
         there = row < len(table.cells.lines)
         where = table.cells.where(row, target) if there else f"{target} of a row that is no longer in {table.path}"
@@ -106,9 +127,12 @@ def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> T
     return Transform.fit(settings.transform, y) if settings.task == "regression" else Transform()
 
 
-def _cost(rows: Rows) -> np.ndarray | None:
-    """Of each row; of those that are not in the table any more it does not matter."""
-    return None if rows.costs is None else np.where(np.isnan(rows.costs), 1.0, rows.costs)
+def _cost(rows: Rows, count: int) -> np.ndarray | None:
+    """Of each row; of copies and of those that are not in the table any more it does not matter."""
+    if rows.costs is None:
+        return None
+    costs = np.append(rows.costs, np.ones(count - len(rows.costs)))
+    return np.where(np.isnan(costs), 1.0, costs)
 
 
 def epochs(labels: int, settings: Any) -> int:

@@ -132,6 +132,8 @@ def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
         "stopped": made.stopped or None if made else None,
         "measured": len(known.measured),
         "pool": len(known.pool),
+        "partly": [row.id for row in known.partly if not row.failed],
+        "failed": [row.id for row in known.failed],
         "skipped": [row.id for row in known.skipped],
         "notes": outcome.notes,
         "out": None if dry else str(outcome.out),

@@ -33,6 +33,7 @@ class Settings(problem.Problem):
     cost: str | None
     transform: Kind
     stop_when: tuple[str, ...]
+    failed: tuple[str, ...] = ()  # texts that say that an experiment failed
 
 
 SILENT = {"data", "fingerprint", "likelihood"}  # not the user's to give
@@ -42,7 +43,7 @@ PLAIN = {
 }  # fmt: skip
 RULES = {True: "epig", False: "expected-improvement"}  # whether the goal is to learn
 GAINLESS = {"upper-confidence-bound", "random", "power"}  # a bound; no score at all; not the best score
-NONE = "none"  # takes back --cost and --stop-when
+NONE = "none"  # takes back --cost, --stop-when, --keep-na and --failed
 
 
 def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings:
@@ -68,7 +69,7 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
         drop_columns=chosen("drop_columns", (), problem.names), categorical=chosen("categorical", (), problem.names),
         feature=chosen("feature", (), tuple), hidden=chosen("hidden", (10,), problem.widths),
         cost=chosen("cost", None, lambda name: _unless_none(name)),
-        stop_when=chosen("stop_when", (), lambda texts: () if texts == (NONE,) else tuple(texts)),
+        **{name: chosen(name, (), _several) for name in ("stop_when", "keep_na", "failed")},
         **_model(options, old, values["task"], values["goal"]),
     )  # fmt: skip
     _check(made)
@@ -77,6 +78,10 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
 
 def _unless_none(name: str) -> str | None:
     return None if name == NONE else name
+
+
+def _several(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return () if texts == (NONE,) else tuple(texts)
 
 
 def _check(made: Settings) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from explore.campaign import Campaign, Row
 from explore.campaign.cells import canonical, same
-from explore.campaign.matching import agrees
+from explore.campaign.matching import logged
 from explore.campaign.sheet import told
 from explore.cli import tables
 from explore.cli.suggest.settings import Settings
@@ -56,9 +56,9 @@ def check_told(path: Path, table: Table, known: Campaign, settings: Settings, be
     at = {name: i for i, name in enumerate(known.ids)}
     rows = list(_rows(there, known, at))
     lost = []
-    for i, values in enumerate(told(there, targets, table.roles.classes)):
+    for i, values in enumerate(told(there, targets, table.roles)):
         row = rows[i] and known.memory.find(rows[i])
-        if values and not (row and agrees(row, values)):
+        if values and not (row and logged(row, values)):
             lost.append(f"{there.unit} {there.lines[i]}")
     if lost:
         raise InputError(
@@ -109,21 +109,22 @@ def write(path: Path, table: Table, known: Campaign, settings: Settings) -> list
     """Write all rows that are pending, the latest first; gives what there is to say of it."""
     pending = sorted(known.pending, key=lambda row: (-(row.pending or 0), row.said.get("rank", 0)))
     at = {name: i for i, name in enumerate(known.ids)}
-    cells = [list(_cells(row, table, at)) for row in pending]
+    decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
+    cells = [list(_cells(row, table, at, decimal)) for row in pending]
     columns = {name: [row[i] for row in cells] for i, name in enumerate(table.written.columns)}
     said = list(dict.fromkeys(key for row in pending for key in row.said if key not in ("rank", "score", "reason")))
     own = {OWN + key: [_short(row.said.get(key)) for row in pending] for key in ("rank", *said, "score", "reason")}
-    decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
     rows = Cells(path, columns, (), decimal)
     return tables.write(path, rows, pd.DataFrame({ID: [row.id for row in pending]} | own))
 
 
-def _cells(row: Row, table: Table, at: dict[str, int]) -> Iterator[str]:
-    """The row as the table has it, or as it had it when it was last there; its targets empty."""
-    i = at.get(row.id)
+def _cells(row: Row, table: Table, at: dict[str, int], decimal: str) -> Iterator[str]:
+    """The row as the table has it, or as it had it when it was last there; of its targets what is measured."""
+    i, mean = at.get(row.id), row.mean
     for name, column in table.written.columns.items():
         if name in table.roles.targets:
-            yield ""
+            value = mean.get(name) or ""
+            yield value if isinstance(value, str) else repr(value).replace(".", decimal)
         elif i is not None:
             yield column[i]
         else:

@@ -16,7 +16,7 @@ BELOW = {
     "width": "the mean width of the candidates' intervals",
 }
 WITHIN = {
-    "budget": "the cost of all rows that are measured or pending",
+    "budget": "the cost of all rows that are measured, failed or pending",
     "labels": "the number of rows that are measured or pending",
 }
 

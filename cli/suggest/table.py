@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from explore.data.columns import Matrix
 from explore.data.kinds import Date, LeftOut
 from explore.data.reading import Cells
 from explore.data.recognition import infer
-from explore.data.table import cells_of, roles
+from explore.data.table import cells_of, check_kept, roles
 from explore.errors import InputError, listed, shown
 
 OWN = "_"  # begins the names of the columns that next.csv has more
@@ -73,8 +73,10 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     for option, chosen in (("categorical", settings.categorical), ("feature", settings.feature)):
         if wrong := [name for name in chosen if name not in features]:
             raise InputError(f"--{option}: {path} has no feature {shown(wrong[0])}")
+    check_kept(written, names, settings.task, settings.keep_na)
+    rule = campaign.Schema(tuple(names), (), None, classes, bool(settings.keep_na), settings.failed)
     asked = {*settings.categorical, *settings.feature}
-    late = _late(written, [name for name in features if name not in settings.categorical], names)
+    late = _late(written, [name for name in features if name not in settings.categorical], rule)
     before = before or Learnt((), ())
     left = [name for name in features if name in before.left_out and name not in asked]
     used = [name for name in features if name not in (*late, *left)]
@@ -84,9 +86,9 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
         decided = (f"Still left out, as at the last start: {those}; --feature takes a column in.", *decided)
     cells = comparable(written, schema, () if classes else names)
     if classes:
-        targets.classes(cells, names, gaps=True)
+        targets.classes(cells, names, True, settings.keep_na, [text.casefold() for text in settings.failed])
     learnt = tuple(column.name for column in schema.columns if not isinstance(column, LeftOut))
-    known_by = campaign.Schema(tuple(names), learnt, settings.id_column, classes)
+    known_by = rule._replace(features=learnt, id_column=settings.id_column)
     costs = _costs(written, settings.cost) if settings.cost else None
     if late:
         decided = (
@@ -98,13 +100,17 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     return Table(path, written, cells, known_by, schema, costs, notes, before.updated(schema, learnt))
 
 
-def _late(cells: Cells, features: Sequence[str], measured: Sequence[str]) -> list[str]:
+def _late(cells: Cells, features: Sequence[str], rule: campaign.Schema) -> list[str]:
     """Features whose cells are empty in (nearly) all rows of the pool, and not in those that are measured.
 
     They say which rows are measured and nothing of the others, which would be other rows once they are filled in.
     """
-    found = [{row for row, cell in enumerate(cells.columns[n]) if not texts.absent(cell, True)} for n in measured]
-    told = set().union(*found)
+    told = {
+        row
+        for name in rule.targets
+        for row, cell in enumerate(cells.columns[name])
+        if cell and (rule.keep_na or not texts.unmeasured(cell, rule.classes))
+    }
     if len(told) == len(cells.lines):
         return []
     filled = {n: {row for row, cell in enumerate(cells.columns[n]) if not texts.absent(cell, True)} for n in features}
@@ -197,35 +203,45 @@ class Rows:
     """What a model sees: the rows of the table, behind them known ones that are no longer there."""
 
     x: np.ndarray  # float64 [N + G, D]
-    measured: list[int]
-    values: list[list[float | str]]  # by target, of the measured ones
+    measured: list[int]  # of which a target is measured, or all
+    values: list[list[float | str]]  # by target, of these; NaN where it is not measured
     pending: list[int]
+    taken: list[int]  # all that are measured, failed or pending
     pool: list[int]
     costs: np.ndarray | None  # [N + G], NaN where it is not known any more
-    spent: dict[str, float]  # "budget" and "labels" of the measured and the pending rows
+    spent: dict[str, float]  # "budget" of these, and "labels" of the measured and the pending ones
     notes: tuple[str, ...]
+
+    def complete(self) -> Rows:
+        """The same, with the measured rows of which all targets are measured."""
+        kept = [i for i, values in enumerate(self.values) if all(value == value for value in values)]  # not NaN
+        return replace(self, measured=[self.measured[i] for i in kept], values=[self.values[i] for i in kept])
 
 
 def rows(table: Table, known: Campaign) -> Rows:
     """The rows after the campaign has read the table."""
     matrix = table.schema.apply(table.written)
     check_units(matrix.features, matrix.x)
-    gone = [row for row in known.memory.rows.values() if row.gone and (known.memory.complete(row) or row.pending)]
+    gone = [row for row in known.memory.rows.values() if row.gone and (row.values or row.pending)]
     kept, x, lost = _gone(table, gone)
     at = {name: i for i, name in enumerate(known.ids)} | {row.id: len(matrix.x) + i for i, row in enumerate(kept)}
-    measured = [row for row in known.measured if row.id in at]
+    complete = [row for row in known.measured if row.id in at]
+    measured = [*complete, *(row for row in known.partly if row.id in at)]
     pending = [row for row in known.pending if row.id in at]
-    costs, taken = table.costs, [at[row.id] for row in measured] + [at[row.id] for row in pending]
+    failed = [row for row in known.failed if row.id in at]
+    costs, taken = table.costs, [at[row.id] for row in (*complete, *failed, *pending)]
     if costs is not None:
         costs = np.concatenate([costs, [float(row.said.get("cost", "nan")) for row in kept]])
         if unknown := int(np.isnan(costs[taken]).sum()):
             lost = [*lost, f"The costs of {unknown} rows that are no longer in the table are not known, nor counted."]
-    spent = {"labels": float(len(taken)), "budget": float(len(taken) if costs is None else np.nansum(costs[taken]))}
+    budget = float(len(taken) if costs is None else np.nansum(costs[taken]))
+    spent = {"labels": float(len(complete) + len(pending)), "budget": budget}
     return Rows(
         np.concatenate([matrix.x, x]) if kept else matrix.x,
         [at[row.id] for row in measured],
-        [[row.mean[target] for target in table.roles.targets] for row in measured],
+        [[np.nan if (v := row.mean.get(t)) is None else v for t in table.roles.targets] for row in measured],
         [at[row.id] for row in pending],
+        taken,
         list(known.pool), costs, spent, (*matrix.notes, *lost),
     )  # fmt: skip
 

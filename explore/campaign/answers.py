@@ -14,7 +14,7 @@ from explore.campaign.cells import Value, canonical, canonicals, fingerprint, sa
 from explore.campaign.matching import agrees, same_value
 from explore.campaign.memory import Row
 from explore.campaign.reconcile import Reading
-from explore.campaign.sheet import identifiers, told
+from explore.campaign.sheet import identifiers, marked, told
 from explore.data.reading import Cells
 from explore.errors import InputError, listed, shown
 
@@ -45,7 +45,7 @@ class Answers:
             raise InputError(
                 f"{file.path} does not say which rows it is of; it needs {listed(map(shown, own))}, or all features"
             )
-        self._told = told(file, targets, schema.classes)
+        self._told = told(file, targets, schema)
 
     def tell(self) -> None:
         """Add to the reading what the file tells.
@@ -56,6 +56,7 @@ class Answers:
         theirs = self._reading.sheet.columns
         if more := [name for name in self._file.columns if name not in theirs and not name.startswith(OWN)]:
             self._reading.notes.append(f"Columns of {self._file.path} that are not used: {listed(more)}.")
+        self._reading.notes += marked(self._file, self._schema)
         at = {name: i for i, name in enumerate(self._reading.ids)}
         rows: dict[str, list[int]] = defaultdict(list)
         alike: dict[str, list[int]] = defaultdict(list)
@@ -173,6 +174,8 @@ class Answers:
         corrected: dict[str, list[Value]] = {}
         for target, values in given.items():
             known = row.values.get(target, [])
+            if known and len(values) == 1 and self._echoed(row, target, values[0]):
+                continue
             new = _without(values, known)
             if len(new) == len(values) - len(known):
                 added |= {target: [*known, *new]} if new else {}
@@ -181,6 +184,12 @@ class Answers:
         for changes, replaced in ((added, False), (corrected, True)):
             if changes:
                 reading.measured(name, changes, replaced, self._file.path.name)
+
+    def _echoed(self, row: Row, target: str, value: Value) -> bool:
+        """Whether a value is the mean of what is known, or what next.csv was written with before the table changed."""
+        before = self._reading.before.find(row.id)
+        written = before is not None and before.pending is not None and agrees(before, {target: value})
+        return written or same_value(value, row.mean[target])
 
     def _cells(self, line: int) -> dict[str, str]:
         return {name: column[line] for name, column in self._features.items()}

@@ -51,7 +51,7 @@ class Campaign:
         except BaseException:
             self._log.close()
             raise
-        self.notes = [self._log.cut] if self._log.cut else []
+        self.notes = list(self._log.notes)
         self.ids: tuple[str, ...] = ()
         self.pool: tuple[int, ...] = ()
         self._sheet: Sheet | None = None
@@ -86,8 +86,14 @@ class Campaign:
 
     @property
     def partly(self) -> list[Row]:
-        """The rows of which some targets are measured, others not."""
-        return [row for row in self.memory.rows.values() if row.values and not self.memory.complete(row)]
+        """The rows of which some targets are measured, others not, or failed."""
+        rows = (row for row in self.memory.rows.values() if not self.memory.complete(row))
+        return [row for row in rows if any(value is not None for value in row.mean.values())]
+
+    @property
+    def failed(self) -> list[Row]:
+        """The rows whose experiment failed, for one target or all; they are not handed out again."""
+        return [row for row in self.memory.rows.values() if row.failed]
 
     @property
     def pending(self) -> list[Row]:
@@ -130,12 +136,13 @@ class Campaign:
         """Never hand out some rows, by their ids; `release` takes it back.
 
         Raises:
-            InputError: when there is no such row, or it is measured.
+            InputError: when there is no such row, or it is measured or failed.
         """
         ids = self._resolved(names)
         for name in ids:
-            if (row := self.memory.find(name)) and self.memory.complete(row):
-                raise InputError(f"row {short(name)} is measured and will not be handed out; --retract withdraws that")
+            if (row := self.memory.find(name)) and self.memory.done(row):
+                what = "failed" if row.failed else "is measured"
+                raise InputError(f"row {short(name)} {what} and will not be handed out; --retract withdraws that")
         self._tell([{"event": "skip", "id": name} for name in ids])
         self.notes.append(f"Never to be handed out: {self._listed(ids)}.")
 
@@ -157,7 +164,7 @@ class Campaign:
         self.notes.append(f"May be handed out again: {self._listed(ids)}." if ids else "No row is pending.")
 
     def retract(self, names: Iterable[str]) -> None:
-        """Withdraw all measurements of some rows; they may be handed out again.
+        """Withdraw all measurements and failures of some rows; they may be handed out again.
 
         Raises:
             InputError: when one was not measured.
@@ -199,7 +206,8 @@ class Campaign:
         for batch, ids in sorted(batches.items()):
             since = next(event["time"][:10] for event in self._log.events if event["batch"] == batch)
             lines.append(f"Pending since {since} (batch {batch}): {self._listed(ids)}.")
-        for what, rows in (("Measured in part", self.partly), ("Skipped", self.skipped)):
+        partly = [row for row in self.partly if not row.failed]
+        for what, rows in (("Measured in part", partly), ("Failed", self.failed), ("Skipped", self.skipped)):
             if rows:
                 lines.append(f"{what}: {self._listed([row.id for row in rows])}.")
         return lines
@@ -243,4 +251,4 @@ class Campaign:
         self.pool = tuple(i for i, name in enumerate(self.ids) if name not in rows or self._free(rows[name]))
 
     def _free(self, row: Row) -> bool:
-        return row.pending is None and not row.skipped and not self.memory.complete(row)
+        return row.pending is None and not row.skipped and not self.memory.done(row)

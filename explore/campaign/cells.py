@@ -12,7 +12,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, time
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii as escaped
@@ -25,7 +25,7 @@ from explore.errors import InputError, shown
 MISSING = frozenset(
     "|#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|NaT|n/a|nan|null".split("|")
 )
-Value = float | str  # what is measured: a number, or the name of a class
+Value = float | str | None  # what is measured: a number, or the name of a class; None: the experiment failed
 DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 DIGITS = 6  # that a spreadsheet leaves of any number when it saves what it shows
 WHOLE = 11  # digits of whole numbers that it shows in full
@@ -82,31 +82,36 @@ def _day(text: str) -> str:
     return when.date().isoformat() if when.timetz() == time() else when.isoformat()
 
 
-def measured(cell: object, where: str, classes: bool = False) -> Value | None:
-    """What a cell of a target says; None: nothing is measured yet.
+def measured(
+    cell: object, classes: bool = False, keep_na: bool = False, failed: Collection[str] = texts.FAILED
+) -> tuple[Value, ...]:
+    """What a cell of a target says: nothing is measured yet, (); it failed, (None,); or a value.
 
     Args:
         cell: as it was read.
-        where: the cell, as messages call it.
         classes: whether it names a class, in any text, in place of a number.
+        keep_na: whether NA and other marks name classes.
+        failed: what says that the experiment failed, `folded`.
 
     Raises:
-        InputError: when it is something else.
+        InputError: when it is something else; the message does not say what to do.
     """
-    text = canonical(cell)
+    text = stripped(cell)
+    if folded(text) in failed:
+        return (None,)
+    if not text or (texts.unmeasured(text, classes) and not (classes and keep_na)):
+        return ()
     if classes:  # among them "None" may well be one
-        none = cell is None or texts.absent(stripped(cell), among_words=True)
-        return None if none else text or stripped(cell)
+        return (canonical(text) or text,)
     value = number(text)
-    if text in ("", "None"):  # as pandas writes it among numbers
-        return None
     if value is None or not math.isfinite(value):
-        comma = value is None and number(text, ",") is not None
-        what = texts.POINT if comma else "leave it empty until it is measured"
-        word = value is None and any(map(str.isalpha, text)) and not any(map(str.isdigit, text))
-        what += " (classes need the task classification)" if word else ""
-        raise InputError(f"{where}: {shown(cell)} is not a finite number; {what}")
-    return value
+        raise InputError(f"{shown(cell)} is not a finite number")
+    return (value,)
+
+
+def folded(text: str) -> str:
+    """A text that says that an experiment failed, in whatever case and, if it is a number, way it is written."""
+    return (canonical(text) or text).casefold()
 
 
 def fingerprint(cells: Mapping[str, str]) -> str:

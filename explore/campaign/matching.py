@@ -23,7 +23,12 @@ def agrees(row: Row, told: Mapping[str, Value]) -> bool:
 
 def same_value(a: Value, b: Value) -> bool:
     """Whether two measurements are one, but for the digits that a spreadsheet may not have saved."""
-    return a == b or same(canonical(a), canonical(b))
+    return a == b or (isinstance(a, int | float) and isinstance(b, int | float) and same(canonical(a), canonical(b)))
+
+
+def logged(row: Row, told: Mapping[str, Value]) -> bool:
+    """Whether the log has what cells of targets say of a row, even if it was corrected or taken back since."""
+    return all(any(same_value(value, old) for old in row.logged.get(t, ())) for t, value in told.items())
 
 
 def identical(units: Sequence[Row], told: Sequence[Mapping[str, Value]]) -> list[Row | None]:

@@ -1,7 +1,8 @@
 """What a campaign remembers of the rows of a table: a fold over the events of its log.
 
     schema    the columns: values = {"targets", "features", "id"}; logged at the beginning and when they change
-    label     values: all measurements of a row by target; told by its cell in the table, or by a file of labels (from)
+    label     values: all measurements of a row by target, null where the experiment failed; told by its cell in the
+              table, or by a file of labels (from)
     correct   the same, in place of others (was)
     retract   they were wrong; the row may be measured again
     suggest   the row was handed out: it is pending until it is answered; values: prediction and score, if given
@@ -39,12 +40,14 @@ NEWER = InputError("the log is of a newer version of explore; update it")
 
 
 class Schema(NamedTuple):
-    """Which columns of the table are what."""
+    """Which columns of the table are what, and how the cells of the targets are read, which is not logged."""
 
     targets: tuple[str, ...]
     features: tuple[str, ...]
     id_column: str | None = None
     classes: bool = False  # the targets name classes; else they are numbers
+    keep_na: bool = False  # NA and other marks are classes; else nothing is measured there
+    failed: tuple[str, ...] = ()  # texts that say that the experiment failed, beside those that always do in numbers
 
 
 @dataclass
@@ -55,7 +58,8 @@ class Row:
         id: its cell in the column of identifiers, or the fingerprint of its features, from the second of several
             identical rows on with -2, -3, ... behind it.
         cells: its features, canonical.
-        values: every measurement, by target.
+        values: every measurement, by target; None for one that failed.
+        logged: all values that were ever told of it, by target, with their means; also those that were taken back.
         seen: what its cells of the targets held when the table was last read.
         pending: the batch in which it was handed out, if it is not answered yet.
         said: what was said of it when it was last handed out.
@@ -67,6 +71,7 @@ class Row:
     id: str
     cells: dict[str, str] = field(default_factory=dict)
     values: dict[str, list[Value]] = field(default_factory=dict)
+    logged: dict[str, list[Value]] = field(default_factory=dict)
     seen: dict[str, Value] = field(default_factory=dict)
     pending: int | None = None
     said: dict[str, Any] = field(default_factory=dict)
@@ -76,8 +81,16 @@ class Row:
 
     @property
     def mean(self) -> dict[str, Value]:
-        """What a model learns from, by target: the mean of the measurements, or their most frequent class."""
+        """What a model learns from, by target: the mean of the measurements, or their most frequent class.
+
+        None where all of them failed.
+        """
         return {target: _mean(values) for target, values in self.values.items()}
+
+    @property
+    def failed(self) -> bool:
+        """Whether the experiment failed, for one target or all."""
+        return None in self.mean.values()
 
     @property
     def known(self) -> bool:
@@ -116,7 +129,7 @@ class Memory:
                 tuple(values["targets"]), tuple(values["features"]), values["id"], values.get("classes", False)
             )
             for row in self.rows.values():
-                row.pending = None if self.complete(row) else row.pending
+                row.pending = None if self.done(row) else row.pending
         elif kind == "change":
             self._change(event)
         elif kind in KINDS:
@@ -132,7 +145,11 @@ class Memory:
 
     def complete(self, row: Row) -> bool:
         """Whether all targets are measured."""
-        return self.schema is not None and all(target in row.values for target in self.schema.targets)
+        return self.schema is not None and all(row.mean.get(target) is not None for target in self.schema.targets)
+
+    def done(self, row: Row) -> bool:
+        """Whether nothing more is to be measured: it is complete, or failed."""
+        return self.complete(row) or row.failed
 
     def resolve(self, name: str, ids: Iterable[str] = ()) -> str:
         """The id that a user means by an id or its first letters.
@@ -166,6 +183,8 @@ class Memory:
         row.seen = dict(event.get("table", row.seen))
         if kind in ("retire", "return"):
             row.gone = kind == "retire"
+        for target, values in event["values"].items() if kind in ("label", "correct") else ():
+            row.logged[target] = [*row.logged.get(target, []), *values, _mean(values)]
         if not told:
             return
         if batch is not None:
@@ -173,7 +192,7 @@ class Memory:
         if kind in ("label", "correct"):
             row.values = row.values | {target: list(values) for target, values in event["values"].items()}
             row.skipped = False
-            row.pending = None if self.complete(row) else row.pending
+            row.pending = None if self.done(row) else row.pending
         elif kind == "retract":
             row.values = {}
         elif kind == "suggest":
@@ -194,5 +213,6 @@ class Memory:
 
 def _mean(values: Sequence[Value]) -> Value:
     """Of classes as frequent as each other it is the one that was measured last."""
-    numbers = [value for value in values if not isinstance(value, str)]
-    return fmean(numbers) if numbers else Counter(reversed(values)).most_common(1)[0][0]
+    numbers = [value for value in values if isinstance(value, int | float)]
+    names = Counter(value for value in reversed(values) if isinstance(value, str))
+    return fmean(numbers) if numbers else names.most_common(1)[0][0] if names else None

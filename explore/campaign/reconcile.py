@@ -13,11 +13,12 @@ from copy import deepcopy
 from itertools import count
 from typing import Any
 
-from explore.campaign.cells import Value, same
+from explore.campaign.cells import Value, folded, same
 from explore.campaign.log import Event
 from explore.campaign.matching import Found, agrees, found_again, identical, same_value
 from explore.campaign.memory import FORMAT, Memory, Row
 from explore.campaign.sheet import Sheet, key
+from explore.data.texts import FAILED
 from explore.errors import InputError, listed, shown
 
 SHOWN = 8  # rows that a sentence names
@@ -28,6 +29,7 @@ class Reading:
 
     Attributes:
         memory: a copy, brought up to the table.
+        before: as it was.
         ids: of every row of the table.
         events: what has to be appended to the log.
         notes: sentences on single rows and columns; `sentences` has all.
@@ -35,9 +37,9 @@ class Reading:
 
     def __init__(self, memory: Memory, sheet: Sheet):
         """Compare what is known with a table; the memory that is given stays as it is."""
-        self.memory, self.sheet = deepcopy(memory), sheet
+        self.memory, self.sheet, self.before = deepcopy(memory), sheet, memory
         self.events: list[Event] = []
-        self.notes: list[str] = []
+        self.notes = list(sheet.notes)
         self._lines: dict[str, list[str]] = defaultdict(list)  # of what several rows share: name by name
         self._cells: dict[str, dict[str, str]] = {}  # features by id, of the rows that something is known of
         self.names: dict[str, str] = {}  # of the same, as messages call them
@@ -46,6 +48,7 @@ class Reading:
         self._move(changed)
         self.ids = self._match()
         self._retire()
+        self._declare()
 
     def tell(self, event: str, name: str, **more: Any) -> None:
         """Make an event, and remember it."""
@@ -72,7 +75,17 @@ class Reading:
             self.tell("correct", name, values=values, was=was, **{"from": source})
         else:
             self.tell("label", name, values=values, **{"from": source})
-            self._lines[_answer(pending)].append(self.name(row))
+            self._answered(self.memory.rows[name], values, pending)
+
+    def _answered(self, row: Row, values: Mapping[str, list[Value]], pending: int | None) -> None:
+        """Say that a row was measured, or failed."""
+        failed = [target for target, own in values.items() if own == [None]]
+        if failed:
+            which = "" if len(self.sheet.schema.targets) == 1 else f" ({listed(failed)})"
+            self._lines["Failed, and not suggested again: "].append(self.name(row) + which)
+        if len(failed) < len(values):
+            batch = "New measurements: " if pending is None else f"Answered, of batch {pending}: "
+            self._lines[batch].append(self.name(row))
 
     def outside(self, name: str, cells: Mapping[str, str], where: str) -> None:
         """Remember a row that only a file of labels has."""
@@ -185,18 +198,29 @@ class Reading:
                 )
         if labels:
             self.tell("label", name, values=labels, **{"from": "table", "table": dict(now)})
-            self._lines[_answer(pending)].append(self.names[name])
+            self._answered(self.memory.rows[name], labels, pending)
         if corrected:
             was = {t: list(values[t]) for t in corrected}
             self.tell("correct", name, values=corrected, was=was, **{"from": "table", "table": dict(now)})
         if not labels and not corrected and now != seen and (new or seen.keys() != now.keys()):
             self.tell("seen", name, table=dict(now))
 
+    def _declare(self) -> None:
+        """Take classes that files told for failures where they are declared as such since."""
+        failed = set(map(folded, self.sheet.schema.failed))
+        for row in [row for row in self.memory.rows.values() if self.sheet.schema.classes and failed]:
+            for t, was in row.values.items():
+                now = [None if isinstance(value, str) and folded(value) in failed else value for value in was]
+                if now != was:
+                    self.notes.append(f"{self.name(row)}: {t} is corrected from {_values(was)} to {_values(now)}.")
+                    self.tell("correct", row.id, values={t: now}, was={t: list(was)}, **{"from": "failed"})
+
     def _retire(self) -> None:
         for row in list(self.memory.rows.values()):
             if row.known and not row.gone and row.id not in self.names:
                 self.tell("retire", row.id)
-                what = "measured" if row.values else "pending" if row.pending is not None else "skipped"
+                answer = "failed" if row.failed else "measured" if row.values else ""
+                what = answer or ("pending" if row.pending is not None else "skipped")
                 self._lines[f"No longer in the table, but still known as {what}: "].append(short(row.id))
         self._edited()
 
@@ -278,16 +302,18 @@ def short(name: str) -> str:
     return name if len(name) < 64 else name[:12] + name[64:]
 
 
-def _answer(pending: int | None) -> str:
-    return "New measurements: " if pending is None else f"Answered, of batch {pending}: "
-
-
 def _the(rows: Sequence[Row]) -> str:
     return "the row that was known" if len(rows) == 1 else f"the {len(rows)} rows that were known"
 
 
 def _values(values: Sequence[Value]) -> str:
-    return listed([value if isinstance(value, str) else f"{value:.12g}" for value in values], SHOWN)
+    return listed(map(_value, values), SHOWN)
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, str):  # a class may be called so
+        return shown(value) if value.casefold() in FAILED else value
+    return "failed" if value is None else f"{value:.12g}"
 
 
 def _differences(a: Mapping[str, str], b: Mapping[str, str]) -> int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explore.campaign.cells import Value, canonical, canonicals, fingerprints, measured, stripped
+from explore.campaign.cells import Value, canonical, canonicals, fingerprints, folded, measured, stripped
 from explore.campaign.memory import FINGERPRINT, Schema
 from explore.data.reading import Cells
+from explore.data.targets import marks, no_numbers
+from explore.data.texts import FAILED
 from explore.errors import InputError, shown
 
 
@@ -19,6 +21,7 @@ class Sheet:
         keys: of every row what tells it from others: its identifier, or the fingerprint of its features, which
             identical rows share.
         told: of every row the values in its cells of the targets, by target.
+        notes: sentences on how they were read.
     """
 
     def __init__(self, table: Cells, schema: Schema):
@@ -40,7 +43,7 @@ class Sheet:
         if not schema.targets or set(schema.targets) & {*schema.features, *own} or set(own) & set(schema.features):
             raise InputError("a column is either a target, or a feature, or that of the identifiers")
         self._columns = {name: canonicals(table.columns[name]) for name in schema.features}
-        self.told = told(table, schema.targets, schema.classes)
+        self.told, self.notes = told(table, schema.targets, schema), marked(table, schema)
         self.keys = self._identifiers(own[0]) if own else fingerprints(self._columns)
 
     def cells(self, row: int) -> dict[str, str]:
@@ -71,16 +74,34 @@ def identifiers(column: Sequence[object]) -> list[str]:
     return [stripped(cell) if isinstance(cell, str) else canonical(cell) for cell in column]
 
 
-def told(table: Cells, targets: Sequence[str], classes: bool) -> list[dict[str, Value]]:
-    """Of every row the values in its cells of the targets, by target."""
+def told(table: Cells, targets: Sequence[str], schema: Schema) -> list[dict[str, Value]]:
+    """Of every row the values in its cells of the targets, by target.
+
+    Raises:
+        InputError: naming all cells that are no numbers, as targets must be that are no classes.
+    """
     found: list[dict[str, Value]] = [{} for _ in table.lines]
+    wrong: dict[str, list[int]] = {}
+    failed = {*map(folded, schema.failed), *(() if schema.classes else FAILED)}
     for target in targets:
         for row, cell in enumerate(table.columns[target]):
             if cell == "":  # of most rows of a pool
                 continue
-            if (value := measured(cell, table.where(row, target), classes)) is not None:
-                found[row][target] = value
+            try:
+                for value in measured(cell, schema.classes, schema.keep_na, failed):
+                    found[row][target] = value
+            except InputError:
+                wrong.setdefault(target, []).append(row)
+    if wrong:
+        raise no_numbers(table, wrong)
     return found
+
+
+def marked(table: Cells, schema: Schema) -> list[str]:
+    """Sentences on texts in class targets that may say that there is no class."""
+    failed = set(map(folded, schema.failed))
+    names = [name for name in schema.targets if schema.classes and name in table.columns]
+    return [note for name in names if (note := marks(table, name, schema.keep_na, failed))]
 
 
 def key(name: str, schema: Schema) -> str:

@@ -15,9 +15,9 @@ from explore.data.reading import Cells, called, content_of, parsed
 from explore.data.recognition import infer
 from explore.data.targets import classes, quantities, repeated
 from explore.data.typed import of_file, of_frame
-from explore.errors import InputError, listed, one_of, shown
+from explore.errors import InputError, counted, listed, one_of, shown
 
-__all__ = ["Loaded", "cells_of", "load_csv", "load_table", "roles"]
+__all__ = ["Loaded", "cells_of", "check_kept", "load_csv", "load_table", "roles"]
 
 
 class Loaded(NamedTuple):
@@ -36,6 +36,7 @@ def load_csv(
     drop: Sequence[str] = (),
     task: Task | None = None,
     id_column: str | None = None,
+    keep_na: Sequence[str] = (),
 ) -> Dataset:
     """A comma-separated file in UTF-8 whose first line names the columns.
 
@@ -47,6 +48,7 @@ def load_csv(
         task: "regression" (the default), or "classification" with one target column of whole numbers or of any text,
             whose distinct values are the classes: in the order of their numbers, or of their letters.
         id_column: a column of any text that tells the examples apart, and is no feature.
+        keep_na: class targets in which NA, nan, - and other marks are classes; in others they are no label.
 
     Returns:
         x: [N, D] with the features in the file's order; y: [N, O], or [N] class indices.
@@ -64,7 +66,7 @@ def load_csv(
             where = table.where(list(table.columns[name]).index(code), name)
             raise InputError(f"{where}: {shown(code)} has more digits than a number keeps; drop the column")
     x, ids = quantities(table, features), table.columns[id_column] if id_column else ()
-    y, names, _, notes = _answers(table, targets, task)
+    y, names, _, notes = _answers(table, targets, task, keep_na)
     _check_varies(table, targets, y)
     said = "\n".join(filter(None, [repeated(table, id_column), *notes]))
     return Dataset(_stem(path), x, y, features, task or "regression", names, said, table.lines, tuple(ids))
@@ -82,6 +84,7 @@ def load_table(
     allow_missing_target: bool = False,
     feature: str | Sequence[str] = (),
     sheet: str | None = None,
+    keep_na: Sequence[str] = (),
 ) -> Loaded:
     """A table as scientists keep it: numbers, categories, dates and truth values, with gaps.
 
@@ -90,17 +93,18 @@ def load_table(
     Args:
         source: a text file with commas, semicolons, tabs or bars between its cells, in UTF-8 or Latin-1, possibly
             packed; an Excel (.xlsx) or Parquet file; or a data frame.
-        target: see `load_csv`; so are `drop`, `task` and `id_column`.
+        target: see `load_csv`; so are `drop`, `task`, `id_column` and `keep_na`.
         drop: columns to leave out.
         task: "regression" or "classification".
         id_column: a column that tells the examples apart.
         categorical: columns whose numbers are names.
         decimal: the mark in the numbers of a text file, and of texts in other tables, "." or ",".
         schema: what the features were of another table; None: they are inferred from this one.
-        allow_missing_target: whether there may be rows without a target yet.
+        allow_missing_target: whether there may be rows without a target yet, or whose experiment `failed`.
         feature: a column or several that are learnt from though they number the rows, are times of measurement, or
             numbers that look like codes.
         sheet: of an Excel file; None: the first.
+        keep_na: class targets whose marks are classes; an empty cell, None and NaN of a data frame never are.
 
     Raises:
         FileNotFoundError: when there is no such file.
@@ -118,7 +122,7 @@ def load_table(
     if schema is None:
         schema, decided = infer(cells, names, categorical, feature=feature)
     matrix = schema.apply(cells)
-    y, labels, measured, said = _answers(cells, targets, task, allow_missing_target)
+    y, labels, measured, said = _answers(cells, targets, task, keep_na, allow_missing_target)
     if learnt and not allow_missing_target:
         _check_varies(cells, targets, y)
     notes = tuple(filter(None, [*cells.notes, *decided, *matrix.notes, repeated(cells, id_column), *said]))
@@ -129,17 +133,34 @@ def load_table(
 
 
 def _answers(
-    cells: Cells, targets: Sequence[str], task: str | None, missing: bool = False
+    cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str], missing: bool = False
 ) -> tuple[np.ndarray, tuple[str, ...], np.ndarray, list[str]]:
     """The targets, the names of their classes if they are classes, which rows have them, and notes on these."""
+    keep_na = list(map(called, [keep_na] if isinstance(keep_na, str) else keep_na))
+    check_kept(cells, targets, task, keep_na)
     if task == "classification":
-        y, labels, note = classes(cells, targets, missing)
+        y, labels, note = classes(cells, targets, missing, keep_na)
         measured = y >= 0
     else:
         y, labels, note = quantities(cells, targets, missing, targets=True), (), ""
         measured = ~np.isnan(y).any(1)
+        if failed := sum(cell.casefold() in texts.FAILED for name in targets for cell in cells.columns[name]):
+            note = f"{counted(failed, 'cell')} of {listed(targets)} without a value: the experiment failed."
     without = f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet."
     return y, labels, measured, [note] if measured.all() else [note, without]
+
+
+def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str]) -> None:
+    """Refuse columns of `keep_na` that are no class targets.
+
+    Raises:
+        InputError: naming the first of them.
+    """
+    if wrong := [name for name in keep_na if task != "classification" or name not in targets]:
+        raise InputError(
+            f"keep_na (--keep-na) names {shown(wrong[0])}, which is no class target of {cells.path}; it takes a target "
+            "of the task classification"
+        )
 
 
 def _check_varies(cells: Cells, targets: Sequence[str], y: np.ndarray) -> None:

@@ -1,15 +1,15 @@
 """Targets and identifiers of a table."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from explore.data import texts
 from explore.data.reading import Cells
-from explore.errors import InputError, shown
+from explore.errors import InputError, counted, listed, shown
 
-__all__ = ["classes", "quantities", "repeated"]
+__all__ = ["classes", "marks", "no_numbers", "quantities", "repeated"]
 
 CLASSES = " (classes need the task classification)"
 UNMEASURED = "; give a table with rows that are still to be measured to explore suggest"
@@ -19,30 +19,63 @@ FEW_CLASSES = 10  # so many may be learnt from any number of examples
 def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: bool = False) -> np.ndarray:
     """Columns as float64, [N, columns], all finite but for NaN where there is no value, if `gaps` allows it.
 
+    An experiment that failed has none either.
+
     Raises:
-        InputError: naming the first other cell, with what may be meant where the columns are `targets`.
+        InputError: naming the first other cell, or all of them where the columns are `targets`, and what to do.
     """
     columns = [texts.numbers(table.columns[name], table.decimal) for name in names]
     values = np.stack([column for column, _ in columns], 1)
+    allowed = texts.FAILED if gaps and targets else ()
+    odd = {
+        name: [row for row in rows.tolist() if table.columns[name][row].casefold() not in allowed]
+        for name, (_, rows) in zip(names, columns, strict=True)
+    }
+    if targets and any(odd.values()):
+        raise no_numbers(table, {name: rows for name, rows in odd.items() if rows}, gaps)
     bad = np.zeros(values.shape, bool) if gaps else np.isnan(values)
-    for i, (_, odd) in enumerate(columns):
-        bad[odd, i] = True
+    for i, rows in enumerate(odd.values()):
+        bad[rows, i] = True
     if not bad.any():
         return values
     row, column = np.argwhere(bad)[0].tolist()
     cell = table.columns[names[column]][row]
     what = f"{shown(cell)} is not" if cell else "an empty cell instead of"
-    more = _hint(cell, table.decimal) if targets else ""
-    raise InputError(f"{table.where(row, names[column])}: {what} a finite number{more}")
+    raise InputError(f"{table.where(row, names[column])}: {what} a finite number{UNMEASURED if targets else ''}")
 
 
-def _hint(cell: str, decimal: str) -> str:
-    """What the cell of a target that is no finite number may mean."""
-    if texts.absent(cell):
-        return UNMEASURED
-    if texts.number(cell, decimal) is not None:
-        return ""
-    return CLASSES if texts.number(cell, ",") is None else f"; {texts.POINT}"
+def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], gaps: bool = True) -> InputError:
+    """The error for cells of targets, rows by column, that are no numbers; it names them, of many the first ones."""
+    cells = {name: [(row, str(table.columns[name][row])) for row in rows] for name, rows in wrong.items()}
+    every = [cell for column in cells.values() for _, cell in column]
+    if len(every) == 1:
+        ((name, ((row, cell),)),) = cells.items()
+        what = f"{table.where(row, name)}: {shown(cell)} is not a finite number"
+    else:
+        parts = (
+            f"column {shown(name)}: "
+            + listed(
+                (f"{shown(cell, 40)} ({table.unit} {table.lines[row]})" for row, cell in column),
+                60 if 2 * len(column) < len(table.lines) else 5,  # another column may be meant
+            )
+            for name, column in cells.items()
+        )
+        what = f"{table.path}: {len(every)} cells of targets are not finite numbers: {'; '.join(parts)}"
+    return InputError(what + _advice(every, table.decimal, gaps))
+
+
+def _advice(cells: Collection[str], decimal: str, gaps: bool) -> str:
+    """What to do about texts where numbers belong."""
+    if all(texts.number(cell, decimal) is None and texts.number(cell, ",") is not None for cell in cells):
+        return f"; {texts.POINT}"
+    if all(cell.casefold() in texts.FAILED for cell in cells):
+        return "; leave out the rows of experiments that failed"
+    others = [cell for cell in cells if texts.number(cell, decimal) is None and not any(map(str.isdigit, cell))]
+    words = any(any(map(str.isalpha, cell)) for cell in others)
+    advice = "" if words else "; write the number alone"
+    if gaps:
+        advice = "; write the number alone, 'failed' for a failed experiment, and nothing until it is measured"
+    return advice + CLASSES if words else advice
 
 
 def repeated(table: Cells, name: str | None) -> str:
@@ -58,10 +91,44 @@ def repeated(table: Cells, name: str | None) -> str:
     return f"{len(twice)} identifiers of {shown(name)} stand on several lines, such as {shown(twice[0])}."
 
 
-def classes(table: Cells, targets: Sequence[str], gaps: bool = False) -> tuple[np.ndarray, tuple[str, ...], str]:
-    """Class indices, [N], the names of the classes, and a sentence where they are many.
+def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str] = ()) -> str:
+    """A sentence on how texts of a class target are read that often say that there is no class; "": it has none.
 
-    With `gaps` there may be rows without a class, whose index is -1, and fewer than two classes.
+    Args:
+        table: its cells.
+        target: the column.
+        keep: whether they are classes, as `keep_na` says.
+        failed: other texts that say that an experiment failed, folded.
+    """
+    cells = map(str, table.columns[target])
+    counts = Counter(cell for cell in cells if cell and cell.casefold() not in failed)
+    usual = {cell: n for cell, n in counts.items() if texts.absent(cell)}
+    skipped = {cell: n for cell, n in usual.items() if texts.unmeasured(cell, classes=True) and not keep}
+    broken = {cell: n for cell, n in counts.items() if cell.casefold() in texts.FAILED}
+    named = {cell: n for cell, n in usual.items() if cell not in skipped} | broken
+    parts = []
+    if skipped:
+        parts.append(f"{_each(skipped)} as not measured (--keep-na {target}, or keep_na in Python, makes them classes)")
+    if named:
+        parts.append(f"{_each(named)} as classes" + (" (--failed TEXT declares a failure)" if broken else ""))
+    return f"Column {shown(target)} reads {', and '.join(parts)}." if parts else ""
+
+
+def _each(cells: Mapping[str, int]) -> str:
+    return listed(f"{shown(cell)} ({counted(n, 'cell')})" for cell, n in sorted(cells.items()))
+
+
+def classes(
+    table: Cells,
+    targets: Sequence[str],
+    gaps: bool = False,
+    keep_na: Collection[str] = (),
+    failed: Collection[str] = (),
+) -> tuple[np.ndarray, tuple[str, ...], str]:
+    """Class indices, [N], the names of the classes, and a sentence where they are many, or some may be none.
+
+    With `gaps` there may be rows without a class, whose index is -1, and fewer than two classes. For `keep_na` and
+    `failed` see `marks`.
 
     Raises:
         InputError: for targets that are no classes, or too many.
@@ -69,16 +136,18 @@ def classes(table: Cells, targets: Sequence[str], gaps: bool = False) -> tuple[n
     if len(targets) != 1:
         raise InputError(f"classification takes one target column, not {len(targets)}")
     (target,) = targets
-    cells, column = table.columns[target], f"column {shown(target)} of {table.path}"
-    counts = Counter(cell for cell in cells if not texts.absent(cell, among_words=True))
+    cells, column, keep = table.columns[target], f"column {shown(target)} of {table.path}", target in keep_na
+    present = (cell for cell in cells if cell and cell.casefold() not in failed)
+    counts = Counter(cell for cell in present if keep or not texts.unmeasured(cell, classes=True))
     examples = sum(counts.values())
     if examples < len(cells) and not gaps:
         row = next(i for i, cell in enumerate(cells) if cell not in counts)
         what = f"{shown(cells[row])}, which stands for none," if cells[row] else "an empty cell"
-        raise InputError(f"{table.where(row, target)}: {what} instead of a class{UNMEASURED}")
+        name = f", or keep it as a class by --keep-na {target} (keep_na in Python)" if cells[row] else ""
+        raise InputError(f"{table.where(row, target)}: {what} instead of a class{UNMEASURED}{name}")
     if len(counts) < 2 and not gaps:
         raise InputError(f"{column} has the one class {shown(cells[0])}; two or more are needed")
-    numbers = {name: value for name in counts if (value := texts.exact(name)) is not None}
+    numbers = {n: value for n in counts if (value := texts.exact(n)) is not None and not texts.absent(n)}  # "nan"
     if len(numbers) == len(counts):
         _check_whole(table, target, numbers)
     if len(counts) > max(FEW_CLASSES, examples / 2):
@@ -88,7 +157,7 @@ def classes(table: Cells, targets: Sequence[str], gaps: bool = False) -> tuple[n
         )
     names = sorted(counts, key=numbers.__getitem__ if len(numbers) == len(counts) else str)
     index = {name: i for i, name in enumerate(names)}
-    notes = []
+    notes = [note] if (note := marks(table, target, keep, failed)) else []
     if len(names) > FEW_CLASSES and examples < 10 * len(names):
         notes.append(f"{column} has {len(names)} classes for {examples} examples; few will be seen in training.")
     if alike := texts.alike(names):

@@ -11,6 +11,7 @@ import pandas as pd
 from explore.errors import shown
 
 __all__ = [
+    "FAILED",
     "ISO",
     "PAIRS",
     "absent",
@@ -29,12 +30,15 @@ __all__ = [
     "pointed",
     "resembles_a_number",
     "restored",
+    "unmeasured",
 ]
 
 # How tables say that there is nothing, in any case, among numbers, dates and truth values. Among words only those count
 # that no scientist names a category: "Na" is sodium, "none" a treatment.
-_NOTHING = frozenset("|na|n/a|#n/a|#na|<na>|nan|nat|null|none|nil|missing|-|--|?|.".split("|"))
+_NOTHING = frozenset("|na|n/a|#n/a|#na|<na>|nan|-nan|nat|null|none|nil|missing|-|--|?|.".split("|"))
 _NO_WORD = frozenset("|NA|N/A|n/a|#N/A|#NA|<NA>|nan|NaN|NaT|null|NULL".split("|"))
+_NO_CLASS = _NO_WORD | {"na", "NAN", "-nan", "-NaN", "Null", "-", "--", "?", "."}  # but "Na", "none", "missing", ...
+FAILED = ("failed", "fail", "error")  # how tables say, in any case, that an experiment failed
 PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))  # in any case; what counts 0 and 1
 
 ISO = "ISO8601"
@@ -74,6 +78,11 @@ POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"
 def absent(cell: str, among_words: bool = False) -> bool:
     """Whether a cell says that there is no value."""
     return cell in _NO_WORD if among_words else cell.casefold() in _NOTHING
+
+
+def unmeasured(cell: str, classes: bool = False) -> bool:
+    """Whether a cell of a target says that nothing is measured; a word that may name a class is one among classes."""
+    return cell in _NO_CLASS if classes else absent(cell)
 
 
 def alike(names: Iterable[str]) -> tuple[str, str] | None:

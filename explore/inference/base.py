@@ -69,6 +69,7 @@ class Predictive(ABC):
     }  # fmt: skip
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
     by_replica: ClassVar[frozenset[str]] = frozenset()  # settings of which replicas may differ, see `candidates`
+    partial: ClassVar[bool] = True  # whether it learns from targets of which some are NaN, see `PartialGaussian`
     no_mixture: ClassVar[str] = ""  # why there are no mixtures of it; empty: there are
     only_anew: ClassVar[str] = ""  # why it cannot begin at the weights of a trained module; empty: it can
 

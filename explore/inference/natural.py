@@ -90,9 +90,12 @@ def fisher_taps(kind: Fisher, likelihood: Likelihood, seen: Pass, rng: Rng) -> t
     """
     if kind == "empirical":
         return seen.taps
+    partial = getattr(likelihood, "partial", False)  # then no curvature is counted where no target is measured
     if kind == "true":
-        return seen.pullback(likelihood.score(seen.noise, seen.out, likelihood.sample(seen.noise, seen.out, rng)))
+        score = likelihood.score(seen.noise, seen.out, likelihood.sample(seen.noise, seen.out, rng))
+        return seen.pullback(score.masked_fill(seen.y.isnan(), 0) if partial else score)
     roots = likelihood.fisher_root(seen.noise, seen.out)
+    roots = roots.masked_fill(seen.y.isnan(), 0) if partial else roots
     if seen.taps.norms:
         heads = rng.uniform(*seen.out.shape[:3], len(roots)) < 0.5
         roots = torch.where(heads.movedim(3, 0).unsqueeze(4), roots, -roots)

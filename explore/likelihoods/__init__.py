@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from explore.likelihoods.categorical import Categorical as Categorical
     from explore.likelihoods.gaussian import Gamma as Gamma
     from explore.likelihoods.gaussian import Gaussian as Gaussian
+    from explore.likelihoods.partial_gaussian import PartialGaussian as PartialGaussian
     from explore.models import Likelihood as Likelihood
 
 _HOME = {
@@ -20,6 +21,7 @@ _HOME = {
     "Gamma": "likelihoods.gaussian",
     "Gaussian": "likelihoods.gaussian",
     "Likelihood": "models",
+    "PartialGaussian": "likelihoods.partial_gaussian",
 }
 
 

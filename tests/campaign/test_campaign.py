@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from explore.campaign import Campaign, Schema, folder_of
+from explore.campaign import Campaign, Schema, folder_of, head
 from explore.campaign.log import NAME
 from explore.errors import InputError
 from tests.campaign.tables import SCHEMA, known, read, table, text
@@ -308,6 +308,98 @@ def test_several_targets_of_which_one_is_measured(folder):
     assert campaign.memory.rows["a"].values == {"y": [7], "z": [8]} and not campaign.pending
 
 
+def test_a_failed_experiment(folder):
+    ask(folder, text(POOL), 0, 3)
+    failed = POOL.replace("1,\nb", "1, Failed\nb")
+    campaign = read(folder, text(failed.replace("2,\n", "2, 7\n")), schema=IDS)
+    assert values(campaign) == {"a": [None], "c": [1.5], "d": [7]} and not campaign.pending and campaign.pool == (1,)
+    assert [row.id for row in campaign.failed] == ["a"] and [row.id for row in campaign.measured] == ["c", "d"]
+    assert "Failed, and not suggested again: 'a' (line 2)." in campaign.notes
+    assert "Answered, of batch 2: 'd' (line 5)." in campaign.notes and campaign.answered
+    assert campaign.status() == ["2 rows are measured; 1 may be handed out.", "Failed: 'a' (line 2)."]
+    again = read(folder, text(failed), text("name,y\na,4", "new.csv"), schema=IDS)
+    assert "y is corrected from failed to 4, as new.csv says, though the table says failed." in said(again)
+    assert values(again)["a"] == [4] and not again.failed
+    assert read(folder, text(failed), text("name,y\na,FAIL\nb,error\nb,2", "new.csv"), schema=IDS).failed
+    with Campaign(folder) as campaign:
+        campaign.read(text(failed), IDS)
+        assert values(campaign) == {"a": [None], "b": [None, 2], "c": [1.5], "d": [7]}
+        assert [row.mean["y"] for row in campaign.measured] == [1.5, 7, 2]
+        assert "'b' (line 3) (y failed, 2: 2)" in said(campaign)
+        campaign.retract(["a"])
+        assert campaign.pool == (0,) and not campaign.failed
+    assert not read(folder, text("name,temp,solvent,y\nb,30,water,"), schema=IDS).failed
+
+
+def test_a_failed_row_that_is_gone_stays_known(folder):
+    read(folder, text(POOL.replace("1,\nb", "1, failed\nb")), schema=IDS)
+    campaign = read(folder, text("name,temp,solvent,y\nb,30,water,"), schema=IDS)
+    assert "No longer in the table, but still known as failed: a." in campaign.notes
+    assert campaign.status()[-1] == "Failed: a."
+
+
+def test_a_text_that_is_declared_as_a_failure(folder):
+    """Among classes `failed` is one until then; what a file told of it is another kind of answer from then on."""
+    classes = IDS._replace(classes=True)
+    campaign = read(
+        folder, text(POOL.replace("1.5", "failed")), text("name,y\nb,broke\na,ok", "new.csv"), schema=classes
+    )
+    assert values(campaign) == {"a": ["ok"], "b": ["broke"], "c": ["failed"]} and not campaign.failed
+    declared = classes._replace(failed=("Broke", "failed"))
+    campaign = read(folder, text(POOL.replace("1.5", "failed")), schema=declared)
+    assert values(campaign) == {"a": ["ok"], "b": [None], "c": [None]} and len(campaign.failed) == 2
+    assert "'b' (line 3): y is corrected from broke to failed." in campaign.notes
+    assert not read(folder, text(POOL.replace("1.5", "failed")), schema=declared).notes
+    numbers = IDS._replace(failed=("-999",))
+    campaign = read(folder.with_name("other"), text(POOL.replace("1.5", "-999.0")), schema=numbers)
+    assert values(campaign) == {"c": [None]}
+
+
+def test_all_cells_that_are_no_numbers_are_named_at_once(folder):
+    schema = Schema(("y", "z"), ("temp",), "name")
+    pool = "name,temp,y,z\na,1,12.5 mg,\nb,2,3,>95\nc,3,broke,5\nd,4,failed,NA\ne,4,2,"
+    with pytest.raises(InputError) as error:
+        read(folder, text(pool), schema=schema)
+    assert str(error.value) == (
+        "pool.csv: 3 cells of targets are not finite numbers: column 'y': '12.5 mg' (line 2), 'broke' (line 4); column "
+        "'z': '>95' (line 3); write the number alone, 'failed' for a failed experiment, and nothing until it is "
+        "measured (classes need the task classification)"
+    )
+    assert not (folder / NAME).exists()
+
+
+def test_a_row_of_which_one_target_failed(folder):
+    """It is done, and what is measured of it counts; the failure may still be replaced."""
+    schema = Schema(("y", "z"), ("temp",), "name")
+    pool = "name,temp,y,z\na,1,,\nb,2,3,4"
+    ask(folder, text(pool), 0, schema=schema)
+    campaign = read(folder, text(pool.replace("a,1,,", "a,1,failed,")), schema=schema)
+    assert not campaign.pending and campaign.pool == () and not campaign.partly
+    assert "Failed, and not suggested again: 'a' (line 2) (y)." in campaign.notes
+    campaign = read(folder, text(pool.replace("a,1,,", "a,1,failed,8")), schema=schema)
+    assert [row.id for row in campaign.partly] == [row.id for row in campaign.failed] == ["a"]
+    assert campaign.memory.rows["a"].mean == {"y": None, "z": 8} and len(campaign.measured) == 1
+    assert campaign.status()[1:] == ["Failed: 'a' (line 2)."]
+    campaign = read(folder, text(pool.replace("a,1,,", "a,1,6,8")), schema=schema)
+    assert len(campaign.measured) == 2 and "y is corrected from failed to 6." in said(campaign)
+
+
+def test_next_csv_that_was_written_before_the_table_changed_tells_nothing_old(folder):
+    """It has what was known of a pending row, as a mean, beside the answer that is new."""
+    schema = Schema(("y", "z"), ("temp",), "name")
+    pool = "name,temp,y,z\na,1,7,\nb,2,3,4"
+    ask(folder, text(pool), 0, schema=schema)
+    back = text("_id,_rank,name,temp,y,z\na,1,a,1,7,5", "next.csv")
+    campaign = read(folder, text(pool.replace("a,1,7", "a,1,8")), back, schema=schema)
+    assert campaign.memory.rows["a"].values == {"y": [8], "z": [5]}
+    assert "y is corrected from 7 to 8." in said(campaign) and "next.csv says" not in said(campaign)
+    other = folder.with_name("other")
+    ask(other, text(pool.replace("a,1,7", "a,1,")), 0, schema=schema)
+    read(other, text(pool.replace("a,1,7", "a,1,")), text("name,y\na,1\na,2\na,6", "new.csv"), schema=schema)
+    campaign = read(other, text(pool.replace("a,1,7", "a,1,")), text("name,y,z\na,3,5", "next.csv"), schema=schema)
+    assert campaign.memory.rows["a"].values == {"y": [1, 2, 6], "z": [5]}
+
+
 def test_a_row_without_ids_whose_columns_changed(folder):
     rows = "20,water,1,\n30,water,1,\n40,ethanol,2,1.5"
     first = ask(folder, text(f"temp,solvent,code,y\n{rows}"), 0, schema=SCHEMA)
@@ -426,14 +518,15 @@ def test_ids_by_their_first_letters(folder):
 def test_killed_at_every_byte_of_a_round(folder):
     ask(folder, text(POOL), 0, 1)
     now = text(POOL.replace("1,\nb", "1, 9\nb").replace("1.5", "2"))
-    start = (folder / NAME).read_bytes()
+    start, before = (folder / NAME).read_bytes(), (folder / head.NAME).read_bytes()
     states = [known(read(folder, now, schema=IDS, dry=True))]
     ask(folder, now, 3)
     whole = (folder / NAME).read_bytes()
     with Campaign(folder) as campaign:
         states.append(known(campaign))
-    for size in range(len(start), len(whole) + 1):
+    for size in [*range(len(start), len(whole), 7), *range(len(whole) - 12, len(whole) + 1)]:
         (folder / NAME).write_bytes(whole[:size])
+        (folder / head.NAME).write_bytes(before)  # it is written after the log
         with Campaign(folder) as campaign:
             campaign.read(now, IDS)
             assert known(campaign) == states[len(campaign.pending) - 1]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from explore.campaign.cells import canonical, canonicals, fingerprint, fingerprints, measured, same
+from explore.campaign.cells import canonical, canonicals, fingerprint, fingerprints, folded, measured, same
 from explore.errors import InputError
 from tests.seeds import seeds
 
@@ -105,14 +105,29 @@ def test_other_numbers(a, b):
 
 
 def test_measurements():
-    assert [measured(cell, "here") for cell in ("1.50", " -2e3 ", 3, np.float32(0.5))] == [1.5, -2000, 3, 0.5]
-    assert [measured(cell, "here") for cell in ("", "NA", None, float("nan"), " ", "None")] == [None] * 6
+    cells = "1.50", " -2e3 ", 3, np.float32(0.5), "−2"  # noqa: RUF001
+    assert [measured(cell) for cell in cells] == [(1.5,), (-2000,), (3,), (0.5,), (-2,)]
+    unmeasured = "", "NA", None, float("nan"), " ", "None", "n/a", "-", "--", "?", ".", "Null", "missing", "#N/A"
+    assert [measured(cell) for cell in unmeasured] == [()] * len(unmeasured)
+    assert [measured(cell) for cell in ("failed", "FAIL", " Error ")] == [(None,)] * 3
+    assert measured("-999.0", failed={folded("-999")}) == (None,)
 
 
-@pytest.mark.parametrize("cell", ["1,5", "12 %", "n.d.", "?", "inf", "<0.1", True, "yes", "2024-03-01", "1_000", "--"])
+@pytest.mark.parametrize("cell", ["1,5", "12 %", "n.d.", "inf", "<0.1", True, "yes", "2024-03-01", "1_000", "12.5 mg"])
 def test_no_measurements(cell):
-    with pytest.raises(InputError, match=r"^pool.csv, line 7, column 'y': .* is not a finite number"):
-        measured(cell, "pool.csv, line 7, column 'y'")
+    with pytest.raises(InputError, match="is not a finite number"):
+        measured(cell)
+
+
+def test_classes():
+    """A mark is a class where it is kept; words that may name one are always."""
+    usual = ["NA", "n/a", "nan", "NaN", "-", "?", "null"]
+    assert [measured(cell, classes=True) for cell in ["", None, float("nan"), *usual]] == [()] * 10
+    assert [measured(cell, classes=True, keep_na=True) for cell in usual] == [(cell,) for cell in usual]
+    assert measured("", classes=True, keep_na=True) == measured(None, classes=True, keep_na=True) == ()
+    names = ["Na", "none", "None", "missing", "failed", "EU"]
+    assert [measured(cell, classes=True, failed=()) for cell in names] == [(cell,) for cell in names]
+    assert measured("Failed", classes=True, failed={"failed"}) == (None,)
 
 
 @pytest.mark.parametrize("seed", seeds(30, 8))

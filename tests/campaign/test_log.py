@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explore.campaign import log
+from explore.campaign import head, log
 from explore.campaign.log import Log
 from explore.errors import Failure, InputError
 
@@ -35,7 +36,17 @@ def write(folder, *batches):
 def events(folder, dry=False):
     one = Log(folder, dry)
     one.close()
-    return one.events, one.cut
+    return one.events, " ".join(one.notes)
+
+
+def snapshot(folder):
+    """The files of a campaign."""
+    return {path: path.read_bytes() for path in (folder / log.NAME, folder / head.NAME)}
+
+
+def restore(files):
+    for path, content in files.items():
+        path.write_bytes(content)
 
 
 def test_what_was_appended_comes_back(tmp_path):
@@ -52,17 +63,18 @@ def test_what_was_appended_comes_back(tmp_path):
 
 def test_killed_at_every_byte(tmp_path):
     path = write(tmp_path, FIRST)
-    before, old = path.read_bytes(), events(tmp_path)[0]
+    before, old = snapshot(tmp_path), events(tmp_path)[0]
     write(tmp_path, SECOND)
-    whole, new = path.read_bytes(), events(tmp_path)[0]
-    for size in range(len(before), len(whole) + 1):
-        path.write_bytes(whole[:size])
+    after, new = snapshot(tmp_path), events(tmp_path)[0]
+    start, whole = before[path], after[path]
+    for size in [*range(len(start), len(whole), 7), *range(len(whole) - 12, len(whole) + 1)]:
+        restore(before | {path: whole[:size]})  # campaign.json is written after the log
         found, cut = events(tmp_path, dry=True)
         assert path.read_bytes() == whole[:size]
         assert events(tmp_path) == (found, cut)
         assert found == (new if size >= len(whole) - 1 else old)  # but for its last byte, it is whole
-        assert bool(cut) == (len(before) < size < len(whole) - 1)
-        assert path.read_bytes() == (whole if size >= len(whole) - 1 else before)
+        assert bool(cut) == (len(start) < size < len(whole) - 1)
+        assert snapshot(tmp_path) == (after if size >= len(whole) - 1 else before)
         write(tmp_path, SECOND)
         again, cut = events(tmp_path)
         assert [e["id"] for e in again] == [e["id"] for e in found] + list("cde") and not cut
@@ -71,9 +83,94 @@ def test_killed_at_every_byte(tmp_path):
 def test_killed_at_every_byte_of_the_first(tmp_path):
     path = write(tmp_path, FIRST)
     whole = path.read_bytes()
-    for size in range(len(whole) - 1):
+    saved = head.read(tmp_path)
+    assert saved is not None
+    start = head.Head(saved.id, 0, saved.id)
+    for size in range(0, len(whole) - 1, 7):
+        head.write(tmp_path, start)
         path.write_bytes(whole[:size])
         assert events(tmp_path)[0] == []
+    path.unlink()
+    assert events(tmp_path) == ([], "")
+
+
+def test_a_log_that_is_not_all_of_the_campaigns_is_refused(tmp_path):
+    """Deleted, emptied, cut anywhere, an old copy, or the log of another campaign or of a copy of the folder."""
+    folder, other = tmp_path / "a", tmp_path / "b"
+    path = write(folder, FIRST)
+    old = snapshot(folder)
+    shutil.copytree(folder, other)
+    write(other, SECOND[:1])
+    write(folder, SECOND)
+    whole = path.read_bytes()
+    path.unlink()
+    missing = r"has \d of the 5 entries that were written: .* put back a copy of the whole folder .* start over"
+    with pytest.raises(InputError, match=missing):
+        events(folder)
+    for size in [*range(0, len(whole), 9), len(whole) - 2]:
+        path.write_bytes(whole[:size])
+        for dry in (True, False):
+            with pytest.raises(InputError, match=missing):
+                events(folder, dry)
+        assert path.read_bytes() == whole[:size]
+    for strange in (old[path], snapshot(other)[other / log.NAME]):
+        path.write_bytes(strange)
+        with pytest.raises(InputError, match="has [23] of the 5 entries"):
+            events(folder)
+    write(other, SECOND)
+    path.write_bytes((other / log.NAME).read_bytes())
+    with pytest.raises(InputError, match="is of another campaign than .*; put back a copy"):
+        events(folder)
+    path.write_bytes(write(tmp_path / "c", FIRST, SECOND).read_bytes())
+    with pytest.raises(InputError, match="line 1, is damaged .* or the file is of another campaign; put back"):
+        events(folder)
+    path.write_bytes(whole)
+    assert len(events(folder)[0]) == 5
+
+
+def test_a_campaign_without_its_head(tmp_path):
+    """Where the head was removed, nothing says that the log is whole."""
+    path = write(tmp_path, FIRST)
+    (tmp_path / head.NAME).unlink()
+    with pytest.raises(InputError, match=r"line 1, is damaged .*, or campaign.json is missing; put back"):
+        events(tmp_path)
+    path.unlink()
+    (tmp_path / "config.json").write_text("{}")
+    for dry in (True, False):
+        with pytest.raises(InputError, match=r"log.jsonl is missing or empty, though .* has a campaign; put back"):
+            events(tmp_path, dry)
+    (tmp_path / head.NAME).write_text("[" * 10**5)
+    with pytest.raises(InputError, match=r"campaign.json is damaged .*; put back"):
+        events(tmp_path)
+
+
+def earlier(folder, *batches):
+    """A log as earlier versions wrote it, whose sums begin with nothing."""
+    folder.mkdir()
+    path, total, lines = folder / log.NAME, "", []
+    for number, batch in enumerate(batches, 1):
+        for i, event in enumerate(batch, 1):
+            line, total = log._line({**event, "time": "", "batch": number, "left": len(batch) - i}, total)
+            lines.append(line)
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def test_a_campaign_of_an_earlier_version_goes_on_and_is_tied_to_its_log(tmp_path):
+    path = earlier(tmp_path / "a", FIRST, SECOND)
+    before = path.read_bytes()
+    assert len(events(path.parent, dry=True)[0]) == 5 and not (path.parent / head.NAME).exists()
+    found, note = events(path.parent)
+    assert len(found) == 5 and "is of an earlier version of explore; its log is now tied to it." in note
+    assert events(path.parent) == (found, "") and path.read_bytes() == before
+    write(path.parent, SECOND)
+    assert len(events(path.parent)[0]) == 8
+    path.write_bytes(before)
+    with pytest.raises(InputError, match="has 5 of the 8 entries"):
+        events(path.parent)
+    path = earlier(tmp_path / "b", FIRST)
+    path.write_bytes(path.read_bytes()[:-9])
+    assert "(the last run was interrupted, or the file was cut short)" in events(path.parent)[1]
 
 
 def test_zeros_where_a_power_cut_left_them(tmp_path):
@@ -81,7 +178,7 @@ def test_zeros_where_a_power_cut_left_them(tmp_path):
     old = events(tmp_path)[0]
     path.write_bytes(path.read_bytes() + bytes(100))
     found, cut = events(tmp_path)
-    assert found == old and "does not count" in cut
+    assert found == old and cut == f"Discarded an incomplete entry at the end of {path} (the last run was interrupted)."
 
 
 def test_no_bit_can_flip_unnoticed(tmp_path):

@@ -453,6 +453,7 @@ def test_failed_fits_are_reported(active, toy):
         (["--decimal", ","], "--categorical and --decimal belong to --data"),
         (["--feature", "CRIM"], "--feature and --sheet belong to --data"),
         (["--sheet", "Data"], "--feature and --sheet belong to --data"),
+        (["--keep-na", "MEDV"], "--keep-na belongs to --data"),
         (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
         (["--trials", "0"], "Invalid value for '--trials'"),
@@ -511,7 +512,8 @@ def test_too_little_memory_is_a_sentence(explore, monkeypatch, error):
         ([], "--data needs --target"),
         (["--target", "price"], "has no target 'price'; its columns: a, b, id, y, z, kind, sign"),
         (["--target", "y", "--dataset", "boston"], "not both"),
-        (["--target", "kind"], "column 'kind': 'mid' is not a finite number (classes need the task classification)"),
+        (["--target", "kind"], "are not finite numbers: column 'kind': 'mid' (line 2), "),
+        (["--target", "y", "--keep-na", "y"], "keep_na (--keep-na) names 'y', which is no class target of"),
         (["--target", "y", "--categorical", "c"], "unknown categorical column 'c'; allowed: a, b, id, kind, sign, z"),
         (["--target", "y", "--id", "name"], "has no column of identifiers 'name'; its columns: a, b, id, y, z,"),
         (["--target", "kind", "--target", "sign", "--task", "classification"], "one target column"),
@@ -637,3 +639,27 @@ def test_images_are_labelled(explore):
 def test_wrong_options_for_images(explore, options, message):
     result = explore("active", *options)
     assert result.exit_code == 2 and message in result.stderr and "Traceback" not in result.output
+
+
+def test_marks_that_are_kept_are_classes_of_a_run(explore):
+    rows = "".join(f"{i / 7},{('EU', 'NA', 'AS')[i % 3]}\n" for i in range(60))
+    Path("lands.csv").write_text(f"a,continent\n{rows}")
+    options = [
+        "--data",
+        "lands.csv",
+        "--target",
+        "continent",
+        "--task",
+        "classification",
+        "--name",
+        "x",
+        "--test-size",
+        10,
+    ]
+    quick = ["--trials", 1, "--rounds", 1, "--epochs", 1, "--samples", 2, "--acquisition", "random"]
+    refused = explore("active", *options, *quick)
+    assert "'NA', which stands for none, instead of a class" in refused.stderr
+    result = explore("active", *options, *quick, "--keep-na", "continent")
+    assert result.exit_code == 0 and "'NA' (20 cells) as classes." in result.stderr, result.output
+    config = json.loads(next(Path().rglob("config.json")).read_text())
+    assert config["settings"]["keep_na"] == ["continent"]

@@ -136,6 +136,29 @@ def test_killed_between_log_and_file(pool, monkeypatch):
     assert list(pd.read_csv(pool.parent / "next.csv").name) == ids(again, "pending")
 
 
+@pytest.mark.parametrize("damage", ["deleted", "emptied", "cut", "old"])
+def test_a_lost_log_is_refused_and_no_pending_row_handed_out_again(pool, damage):
+    begin(pool)
+    folder, out = pool.with_suffix(".explore"), pool.with_name("next.csv")
+    log = folder / "log.jsonl"
+    old = log.read_bytes()
+    measure(pool, [f"S-{i:03d}" for i in range(3)])
+    suggest(pool, "--status")  # which writes nothing
+    suggest(pool, "--batch", 6)
+    lines, asked = log.read_bytes().splitlines(keepends=True), out.read_bytes()
+    if damage == "deleted":
+        log.unlink()
+    else:
+        log.write_bytes({"emptied": b"", "cut": b"".join(lines[:-1]), "old": old}[damage])
+    for more in ((), ("--status",), ("--dry-run",)):
+        said = refused(pool, *more)
+        assert f"entries that were written: {'its end is' if damage in ('cut', 'old') else 'all are'} missing" in said
+        assert said.endswith(f"put back a copy of the whole folder {folder}, or move it away to start over")
+    assert out.read_bytes() == asked
+    log.write_bytes(b"".join(lines))
+    assert suggest(pool, "--status")["measured"] == 3
+
+
 def test_operations(pool):
     first = ids(begin(pool))
     said = suggest(pool, "--skip", first[0])
@@ -231,6 +254,54 @@ def test_several_targets(pool):
     assert "Measured in part: 'S-009' (line 11)." in run("suggest", pool, "--status").stdout
 
 
+def test_partial_answers(pool):
+    """They stay open, next.csv keeps what is known, and the model learns from them."""
+    frame = pd.read_csv(pool)
+    frame["purity"] = np.nan
+    frame.loc[:9, "yield"], frame.loc[:5, "purity"] = truth(frame)[:10], np.arange(6.0)
+    frame.loc[6, "purity"] = 3.25
+    frame = frame.astype({"purity": object})
+    frame.loc[10, "purity"] = "failed"
+    frame.to_csv(pool, index=False)
+    first = begin(pool, "--target", "purity", "--batch", 3)
+    assert first["measured"] == 7 and first["partly"] == ["S-007", "S-008", "S-009"] and first["failed"] == ["S-010"]
+    path = pool.with_name("next.csv")
+    asked = pd.read_csv(path)
+    asked.loc[0, "yield"], asked.loc[1, "purity"] = 0.1, 123456.789
+    asked.to_csv(path, index=False)
+    second = suggest(pool, "--labels", path)
+    assert ids(second, "pending") == ids(first) and len(second["rows"]) == 3
+    later = pd.read_csv(path).set_index("name")
+    assert later.loc[ids(first)[0], "yield"] == 0.1 and later.loc[ids(first)[1], "purity"] == 123456.789
+    open_rows = set(first["partly"]) & set(later.index)  # whose yield is in the table
+    assert later[["yield", "purity"]].notna().sum().sum() == 2 + len(open_rows)
+    assert not set(ids(second)) & {"S-010", *ids(first)}
+    result = run("predict", pool.with_suffix(".explore"), pool, "--out", pool.with_name("predicted.csv"))
+    assert result.exit_code == 0, result.output
+    # One is withdrawn and the other completed, while next.csv still has what was known.
+    assert suggest(pool, "--retract", ids(first)[0])["measured"] == 7
+    later = pd.read_csv(path)
+    later.loc[later.name == ids(first)[1], "yield"] = 4
+    later.to_csv(path, index=False)
+    third = suggest(pool, "--labels", path)
+    assert third["measured"] == 8 and ids(first)[1] not in ids(third, "pending")
+    said = suggest(pool, "--posterior", "hmc", "--status")
+    assert said["measured"] == 8
+
+
+def test_a_target_with_few_measurements_waits_for_a_model(pool):
+    frame = pd.read_csv(pool)
+    frame["purity"] = np.nan
+    frame.loc[:9, "yield"], frame.loc[:3, "purity"] = truth(frame)[:10], np.arange(4.0)
+    frame.to_csv(pool, index=False)
+    said = begin(pool, "--target", "purity")
+    assert "10 rows are measured, too few for a model, which needs 5 of each target" in said["notes"][-1]
+    frame.loc[4, "purity"] = 3.0
+    frame.loc[9, "yield"] = np.nan
+    frame.to_csv(pool, index=False)
+    assert suggest(pool, "--batch", 6)["score"] == "epig (nats)"
+
+
 def test_classes(pool):
     frame = pd.read_csv(pool)
     frame["kind"] = None
@@ -250,6 +321,80 @@ def test_classes(pool):
     assert "p_middle" in said["rows"][0] and said["measured"] == 17
     assert any(f"kind is corrected from {kinds[0]} to" in note for note in said["notes"])
     assert "the task of pool.csv is classification; for regression begin anew" in refused(pool, "--task", "regression")
+
+
+def test_a_failed_experiment_is_done(pool):
+    first = begin(pool)
+    names = ids(first)
+    measure(pool, names[1:], 5.0)
+    frame = pd.read_csv(pool)
+    frame["yield"] = frame["yield"].astype(object)
+    frame.loc[frame.name.isin(names[:1]), "yield"] = "Failed"
+    frame.to_csv(pool, index=False)
+    said = suggest(pool)
+    assert said["failed"] == names[:1] and said["measured"] == 4 and said["measures"]["labels"] == 9
+    assert f"Failed, and not suggested again: '{names[0]}'" in " ".join(said["notes"])
+    asked = suggest(pool, "--batch", 40)  # all that are left
+    assert len(asked["rows"]) + len(asked["pending"]) == 35 and asked["pool"] == 0
+    assert names[0] not in [*ids(asked), *ids(asked, "pending"), *pd.read_csv(pool.with_name("next.csv")).name]
+    assert f"Failed: '{names[0]}' (line" in run("suggest", pool, "--status").stdout
+    assert "failed and will not be handed out" in refused(pool, "--skip", names[0])
+    frame.loc[frame.name.isin(names[:1]), "yield"] = 3  # measured after all
+    frame.to_csv(pool, index=False)
+    said = suggest(pool)
+    assert any(note.endswith("yield is corrected from failed to 3.") for note in said["notes"])
+    assert said["failed"] == [] and said["measured"] == 5
+    assert run("report", pool.with_suffix(".explore"), "--out", pool.with_name("r.html")).exit_code == 0
+
+
+def test_a_failure_told_by_next_csv_and_a_text_that_declares_one(pool):
+    names = ids(begin(pool, "--failed", "Broke", "--failed", "-999"))
+    path = pool.with_name("next.csv")
+    asked = pd.read_csv(path)
+    asked["yield"] = ["broke", "-999.0", "error", "4", ""]
+    asked.to_csv(path, index=False)
+    said = suggest(pool, "--labels", path)
+    assert set(said["failed"]) == set(names[:3]) and said["measured"] == 1
+    assert ids(said, "pending") == names[4:] and len(said["rows"]) == 5
+    frame = pd.read_csv(pool)
+    frame["yield"] = frame["yield"].astype(object)
+    frame.loc[:2, "yield"] = ["12.5 mg", ">95", "broke"]
+    frame.to_csv(pool, index=False)
+    log = (pool.with_suffix(".explore") / "log.jsonl").read_bytes()
+    said = refused(pool, "--failed", "none")
+    assert (
+        "pool.csv: 3 cells of targets are not finite numbers: column 'yield': '12.5 mg' (line 2), '>95' (line 3), "
+        in said
+    )
+    assert "'broke' (line 4); write the number alone, 'failed' for a failed experiment" in said
+    assert "2 cells of targets" in refused(pool)
+    assert (pool.with_suffix(".explore") / "log.jsonl").read_bytes() == log
+
+
+def test_marks_among_classes(pool):
+    """NA is a continent only where it is said to be one; either way it is said, and a failure is a class."""
+    frame = pd.read_csv(pool).drop(columns="yield")
+    kinds = ["EU", "NA", "failed", "none", "EU", "AS", "NA", "AS", "none", "failed", "-", *[""] * 29]
+    frame.assign(kind=kinds).to_csv(pool, index=False)
+    begun = "--target", "kind", "--id", "name", "--task", "classification", "--batch", 40, *QUICK
+    said = suggest(pool, *begun)
+    note = (
+        "Column 'kind' reads '-' (1 cell), 'NA' (2 cells) as not measured (--keep-na kind, or keep_na in Python, makes "
+        "them classes), and 'failed' (2 cells), 'none' (2 cells) as classes (--failed TEXT declares a failure)."
+    )
+    assert note in said["notes"] and said["measured"] == 8 and {"S-001", "S-006", "S-010"} < set(ids(said))
+    said = suggest(pool, "--keep-na", "kind", "--failed", "FAILED")
+    note = "Column 'kind' reads '-' (1 cell), 'NA' (2 cells), 'none' (2 cells) as classes."
+    assert note in said["notes"] and said["measured"] == 9 and said["failed"] == ["S-002", "S-009"]
+    assert "'S-002' (line 4): kind is corrected from 'failed' to failed." in said["notes"]
+    assert {*ids(said), *ids(said, "pending")} == {f"S-{i:03d}" for i in range(11, 40)}
+    assert note in suggest(pool, "--status")["notes"]  # it is kept
+    suggest(pool, "--release", "all")
+    assert {"p_NA", "p_-", "p_none", "p_EU", "p_AS"} < suggest(pool, "--batch", 3)["rows"][0].keys()
+    frame.assign(kind=["NA", *kinds[1:10], "", "NA", *[""] * 28]).to_csv(pool, index=False)
+    assert suggest(pool, "--batch", 30)["measured"] == 10
+    said = refused(pool, "--keep-na", "temp")
+    assert said.startswith("keep_na (--keep-na) names 'temp', which is no class target of")
 
 
 def test_one_class_alone_is_too_few(pool):
@@ -537,7 +682,7 @@ def test_limits_that_are_none(pool, text):
         (None, ("--target", "y", "--stop-when", "width<2", "--task", "classification"), "classes have no intervals"),
         (None, ("--target", "yield", "-p", "epochs=3"), "give the passes over the labels by --epochs"),
         (("name", "S-001", "S-000"), ("--target", "yield", "--id", "name"), "lines 2 and 3, column 'name': both rows"),
-        (("yield", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number; leave it empty until"),
+        (("yield", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number; write the number alone"),
         (("yield", np.nan, "good"), ("--target", "yield"), "measured (classes need the task classification)"),
         (("yield", np.nan, "71,3"), ("--target", "yield"), "'71,3' is not a finite number; write a point, or say that"),
         (("temp", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is more than a number; write the number alone"),
@@ -821,9 +966,12 @@ def test_what_writes_nothing_is_not_refused_for_what_it_would_write_over(pool):
 @pytest.mark.parametrize(
     "cell, sentence",
     [
-        ("inf", "'inf' is not a finite number; leave it empty until it is measured"),
-        ("-", "'-' is not a finite number; leave it empty until it is measured"),
-        ("high", "leave it empty until it is measured (classes need the task classification)"),
+        (
+            "inf",
+            "'inf' is not a finite number; write the number alone, 'failed' for a failed experiment, and nothing "
+            "until it is measured",
+        ),
+        ("high", "and nothing until it is measured (classes need the task classification)"),
         ("1,5", "write a point, or say that the decimal mark is a comma (--decimal ,)"),
     ],
 )

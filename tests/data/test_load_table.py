@@ -465,3 +465,66 @@ def test_large_tables_take_seconds(tmp_path):
     begin = time.process_time()
     assert load_table(path, "y").dataset.x.shape == (200_000, 30)
     assert time.process_time() - begin < 20  # 5 on a machine that does nothing else
+
+
+CONTINENTS = "size,continent\n1,EU\n2,NA\n3,NA\n4,EU\n5,\n6,-\n7,none\n8,none\n"
+
+
+@pytest.mark.parametrize("frame", [False, True])
+def test_marks_are_classes_only_where_they_are_kept(csv, frame):
+    """In a data frame too, where None and NaN never are."""
+    source = csv(CONTINENTS)
+    if frame:
+        source = pd.read_csv(source, keep_default_na=False)
+        source.loc[4, "continent"] = np.nan
+        source = pd.concat([source, pd.DataFrame({"size": [9], "continent": [None]})], ignore_index=True)
+
+    def loaded(*keep_na):
+        return load_table(source, "continent", task="classification", allow_missing_target=True, keep_na=keep_na)
+
+    table, note = (
+        loaded(),
+        (
+            "Column 'continent' reads '-' (1 cell), 'NA' (2 cells) as not measured (--keep-na continent, or keep_na in "
+            "Python, makes them classes), and 'none' (2 cells) as classes."
+        ),
+    )
+    assert table.dataset.classes == ("EU", "none") and any(note in said for said in table.notes)
+    assert np.flatnonzero(table.measured).tolist() == [0, 3, 6, 7]
+    table, note = (
+        loaded("continent"),
+        "Column 'continent' reads '-' (1 cell), 'NA' (2 cells), 'none' (2 cells) as classes.",
+    )
+    assert table.dataset.classes == ("-", "EU", "NA", "none") and any(note in said for said in table.notes)
+    assert np.flatnonzero(table.measured).tolist() == [0, 1, 2, 3, 5, 6, 7]
+    with pytest.raises(
+        InputError, match="'NA', which stands for none, instead of a class.*or keep it .* --keep-na conti"
+    ):
+        load_table(source, "continent", task="classification")
+    with pytest.raises(InputError, match="keep_na .* names 'size', which is no class target of"):
+        loaded("size")
+
+
+def test_marks_beside_numbers_that_name_classes(csv):
+    loaded = load_table(csv("a,y\n1,0\n2,nan\n3,1\n4,nan\n5,0\n6,1\n"), "y", task="classification", keep_na="y")
+    assert loaded.dataset.classes == ("0", "1", "nan") and loaded.dataset.y.tolist() == [0, 2, 1, 2, 0, 1]
+    strict = load_csv(csv("a,y\n1,0\n2,NA\n3,1\n4,NA\n"), "y", task="classification", keep_na=["y"])
+    assert strict.classes == ("0", "1", "NA")
+
+
+def test_failed_experiments_have_no_number(csv):
+    text = "a,y\n1,2\n2,Failed\n3,\n4,5\n5,n/a\n6,4\n"
+    loaded = load_table(csv(text), "y", allow_missing_target=True)
+    assert (
+        loaded.measured.tolist() == [1, 0, 0, 1, 0, 1]
+        and "1 cell of y without a value: the experiment failed." in loaded.notes
+    )
+    with pytest.raises(
+        InputError, match="line 3, column 'y': 'Failed' is not a finite number; leave out the rows of exp"
+    ):
+        load_table(csv(text), "y")
+    wrong = csv(text.replace("Failed", ">95").replace("1,2", "1,12.5 mg"))
+    with pytest.raises(
+        InputError, match="2 cells of targets are not finite .* '12.5 mg' .line 2., '>95' .line 3.; write"
+    ):
+        load_table(wrong, "y", allow_missing_target=True)

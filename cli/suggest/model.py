@@ -53,10 +53,11 @@ class Model(NamedTuple):
 
 def enough(rows: Rows, settings: Settings) -> bool:
     """Whether there is anything that a model could learn."""
+    if len(rows.measured) < FEWEST:
+        return False
     if settings.task == "classification":
-        return len(rows.measured) >= FEWEST and len({values[0] for values in rows.values}) > 1
-    y = np.array(rows.values, float).reshape(len(rows.measured), -1)
-    return len(y) >= FEWEST and bool((np.isfinite(y).sum(0) >= FEWEST).all())
+        return len({values[0] for values in rows.values}) > 1
+    return bool((np.isfinite(np.array(rows.values, float)).sum(0) >= FEWEST).all())
 
 
 def classes(rows: Rows) -> tuple[str, ...]:

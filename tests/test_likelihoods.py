@@ -131,7 +131,7 @@ def test_update_settles_where_the_bound_is_largest(kl_weight):
     phi = likelihood.init(O, R, RNG)
     for _ in range(60):  # what is left of the start: 2^-60
         phi = likelihood.update(phi, out, y, n, kl_weight)
-    weight = torch.as_tensor(kl_weight).double().expand(R)
+    weight = torch.as_tensor(kl_weight, dtype=torch.float64).expand(R)
     squares = (y - out).square().mean((1, 2))  # [R, O]
     close(phi.shape, (6 + n / (2 * weight)).unsqueeze(1).expand(R, O))
     close(phi.rate, 6 + n / (2 * weight.unsqueeze(1)) * squares)

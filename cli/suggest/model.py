@@ -18,6 +18,7 @@ from explore.cli.suggest.table import Rows, Table
 from explore.data.base import Dataset, check_units
 from explore.data.texts import number
 from explore.errors import FailedFitWarning, Failure, InputError
+from explore.fit import batches
 from explore.transforms import Transform
 
 FEWEST = 5  # measured rows that a model is fitted to; before, rows are spread over the features
@@ -75,10 +76,10 @@ def build(table: Table, rows: Rows, settings: Settings, device: str) -> Model:
     """With the measured rows told; fitted when it is first asked."""
     data = dataset(table, rows, settings)
     transform = _transform(table, rows, settings, data.y)
-    own = dict(settings.posterior_settings)
-    own["epochs"] = settings.epochs or epochs(len(data.x), own)
+    chosen, noise = problem.for_rows(settings, len(data.x))
+    own = {**chosen, "epochs": settings.epochs or epochs(len(data.x), chosen)}
     asked = replace(settings, likelihood=problem.likelihood_of(data))
-    posterior = problem.posterior(asked, data, settings.posterior, own, settings.likelihood_settings)
+    posterior = problem.posterior(asked, data, settings.posterior, own, noise)
     problem.check_memory(posterior, 1, settings.samples)
     rule = registry.acquisition(settings.acquisition, **settings.acquisition_settings)
     allowed = np.zeros((1, len(rows.x)), bool)
@@ -113,7 +114,7 @@ def _cost(rows: Rows) -> np.ndarray | None:
 
 def epochs(labels: int, settings: Any) -> int:
     """Those of the posterior, fewer where that would be too many updates."""
-    steps = max(1, round(labels / settings["batch_size"]))
+    steps = len(batches(labels, settings["batch_size"], settings["min_batches"]))
     return max(1, min(int(settings["epochs"]), UPDATES // steps))
 
 

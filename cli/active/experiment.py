@@ -87,7 +87,8 @@ class Experiment:
         s = self.settings
         if s.preset != presets.BY_ROWS:
             return rounds * self.posterior.epochs
-        return sum(int(problem.for_rows(s, s.initial + s.acquire * i)[0]["epochs"]) for i in range(rounds))
+        every: list[Any] = [problem.for_rows(s, s.initial + s.acquire * i)[0]["epochs"] for i in range(rounds)]
+        return sum(every)
 
     @property
     def rounds(self) -> int:

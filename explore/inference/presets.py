@@ -95,7 +95,7 @@ _FEW: dict[str, object] = TABLE | {"epochs": 300, "min_batches": 8, "prior_varia
 TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
     10: {20: _FEW | {"prior_variance": 0.5, "kl_weight": 0.6}, 60: _FEW, 250: TABLE},
     50: {
-        20: _FEW | {"prior_variance": 0.1, "kl_weight": 0.35},
+        20: _FEW | {"prior_variance": 0.1, "kl_weight": 0.5},
         60: _FEW | {"prior_variance": 0.2, "kl_weight": 0.6},
         250: TABLE,
     },

@@ -179,7 +179,9 @@ def test_the_first_round_by_hand(active):
     active("--rounds", 1)
     boston, split = load("boston"), pool_splits(506, 2, 20, 20, seed=0)
     net = explore.Net(explore.mlp(13, [10], 1))
-    posterior = explore.posterior("noisy-kfac", net, explore.Gaussian(), "small", epochs=2)
+    chosen = presets.for_rows(NoisyKFAC, 20, 10)
+    noise, own = Gaussian(**chosen.noise), chosen.settings | {"epochs": 2}
+    posterior = explore.posterior("noisy-kfac", net, noise, "plain", **own)
     learner = explore.ActiveLearner(posterior, boston.x, ["epig", "random"], trials=2, samples=5)
     labelled, test = (np.tile(part, (2, 1)) for part in (split.labelled, split.test))
     learner.tell(labelled, boston.y[labelled])

@@ -141,7 +141,7 @@ def test_report_and_run_folder(compare):
         assert "{mean:.3f} ± {se:.3f}".format(**mean_and_se(values)) in row
         assert (" best " in row) == (values.mean() == min(v.mean() for v in rmse.values()))
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
-    assert "map (preset small), noisy-adam (preset small) on 2 splits, on cpu" in result.stderr
+    assert "map (preset by-rows), noisy-adam (preset small) on 2 splits, on cpu" in result.stderr
     assert sorted(p.name for p in RUN.iterdir() if p.name != ".lock") == [
         "checkpoint.pt", "config.json", "metrics.jsonl", "model.pt", "reliability.png", "results.csv",
         "schema.json", "tensorboard",
@@ -199,7 +199,7 @@ def test_a_result_by_hand(compare, csv):
         test_y.append((data.y[test] - y_mean) / y_scale)
         scale.append(y_scale)
     tensors = [torch.tensor(np.stack(part), dtype=torch.float32) for part in (x, y, test_x, test_y, scale)]
-    noise = library.Gaussian(prior_shape=1.0, prior_rate=0.01)
+    noise = library.Gaussian(**presets.noise_for(54))
     net = library.Net(library.mlp(data.x.shape[1], [4], 1))
     posterior = library.posterior("ensemble", net, noise, "small", epochs=3)
     rng = library.Rng(0)
@@ -697,7 +697,7 @@ def test_a_grid_over_the_noise(compare, explore):
     run = "runs/compare-grid"
     for std in (0.1, 0.9):
         fitted = library.load_run(run, posterior=f"map likelihood.noise_std={std}").fitted
-        assert fitted.posterior.likelihood == library.Gaussian(noise_std=std, prior_shape=1.0, prior_rate=0.01)
+        assert fitted.posterior.likelihood == library.Gaussian(**presets.noise_for(54), noise_std=std)
     grid, one = (pd.read_csv(f"runs/compare-{n}/results.csv") for n in ("grid", "one"))
     assert grid.groupby("posterior").log_likelihood.mean().nunique() == 2 and len(one) == len(grid) / 2
     said = compare(*axes, "--name", "again").stdout

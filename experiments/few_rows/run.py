@@ -34,7 +34,7 @@ from explore.rng import Rng
 from explore.scaling import Standardiser
 
 HERE = Path(__file__).parent
-DRAWS, SEED, TEST, UNITS, SAMPLES, MOST = 8, 6, 200, 50, 100, 500
+DRAWS, SEED, TEST, UNITS, SAMPLES, MOST = 8, 7, 200, 50, 100, 500
 KEY = ["group", "rows", "posterior", "settings"]
 GROUPS = {
     "tables": ("energy", "wine", "kin8nm", "naval"),

@@ -91,7 +91,7 @@ data = _together(
 )  # fmt: skip
 model = _together(
     click.option(
-        "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: small, else its first]"
+        "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: by the number of labels]"
     ),
     click.option(
         "-p", "parameters", multiple=True, metavar="KEY=VALUE",

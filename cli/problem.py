@@ -17,12 +17,14 @@ from torch import nn
 
 from explore import data, images, machine, networks, parallel, registry
 from explore.cli import own_network
-from explore.cli.parameters import Values
+from explore.cli.parameters import Values, complete
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
 from explore.errors import InputError, check_settings, listed, shown
 from explore.images import Images
+from explore.inference import presets
 from explore.inference.base import Predictive
+from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.scaling import Standardiser
 
@@ -205,6 +207,29 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
     check_settings(name, registry.settings_of(cls), own)
     made: Predictive = registry.build(cls, net, kind(**noise), own)
     return made
+
+
+def configured(name: str, texts: Mapping[str, str], preset: str | None) -> registry.Configured:
+    """A posterior with the settings that were given; without a preset the others go by the number of rows.
+
+    Raises:
+        InputError: see `registry.configured`.
+    """
+    if preset not in (None, presets.BY_ROWS):
+        return registry.configured("posteriors", name, texts, preset)
+    made = registry.configured("posteriors", name, texts)
+    return made._replace(preset=presets.BY_ROWS, settings=registry.parse(made.make, texts) if texts else {})
+
+
+def for_rows(settings: Any, rows: int) -> tuple[Values, Values]:
+    """Of a command's settings those of the posterior and of the noise, for so many rows to learn from."""
+    own, noise = settings.posterior_settings, settings.likelihood_settings
+    if settings.preset == presets.BY_ROWS:
+        cls, classes = registry.find("posteriors", settings.posterior), settings.task == "classification"
+        chosen = presets.for_rows(cls, rows, max(settings.hidden), classes)
+        own = complete(cls, chosen.settings | dict(own))
+        noise = {} if classes else complete(Gaussian, chosen.noise | dict(noise))
+    return own, noise
 
 
 def dense(widths: list[int]) -> nn.Module:

@@ -25,6 +25,7 @@ from explore.data import Dataset, Schema, packed
 from explore.data.base import Task
 from explore.errors import InputError
 from explore.fitted import FittedModel
+from explore.inference import presets
 from explore.inference.base import Predictive
 from explore.recorded import run_id
 from explore.transforms import Transform
@@ -129,7 +130,8 @@ def read(folder: Path, settings: Any, device: str = "cpu") -> Saved:
             settings.known(shape, len(called.classes))
             made = settings.build(shape, len(called.classes))
         else:
-            made = posterior(settings, called, *own[name], shape=shape)
+            known = by_rows(settings, state) if getattr(settings, "preset", None) == presets.BY_ROWS else own[name]
+            made = posterior(settings, called, *known, shape=shape)
         models[name] = FittedModel.from_state_dict(made, state, device)
         if models[name].replicas != len(replicas):
             raise InputError(f"{path} is damaged: it names {len(replicas)} replicas of {models[name].replicas}")
@@ -183,6 +185,12 @@ def posteriors(settings: Any) -> dict[str, tuple[str, Any, Any]]:
         return {name: (own.name, own.settings, settings.noise(name)) for name, own in settings.posteriors.items()}
     noise = getattr(settings, "likelihood_settings", {})
     return {settings.posterior: (settings.posterior, settings.posterior_settings, noise)}
+
+
+def by_rows(settings: Any, state: Mapping[str, Any]) -> tuple[str, Any, Any]:
+    """The same of a posterior whose settings go by the number of labels, which its saved state tells."""
+    examples = float(state.get("state.common.n_data", 1)) / float(settings.posterior_settings.get("augmentation", 1))
+    return (settings.posterior, *problem.for_rows(settings, round(examples)))
 
 
 def posterior(settings: Any, called: Names, name: str, own: Any, noise: Any, shape: tuple[int, ...] = ()) -> Predictive:

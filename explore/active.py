@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,9 +68,9 @@ class ActiveLearner:
             at all ("none", and so for images), or by those that are given for one input, as [C, 1, 1] for the
             channels of images. Targets of a regression always by those of the labelled points, but for a net that is
             `trained`, which needs "none".
-        device: where to compute.
-        dtype: floating-point type to compute in.
+        device, dtype: where to compute, and in which floating-point type.
         jobs: processes that share the trials of each fit, at most one a trial, see `explore.shards`.
+        posterior_for: the posterior for so many labels; None: always the same.
     """
 
     def __init__(
@@ -89,12 +89,13 @@ class ActiveLearner:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         jobs: int = 1,
+        posterior_for: Callable[[int], Predictive] | None = None,
     ):
         check_made(posterior)
         for name, value in (("trials", trials), ("samples", samples), ("jobs", jobs)):
             check_count(name, value)
         self.posterior, self.trials, self.samples, self.standardise = posterior, trials, samples, standardise
-        self.jobs = min(jobs, trials)
+        self.jobs, self._posterior_for = min(jobs, trials), posterior_for or (lambda _: posterior)
         self.acquisitions = tuple(_rules(acquisitions))
         for rule in self.acquisitions:
             check(rule, posterior, samples)
@@ -136,7 +137,7 @@ class ActiveLearner:
                 finite number or no class of the likelihood, or shapes that do not fit.
         """
         self._pool.tell(indices, y)
-        self._fitted = None
+        self._renew()
 
     def fit(self) -> Iterator[Epoch]:
         """Fit from scratch on the labels told so far, unless that is done.
@@ -208,8 +209,7 @@ class ActiveLearner:
                 warnings.warn(said, RedundancyWarning, stacklevel=2)
         choices = [self._choose(i, k, waiting if p else None) for i in range(len(self.acquisitions))]
         indices, scores = (torch.cat(parts) for parts in zip(*choices, strict=True))
-        # On GPUs no two processes need have the same last digits.
-        return Choice(parallel.agreed(indices.cpu()).to(indices.device), scores)
+        return Choice(parallel.agreed(indices.cpu()).to(indices.device), scores)  # GPUs differ in the last digits
 
     @property
     def model(self) -> FittedModel:
@@ -251,7 +251,10 @@ class ActiveLearner:
                 trials, seed or kind of labels.
         """
         self._pool.load_state_dict(saved)
-        self._fitted = None
+        self._renew()
+
+    def _renew(self) -> None:
+        self._fitted, self.posterior = None, self._posterior_for(self.labelled.shape[1])
 
     def _prices(self, cost: Any) -> Float[Tensor, " P"]:
         """What the labels of the points cost, if every rule goes by it."""

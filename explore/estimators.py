@@ -24,6 +24,7 @@ from explore import registry
 from explore.data.texts import unmeasured
 from explore.errors import InputError, counted, listed, one_of, shown
 from explore.fitted import FittedModel
+from explore.inference import presets
 from explore.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.models import Likelihood
 from explore.nets import Net, mlp
@@ -67,14 +68,20 @@ class _Bayesian(BaseEstimator):
         own = dict(self.settings or {})
         if self.epochs is not None and own.setdefault("epochs", self.epochs) != self.epochs:
             raise InputError(f"epochs is {self.epochs}, and {own['epochs']} in settings; give one of them")
-        prefer = registry.presets_for(len(x), likelihood.discrete)
-        preset = registry.configured("posteriors", self.posterior, preset=self.preset, prefer=prefer).preset
+        preset = self.preset
+        if preset is None:
+            preset, own = "plain", self._chosen(x, likelihood.discrete).settings | own
         net = Net(mlp(x.shape[1], self._widths(), outputs))
         posterior = registry.posterior(self.posterior, net, likelihood, preset, **own)
         self.model_ = FittedModel.fit(
             posterior, x, y, self.samples, _seed(self.random_state), dtype=DTYPES[self.dtype],
             standardise="labelled" if self.standardise else "none", calibrate=self.calibrate,
         )  # fmt: skip
+
+    def _chosen(self, x: np.ndarray, classes: bool) -> presets.Chosen:
+        """The settings for so many examples, where no preset is asked for."""
+        units = max(self._widths(), default=1)
+        return presets.for_rows(registry.find("posteriors", self.posterior), len(x), units, classes)
 
     def _widths(self) -> list[int]:
         widths = list(self.hidden) if isinstance(self.hidden, Sequence | np.ndarray) else [self.hidden]
@@ -99,8 +106,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 
     Args:
         posterior: a name of `explore list posteriors`.
-        preset: of the posterior's settings; None: `small` for fewer than 64 examples, `hundreds`, where there is one,
-            for fewer than 250, else `default`.
+        preset: of the posterior's settings; None: settings that go by the number of examples, see
+            `explore.inference.presets.for_rows`.
         settings: of the posterior, in place of the preset's.
         hidden: units of each hidden layer.
         epochs: passes over the data; None: as many as the preset says.
@@ -110,8 +117,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         calibrate: the share of the data that a second fit holds out, to which one factor on the predictive variance is
             fitted; 0 for none, and so always for classes.
         noise: settings of the `Gaussian` that targets scatter by, such as {"noise_std": 0.1}, in standard deviations
-            of the targets; None: unknown noise, with a prior on its precision that says next to nothing
-            (Gam(1, 0.01)), and under a preset other than `default` and `hundreds` with the papers' (Gam(6, 6)).
+            of the targets; None: unknown noise, with a prior on its precision that goes with the preset or fades with
+            the number of examples.
         target_transform: what targets are learnt as, as in `explore suggest --transform`: "none", their logarithm
             ("log"), or the normal score of their rank ("rank"). Predictions come back in the targets' own units.
         keep_na: of a classifier: whether labels such as "NA", "nan" and "-" are classes. They are refused otherwise,
@@ -130,7 +137,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         if self.keep_na:
             raise InputError("keep_na is of classes, and numbers have none; leave it out")
         self._flat = y.ndim == 1
-        known, own = registry.settings_of(Gaussian), registry.noise_for(self.preset) | dict(self.noise or {})
+        prior = registry.noise_for(self.preset) if self.preset else self._chosen(x, classes=False).noise
+        known, own = registry.settings_of(Gaussian), prior | dict(self.noise or {})
         if unknown := sorted(own.keys() - known):
             raise one_of("setting of the noise", unknown[0], known)
         if self.target_transform not in KINDS:

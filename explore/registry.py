@@ -205,25 +205,11 @@ def configured(
     return Configured(hyphened(name), make, chosen, settings)
 
 
-def presets_for(rows: int, classes: bool) -> tuple[str, ...]:
-    """The presets to prefer for a table of one's own, see `configured`: from experiments/table_defaults.
-
-    Args:
-        rows: to learn from.
-        classes: whether they are told apart; else numbers are predicted.
-    """
-    if rows < (100 if classes else 64):
-        return ("small",)
-    if classes:
-        return ("classes", "default")
-    return ("hundreds", "default") if rows < 250 else ("default",)
-
-
 def noise_for(preset: str | None) -> dict[str, float]:
-    """The settings of `Gaussian` for a table of one's own: the prior on the noise that its presets were chosen with.
+    """The settings of `Gaussian` that a preset was chosen with: a prior that says next to nothing, or the papers'.
 
     Args:
-        preset: that was asked for; None: the one of `presets_for`. The others were chosen with the papers' prior.
+        preset: of a posterior; None: its first one. `explore.inference.presets.for_rows` has those by number of rows.
     """
     return {"prior_shape": 1.0, "prior_rate": 0.01} if preset in (None, "default", "hundreds") else {}
 

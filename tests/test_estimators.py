@@ -24,6 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import explore
 from explore.errors import InputError
 from explore.fitted import FittedModel
+from explore.inference import presets
 from explore.likelihoods import Gaussian
 from explore.nets import Net, mlp
 from explore.transforms import Transform
@@ -91,19 +92,17 @@ def test_a_regressor_predicts_what_its_model_does(regressor):
     np.testing.assert_allclose(np.stack([low, high]), np.stack(interval), rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("n", "numbers", "classes"),
-    [(63, 0.3, 0.3), (64, 0.3, 0.3), (99, 0.3, 0.3), (100, 0.3, 1.0), (249, 0.3, 1.0), (250, 2.0, 1.0)],
-)
-def test_the_preset_is_chosen_by_the_number_of_examples(n, numbers, classes):
+@pytest.mark.parametrize(("n", "numbers", "classes"), [(20, 0.5, 0.3), (60, 1.0, 0.3), (100, None, 1.0), (250, 2, 1)])
+def test_settings_go_by_the_number_of_examples(n, numbers, classes):
     x, y = np.random.default_rng(0).normal(size=(n, 2)), np.arange(n) % 3
-    for kind, variance, few in (
-        (explore.BayesianRegressor, numbers, 64), (explore.BayesianClassifier, classes, 100),
-    ):  # fmt: skip
-        made: Any = kind(epochs=1, hidden=(3,), samples=2).fit(x, y).model_.posterior
-        assert made.prior_variance == variance and (made.trust_region is None) == (n < few)
-    ensemble = explore.BayesianRegressor("ensemble", epochs=1, hidden=(3,)).fit(x, y)  # has none for its task
-    assert ensemble.model_.posterior.epochs == 1
+    fit = {"epochs": 1, "hidden": (3,), "samples": 2}
+    regression: Any = explore.BayesianRegressor(**fit).fit(x, y).model_.posterior
+    chosen = presets.for_rows(type(regression), n, 3)
+    assert regression.prior_variance == chosen.settings["prior_variance"]
+    assert numbers in (None, regression.prior_variance)
+    assert regression.likelihood == Gaussian(**chosen.noise)
+    assert explore.BayesianClassifier(**fit).fit(x, y).model_.posterior.prior_variance == classes
+    assert explore.BayesianRegressor("ensemble", **fit).fit(x, y).model_.posterior.lr == 0.01
 
 
 def test_a_fit_is_that_of_the_posterior_by_name():
@@ -116,10 +115,10 @@ def test_a_fit_is_that_of_the_posterior_by_name():
 @pytest.mark.parametrize(
     ("own", "noise"),
     [
-        ({}, Gaussian(prior_shape=1.0, prior_rate=0.01)),
+        ({}, Gaussian(prior_shape=3.0, prior_rate=1.0)),  # of few examples
         ({"preset": "default"}, Gaussian(prior_shape=1.0, prior_rate=0.01)),
         ({"preset": "small"}, Gaussian()),
-        ({"noise": {"noise_std": 0.1}}, Gaussian(noise_std=0.1, prior_shape=1.0, prior_rate=0.01)),
+        ({"noise": {"noise_std": 0.1}}, Gaussian(noise_std=0.1, prior_shape=3.0, prior_rate=1.0)),
     ],
 )
 def test_the_noise_prior_goes_with_the_preset(own, noise):

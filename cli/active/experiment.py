@@ -20,6 +20,8 @@ from explore.cli.active.settings import Settings
 from explore.cli.saved import Saved
 from explore.errors import FailedFitWarning, InputError, counted
 from explore.fit import Epoch
+from explore.inference import presets
+from explore.inference.base import Predictive
 from explore.record import Run
 
 
@@ -44,7 +46,7 @@ class Experiment:
                 f"{pool.shape[1]}; take fewer rounds, or fewer points a round"
             )
         self.arms = list(dict.fromkeys([s.acquisition, *(["random"] if s.control else [])]))
-        self.posterior = problem.posterior(s, self.dataset, s.posterior, s.posterior_settings, s.likelihood_settings)
+        self.posterior = self._posterior(s.initial)
         problem.check_memory(self.posterior, s.trials * len(self.arms), s.samples)
         rule = registry.acquisition(s.acquisition, **s.acquisition_settings)
         if s.rounds > 1:
@@ -57,6 +59,7 @@ class Experiment:
             self.posterior, self.dataset.x, [rule, *self.arms[1:]], trials=s.trials, allowed=allowed, seed=s.seed,
             samples=s.samples, targets=aims and aims.x, device=device, jobs=s.jobs,
             standardise=problem.channels(self.dataset, device) if s.net else s.standardise,
+            posterior_for=self._posterior,
         )  # fmt: skip
         labelled = np.tile(split.labelled, (len(self.arms), 1))
         self.learner.tell(labelled, self.dataset.y[labelled])
@@ -72,7 +75,20 @@ class Experiment:
         self.plan = f"{trials} of {' and '.join(self.arms)} with {s.posterior} on {where}"
         marked = tables.apostrophes("selected.csv", self.dataset.ids)
         self.note = "\n".join(filter(None, [self.dataset.note, *(aims.notes if aims else ()), *marked]))
-        self.total, self.done = s.rounds * self.posterior.epochs, self.rounds * self.posterior.epochs
+        self.total, self.done = self._epochs(s.rounds), self._epochs(self.rounds)
+
+    def _posterior(self, labels: int) -> Predictive:
+        """The posterior for so many labels."""
+        s = self.settings
+        return problem.posterior(s, self.dataset, s.posterior, *problem.for_rows(s, labels))
+
+    def _epochs(self, rounds: int) -> int:
+        """Of the first rounds together."""
+        s = self.settings
+        if s.preset != presets.BY_ROWS:
+            return rounds * self.posterior.epochs
+        every: list[Any] = [problem.for_rows(s, s.initial + s.acquire * i)[0]["epochs"] for i in range(rounds)]
+        return sum(every)
 
     @property
     def rounds(self) -> int:
@@ -106,7 +122,7 @@ class Experiment:
                         self.history[name] = torch.cat([*past, value.cpu().unsqueeze(0)])
                     self.seconds = time.monotonic() - begin
                 else:
-                    self.done = self.rounds * self.posterior.epochs + event.epoch
+                    self.done = self._epochs(self.rounds) + event.epoch
                 emit(event)
 
     @property

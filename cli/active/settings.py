@@ -14,6 +14,7 @@ from explore.cli.parameters import Values
 from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of
 from explore.errors import InputError
+from explore.inference import presets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +76,18 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         common = replace(common, net_settings=own_network.settings(common.net, given["net"]))
     if common.net and options["standardise"]:
         raise InputError("--standardise belongs to tables; images are scaled by the moments of all of them")
-    posterior = registry.configured("posteriors", options["posterior"], given[""], options["preset"], ("small",))
+    asked = options["posterior"], given[""], options["preset"]
+    posterior = registry.configured("posteriors", *asked, ("small",)) if common.net else problem.configured(*asked)
+    by_rows = posterior.preset == presets.BY_ROWS  # what is not given is found in each round
     rule = registry.configured("acquisitions", options["acquisition"], given["acquisition"])
     noise = registry.find("likelihoods", common.likelihood)
+    scatter = registry.parse(noise, given["likelihood"])
+    own_noise = registry.noise_for(posterior.preset) if common.task == "regression" else {}
     found = Settings(
         **vars(common), **{name: options[name] for name in PLAIN}, acquisition=rule.name, preset=posterior.preset,
-        posterior_settings=parameters.complete(posterior.make, posterior.settings),
+        posterior_settings=posterior.settings if by_rows else parameters.complete(posterior.make, posterior.settings),
         acquisition_settings=parameters.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
-        likelihood_settings=parameters.complete(noise, registry.parse(noise, given["likelihood"])),
+        likelihood_settings=scatter if by_rows else parameters.complete(noise, own_noise | scatter),
         test_size=options["test_size"] or (TEST_IMAGES if common.net else TEST),
         standardise=options["standardise"] or "labelled", jobs=min(options["jobs"], options["trials"]),
         targets=str(Path(options["targets"]).resolve()) if options["targets"] else None,

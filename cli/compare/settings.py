@@ -11,8 +11,8 @@ from explore import registry
 from explore.cli import parameters, problem
 from explore.cli.parameters import Values
 from explore.errors import InputError, one_of, shown
+from explore.inference import presets
 
-PRESETS = ("default", "uci", "paper")  # the first of them that there is
 LIKELIHOOD = "likelihood."
 
 
@@ -52,8 +52,9 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     common, data = problem.loaded(options)
     noise, numbers = registry.find("likelihoods", common.likelihood), common.task == "regression"
     trained = round(0.9 * len(data.x))  # of the standard splits
-    prefer = (*registry.presets_for(trained, not numbers), *PRESETS)
-    free = registry.noise_for(options["preset"]) if numbers else {}
+    asked, free = options["preset"], {}
+    if numbers:
+        free = registry.noise_for(asked) if asked else presets.noise_for(trained)
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", "likelihood", *classes], "--grid")
     if both := given["likelihood"].keys() & grid["likelihood"].keys():
@@ -77,7 +78,11 @@ def resolve(options: Mapping[str, Any]) -> Settings:
             raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
         for point in _points(axes | shared):
             scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
-            own = registry.configured("posteriors", name, fixed | point, options["preset"], prefer)
+            own = registry.configured("posteriors", name, fixed | point, asked)
+            if asked is None:
+                by_rows = presets.for_rows(cls, trained, max(common.hidden), not numbers)
+                changed = registry.parse(cls, fixed | point) if fixed or point else {}
+                own = own._replace(preset=by_rows.preset, settings=by_rows.settings | changed)
             chosen = {key: own.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
             label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
             if label in posteriors:

@@ -18,6 +18,7 @@ from explore.cli.suggest.table import Rows, Table
 from explore.data.base import Dataset, check_units
 from explore.data.texts import absent, number
 from explore.errors import FailedFitWarning, Failure, InputError
+from explore.fit import batches
 from explore.fitted import FittedModel
 from explore.inference.base import Predictive
 from explore.transforms import Transform
@@ -89,13 +90,13 @@ def build(table: Table, rows: Rows, settings: Settings, device: str) -> Model:
     """
     data = dataset(table, rows, settings)
     transform = _transform(table, rows, settings, data.y)
-    own = dict(settings.posterior_settings)
-    own["epochs"] = settings.epochs or epochs(len(data.x), own)
+    chosen, noise = problem.for_rows(settings, len(data.x))
+    own = {**chosen, "epochs": settings.epochs or epochs(len(data.x), chosen)}
     partly = np.flatnonzero(np.isnan(data.y).any(1)).tolist() if settings.task == "regression" else []
 
     def posterior(likelihood: str) -> Predictive:
         asked = replace(settings, likelihood=likelihood)
-        return problem.posterior(asked, data, settings.posterior, own, settings.likelihood_settings)
+        return problem.posterior(asked, data, settings.posterior, own, noise)
 
     plain = posterior(problem.likelihood_of(data))
     problem.check_memory(plain, 1, settings.samples)
@@ -138,7 +139,7 @@ def _cost(rows: Rows, count: int) -> np.ndarray | None:
 
 def epochs(labels: int, settings: Any) -> int:
     """Those of the posterior, fewer where that would be too many updates."""
-    steps = max(1, round(labels / settings["batch_size"]))
+    steps = len(batches(labels, settings["batch_size"], settings["min_batches"]))
     return max(1, min(int(settings["epochs"]), UPDATES // steps))
 
 

@@ -12,6 +12,7 @@ from explore.cli import parameters, problem
 from explore.cli.parameters import Values
 from explore.cli.suggest import stopping
 from explore.errors import InputError, listed
+from explore.inference import presets
 from explore.likelihoods import Gaussian
 from explore.transforms import Kind
 
@@ -110,16 +111,17 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
         }  # fmt: skip
     else:
         name = options["posterior"] or (old.posterior if old else "noisy-kfac")
-        new = registry.configured("posteriors", name, given[""], options["preset"], ("small",))
-        model = {
-            "posterior": new.name, "preset": new.preset,
-            "posterior_settings": parameters.complete(new.make, new.settings),
-        }  # fmt: skip
+        new = problem.configured(name, given[""], options["preset"])
+        own = new.settings if new.preset == presets.BY_ROWS else parameters.complete(new.make, new.settings)
+        model = {"posterior": new.name, "preset": new.preset, "posterior_settings": own}
     if task == "classification" and given["likelihood"]:
         raise InputError("classes have no settings of a likelihood")
     noise = registry.parse(Gaussian, given["likelihood"]) if task == "regression" else {}
-    before = old.likelihood_settings if old else parameters.complete(Gaussian, {}) if task == "regression" else {}
-    return model | {"likelihood_settings": {**before, **noise}} | _rule(options, old, given["acquisition"], goal)
+    if old and old.preset == model["preset"]:
+        noise = {**old.likelihood_settings, **noise}
+    elif task == "regression" and model["preset"] != presets.BY_ROWS:
+        noise = dict(parameters.complete(Gaussian, registry.noise_for(model["preset"]) | noise))
+    return model | {"likelihood_settings": noise} | _rule(options, old, given["acquisition"], goal)
 
 
 def _rule(options: Mapping[str, Any], old: Settings | None, given: Mapping[str, str], goal: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from explore import parallel
 from explore.errors import InputError
 from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
 from explore.inference.natural import NaturalGradient
-from explore.inference.presets import CLASSES, HUNDREDS, TABLE
+from explore.inference.presets import CLASSES, HUNDREDS, TABLE, TABLE_BY_ROWS
 from explore.inference.structures import (
     Dampings,
     PerLayer,
@@ -276,6 +276,8 @@ PRESETS: dict[str, dict[str, object]] = {
     },
     "vime": {},
 }  # fmt: skip
+
+BY_ROWS = TABLE_BY_ROWS
 
 CONTRACT: dict[str, object] = {
     "lively": {"beta": 0.1},

@@ -49,3 +49,6 @@ PRESETS: dict[str, dict[str, object]] = {
     "default": {"epochs": 200, "lr": 0.003, "batch_size": 32},
     "small": {},
 }
+
+# Few rows get more and longer steps: experiments/few_rows.
+BY_ROWS = {10: {250: {"epochs": 200, "lr": 0.01, "batch_size": 10}, 1000: PRESETS["default"]}}

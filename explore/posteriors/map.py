@@ -65,3 +65,6 @@ PRESETS: dict[str, dict[str, object]] = {
     "default": {"epochs": 200, "batch_size": 32, "lr": 0.003, "prior_variance": 1.0},
     "small": {},
 }
+
+# As the ensemble's.
+BY_ROWS = {10: {250: {"epochs": 200, "lr": 0.01, "batch_size": 10, "prior_variance": 1.0}, 1000: PRESETS["default"]}}

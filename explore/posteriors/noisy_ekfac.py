@@ -43,7 +43,7 @@ from explore.inference.kronecker import (
     rotated_squares,
 )
 from explore.inference.natural import NaturalGradient, NaturalState
-from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE
+from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE, TABLE_BY_ROWS
 from explore.inference.structures import Damping, PerLayer, Statistics, each_layer
 from explore.inference.turns import Number, Turn
 from explore.inference.weight_sharing import WeightSharing
@@ -206,6 +206,11 @@ PRESETS: dict[str, dict[str, object]] = {
         "reset_interval": 50,
     },
 }  # fmt: skip
+
+BY_ROWS = {
+    units: {rows: own | {"reset_interval": 1, "reset_damped": True} for rows, own in anchors.items()}
+    for units, anchors in TABLE_BY_ROWS.items()
+}
 
 CONTRACT: dict[str, object] = {
     "lively": {"beta": 0.1, "omega": 0.2, "basis_interval": 2},

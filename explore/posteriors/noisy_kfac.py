@@ -21,7 +21,7 @@ from typing import Literal
 
 from explore.inference.kronecker import KroneckerLayers, KroneckerRule
 from explore.inference.natural import NaturalGradient
-from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE
+from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE, TABLE_BY_ROWS
 from explore.inference.structures import PerLayer
 from explore.inference.weight_sharing import WeightSharing
 
@@ -84,6 +84,8 @@ PRESETS: dict[str, dict[str, object]] = {
         "factor_interval": 25,
     },
 }  # fmt: skip
+
+BY_ROWS = TABLE_BY_ROWS
 
 CONTRACT: dict[str, object] = {
     "lively": {"beta": 0.1},

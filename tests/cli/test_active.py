@@ -18,6 +18,9 @@ from explore.cli import parameters
 from explore.cli.active import experiment
 from explore.cli.active.settings import Settings
 from explore.data import load, pool_splits
+from explore.inference import presets
+from explore.likelihoods import Gaussian
+from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.testing.oracles import mean_and_se
 from tests.pictures import shares
 
@@ -76,10 +79,13 @@ def test_report_and_run_folder(active):
     for colour in ("C0", "C1"):  # an arm; a panel has a metric
         assert min(shares(RUN / "learning_curve.png", colour, panels=2)) > 0.3
     recorded = config()
-    assert recorded["settings"]["preset"] == "small"
+    assert recorded["settings"]["preset"] == "by-rows"
     assert recorded["settings"]["standardise"] == "labelled"
-    assert recorded["settings"]["posterior_settings"]["beta"] == 0.02
-    assert recorded["settings"]["likelihood_settings"]["prior_shape"] == 6.0
+    assert recorded["settings"]["posterior_settings"] == {"epochs": 2}  # the others go by the number of labels
+    assert recorded["settings"]["likelihood_settings"] == {}
+    fitted = load_run(RUN, arm="epig", trial=1).fitted.posterior
+    chosen = presets.for_rows(NoisyKFAC, 22, 10)
+    assert fitted.prior_variance == chosen.settings["prior_variance"] and fitted.likelihood == Gaussian(**chosen.noise)
     (session,) = recorded["sessions"]
     assert session["threads"] == 1
     assert session["device"] in ("cpu", "cuda")
@@ -173,7 +179,9 @@ def test_the_first_round_by_hand(active):
     active("--rounds", 1)
     boston, split = load("boston"), pool_splits(506, 2, 20, 20, seed=0)
     net = explore.Net(explore.mlp(13, [10], 1))
-    posterior = explore.posterior("noisy-kfac", net, explore.Gaussian(), "small", epochs=2)
+    chosen = presets.for_rows(NoisyKFAC, 20, 10)
+    noise, own = Gaussian(**chosen.noise), chosen.settings | {"epochs": 2}
+    posterior = explore.posterior("noisy-kfac", net, noise, "plain", **own)
     learner = explore.ActiveLearner(posterior, boston.x, ["epig", "random"], trials=2, samples=5)
     labelled, test = (np.tile(part, (2, 1)) for part in (split.labelled, split.test))
     learner.tell(labelled, boston.y[labelled])

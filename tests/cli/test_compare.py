@@ -23,6 +23,7 @@ from explore import fit, predict, record, registry, toys
 from explore.cli import estimate
 from explore.cli.compare import experiment, recording
 from explore.data import load_csv, uci_splits
+from explore.inference import presets
 from explore.posteriors.vogn import VOGN
 from explore.testing.oracles import mean_and_se
 from tests.pictures import shares
@@ -140,7 +141,7 @@ def test_report_and_run_folder(compare):
         assert "{mean:.3f} ± {se:.3f}".format(**mean_and_se(values)) in row
         assert (" best " in row) == (values.mean() == min(v.mean() for v in rmse.values()))
     assert f"tensorboard  tensorboard --logdir {RUN}/tensorboard" in lines
-    assert "map (preset small), noisy-adam (preset small) on 2 splits, on cpu" in result.stderr
+    assert "map (preset by-rows), noisy-adam (preset small) on 2 splits, on cpu" in result.stderr
     assert sorted(p.name for p in RUN.iterdir() if p.name != ".lock") == [
         "checkpoint.pt", "config.json", "metrics.jsonl", "model.pt", "reliability.png", "results.csv",
         "schema.json", "tensorboard",
@@ -198,7 +199,7 @@ def test_a_result_by_hand(compare, csv):
         test_y.append((data.y[test] - y_mean) / y_scale)
         scale.append(y_scale)
     tensors = [torch.tensor(np.stack(part), dtype=torch.float32) for part in (x, y, test_x, test_y, scale)]
-    noise = library.Gaussian(prior_shape=1.0, prior_rate=0.01)
+    noise = library.Gaussian(**presets.noise_for(54))
     net = library.Net(library.mlp(data.x.shape[1], [4], 1))
     posterior = library.posterior("ensemble", net, noise, "small", epochs=3)
     rng = library.Rng(0)
@@ -291,7 +292,7 @@ def test_mixtures_of_one_posterior_and_of_all(compare):
 
 
 @pytest.mark.parametrize(
-    ("presets", "given", "chosen"),
+    ("known", "given", "chosen"),
     [
         ({"paper": {}, "uci": {"lr": 0.5}}, [], "uci"),
         ({"uci": {}, "default": {"lr": 0.5}}, [], "default"),
@@ -301,15 +302,17 @@ def test_mixtures_of_one_posterior_and_of_all(compare):
         ({"paper": {}, "uci": {}, "other": {"lr": 0.5}}, ["--preset", "other"], "other"),
     ],
 )
-def test_presets(compare, monkeypatch, presets, given, chosen):
-    monkeypatch.setattr(sys.modules[registry.find("posteriors", "map").__module__], "PRESETS", presets)
+def test_presets(compare, monkeypatch, known, given, chosen):
+    module = sys.modules[registry.find("posteriors", "map").__module__]
+    monkeypatch.setattr(module, "PRESETS", known)
+    monkeypatch.setattr(module, "BY_ROWS", None)
     compare("--posterior", "map", *given)
     entry = config()["posteriors"]["map"]
     assert entry["preset"] == chosen
-    assert entry["settings"]["lr"] == presets[chosen].get("lr", 0.01)
+    assert entry["settings"]["lr"] == known[chosen].get("lr", 0.01)
 
 
-@pytest.mark.parametrize(("rows", "preset"), [(70, "small"), (71, "hundreds"), (277, "hundreds"), (278, "default")])
+@pytest.mark.parametrize(("rows", "preset"), [(70, "by-rows"), (71, "by-rows"), (277, "by-rows"), (278, "default")])
 def test_preset_of_tables_with_few_rows(explore, rows, preset):
     """By those that are trained on, nine tenths."""
     x = np.random.default_rng(0).normal(size=(rows, 2))
@@ -318,8 +321,10 @@ def test_preset_of_tables_with_few_rows(explore, rows, preset):
     result = explore("compare", *options, "--name", "few", "--quiet")
     assert result.exit_code == 0, result.output
     found = config(Path("runs/compare-few"))["posteriors"]
-    without = "default" if preset == "hundreds" else preset
-    assert {name: own["preset"] for name, own in found.items()} == {"noisy-kfac": preset, "map": without}
+    assert {name: own["preset"] for name, own in found.items()} == {"noisy-kfac": preset, "map": "by-rows"}
+    chosen = presets.for_rows(registry.find("posteriors", "noisy-kfac"), round(0.9 * rows), 4)
+    assert found["noisy-kfac"]["settings"]["prior_variance"] == chosen.settings["prior_variance"]
+    assert config(Path("runs/compare-few"))["likelihood_settings"].items() >= chosen.noise.items()
 
 
 GRID = ["--posterior", "map,vogn", "--grid", "lr=0.001,0.1", "--grid", "vogn.beta2=0.1,0.5", "--json"]
@@ -692,7 +697,7 @@ def test_a_grid_over_the_noise(compare, explore):
     run = "runs/compare-grid"
     for std in (0.1, 0.9):
         fitted = library.load_run(run, posterior=f"map likelihood.noise_std={std}").fitted
-        assert fitted.posterior.likelihood == library.Gaussian(noise_std=std, prior_shape=1.0, prior_rate=0.01)
+        assert fitted.posterior.likelihood == library.Gaussian(**presets.noise_for(54), noise_std=std)
     grid, one = (pd.read_csv(f"runs/compare-{n}/results.csv") for n in ("grid", "one"))
     assert grid.groupby("posterior").log_likelihood.mean().nunique() == 2 and len(one) == len(grid) / 2
     said = compare(*axes, "--name", "again").stdout

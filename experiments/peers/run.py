@@ -133,7 +133,7 @@ def differences(rows: pd.DataFrame, tag: str, sets: list[str]) -> list[list[str]
     if FIVE not in wide:
         return []
     apart = -wide.drop(columns=FIVE).sub(wide[FIVE], axis=0)
-    columns = {method: [apart[method].loc[name].dropna() for name in sets] for method in apart}
+    columns = {str(method): [apart[method].loc[name].dropna() for name in sets] for method in apart}
     return [[method, *("" if v.empty else paired(v) for v in cells)] for method, cells in columns.items()]
 
 

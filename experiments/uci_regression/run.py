@@ -203,7 +203,7 @@ def _lines(own: pd.DataFrame, cited: pd.DataFrame, tag: str, sets: list[str]) ->
         yield [arm, *(mean_se(v, digits[n]) + short[n] if v.notna().any() else "" for n, v in values.items())]
         for source, published in papers.get_group(arm).groupby("source", sort=False) if arm in papers.groups else ():
             label = "preprint v1" if "preprint v1" in str(source) else "paper"
-            cells = {line.dataset: (line.value, line.se) for line in published.itertuples()}
+            cells = dict(zip(published.dataset, zip(published.value, published.se, strict=True), strict=True))
             if cells.keys() & set(sets):
                 yield [f"{arm}: {label}", *(_cited(cells.get(name), whole[name], digits[name]) for name in sets)]
 

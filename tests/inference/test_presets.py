@@ -103,10 +103,9 @@ def test_little_noise_is_learnt_from_a_hundred_rows():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["noisy-kfac", "ensemble"])
-def test_more_rows_are_no_worse(name):
+def test_more_rows_are_no_worse():
     """Within the noise of six draws."""
-    found = [scores(name, rows, FUNCTIONS.values()) for rows in (16, 32, 64, 128, 256, 512)]
+    found = [scores("noisy-kfac", rows, FUNCTIONS.values()) for rows in (16, 32, 64, 128, 256, 512)]
     for which in (0, 2):
         curve = np.array([np.median(scores[which], 1) for scores in found])  # [rows, functions]
         assert (curve[1:] < 1.12 * curve[:-1]).all(), curve

@@ -196,12 +196,13 @@ def measure(
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
     nll = -predictor.log_prob(splits.x[:, :TRAINING], splits.y[:, :TRAINING]).mean((1, 2))
     log_scale = 0.0 if splits.scale is None else splits.scale.log().sum(1)
-    kl = elbo = objective = bound = nan
+    kl = elbo = objective = bound = share = nan
     if hasattr(posterior, "divergence"):
         kl, weighted = posterior.divergence(state), float(state.common.n_data)
         objective = -(weighted * nll + posterior.kl_weight * kl)
         examples = weighted / posterior.stands_for(1.0)
         elbo = -(examples * nll + kl)
+        share = posterior.initial_curvature_share(state).to(nll)
         bound = elbo / examples - log_scale
     predictor = predictor if factor is None else predictor.stretched(factor)
     test = predictor.evaluate(splits.test_x, splits.test_y, splits.scale)
@@ -221,7 +222,7 @@ def measure(
         **{f"test/{name}": value for name, value in sorted(test.items())},
         "uncertainty/epistemic_mean": epistemic,
         **{f"structure/{name}": structure[name] for name in STRUCTURE},
-        "structure/initial_curvature_share": posterior.initial_curvature_share(state).to(nll),
+        "structure/initial_curvature_share": share,
         **{f"train/{name}": value for name, value in posterior.learned(state).items()},
     }
 

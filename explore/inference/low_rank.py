@@ -5,8 +5,8 @@ a g^T (summed over positions), so the products of G = [g_1 ... g_n] with a few v
 g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. Columns b run over samples, then examples: n = S B.
 
 The printed sampler (Algorithm 3) does not have the covariance it should: its B should be the Cholesky factor of
-I + L^T L, its K (C^-T + V^T V)^-1, and its output d^-1/2 (eps - V K V^T eps). `_Half` has a K
-that is safe, and has a gradient, where U lacks rank, too.
+I + L^T L, its K (C^-T + V^T V)^-1, and its output d^-1/2 (eps - V K V^T eps). `_Half` is the
+symmetric root instead, which is safe and has a gradient where U lacks rank, too.
 """
 
 from __future__ import annotations
@@ -187,21 +187,23 @@ class LowRankFactor(NamedTuple):
         return u.mT @ u + torch.diag_embed(flatten(self.diagonal))
 
     def _core(self) -> Float[Tensor, "R L L"]:
-        """C^-1, lower triangular, with C C^T = I + U^T diag(1/d) U, in double precision.
-
-        The products have twice the digits of U, and in single precision the smaller ones would be lost.
-        """
-        v = tuple((u * d.rsqrt().unsqueeze(1)).double() for u, d in zip(self.columns, self.diagonal, strict=True))
-        gram = inner(v, v)
+        """C^-1, lower triangular, with C C^T = I + V^T V and V = d^-1/2 U, in double precision."""
+        gram = _gram(self._low(self._scale()))
         eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
         return inverse_triangle(torch.linalg.cholesky_ex(eye + gram)[0])
 
     def _half(self) -> _Half:
-        root = self._core()
-        eye = torch.eye(root.shape[1], dtype=root.dtype, device=root.device)
-        k = (root.mT @ torch.linalg.solve_triangular(eye + root, root, upper=False)).to(self.diagonal[0])
-        scale = tuple(d.rsqrt().unsqueeze(1) for d in self.diagonal)
-        return _Half(tuple(u * s for u, s in zip(self.columns, scale, strict=True)), k, scale)
+        scale = self._scale()
+        low = self._low(scale)
+        return _Half(low, _Shrinkage.apply(_gram(low)).to(low[0]), scale)
+
+    def _scale(self) -> Vectors:
+        """d^-1/2."""
+        return tuple(d.rsqrt().unsqueeze(1) for d in self.diagonal)
+
+    def _low(self, scale: Vectors) -> Vectors:
+        """d^-1/2 U."""
+        return tuple(u * s for u, s in zip(self.columns, scale, strict=True))
 
     def _correction(self) -> Vectors:
         """The rows z of P^-1 = diag(1/d) - z^T z."""
@@ -211,25 +213,50 @@ class LowRankFactor(NamedTuple):
         return tuple(x / d.unsqueeze(1) for x, d in zip(v, self.diagonal, strict=True))
 
 
-class _Half(NamedTuple):
-    """H = d^-1/2 (I - V K V^T) with H H^T = P^-1, where V = d^-1/2 U and K = C^-T (I + C)^-1, see `_core`.
+def _gram(low: Vectors) -> Float[Tensor, "R L L"]:
+    """V^T V in double precision: it has twice the digits of V, and the smaller ones would be lost."""
+    v = tuple(x.double() for x in low)
+    return inner(v, v)
 
-    As P^-1 is a square then, no more digits cancel than P^-1/2 has.
+
+class _Shrinkage(torch.autograd.Function):
+    """f(M) with f(l) = 1 / (1 + l + (1 + l)^1/2); its gradient holds for equal eigenvalues, unlike that of eigh."""
+
+    @staticmethod
+    def forward(ctx, m):  # type: ignore[no-untyped-def]
+        values, vectors, _ = eigh(m)
+        t = (1 + values.clamp_min(0)).sqrt()
+        ctx.save_for_backward(t, vectors)
+        return (vectors / (t * t + t).unsqueeze(1)) @ vectors.mT
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        t, vectors = ctx.saved_tensors
+        f, total = 1 / (t * t + t), t.unsqueeze(1) + t.unsqueeze(2)
+        slopes = -(total + 1) / total * f.unsqueeze(1) * f.unsqueeze(2)  # (f(a) - f(b)) / (a - b)
+        return vectors @ (slopes * (vectors.mT @ grad @ vectors)) @ vectors.mT
+
+
+class _Half(NamedTuple):
+    """H = d^-1/2 (I - V K V^T) with H H^T = P^-1, where V = d^-1/2 U and K = f(V^T V), see `_Shrinkage`.
+
+    As P^-1 is a square then, no more digits cancel than P^-1/2 has. No basis of U's choosing enters.
     """
 
     low: Vectors  # V
-    k: Float[Tensor, "R L L"]
+    k: Float[Tensor, "R L L"]  # symmetric
     scale: Vectors  # d^-1/2
 
     def times(self, v: Vectors) -> Vectors:
         """H v."""
-        y = _subtract(v, combine(inner(v, self.low) @ self.k.mT, self.low))
-        return tuple(x * s for x, s in zip(y, self.scale, strict=True))
+        return tuple(x * s for x, s in zip(self._shrunk(v), self.scale, strict=True))
 
     def turned(self, v: Vectors) -> Vectors:
         """H^T v."""
-        y = tuple(x * s for x, s in zip(v, self.scale, strict=True))
-        return _subtract(y, combine(inner(y, self.low) @ self.k, self.low))
+        return self._shrunk(tuple(x * s for x, s in zip(v, self.scale, strict=True)))
+
+    def _shrunk(self, v: Vectors) -> Vectors:
+        return _subtract(v, combine(inner(v, self.low) @ self.k, self.low))
 
 
 def _subtract(u: Vectors, v: Vectors) -> Vectors:

@@ -147,8 +147,8 @@ def probabilities(folder: Path) -> dict[str, np.ndarray]:
     path = folder / PROBABILITIES
     try:
         arrays, _ = packed.arrays(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error})") from error
+    except (OSError, InputError) as error:
+        raise InputError(f"{path} is gone or damaged ({error})") from error
     files.check_run(path, str(arrays.get("run", "")), _run(folder, PROBABILITIES))
     return arrays
 

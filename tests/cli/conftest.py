@@ -58,7 +58,7 @@ def csv(tmp_path):
     frame = pd.DataFrame(x, columns=["a", "b", "id"])
     frame["y"], frame["z"] = x[:, 0] - x[:, 1], x[:, 0] * 100
     frame["kind"] = np.where(x[:, 0] > 0.3, "high", np.where(x[:, 0] < -0.3, "low", "mid"))
-    frame["sign"] = np.where(x[:, 1] > 0, "+", "-")
+    frame["sign"] = np.where(x[:, 1] > 0, "+", "o")
     path = tmp_path / "table.csv"
     frame.to_csv(path, index=False)
     return path

@@ -13,7 +13,7 @@ from explore.cli import parameters
 from explore.cli.active import command as active
 from explore.cli.active.settings import resolve
 
-TABLE = "x,y\n" + "".join(f"{i},{i * i % 7}\n" for i in range(30))
+TABLE = "x,y\n" + "".join(f"{i / 4},{i * i % 7}\n" for i in range(30))
 POOL = TABLE + "31,\n32,\n"
 FIT = ["--target", "y", "--epochs", "1", "--samples", "2"]
 BEGUN = {

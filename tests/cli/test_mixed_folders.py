@@ -15,7 +15,7 @@ from explore.cli.main import main
 from explore.errors import InputError
 from explore.recorded import FORMAT, digest, run_id
 
-TABLE = "x,z,y\n" + "".join(f"{i},{i * i % 7},{{}}\n" for i in range(40))
+TABLE = "x,z,y\n" + "".join(f"{i / 4},{i * i % 7},{{}}\n" for i in range(40))
 FIT = ["--target", "y", "--trials", "1", "--rounds", "1", "--epochs", "1", "--test-size", "9", "--samples", "3"]
 DIGITS = ["classify", "--dataset", "digits", "--net", "mlp", "-p", "net.hidden=4", "--train", "60", "--test", "20"]
 DIGITS += ["--epochs", "1", "--samples", "2", "--ood", "none"]

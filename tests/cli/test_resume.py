@@ -255,7 +255,7 @@ def test_resume_of_a_damaged_run(active, explore, damage, message):
 
 
 def test_resume_of_a_run_on_changed_data(active, explore):
-    rows = [f"{i},{i * i % 7}" for i in range(50)]
+    rows = [f"{i / 4},{i * i % 7}" for i in range(50)]
     Path("d.csv").write_text("\n".join(["a,y", *rows]))
     active("--name", "x", "--data", "d.csv", "--target", "y", "--initial", 5)
     Path("d.csv").write_text("\n".join(["a,y", *rows[:-1], "49,1"]))

@@ -31,6 +31,7 @@ from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import Settings, resolve
 from explore.cli.rl.training import Training
 from explore.posteriors.noisy_kfac import NoisyKFAC
+from explore.recorded import run_id
 from explore.vime import DynamicsSettings, RewardSettings, Transitions
 
 RUN = Path("runs/rl-explore-Chain-v0-trpo-noisy-kfac")
@@ -230,7 +231,7 @@ def test_ppo_on_environments_of_gymnasium(train, more):
     # A pole's return is the length of its episode.
     assert all(row["eval/mean_reward"] == row["eval/mean_ep_length"] for row in metrics(run))
     recorded = parameters.read(Settings, settings, "config.json")
-    assert metrics(run)[1]["eval/mean_reward"] == Training(recorded, 0, "cpu", last).evaluate()[0]
+    assert metrics(run)[1]["eval/mean_reward"] == Training(recorded, 0, "cpu", last, run_id(run)).evaluate()[0]
 
 
 def test_sac_with_and_without_a_bonus(train):
@@ -448,9 +449,9 @@ def test_rare_checkpoints_and_the_best_policy(train, monkeypatch):
     saved: list[str] = []
     save = Training.save
 
-    def note(self, folder):
+    def note(self, folder, run):
         saved.append(folder.name)
-        save(self, folder)
+        save(self, folder, run)
 
     monkeypatch.setattr(Training, "save", note)
     train(*TINY, *LEARN, "--checkpoint-freq", 2, "--eval-freq", 64)

@@ -174,7 +174,8 @@ def test_other_code_is_told_once_and_stands_in_json(explore, monkeypatch):
     for _ in range(2):  # a run that goes on, and one that is finished
         again = explore("active", "--resume", run, "--quiet", "--json")
         assert "Warning: the run" not in again.stderr
-        assert json.loads(again.stdout)["warnings"] == [sentence]
+        warned = json.loads(again.stdout)["warnings"]
+        assert [text for text in warned if "curvature is still its start" not in text] == [sentence]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_metrics_are_those_of_the_paper():
     assert isinstance(w, torch.Tensor)
     for r in range(2):
         f = scale[r] * (w[r, :, :3, 0] @ x[r, 4:].T + w[r, :, 3])  # [S, P]
-        target, variance = scale[r] * y[r, 4:, 0], (scale[r] ** 2 / tau[r]).unsqueeze(1)
+        target, variance = scale[r] * y[r, 4:, 0], (scale[r] ** 2 / tau[r])
         log_p = -0.5 * (2 * torch.pi * variance).log() - (target - f) ** 2 / (2 * variance)
         expected = {
             "rmse": ((target - f.mean(0)) ** 2).mean().sqrt(),

@@ -190,7 +190,7 @@ def test_the_first_round_by_hand(active):
 
 
 def test_tensorboard_arms_share_their_tags(active):
-    active("-p", "kl_weight=0.9")
+    active("-p", "kl_weight=0.9", "-p", "likelihood.prior_rate=0.5")
     rows = [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
     read = {}
     for series in ("noisy-kfac-epig", "noisy-kfac-random"):
@@ -395,7 +395,7 @@ def test_a_new_posterior_runs(as_json, toy):
     assert found["posterior"] == "toy-prior"
     settings = config(Path(found["run"]))["settings"]
     assert settings["preset"] == "by-rows"  # settings that were not given are found in each round
-    assert settings["posterior_settings"] == {"widths": [3, 4]}
+    assert settings["posterior_settings"] == {"widths": [3, 4], "epochs": 2}
     as_json("--posterior", "toy-prior", "--preset", "second", "--name", "second")
     assert config(Path("runs/active-second"))["settings"]["posterior_settings"]["members"] == 6
 

@@ -96,8 +96,8 @@ def score(group: str, rows: int, posterior: str, before: bool) -> pd.DataFrame:
     done = fit(posterior, mlp(columns, [UNITS], 1), Gaussian(**noise), x, y, rng, preset="plain", **own)
     predictor = Predictor.sample(done.posterior, done.state, SAMPLES, rng.stream("test"))
     found = predictor.evaluate(test_x, test_y, unit)
-    mean, variance = predictor.moments(test_x)
-    half = 1.645 * (variance + predictor.noise_variance).sqrt()
+    mean, variance, noise = predictor.label_moments(test_x)
+    half = 1.645 * (variance + noise).sqrt()
     return pd.DataFrame(
         {
             "group": group, "rows": rows, "posterior": posterior, "settings": "before" if before else "now",

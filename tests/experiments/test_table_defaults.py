@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from experiments.table_defaults import classes, gap, others, run
 from experiments.table_defaults.study import EACH, Study
 from explore import registry
+from explore.cli.parameters import complete
 from explore.likelihoods import Gaussian
 
 QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 100}
@@ -31,14 +32,16 @@ CHOSEN = others.CHOSEN | {"noisy-kfac": run.CHOSEN["noisy-kfac"]}
 
 
 def test_the_preset_for_classes_is_what_was_chosen():
-    cls = registry.find("posteriors", "noisy-kfac")
-    assert ("noisy-kfac", registry.settings_in(cls, "classes")) == classes.CHOSEN["noisy-kfac"]
+    cls, (name, chosen) = registry.find("posteriors", "noisy-kfac"), classes.CHOSEN["noisy-kfac"]
+    assert name == "noisy-kfac"
+    assert complete(cls, registry.settings_in(cls, "classes")) == complete(cls, chosen)
 
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_the_default_preset_is_what_the_study_chose(name):
     chosen = {key: value for key, value in CHOSEN[name][1].items() if (key, value) != ("preset", "plain")}
-    assert registry.settings_in(registry.find("posteriors", name), "default") == chosen
+    cls = registry.find("posteriors", name)
+    assert complete(cls, registry.settings_in(cls, "default")) == complete(cls, chosen)
 
 
 def rows(**values):

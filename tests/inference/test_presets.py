@@ -81,8 +81,8 @@ def scores(name, rows, functions, columns=COLUMNS):
     posterior = registry.build(cls, Net(mlp(columns, [10], 1)), Gaussian(**chosen.noise), chosen.settings)
     state = last_epoch(posterior, x[:, here], y[:, here], rng.stream("fit")).state
     predictor = Predictor.sample(posterior, state, 50, rng.stream("test"))
-    mean, variance = predictor.moments(x[:, :TEST])
-    half = 1.645 * (variance + predictor.noise_variance).sqrt()
+    mean, variance, noise = predictor.label_moments(x[:, :TEST])
+    half = 1.645 * (variance + noise).sqrt()
     error = y[:, :TEST] - mean
     rmse, width = (unit * v for v in (error.square().mean(1).sqrt(), 2 * half.mean(1)))
     found = rmse, (error.abs() <= half).float().mean(1), width

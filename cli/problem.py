@@ -66,8 +66,7 @@ class Problem:
                 dataset = pictures(images.load(self.dataset or ""))
             elif self.data:
                 source = (self.data, self.target, drop, self.task, self.id_column, self.categorical, self.decimal)
-                more = {"feature": self.feature, "sheet": self.sheet, "keep_na": self.keep_na}
-                loaded = data.load_table(*source, **more)
+                loaded = data.load_table(*source, feature=self.feature, sheet=self.sheet, keep_na=self.keep_na)
                 dataset, schema = loaded.dataset, loaded.schema
             else:
                 dataset = data.drop_columns(data.load(self.dataset or ""), drop)

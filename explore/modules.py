@@ -7,6 +7,7 @@ subclass, a parametrisation or a hook adds would be lost, and a frozen layer wou
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -171,4 +172,7 @@ def without_chance() -> Iterator[None]:
 
 def _generators() -> dict[str, Any]:
     _, key, *rest = np.random.get_state()
-    return {"random": random.getstate(), "numpy.random": (np.asarray(key).tobytes(), rest)}
+    states: dict[str, Any] = {"numpy.random": (np.asarray(key).tobytes(), rest)}
+    if "beartype" not in sys.modules:  # which draws from Python's generator what it checks of a container
+        states["random"] = random.getstate()
+    return states

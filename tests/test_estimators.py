@@ -101,8 +101,9 @@ def test_settings_go_by_the_number_of_examples(n, numbers, classes):
     assert regression.prior_variance == chosen.settings["prior_variance"]
     assert numbers in (None, regression.prior_variance)
     assert regression.likelihood == Gaussian(**chosen.noise)
-    assert explore.BayesianClassifier(**fit).fit(x, y).model_.posterior.prior_variance == classes
-    assert explore.BayesianRegressor("ensemble", **fit).fit(x, y).model_.posterior.lr == 0.01
+    classifier: Any = explore.BayesianClassifier(**fit).fit(x, y).model_.posterior
+    ensemble: Any = explore.BayesianRegressor("ensemble", **fit).fit(x, y).model_.posterior
+    assert classifier.prior_variance == classes and ensemble.lr == 0.01
 
 
 def test_a_fit_is_that_of_the_posterior_by_name():

@@ -598,8 +598,8 @@ def test_buffers_of_any_type_stay_as_they_are(dtype):
     net = copy.deepcopy(Net(module))
     (w,), x = net.glorot(R, rng, S), rng.normal(R, B, 4)
     for inputs, weights in ((x, w), (x.float(), w.float()), (x, w)):
-        taken = inputs[..., [2, 0]] * module.scale.to(inputs)
-        expected = (taken.unsqueeze(1) @ weights[:, :, :-1] + weights[:, :, -1:]) * module.on
+        taken = inputs[..., [2, 0]] * module.get_buffer("scale").to(inputs)
+        expected = (taken.unsqueeze(1) @ weights[:, :, :-1] + weights[:, :, -1:]) * module.get_buffer("on")
         torch.testing.assert_close(net.output((weights,), inputs), expected)
     assert (module.picked.dtype, module.scale.dtype, module.on.dtype) == (torch.int64, torch.float32, torch.bool)
 

@@ -96,8 +96,8 @@ def score(group: str, rows: int, posterior: str, before: bool) -> pd.DataFrame:
     done = fit(posterior, mlp(columns, [UNITS], 1), Gaussian(**noise), x, y, rng, preset="plain", **own)
     predictor = Predictor.sample(done.posterior, done.state, SAMPLES, rng.stream("test"))
     found = predictor.evaluate(test_x, test_y, unit)
-    mean, variance, noise = predictor.label_moments(test_x)
-    half = 1.645 * (variance + noise).sqrt()
+    mean, variance, scatter = predictor.label_moments(test_x)
+    half = 1.645 * (variance + scatter).sqrt()
     return pd.DataFrame(
         {
             "group": group, "rows": rows, "posterior": posterior, "settings": "before" if before else "now",
@@ -126,9 +126,10 @@ def differences(every: pd.DataFrame) -> str:
 def intervals(every: pd.DataFrame) -> str:
     """A line a deviation of the noise and number of rows."""
     means = every.groupby(["dataset", "rows", "settings"])[["coverage_90", "width_90"]].mean()
+    keys, values = means.index.to_list(), means.to_numpy()
     lines = [
-        [noise, str(rows), which, f"{row.coverage_90:.0%}", f"{row.width_90 / (3.29 * float(noise)):.2f}"]
-        for (noise, rows, which), row in means.iterrows()
+        [noise, str(rows), which, f"{coverage:.0%}", f"{width / (3.29 * float(noise)):.2f}"]
+        for (noise, rows, which), (coverage, width) in zip(keys, values, strict=True)
     ]
     return markdown(["noise", "rows", "settings", "90 % intervals hold", "width / that of the noise alone"], lines)
 

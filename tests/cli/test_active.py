@@ -83,7 +83,7 @@ def test_report_and_run_folder(active):
     assert recorded["settings"]["standardise"] == "labelled"
     assert recorded["settings"]["posterior_settings"] == {"epochs": 2}  # the others go by the number of labels
     assert recorded["settings"]["likelihood_settings"] == {}
-    fitted = load_run(RUN, arm="epig", trial=1).fitted.posterior
+    fitted: Any = load_run(RUN, arm="epig", trial=1).fitted.posterior
     chosen = presets.for_rows(NoisyKFAC, 22, 10)
     assert fitted.prior_variance == chosen.settings["prior_variance"] and fitted.likelihood == Gaussian(**chosen.noise)
     (session,) = recorded["sessions"]

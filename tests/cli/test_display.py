@@ -19,7 +19,18 @@ from explore.cli.report import page
 from explore.cli.script import Script
 from explore.errors import InputError, printable
 
-ODD = ("c1cc[nH]c1", "S[a]", "S[b]", "a[/1]", "[bold]x[/bold]", ":cat:", "$x_1$", r"\$5", "_hidden", "e\x1b[31mred")
+ODD: tuple[str, ...] = (
+    "c1cc[nH]c1",
+    "S[a]",
+    "S[b]",
+    "a[/1]",
+    "[bold]x[/bold]",
+    ":cat:",
+    "$x_1$",
+    r"\$5",
+    "_hidden",
+    "e\x1b[31mred",
+)
 ODD += ("two\nlines", "back\x08space", "\u202eright", "caf\udce9", "5\u00a0\N{MICRO SIGN}m", "<b>&amp;")
 PLAIN = {"e\x1b[31mred": r"e\x1b[31mred", "two\nlines": r"two\nlines", "back\x08space": r"back\x08space"}
 PLAIN |= {"\u202eright": r"\u202eright", "caf\udce9": r"caf\udce9"}
@@ -88,7 +99,8 @@ def test_a_page_of_odd_texts_is_well_formed(drawn_in_full):
     text = Path("page.html").read_text(encoding="utf-8")
     assert not set(map(chr, (*range(9), *range(11, 32)))) & set(text) and r"<h1>e\x1b[31mred</h1>" in text
     (svg,) = re.findall("<svg.*?</svg>", text, re.DOTALL)
-    assert xml.dom.minidom.parseString(svg).documentElement.tagName == "svg"
+    root = xml.dom.minidom.parseString(svg).documentElement
+    assert root is not None and root.tagName == "svg"
     assert "<td>S[a]</td>" in text and r"<td>caf\udce9</td>" in text and "<td>&lt;b&gt;&amp;amp;</td>" in text
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ def forge(kind, changes):
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps({"format": 1, "settings": settings, "rows": 3}))
         return folder, [["suggest", POOL], ["suggest", POOL, "--status"], ["predict", folder, POOL]]
-    state = {"positions": {0: {}}} if kind == "rl" else {}
+    state: dict[str, Any] = {"positions": {0: {}}} if kind == "rl" else {}
     record.Run.create(RUN, settings, state, {"device": "cpu", "threads": 1}).close()
     name = settings["command"]
     more = [["rl", "--watch", RUN]] if kind == "rl" else [["predict", RUN, POOL]]

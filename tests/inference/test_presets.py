@@ -71,13 +71,12 @@ def scores(name, rows, functions, columns=COLUMNS):
     chosen, rng, parts = presets.for_rows(cls, rows, 10), Rng(0), []
     for noise, of in functions:
         drawn = np.random.default_rng(1)
-        x = drawn.uniform(-1, 1, (DRAWS, TEST + 512, columns))
-        y = of(x) + noise * drawn.normal(size=(*x.shape[:2], 1))
-        parts.append((x, y))
-    x, y = (torch.tensor(np.concatenate(part)) for part in zip(*parts, strict=True))
+        points = drawn.uniform(-1, 1, (DRAWS, TEST + 512, columns))
+        parts.append((points, of(points) + noise * drawn.normal(size=(*points.shape[:2], 1))))
+    inputs, targets = (torch.tensor(np.concatenate(part)) for part in zip(*parts, strict=True))
     here = slice(TEST, TEST + rows)
-    of_x, of_y = Standardiser.fit(x[:, here]), Standardiser.fit(y[:, here])
-    x, y, unit = of_x.apply(x, torch.float32), of_y.apply(y, torch.float32), of_y.scale[:, 0].float()
+    of_x, of_y = Standardiser.fit(inputs[:, here]), Standardiser.fit(targets[:, here])
+    x, y, unit = of_x.apply(inputs, torch.float32), of_y.apply(targets, torch.float32), of_y.scale[:, 0].float()
     posterior = registry.build(cls, Net(mlp(columns, [10], 1)), Gaussian(**chosen.noise), chosen.settings)
     state = last_epoch(posterior, x[:, here], y[:, here], rng.stream("fit")).state
     predictor = Predictor.sample(posterior, state, 50, rng.stream("test"))

@@ -88,7 +88,54 @@ def run_options(seed: int) -> Outcome:
     if done.exit_code == 0:
         return Outcome("ran", last)
     one_sentence = done.exit_code == 2 and "Error: " in last and last.isprintable()
-    return Outcome("refused" if str(error).strip() else "no sentence", f"{type(error).__name__}: {error}")
+    return Outcome("refused" if one_sentence else "no sentence", done.stderr)
+
+
+def arrays(rng: np.random.Generator, classes: bool) -> tuple[Any, Any]:
+    """Features and labels, spoilt in none to two ways."""
+    n, d = int(rng.choice([0, 1, 2, 5, 30, 70])), int(rng.choice([1, 2, 7]))
+    x: Any = rng.standard_normal((n, d)) * rng.choice([1.0, 1e-8, 1e8])
+    kinds: list[list[Any]] = [["a", "b"], [0, 1, 2], [True, False], ["x", None], [1, "1"]]
+    labels = kinds[rng.choice(len(kinds), p=[0.3, 0.3, 0.2, 0.1, 0.1])]
+    y: Any = x.sum(1)
+    if classes:
+        y = np.array([labels[i % len(labels)] for i in range(n)], object)
+    spoil: list[Callable[[Any, Any], tuple[Any, Any]]] = [
+        lambda x, y: (x.astype(object), y), lambda x, y: (pd.DataFrame(x), pd.Series(y)),
+        lambda x, y: (x.tolist(), list(y)), lambda x, y: (np.where(rng.random(x.shape) < 0.1, np.nan, x), y),
+        lambda x, y: (x * np.inf, y), lambda x, y: (x * 0, y), lambda x, y: (x, y[:-1]), lambda x, y: (x[:, 0], y),
+        lambda x, y: (x[:, :0], y), lambda x, y: (x.astype(str), y), lambda x, y: (x + 1j, y),
+        lambda x, y: (x.astype(np.float16), y), lambda x, y: (x, np.stack([y, y], 1)),
+        lambda x, y: (x, y[::-1].copy()), lambda x, y: (np.repeat(x[:1], len(x), 0), y),
+    ]  # fmt: skip
+    for place in rng.choice(len(spoil), int(rng.choice([0, 0, 1, 1, 2])), replace=False):
+        with contextlib.suppress(Exception):  # a way that does not go with the one before
+            x, y = spoil[place](x, y)
+    return x, y
+
+
+def run_estimators(seed: int) -> Outcome:
+    """Fit an estimator and predict."""
+    rng = np.random.default_rng(seed)
+    classes = bool(rng.random() < 0.5)
+    settings: dict[str, Any] = {"epochs": 2, "samples": 3, "hidden": (5,)}
+    changes: dict[str, list[Any]] = {
+        "posterior": ["noisy-kfac", "bbb", "map", "ensemble", "nothing", 3], "hidden": [(4, 4), (), 0, "x", -1],
+        "dtype": ["float32", "int8"], "samples": [1, 0, 2.5], "standardise": [False, "no"], "calibrate": [0.2, 2, -1],
+        "noise": [{"noise_std": 0.1}, {"nothing": 1}, 3], "random_state": [None, np.random.RandomState(0), "x"],
+        "settings": [{"lr": 0.1}, {"lr": np.nan}, {"members": 2}, 3], "preset": ["small", "nothing"],
+    }  # fmt: skip
+    for key, values in changes.items():
+        if rng.random() < 0.12:
+            settings[key] = values[rng.integers(len(values))]
+    x, y = arrays(rng, classes)
+    try:
+        if classes:
+            found = BayesianClassifier(**settings).fit(x, y).predict_proba(x)
+        else:
+            found = np.stack(BayesianRegressor(**settings).fit(x, y).predict(x, return_std=True))
+    except (ValueError, TypeError) as error:  # scikit-learn itself refuses with both
+        return Outcome("refused" if str(error).strip() else "no sentence", f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001
         return Outcome("traceback", "".join(traceback.format_exception(error)))
     return Outcome("ran" if np.isfinite(np.asarray(found)).all() else "not finite", f"{settings} {np.shape(x)}")

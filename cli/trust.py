@@ -19,7 +19,9 @@ from explore.errors import InputError, shown
 HOW = "add --trust {name}"
 ENVIRONMENTS = "explore.envs"
 # Settings whose texts are read as paths and names of columns, whatever they look like.
-TEXTS = set("data target targets id_column drop_columns categorical feature sheet cost overlay images".split())
+TEXTS = set(
+    "data target targets id_column drop_columns categorical feature sheet keep_na failed cost overlay images".split()
+)
 
 
 def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str], how: str = HOW) -> None:

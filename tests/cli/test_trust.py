@@ -342,3 +342,8 @@ def test_settings_and_checkpoints_that_make_no_run(explore, command, changes, st
         assert (result.exit_code, result.stdout) == (2, "")
         assert re.fullmatch(r"Error: .*\n", result.stderr), result.stderr
     assert not Path("elsewhere").exists()
+
+
+def test_texts_of_cells_and_names_of_columns_are_no_modules():
+    texts = {"failed": ["broke:again"], "keep_na": ["site:name"], "feature": ["run:order"], "sheet": "a:b"}
+    assert trust.references(texts | {"posterior": "evil:Posterior"}) == ["evil:Posterior"]

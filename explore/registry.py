@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from explore.errors import InputError, check_settings, describe, one_of, raised, shown
 
 POSTERIOR = ("init", "update", "sample", "end_epoch")  # what a class must have to be one
+GAUSSIAN = ("gaussian", "partial-gaussian")  # likelihoods whose noise has a prior
 KINDS = {
     "posteriors": "posterior", "likelihoods": "likelihood", "acquisitions": "acquisition", "data": "dataset",
     "images": "set of images",
@@ -220,8 +221,8 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
     Args:
         name: of `explore list posteriors`.
         net: a `Net`.
-        likelihood: how targets scatter: a name of `explore list likelihoods`, "gaussian" with the prior on the noise
-            that the preset was chosen with (`noise_for`); or a likelihood with settings of its own.
+        likelihood: how targets scatter: a name of `explore list likelihoods`, the Gaussian ones with the prior on the
+            noise that the preset was chosen with (`noise_for`); or a likelihood with settings of its own.
         preset: of the posterior.
         **settings: that are to be others.
 
@@ -235,7 +236,7 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
     """
     cls = find("posteriors", name)
     if isinstance(likelihood, str):
-        noise = noise_for(preset or next(iter(presets(cls)))) if likelihood == "gaussian" else {}
+        noise = noise_for(preset or next(iter(presets(cls)))) if likelihood in GAUSSIAN else {}
         likelihood = find("likelihoods", likelihood)(**noise)
     if dataclasses.is_dataclass(cls):
         allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"} | _beside(cls).keys()

@@ -149,8 +149,12 @@ class Predictor:
     def label_moments_of(self, out: Float[Tensor, "R S b O"]) -> LabelMoments:
         """The same of the outputs at some points."""
         mean, variance = self.moments_of(out)
-        noise: Tensor = find_part(self.likelihood, "variance")(self.noise, out)
-        return LabelMoments(mean, variance, noise.mean(1).expand_as(mean))
+        return LabelMoments(mean, variance, self._noise_of(out).expand_as(mean))
+
+    def _noise_of(self, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R _b M"]:
+        """The variance of a real label around the prediction of a net, averaged over the nets."""
+        variance: Tensor = find_part(self.likelihood, "variance")(self.noise, out)
+        return variance.mean(1)
 
     def quantiles_of(self, out: Float[Tensor, "R S b O"], levels: Sequence[float]) -> Float[Tensor, "K R b M"]:
         """The smallest numbers at or below which a real label lies with these probabilities, at some points.
@@ -222,7 +226,7 @@ class Predictor:
             if self.likelihood.discrete:
                 scores["error"] = (mean.argmax(-1) != target).to(out)
             else:
-                total = (variance + self.label_moments_of(out).noise).sqrt()
+                total = (variance + self._noise_of(out)).sqrt()
                 scores["rmse"] = ((target - mean) * unit).square().mean(-1)
                 scores["coverage_95"] = ((target - mean).abs() <= 1.959964 * total).to(out).mean(-1)
             for name, value in scores.items():

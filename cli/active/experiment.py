@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Experiment:
             self.posterior, self.dataset.x, [rule, *self.arms[1:]], trials=s.trials, allowed=allowed, seed=s.seed,
             samples=s.samples, targets=aims and aims.x, device=device, jobs=s.jobs,
             standardise=problem.channels(self.dataset, device) if s.net else s.standardise,
-            posterior_for=self._posterior,
+            posterior_for=self._posterior if s.preset == presets.BY_ROWS else None,
         )  # fmt: skip
         labelled = np.tile(split.labelled, (len(self.arms), 1))
         self.learner.tell(labelled, self.dataset.y[labelled])
@@ -75,20 +76,15 @@ class Experiment:
         self.plan = f"{trials} of {' and '.join(self.arms)} with {s.posterior} on {where}"
         marked = tables.apostrophes("selected.csv", self.dataset.ids)
         self.note = "\n".join(filter(None, [self.dataset.note, *(aims.notes if aims else ()), *marked]))
-        self.total, self.done = self._epochs(s.rounds), self._epochs(self.rounds)
+        every: list[Any] = [problem.for_rows(s, s.initial + s.acquire * i)[0] for i in range(s.rounds)]
+        epochs = (settings.get("epochs", self.posterior.epochs) for settings in every)
+        self._epochs = list(accumulate(epochs, initial=0))  # of the first 0, 1, 2, ... rounds together
+        self.total, self.done = self._epochs[-1], self._epochs[self.rounds]
 
     def _posterior(self, labels: int) -> Predictive:
         """The posterior for so many labels."""
         s = self.settings
         return problem.posterior(s, self.dataset, s.posterior, *problem.for_rows(s, labels))
-
-    def _epochs(self, rounds: int) -> int:
-        """Of the first rounds together."""
-        s = self.settings
-        if s.preset != presets.BY_ROWS:
-            return rounds * self.posterior.epochs
-        every: list[Any] = [problem.for_rows(s, s.initial + s.acquire * i)[0]["epochs"] for i in range(rounds)]
-        return sum(every)
 
     @property
     def rounds(self) -> int:
@@ -122,7 +118,7 @@ class Experiment:
                         self.history[name] = torch.cat([*past, value.cpu().unsqueeze(0)])
                     self.seconds = time.monotonic() - begin
                 else:
-                    self.done = self._epochs(self.rounds) + event.epoch
+                    self.done = self._epochs[self.rounds] + event.epoch
                 emit(event)
 
     @property

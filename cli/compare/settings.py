@@ -78,11 +78,10 @@ def resolve(options: Mapping[str, Any]) -> Settings:
             raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
         for point in _points(axes | shared):
             scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
-            own = registry.configured("posteriors", name, fixed | point, asked)
-            if asked is None:
+            own = problem.configured(name, fixed | point, asked)
+            if own.preset == presets.BY_ROWS:
                 by_rows = presets.for_rows(cls, trained, max(common.hidden), not numbers)
-                changed = registry.parse(cls, fixed | point) if fixed or point else {}
-                own = own._replace(preset=by_rows.preset, settings=by_rows.settings | changed)
+                own = own._replace(preset=by_rows.preset, settings=by_rows.settings | own.settings)
             chosen = {key: own.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
             label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
             if label in posteriors:

@@ -119,10 +119,15 @@ class Gaussian:
     def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Gamma:
         if self.noise_std is not None:
             return phi
-        half = n_data / (2 * (kl_weight.unsqueeze(1) if isinstance(kl_weight, Tensor) else kl_weight))
+        half = half_count(n_data, kl_weight)
         squares = (y - out).square().mean((1, 2))  # E_q (y - f)^2, [R, O]
         shape = (1 - self.rate) * phi.shape + self.rate * (self.prior_shape + half)
         return Gamma(shape, torch.lerp(phi.rate, self.prior_rate + half * squares, self.rate))
+
+
+def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor, "R 1"]:
+    """N / (2 lambda), what all examples add to a."""
+    return n_data / (2 * (kl_weight.unsqueeze(1) if isinstance(kl_weight, Tensor) else kl_weight))
 
 
 def _residual(y: Tensor, out: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.likelihoods.gaussian import Gamma, Gaussian
+from explore.likelihoods.gaussian import Gamma, Gaussian, half_count
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,8 @@ class PartialGaussian(Gaussian):
         new = super().update(phi, out, _filled(y, out), n_data, kl_weight)
         if self.noise_std is not None:
             return new
-        half = n_data / (2 * (kl_weight.unsqueeze(1) if isinstance(kl_weight, Tensor) else kl_weight))
         missing = y.isnan().to(out).mean((1, 2))  # the share of examples without this output, [R, O]
-        return new._replace(shape=new.shape - self.rate * half * missing)
+        return new._replace(shape=new.shape - self.rate * half_count(n_data, kl_weight) * missing)
 
 
 def _filled(y: Tensor, out: Tensor) -> Tensor:

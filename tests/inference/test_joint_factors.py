@@ -100,10 +100,9 @@ def test_root_has_the_inverse_as_covariance(make):
     columns = oracles.unflat(torch.eye(W, dtype=torch.float64).expand(R, W, W), SHAPES)
     root = oracles.flat(factor.root(columns)).mT
     close(root @ root.mT, torch.linalg.inv(factor.dense()))
-    if isinstance(factor, LowRankFactor):  # the signs of U's columns, which devices choose, do not enter
-        signs = torch.tensor([1.0, -1.0]).repeat(W)[: factor.columns[0].shape[1]].double()
-        flipped = tuple(u * signs[:, None, None] for u in factor.columns)
-        close(oracles.flat(factor._replace(columns=flipped).root(columns)).mT, root)
+    if isinstance(factor, LowRankFactor):  # d^1/2 X is symmetric, so that no basis of U's choosing enters
+        scaled = oracles.flat(factor.diagonal).sqrt().unsqueeze(2) * root
+        close(scaled, scaled.mT)
 
 
 def test_draws_have_the_inverse_as_covariance(make):

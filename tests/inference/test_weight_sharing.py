@@ -16,6 +16,7 @@ from explore.shapes import Batch, LayerTaps
 from explore.testing import oracles
 from explore.testing.oracles import Matched
 from explore.testing.subject import train
+from tests.pooled import Pooled
 
 R, B, T = 2, 7, 5
 
@@ -96,17 +97,6 @@ def test_factors_of_a_convolution_whose_pixels_are_averaged_are_its_fisher_matri
 
 def test_a_layer_without_gradients_has_no_correlation():
     assert torch.equal(correlation(torch.zeros(2, 1, 3, 4, 5)), torch.zeros(2))
-
-
-class Pooled(nn.Module):
-    """The mean over positions of a layer's outputs."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x):
-        return self.layer(x).flatten(2).mean(2) if x.dim() == 4 else self.layer(x).mean(1)
 
 
 @pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac"])

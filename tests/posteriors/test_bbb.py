@@ -19,6 +19,7 @@ from explore.shapes import Batch
 from explore.testing import oracles
 from explore.testing.oracles import Matched
 from explore.testing.subject import train
+from tests.pooled import Pooled
 
 MODULE = mlp(2, [3], 2).double()
 NET = Net(MODULE)
@@ -122,17 +123,6 @@ def test_pre_activations_of_convolutions_are_those_of_their_patches(bias, apart)
         found.append((out, *torch.autograd.grad(out.cos().sum(), free)))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
-
-
-class Pooled(nn.Module):
-    """The mean over positions of a layer's outputs."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x):
-        return self.layer(x).flatten(2).mean(2) if x.dim() == 4 else self.layer(x).mean(1)
 
 
 class White(Matched):

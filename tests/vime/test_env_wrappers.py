@@ -311,9 +311,12 @@ def test_what_normalises_belongs_around_the_bonus(name, between):
 @pytest.mark.parametrize("name", ["NormalizeObservation", "NormalizeReward"])
 def test_what_normalises_inside_of_vector_environments_is_refused(kind, name):
     wrapper = getattr(gym.wrappers, name)
-    env = kind([lambda: wrapper(gym.make("MountainCarContinuous-v0"))] * 2)
+    copies = [lambda: wrapper(gym.make("MountainCarContinuous-v0"))] * 2
+    env = kind(copies)
     with pytest.raises(InputError, match="put .* around it, not inside"):
         VIMEVector(env, posterior="bbb")
+    env.close()
+    env = kind(copies)  # before 1.3, gymnasium closes what a discarded wrapper was around
     env.set_attr("update_running_mean", False)  # a scale that stays
     VIMEVector(env, posterior="bbb")
     env.close()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import click
 import matplotlib.pyplot as plt
@@ -44,7 +45,7 @@ def comparisons(every: pd.DataFrame) -> pd.DataFrame:
     """Each two conditions of a task."""
     found = []
     for task, part in every.groupby("task", sort=False):
-        means = part.groupby(["condition", "seed"], sort=False)["return"].mean()
+        means = mean_return(part.groupby(["condition", "seed"], sort=False))
         starts = part["iteration"].where(part["extrinsic_total"] > 0, np.inf).groupby([part["condition"], part["seed"]])
         firsts = starts.min()
         names = list(part["condition"].unique())
@@ -54,6 +55,11 @@ def comparisons(every: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(found, columns=[*PAIR, "difference", "low", "high", "p", "p_first"])
     table.insert(len(table.columns) - 1, "p_holm", table.groupby("task")["p"].transform(holm))
     return table
+
+
+def mean_return(groups: Any) -> pd.Series:
+    """Of each group. Versions of pandas differ in the last bit, by which a printed half would go either way."""
+    return groups["return"].mean().round(9)
 
 
 def difference(first: pd.Series, second: pd.Series) -> tuple[float, float, float, float]:
@@ -125,8 +131,8 @@ def table(every: pd.DataFrame, compared: pd.DataFrame) -> str:
                 value = seeds[column].median().median()
                 model.append("" if np.isnan(value) else f"{value:.{digits}f}")
             paid = f"{first.median():.0f} ({len(first)} seeds)" if len(first) else "never"
-            cells = [str(name), eta(rows), str(len(seeds)), spread(seeds["return"].mean()), *against,
-                     spread(ends["return"].mean()), f"{solved} of {len(seeds)}", paid, *model]  # fmt: skip
+            cells = [str(name), eta(rows), str(len(seeds)), spread(mean_return(seeds)), *against,
+                     spread(mean_return(ends)), f"{solved} of {len(seeds)}", paid, *model]  # fmt: skip
             lines.append(cells)
         tables[str(task)] = markdown(heads, lines)
     return sections(tables)
@@ -142,7 +148,7 @@ def further(more: pd.DataFrame, runs: pd.DataFrame) -> str:
         own = runs[(runs[names] == list(key)).all(axis=1) & runs["seed"].isin(seeds.groups)]["moved"]
         lines.append([
             *key, eta(rows), " ".join(map(str, seeds.groups)),
-            _each(seeds["return"].mean()), _each(last(rows).groupby("seed")["return"].mean()),
+            _each(mean_return(seeds)), _each(mean_return(last(rows).groupby("seed"))),
             " ".join(str(first.get(seed, "never")) for seed in seeds.groups),
             "" if own.isna().all() else " ".join(f"{value:.2g}" for value in own),
         ])  # fmt: skip

@@ -1,7 +1,6 @@
 """The choice of eta, what is left to do, and the report, from run folders made by hand."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -142,22 +141,13 @@ def test_how_far_a_policy_moved_is_read_from_its_last_checkpoint(tmp_path, monke
     assert found["zero-critic"] == 0 and (found[""] or 0) > 1e-3
 
 
-def words_and_numbers(path):
-    """A table's text with its decimals cut out, and the decimals."""
-    decimal = r"-?\d+\.\d+(?:e-?\d+)?"
-    text = path.read_text()
-    return re.sub(decimal, "#", text), [float(value) for value in re.findall(decimal, text)]
-
-
 def test_the_report_is_what_the_committed_tables_say(tmp_path):
     results = FOLDER / "results"
     for path in results.glob("*.csv"):
         shutil.copy(path, tmp_path)
     done(report.main, "--results", tmp_path)
     for name in ("table.md", "further.md", "comparisons.csv"):
-        (said, values), (committed, expected) = map(words_and_numbers, (tmp_path / name, results / name))
-        assert said == committed
-        np.testing.assert_allclose(values, expected, rtol=1e-5, atol=0.0101)  # pandas rounds a half either way
+        assert (tmp_path / name).read_text() == (results / name).read_text()
     said = (FOLDER / "README.md").read_text()
     assert all(text.strip() in said for name in ("table.md", "further.md") for text in [(results / name).read_text()])
     # Mountain car and cart-pole have a curve of random network distillation, the double pendulum has none.

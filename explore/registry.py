@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 from explore.errors import InputError, check_settings, describe, one_of, raised, shown
 
 POSTERIOR = ("init", "update", "sample", "end_epoch")  # what a class must have to be one
-GAUSSIAN = ("gaussian", "partial-gaussian")  # likelihoods whose noise has a prior
 KINDS = {
     "posteriors": "posterior", "likelihoods": "likelihood", "acquisitions": "acquisition", "data": "dataset",
     "images": "set of images",
@@ -221,8 +220,8 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
     Args:
         name: of `explore list posteriors`.
         net: a `Net`.
-        likelihood: how targets scatter: a name of `explore list likelihoods`, the Gaussian ones with the prior on the
-            noise that the preset was chosen with (`noise_for`); or a likelihood with settings of its own.
+        likelihood: how targets scatter: a name of `explore list likelihoods`, or a likelihood with settings of its own.
+            One by name with a prior on the noise has that of the preset (`noise_for`).
         preset: of the posterior.
         **settings: that are to be others.
 
@@ -236,8 +235,8 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
     """
     cls = find("posteriors", name)
     if isinstance(likelihood, str):
-        noise = noise_for(preset or next(iter(presets(cls)))) if likelihood in GAUSSIAN else {}
-        likelihood = find("likelihoods", likelihood)(**noise)
+        kind = find("likelihoods", likelihood)
+        likelihood = kind(**noise_for(preset or next(iter(presets(cls)))) if hasattr(kind, "prior_shape") else {})
     if dataclasses.is_dataclass(cls):
         allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"} | _beside(cls).keys()
         if unknown := sorted(settings.keys() - allowed):

@@ -78,15 +78,15 @@ def resolve(options: Mapping[str, Any]) -> Settings:
             raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
         for point in _points(axes | shared):
             scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
-            own = problem.configured(name, fixed | point, asked)
-            if own.preset == presets.BY_ROWS:
+            choice = problem.configured(name, fixed | point, asked)
+            if choice.preset == presets.BY_ROWS:
                 by_rows = presets.for_rows(cls, trained, max(common.hidden), not numbers)
-                own = own._replace(preset=by_rows.preset, settings=by_rows.settings | own.settings)
-            chosen = {key: own.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
+                choice = choice._replace(preset=by_rows.preset, settings=by_rows.settings | choice.settings)
+            chosen = {key: choice.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
             label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
             if label in posteriors:
                 raise InputError(f"--grid names {label} twice; name each value once")
-            posteriors[label] = Posterior(name, own.preset, parameters.complete(cls, own.settings), chosen)
+            posteriors[label] = Posterior(name, choice.preset, parameters.complete(cls, choice.settings), chosen)
     return Settings(
         **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
         figures=options["figures"] and not options["grid"],

@@ -15,6 +15,7 @@ from explore.cli.estimate import estimate
 from explore.cli.rl.experiment import Experiment
 from explore.cli.rl.settings import Settings
 from explore.cli.run import Report
+from explore.errors import curvature_note
 from explore.record import plain
 
 LAST = 10  # iterations that say how well a policy does in the end
@@ -29,7 +30,11 @@ COUNTS = ("dropped", "restarts")  # of transitions that were not finite, and of 
 def report(experiment: Experiment, folder: Path) -> Report:
     """All of it."""
     seeds, settings = results(folder), experiment.settings
-    return Report([], [(TITLE, table(seeds))], summary(seeds, settings, folder), facts=list(facts(seeds, settings)))
+    note = curvature_note([position.initial_curvature_share for position in experiment.positions.values()])
+    failures = [f"Dynamics model, in the end: {note}"] if note else []
+    return Report(
+        failures, [(TITLE, table(seeds))], summary(seeds, settings, folder), facts=list(facts(seeds, settings))
+    )
 
 
 def facts(seeds: list[dict[str, Any]], settings: Settings) -> Iterator[tuple[str, str]]:

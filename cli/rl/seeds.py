@@ -39,6 +39,7 @@ class Position:
     best: int | None = None  # steps at which the policy was best in an evaluation
     best_return: float | None = None
     digests: dict[str, str] = field(default_factory=dict)  # of the files of the last checkpoint's model
+    initial_curvature_share: float = 0.0  # of the dynamics model
 
     def __post_init__(self) -> None:
         if not all(type(n) is int and n >= 0 for n in (self.iteration, self.timesteps)):
@@ -113,6 +114,8 @@ class Seed:
         s, steps = self._settings, int(row["timesteps"])
         self._events.append({"seed": self.seed} | row)
         self.position = replace(self.position, iteration=int(row["iteration"]), timesteps=steps)
+        if training.bonus and (share := training.bonus.metrics.get("vime/initial_curvature_share")) is not None:
+            self.position = replace(self.position, initial_curvature_share=share)
         if steps < s.timesteps and self.position.iteration - self._saved.iteration < s.checkpoint_freq:
             return
         own, kept = models(folder, s, self.seed), {str(steps), f"best-{self.position.best}"}

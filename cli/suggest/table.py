@@ -11,6 +11,7 @@ import numpy as np
 
 from explore import campaign, data
 from explore.campaign import Campaign, Row
+from explore.campaign.cells import folded
 from explore.cli.suggest.settings import Settings
 from explore.data import targets, texts
 from explore.data.base import check_units
@@ -86,7 +87,9 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
         decided = (f"Still left out, as at the last start: {those}; --feature takes a column in.", *decided)
     cells = comparable(written, schema, () if classes else names)
     if classes:
-        targets.classes(cells, names, True, settings.keep_na, [text.casefold() for text in settings.failed])
+        declared = set(map(folded, settings.failed))  # -999 is -999.0 too
+        failed = {text.casefold() for text in map(str, cells.columns[names[0]]) if folded(text) in declared}
+        targets.classes(cells, names, True, settings.keep_na, failed)
     learnt = tuple(column.name for column in schema.columns if not isinstance(column, LeftOut))
     known_by = rule._replace(features=learnt, id_column=settings.id_column)
     costs = _costs(written, settings.cost) if settings.cost else None

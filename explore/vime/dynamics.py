@@ -183,8 +183,15 @@ class Dynamics:
 
     @property
     def learned(self) -> dict[str, float]:
-        """What the posterior learns once a training beside its density, see `Predictive.learned`."""
-        return {name: float(value) for name, value in self.posterior.learned(self.state.posterior).items()}
+        """What the posterior learns once a training beside its density, and how much of its curvature is its start.
+
+        See `Predictive.learned` and `Predictive.initial_curvature_share`.
+        """
+        state = self.state.posterior
+        values = self.posterior.learned(state) | {
+            "initial_curvature_share": self.posterior.initial_curvature_share(state)
+        }
+        return {name: float(value) for name, value in values.items()}
 
     def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
         """NLL a transition (nats) and RMSE in standardised units, and the share of targets within the central 95 %."""

@@ -18,10 +18,14 @@ def test_commands_say_once_that_curvature_is_mostly_its_start(explore, csv, beta
     frame.to_csv("pool.csv", index=False)
     own = ["--posterior", "noisy-kfac", "-p", f"beta={beta}", "--samples", 5, "--json", "--quiet"]
     few = ["--epochs", 3, "--data", csv, *TABLE]
+    chain = ["--env", "explore/Chain-v0", "--n-envs", 4, "--timesteps", 64, "--algo-param", "n_steps=16"]
+    rates = ["-p", f"beta={min(beta, 0.2)}", "-p", "statistics_interval=1"]
+    model = ["--posterior", "noisy-kfac", *rates, "-p", "vime.minimum=20", "-p", "vime.updates=20"]
     commands = {
         "active": [*own, *few, "--trials", 2, "--rounds", 2, "--test-size", 20, "--name", "run"],
         "compare": [*own, *few, "--splits", 2, "--hidden", 4, "--no-figures"],
         "suggest": ["pool.csv", *own, "--epochs", 3, "--target", "y"],
+        "rl": [*chain, *model, "--json"],
         "predict": ["runs/active-run", csv, "--json"],
     }
     for command, options in commands.items():

@@ -347,6 +347,14 @@ def test_a_failed_experiment_is_done(pool):
     assert run("report", pool.with_suffix(".explore"), "--out", pool.with_name("r.html")).exit_code == 0
 
 
+def test_a_number_declares_a_failure_among_classes_too(pool):
+    frame = pd.read_csv(pool).drop(columns="yield")
+    frame.assign(kind=["0", "1", "-0.50", "1", *[""] * 36]).to_csv(pool, index=False)
+    begun = "--target", "kind", "--id", "name", "--task", "classification", "--failed", "-0.5", *QUICK
+    said = suggest(pool, *begun)  # -0.5 would be no class beside 0 and 1
+    assert said["failed"] == ["S-002"] and said["measured"] == 3
+
+
 def test_a_failure_told_by_next_csv_and_a_text_that_declares_one(pool):
     names = ids(begin(pool, "--failed", "Broke", "--failed", "-999"))
     path = pool.with_name("next.csv")

@@ -231,8 +231,8 @@ class Variational(Predictive):
         return self.augmentation * examples
 
     @property
-    def eta(self) -> float:
-        """`prior_variance` as a number: where it is learned what it starts from, the method's default."""
+    def eta(self) -> Any:
+        """`prior_variance` as a number, or [R] for candidates; where it is learned, its start: the method's default."""
         default = type(self).prior_variance
         start = 1.0 if isinstance(default, str) else default
         return start if isinstance(self.prior_variance, str) else self.prior_variance

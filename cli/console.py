@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 from rich.text import Text
 
-from explore.errors import printable
+from explore.core.errors import printable
 
 
 def show(*parts: str | Table) -> None:

@@ -12,7 +12,7 @@ import sys
 
 import click
 
-from explore.errors import printable
+from explore.core.errors import printable
 
 SPELLED = {"±": "+-", "…": "..."}  # in an encoding that does not have them; other letters become escapes
 

@@ -18,14 +18,14 @@ import torch
 from explore import registry
 from explore.cli import parameters, saved, trust
 from explore.cli.saved import Saved
+from explore.core.errors import InputError, check_range, listed, one_of, shown
 from explore.data.kinds import Number
 from explore.data.reading import Cells, others
 from explore.data.table import cells_of
 from explore.data.targets import quantities
-from explore.errors import InputError, check_range, listed, one_of, shown
-from explore.fitted import FittedModel
 from explore.images.own import Inputs, read_inputs
-from explore.record import read_config
+from explore.learning.model import FittedModel
+from explore.runs.record import read_config
 
 COMMANDS = ("active", "classify", "compare", "suggest")  # whose folders keep a model
 HOW = "pass trust=[{name!r}]"  # in Python

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from explore import registry
-from explore.errors import InputError, shown
+from explore.core.errors import InputError, shown
 
 
 class Whole(click.IntRange):

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explore import modules, networks
 from explore.cli import parameters
 from explore.cli.parameters import Values
-from explore.errors import InputError, check_settings, raised
-from explore.likelihoods import Categorical, check_logits
-from explore.nets import Net
+from explore.core.errors import InputError, check_settings, raised
+from explore.nets import modules, zoo
+from explore.nets.likelihoods import Categorical, check_logits
+from explore.nets.net import Net
 
 KEPT = 8  # outputs by which a network is known again
 CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
@@ -25,12 +25,12 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
     Raises:
         InputError: for one that it has not, that no text can stand for, or that is of another type.
     """
-    make = networks.network(name)
+    make = zoo.network(name)
     if not texts:
         return {}
-    known = networks.settings_of(make)
+    known = zoo.settings_of(make)
     for key in texts:
-        if key not in known and key in networks.arguments(make):
+        if key not in known and key in zoo.arguments(make):
             raise InputError(
                 f"{key} of {name} cannot be set; it must be annotated as int, float, bool, str, or a tuple or choice of"
                 " these"
@@ -48,10 +48,10 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
             outputs than is wanted, or probabilities, computes something else each time that it is made, or is none
             that the library can take.
     """
-    check_settings(name, networks.settings_of(networks.network(name)), settings)
+    check_settings(name, zoo.settings_of(zoo.network(name)), settings)
     if ":" not in name:
         return ()
-    made = [networks.build(name, shape, wanted, settings) for _ in range(2)]
+    made = [zoo.build(name, shape, wanted, settings) for _ in range(2)]
     found, again = (_outputs(name, module, shape) for module in made)
     one = found[0]
     if one.shape != (2, wanted):

@@ -18,7 +18,7 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from explore import registry
-from explore.errors import InputError, describe, fits, listed, one_of, shown
+from explore.core.errors import InputError, describe, fits, listed, one_of, shown
 
 Value = bool | int | float | str | tuple[Any, ...] | None
 Values = Mapping[str, Value]  # the settings of a plug-in, by name

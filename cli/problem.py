@@ -15,18 +15,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from explore import data, images, machine, networks, parallel, registry
+from explore import data, images, registry
 from explore.cli import own_network
 from explore.cli.parameters import Values, complete
+from explore.core import machine
+from explore.core.errors import InputError, check_settings, listed, shown
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
-from explore.errors import InputError, check_settings, listed, shown
+from explore.execution import parallel
 from explore.images import Images
 from explore.inference import presets
 from explore.inference.base import Predictive
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.scaling import Standardiser
+from explore.learning.scaling import Standardiser
+from explore.nets import zoo
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 MOST_LAYERS, MOST_WEIGHTS = 100, 10**8  # of a network; what is larger would fill the memory before it is refused
 
@@ -198,7 +201,7 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
     shape = tuple(map(int, dataset.x.shape[1:]))
     if problem.net:
         own_network.outputs(problem.net, shape, outputs, problem.net_settings)  # type: ignore[arg-type]
-        net = Net(networks.build(problem.net, shape, outputs, problem.net_settings))  # type: ignore[arg-type]
+        net = Net(zoo.build(problem.net, shape, outputs, problem.net_settings))  # type: ignore[arg-type]
     else:
         net = Net(dense([*shape, *problem.hidden, outputs]))
     kind, cls = registry.find("likelihoods", problem.likelihood), registry.find("posteriors", name)

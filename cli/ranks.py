@@ -14,11 +14,11 @@ from typing import Any
 
 import click
 
-from explore import parallel
 from explore.cli import display, trust
-from explore.errors import InputError
-from explore.record import Run
-from explore.recorded import read_run
+from explore.core.errors import InputError
+from explore.execution import parallel
+from explore.runs.record import Run
+from explore.runs.recorded import read_run
 
 COMMANDS = ("classify", "active")  # that divide their fits, or the points that they score
 

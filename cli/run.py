@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, Protocol
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from explore import parallel
 from explore.cli import console, display, parameters, ranks, saved, script, start, trust
-from explore.provenance import differences, history
-from explore.record import Run
+from explore.execution import parallel
+from explore.runs.provenance import differences, history
+from explore.runs.record import Run
 
 FILES = ("settings", "experiment", "recording", "report")
 

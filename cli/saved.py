@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from explore import files
 from explore.campaign.log import NAME as LOG
 from explore.cli import problem
 from explore.cli.problem import Problem
+from explore.core import files
+from explore.core.errors import InputError
 from explore.data import Dataset, Schema, packed
 from explore.data.base import Task
-from explore.errors import InputError
-from explore.fitted import FittedModel
 from explore.inference import presets
 from explore.inference.base import Predictive
-from explore.recorded import run_id
-from explore.transforms import Transform
+from explore.learning.model import FittedModel
+from explore.learning.transforms import Transform
+from explore.runs.recorded import run_id
 
 MODEL, SCHEMA, PROBABILITIES = "model.pt", "schema.json", "probabilities.npz"
 FORMAT = 1

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from explore.cli import display
-from explore.errors import Failure, InputError, printable, shown
+from explore.core.errors import Failure, InputError, printable, shown
 
 # What torch says where an allocation fails: on a CPU, on a GPU, and beyond what a number of bytes may be.
 NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")

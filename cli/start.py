@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from explore import graphs, machine, parallel
 from explore.cli import parameters, ranks, trust
 from explore.cli.options import THREADS
-from explore.errors import InputError, shown
-from explore.provenance import session
-from explore.record import FolderExists, Run, read_config
+from explore.core import machine
+from explore.core.errors import InputError, shown
+from explore.execution import graphs, parallel
+from explore.runs.provenance import session
+from explore.runs.record import FolderExists, Run, read_config
 
 Settings = TypeVar("Settings")
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from explore import files
+from explore.core import files
+from explore.core.errors import InputError, listed, shown
 from explore.data import packed, texts
 from explore.data.reading import Cells
-from explore.errors import InputError, listed, shown
 
 LONGEST = 32_767  # characters of a cell of Excel
 WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # by suffix, with the library each needs

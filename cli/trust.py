@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from explore.errors import InputError, shown
+from explore.core.errors import InputError, shown
 
 HOW = "add --trust {name}"
 ENVIRONMENTS = "explore.envs"

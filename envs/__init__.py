@@ -11,8 +11,8 @@ import pkgutil as _pkgutil
 
 import gymnasium as _gym
 
+from explore.core.errors import InputError as _InputError
 from explore.envs.simulation import Simulation as _Simulation
-from explore.errors import InputError as _InputError
 
 #: Identifier -> one line about the environment.
 ENVS: dict[str, str] = {}

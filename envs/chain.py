@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import gymnasium as gym
 import numpy as np
 
+from explore.core.errors import InputError
 from explore.envs.simulation import Array, Shape, Simulation, box
-from explore.errors import InputError
 
 
 class Chain(Simulation):

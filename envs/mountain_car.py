@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from explore.core.errors import InputError, check_range
 from explore.envs.simulation import Array, RigidBodies, Shape, box
 from explore.envs.worlds import World, push
-from explore.errors import InputError, check_range
 
 _I = np.arange(-100, 101)
 TRACK = np.stack([_I / 50, 1 + np.sin((_I / 100 - 0.5) * np.pi)], axis=1)

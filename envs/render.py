@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from explore.core.errors import InputError
 from explore.envs.simulation import Array, Simulation
-from explore.errors import InputError
 
 WIDTH, HEIGHT = 480, 320
 

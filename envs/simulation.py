@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from explore import registry
+from explore.core.errors import InputError, one_of
 from explore.envs.worlds import World, Worlds
-from explore.errors import InputError, one_of
 
 Array = NDArray[Any]
 LARGE = 1e6  # rllab's bound of an observation

@@ -11,9 +11,9 @@ from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from explore.core.errors import InputError, one_of
 from explore.envs.render import picture
 from explore.envs.simulation import Array, simulate
-from explore.errors import InputError, one_of
 
 MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from explore.errors import InputError
+from explore.core.errors import InputError
 
 
 class World(NamedTuple):

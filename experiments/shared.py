@@ -18,19 +18,20 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from explore import files, machine, registry
+from explore import registry
 from explore.cli.script import WrongInput
-from explore.errors import one_of
-from explore.fit import batches, last_epoch
+from explore.core import files, machine
+from explore.core.errors import one_of
+from explore.core.rng import Rng
+from explore.core.shapes import State
 from explore.inference.base import Predictive
-from explore.models import Likelihood
-from explore.nets import Net
-from explore.rng import Rng
-from explore.shapes import State
+from explore.learning.fit import batches, last_epoch
+from explore.nets.net import Net
+from explore.nets.protocols import Likelihood
 
 FOLDER = click.Path(file_okay=False, path_type=Path)  # type of an option
 NUMBER = "%.6g"  # as tables have them
-TEST_TO_TRAIN = 1 / 9  # examples, in the splits of `explore.compare.split`
+TEST_TO_TRAIN = 1 / 9  # examples, in the splits of `explore.learning.compare.split`
 
 
 class Names(click.ParamType):

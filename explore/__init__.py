@@ -4,55 +4,64 @@ The public names below are loaded when they are first used; `import explore` by 
 """
 
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from explore.core import moved
+
 if TYPE_CHECKING:
-    from explore.active import ActiveLearner as ActiveLearner
-    from explore.active import active_loop as active_loop
     from explore.cli.loaded import load_run as load_run
+    from explore.core.errors import Failure as Failure
+    from explore.core.errors import InputError as InputError
+    from explore.core.rng import Rng as Rng
     from explore.data import load as load
     from explore.data import load_csv as load_csv
     from explore.data import load_table as load_table
-    from explore.errors import Failure as Failure
-    from explore.errors import InputError as InputError
-    from explore.estimators import BayesianClassifier as BayesianClassifier
-    from explore.estimators import BayesianRegressor as BayesianRegressor
-    from explore.fitted import FittedModel as FittedModel
-    from explore.likelihoods import Bernoulli as Bernoulli
-    from explore.likelihoods import Categorical as Categorical
-    from explore.likelihoods import Gaussian as Gaussian
-    from explore.nets import Net as Net
-    from explore.nets import mlp as mlp
-    from explore.networks import alexnet as alexnet
-    from explore.networks import lenet5 as lenet5
-    from explore.networks import resnet18 as resnet18
-    from explore.networks import vgg16 as vgg16
+    from explore.learning.estimators import BayesianClassifier as BayesianClassifier
+    from explore.learning.estimators import BayesianRegressor as BayesianRegressor
+    from explore.learning.learner import ActiveLearner as ActiveLearner
+    from explore.learning.learner import active_loop as active_loop
+    from explore.learning.model import FittedModel as FittedModel
+    from explore.nets.likelihoods import Bernoulli as Bernoulli
+    from explore.nets.likelihoods import Categorical as Categorical
+    from explore.nets.likelihoods import Gaussian as Gaussian
+    from explore.nets.net import Net as Net
+    from explore.nets.net import mlp as mlp
+    from explore.nets.zoo import alexnet as alexnet
+    from explore.nets.zoo import lenet5 as lenet5
+    from explore.nets.zoo import resnet18 as resnet18
+    from explore.nets.zoo import vgg16 as vgg16
     from explore.registry import posterior as posterior
-    from explore.rng import Rng as Rng
+
+_CHECKOUT = Path(__file__).parents[1]
+if (_CHECKOUT / "cli" / "own_network.py").exists():  # where `explore.cli` and `explore.envs` are two of its folders
+    __path__.append(str(_CHECKOUT))
+
+moved.install()
 
 _HOME = {
-    "ActiveLearner": "active",
-    "active_loop": "active",
+    "ActiveLearner": "learning.learner",
+    "active_loop": "learning.learner",
     "load_run": "cli.loaded",
     "load": "data",
     "load_csv": "data",
     "load_table": "data",
-    "Failure": "errors",
-    "InputError": "errors",
-    "BayesianClassifier": "estimators",
-    "BayesianRegressor": "estimators",
-    "FittedModel": "fitted",
-    "alexnet": "networks",
-    "lenet5": "networks",
-    "resnet18": "networks",
-    "vgg16": "networks",
-    "Bernoulli": "likelihoods",
-    "Categorical": "likelihoods",
-    "Gaussian": "likelihoods",
-    "Net": "nets",
-    "mlp": "nets",
+    "Failure": "core.errors",
+    "InputError": "core.errors",
+    "BayesianClassifier": "learning.estimators",
+    "BayesianRegressor": "learning.estimators",
+    "FittedModel": "learning.model",
+    "alexnet": "nets.zoo",
+    "lenet5": "nets.zoo",
+    "resnet18": "nets.zoo",
+    "vgg16": "nets.zoo",
+    "Bernoulli": "nets.likelihoods",
+    "Categorical": "nets.likelihoods",
+    "Gaussian": "nets.likelihoods",
+    "Net": "nets.net",
+    "mlp": "nets.net",
     "posterior": "registry",
-    "Rng": "rng",
+    "Rng": "core.rng",
 }
 
 

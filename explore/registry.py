@@ -22,13 +22,14 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from explore.errors import InputError, check_settings, describe, one_of, raised, shown
+from explore.core.errors import InputError, check_settings, describe, one_of, raised, shown
 
 POSTERIOR = ("init", "update", "sample", "end_epoch")  # what a class must have to be one
 KINDS = {
     "posteriors": "posterior", "likelihoods": "likelihood", "acquisitions": "acquisition", "data": "dataset",
     "images": "set of images",
 }  # fmt: skip
+HOMES = {"likelihoods": "nets.likelihoods", "data": "data.sets", "images": "images.sets"}  # else the kind's own name
 
 
 def hyphened(name: str) -> str:
@@ -45,8 +46,8 @@ class _File(NamedTuple):
 
 
 def _files(kind: str, only: str | None = None) -> dict[str, _File]:
-    """Name -> plug-in, of all files of the package `explore.<kind>`, or of the one file of the name `only`."""
-    package = importlib.import_module(f"explore.{kind}")
+    """Name -> plug-in, of all files of the package of a kind, or of the one file of the name `only`."""
+    package = importlib.import_module(f"explore.{HOMES.get(kind, kind)}")
     plug_ins = {}
     for finder, module, _ in pkgutil.iter_modules(package.__path__):
         source = Path(finder.path, f"{module}.py")  # type: ignore[union-attr]
@@ -229,7 +230,7 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
         InputError: for an unknown name, preset, likelihood or setting, or a value that is not allowed.
 
     Example:
-        >>> from explore.nets import Net, mlp
+        >>> from explore.nets.net import Net, mlp
         >>> posterior("noisy-kfac", Net(mlp(13, [50], 1)), "gaussian", "small", epochs=200).beta
         0.02
     """
@@ -255,13 +256,13 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
         raise InputError(f"{cls.__name__} is no posterior: it has no {', '.join(lacking)}")
     beside = {key: value for key, value in settings.items() if key in _beside(cls)}
     made = cls(net=net, likelihood=likelihood, **{k: v for k, v in settings.items() if k not in beside})
-    return made.mixture(**beside) if beside else made
+    return importlib.import_module("explore.inference.members").mixture(made, **beside) if beside else made
 
 
 def _beside(cls: Any) -> dict[str, type]:
     """Settings of a posterior that are no fields of its class: name -> type."""
     fields = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {"members"}
-    return {"members": int} if hasattr(cls, "mixture") and "members" not in fields else {}
+    return {"members": int} if hasattr(cls, "no_mixture") and "members" not in fields else {}
 
 
 def acquisition(name: str, **settings: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from explore.rng import Rng
+from explore.core.rng import Rng
 
 collect_ignore = ["plugin_package"]  # the tests of another package, for `test_plugin_package.py`
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 import explore
 from explore import registry
-from explore.errors import InputError
+from explore.core.errors import InputError
 from explore.testing import rules, subject
 
 Golden = tuple[str, Any]
@@ -59,7 +59,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def states() -> Iterator[Golden]:
-    """Of each posterior and preset after three updates, on a dense net, a convolutional one and one with batch normalisation."""
+    """Of each posterior and preset after three updates: on a dense net, a convolutional one, one with batch norms."""
     for name in registry.names("posteriors"):
         cls = registry.find("posteriors", name)
         for preset in registry.presets(cls):
@@ -123,7 +123,7 @@ COMMANDS: dict[str, list[Any]] = {
     "active-classes": ["active", *ACTIVE, "--dataset", "breast-cancer", "--acquisition", "batch-bald", "--name", "b"],
     "active-table": ["active", *ACTIVE, "--data", "table.csv", "--target", "y", "--name", "t"],
     "compare": [
-        "compare", "--posterior", "noisy-kfac", "--posterior", "bbb", "--posterior", "ensemble", "--splits", 2, "--epochs", 3, "--hidden", 4, "--samples",
+        "compare", "--posterior", "noisy-kfac,bbb,ensemble", "--splits", 2, "--epochs", 3, "--hidden", 4, "--samples",
         5, "--dataset", "yacht", "--no-figures", "--name", "c",
     ],
     "classify": ["classify", *DIGITS, "--name", "d"],

@@ -39,6 +39,7 @@ CONTRACT = ["tests/contracts/test_posteriors.py", "tests/contracts/test_batch_no
 SHARED = "tests/inference/test_shared_settings.py"
 CPU_SECONDS = 240  # of the tests of a mutant; without one they take less than half of it
 
+MUTATED = ("acquisitions", "inference", "nets/likelihoods", "posteriors")
 # What is changed, and the tests that run: first those beside it, then, where they notice nothing, those of others that
 # rest on it; of the contract's the posteriors named.
 OTHERS: dict[str, tuple[list[str], list[str]]] = {
@@ -71,10 +72,11 @@ SHARERS: dict[str, tuple[list[str], str]] = {  # of several posteriors
 def tests_of(file: str) -> tuple[list[str], list[str]]:
     """Arguments for pytest: of the near tests, and of those further away."""
     path = Path(file)
-    if path.parent.name not in ("inference", "posteriors"):
+    if path.stem in OTHERS or path.parent.name in OTHERS:
         return OTHERS[path.stem if path.stem in OTHERS else path.parent.name]
-    near, names = SHARERS.get(path.stem, ([path.stem], path.stem.replace("_", "-")))
-    paths = [next((ROOT / "tests").glob(f"*/test_{name}.py")) for name in near]
+    stem = "structures" if path.parts[-2:] == ("structures", "base.py") else path.stem
+    near, names = SHARERS.get(stem, ([stem], stem.replace("_", "-")))
+    paths = [next((ROOT / "tests").rglob(f"test_{name}.py")) for name in near]
     return [str(p.relative_to(ROOT)) for p in paths], [SHARED, *CONTRACT, "-k", names]
 
 
@@ -143,9 +145,8 @@ STRICT = re.compile(r"strict=\w+|[,\s]")
 
 def files() -> list[str]:
     folder = ROOT / "explore"
-    paths = [folder / "predict.py"]
-    for part in ("acquisitions", "inference", "likelihoods", "posteriors"):
-        paths += sorted(p for p in (folder / part).glob("*.py") if p.name != "__init__.py")
+    paths = [p for part in MUTATED for p in sorted((folder / part).rglob("*.py")) if p.name != "__init__.py"]
+    paths += [folder / "execution" / "turns.py"]
     return [str(p.relative_to(ROOT)) for p in paths]
 
 
@@ -196,9 +197,10 @@ def load() -> None:
     torch.set_num_threads(1)
     torch.testing.assert_close(torch.ones(2).double() @ torch.ones(2).double(), torch.tensor(2.0).double())
     install_import_hook("explore", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
-    for path in sorted((ROOT / "explore").glob("*.py")):
-        if path.stem not in ("__init__", "hadamard_triton"):
-            importlib.import_module(f"explore.{path.stem}")
+    for room in ("core", "execution", "learning", "nets"):
+        for path in sorted((ROOT / "explore" / room).glob("*.py")):
+            if path.stem not in ("__init__", "hadamard_triton"):
+                importlib.import_module(f"explore.{room}.{path.stem}")
     for file in files():
         importlib.import_module(file.removesuffix(".py").replace("/", "."))
 

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from explore import parallel, registry, tree
-from explore.active import ActiveLearner
-from explore.fit import fit
-from explore.likelihoods import Categorical, Gaussian, Likelihood
-from explore.nets import Net, mlp
-from explore.rng import Rng
+from explore import registry
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.execution import parallel
+from explore.learning.fit import fit
+from explore.learning.learner import ActiveLearner
+from explore.nets.likelihoods import Categorical, Gaussian, Likelihood
+from explore.nets.net import Net, mlp
 
 EPOCHS, N = 5, 32  # 20 steps on batches of 8
 COMMON: dict[str, Any] = {"epochs": EPOCHS, "batch_size": 8, "samples": 2}

@@ -11,12 +11,12 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import Choice, Needs, RedundancyWarning, best
-from explore.active import ActiveLearner, Round, active_loop
-from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gaussian, PartialGaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.scaling import Standardiser
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.learning.learner import ActiveLearner, Round, active_loop
+from explore.learning.scaling import Standardiser
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian, PartialGaussian
+from explore.nets.net import Net, mlp
 
 # Two points a round with max-variance, which looks at each alone: what these tests ask does not hang on it.
 pytestmark = pytest.mark.filterwarnings("ignore::explore.acquisitions.base.RedundancyWarning")

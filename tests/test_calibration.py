@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from explore import calibration, compare, registry
+from explore import registry
+from explore.core.errors import InputError
+from explore.core.rng import Rng
 from explore.data.base import Dataset
-from explore.errors import InputError
-from explore.estimators import BayesianClassifier, BayesianRegressor
-from explore.fitted import FittedModel
-from explore.likelihoods import Categorical, Gaussian
-from explore.nets import Net, mlp
-from explore.predict import Predictor
-from explore.rng import Rng
+from explore.inference.predict import Predictor
+from explore.learning import calibration, compare
+from explore.learning.estimators import BayesianClassifier, BayesianRegressor
+from explore.learning.model import FittedModel
+from explore.nets.likelihoods import Categorical, Gaussian
+from explore.nets.net import Net, mlp
 
 RNG = Rng(0, dtype=torch.float64)
 R, S, P, O = 2, 7, 40, 2  # noqa: E741

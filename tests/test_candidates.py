@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import torch
 
-from explore import candidates, registry
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
+from explore import registry
+from explore.core.rng import Rng
+from explore.inference import candidates
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 NET = Net(mlp(2, [4], 1))
 RNG = Rng(0, dtype=torch.float64)

@@ -5,16 +5,17 @@ import pytest
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
 
-from explore import classification, images, registry
-from explore.classification import Classified, Measured, Task, auroc, check_warmup, classify, follow, scores
-from explore.errors import InputError
-from explore.feed import ImageFeed
-from explore.fit import Epoch
-from explore.likelihoods import Categorical
-from explore.nets import Net, mlp
-from explore.networks import build
-from explore.predict import Predictor
-from explore.rng import Rng
+from explore import images, registry
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.inference.predict import Predictor
+from explore.learning import classification
+from explore.learning.classification import Classified, Measured, Task, auroc, check_warmup, classify, follow, scores
+from explore.learning.feed import ImageFeed
+from explore.learning.fit import Epoch
+from explore.nets.likelihoods import Categorical
+from explore.nets.net import Net, mlp
+from explore.nets.zoo import build
 
 DIGITS = images.load("digits")
 
@@ -90,7 +91,7 @@ def test_a_warm_up_changes_the_steps_of_its_epochs_only(monkeypatch):
     followed(Rng(0), warmup=2)
     lr = posterior().lr
     assert steps == [lr / 2] * 4 + [lr] * 12
-    mixture = registry.posterior("noisy-kfac", Net(mlp(4, [3], 2)), Categorical(), lr=0.4).mixture(2)
+    mixture = registry.posterior("noisy-kfac", Net(mlp(4, [3], 2)), Categorical(), lr=0.4, members=2)
     assert vars(classification._warmed(mixture, 0, 4))["posterior"].lr == 0.1
     check_warmup(mixture, 1)
     with pytest.raises(InputError, match="HMC has no lr"):

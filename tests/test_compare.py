@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from explore import compare, registry, toys
+from explore import registry
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
 from explore.data.base import Dataset
 from explore.data.splits import uci_splits
-from explore.errors import InputError
-from explore.likelihoods import Categorical, Gaussian
-from explore.nets import Net, mlp
-from explore.predict import LabelMoments, Moments, Predictor
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.inference.predict import LabelMoments, Moments, Predictor
+from explore.learning import compare, toys
+from explore.nets.likelihoods import Categorical, Gaussian
+from explore.nets.net import Net, mlp
 
 R, S = 2, 6
 NET = Net(mlp(3, [4], 1))

@@ -98,22 +98,22 @@ def test_a_command_is_understood(words, tmp_path, monkeypatch):
 
 
 SKELETONS = {
-    "posteriors/online_gauss_newton.py": "online-gauss-newton",
-    "likelihoods/poisson.py": "poisson",
-    "acquisitions/maximin.py": "maximin",
-    "acquisitions/least_confident.py": "least-confident",
-    "data/parabola.py": "parabola",
+    "explore/posteriors/online_gauss_newton.py": "online-gauss-newton",
+    "explore/nets/likelihoods/poisson.py": "poisson",
+    "explore/acquisitions/maximin.py": "maximin",
+    "explore/acquisitions/least_confident.py": "least-confident",
+    "explore/data/sets/parabola.py": "parabola",
     "envs/random_walk.py": "RandomWalk",
 }
 
 
 def test_a_skeleton_is_all_that_a_plug_in_needs(tmp_path):
     """Its one file, in a copy of the project, is found by the tests that all plug-ins of its kind must pass."""
-    for folder in ("explore", "tests"):
+    for folder in ("explore", "cli", "envs", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for file in SKELETONS:
-        (tmp_path / "explore" / file).write_text(PLUG_INS[file], encoding="utf-8")
+        (tmp_path / file).write_text(PLUG_INS[file], encoding="utf-8")
     tests = ["tests/contracts", "tests/data/test_sets.py", "tests/envs/test_gymnasium.py"]
     only = ["-k", " or ".join(SKELETONS.values())]
     command = [sys.executable, "-m", "pytest", "-v", "-n", "0", "-p", "no:cacheprovider", *only, *tests]

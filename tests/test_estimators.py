@@ -22,12 +22,12 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import explore
-from explore.errors import InputError
-from explore.fitted import FittedModel
+from explore.core.errors import InputError
 from explore.inference import presets
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.transforms import Transform
+from explore.learning.model import FittedModel
+from explore.learning.transforms import Transform
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 QUICK = {"preset": "small", "epochs": 20, "hidden": (10,), "samples": 10, "random_state": 0}
 X, Y = make_regression(40, 3, noise=1.0, random_state=0)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from explore import files
-from explore.errors import InputError
+from explore.core import files
+from explore.core.errors import InputError
 
 CONTENT: Any = {
     "x": torch.arange(7.0),

@@ -6,16 +6,17 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from explore import fit as fitting
-from explore import registry, tree
-from explore.fit import fit
-from explore.inference import adam
+from explore import registry
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import Weights
 from explore.inference.base import Common, Predictive, common
-from explore.inference.steps import end_update, train_pass
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Weights
+from explore.inference.updates import adam
+from explore.inference.updates.steps import end_update, train_pass
+from explore.learning import fit as fitting
+from explore.learning.fit import fit
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 
 def test_an_interrupted_fit_continues_bit_for_bit():

@@ -13,17 +13,18 @@ from scipy import stats
 from scipy.special import logsumexp
 from torch.utils.data import DataLoader, TensorDataset
 
-from explore import predict, registry
-from explore.active import ActiveLearner
-from explore.errors import FailedFitWarning, Failure, InitialCurvatureWarning, InputError, curvature_note
-from explore.fit import last_epoch
-from explore.fitted import FittedModel
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
-from explore.nets import Net, mlp
-from explore.networks import lenet5
-from explore.pool import Scales
-from explore.rng import Rng
-from explore.scaling import UNSCALED, Standardiser
+from explore import registry
+from explore.core.errors import FailedFitWarning, Failure, InitialCurvatureWarning, InputError, curvature_note
+from explore.core.rng import Rng
+from explore.inference import predict
+from explore.learning.fit import last_epoch
+from explore.learning.learner import ActiveLearner
+from explore.learning.model import FittedModel
+from explore.learning.pool import Scales
+from explore.learning.scaling import UNSCALED, Standardiser
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.net import Net, mlp
+from explore.nets.zoo import lenet5
 
 GENERATOR = np.random.default_rng(0)
 P = 30

@@ -7,17 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from explore import graphs, registry, tree
-from explore.compiled import Inductor
-from explore.fit import fit
-from explore.graphs import Updates
-from explore.inference.turns import Turn, numbers
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
-from explore.nets import Net, mlp
+from explore import registry
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.execution import graphs
+from explore.execution.compiled import Inductor
+from explore.execution.graphs import Updates
+from explore.execution.turns import Turn, numbers
+from explore.learning.fit import fit
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.posteriors.vogn import VOGN
-from explore.rng import Rng
-from explore.shapes import Batch
 from explore.testing.tape import Tape
 from explore.vime.dynamics import Dynamics, DynamicsSettings
 from explore.vime.replay import Replay

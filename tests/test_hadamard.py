@@ -5,10 +5,10 @@ import pytest
 import torch
 from scipy.linalg import hadamard as matrix
 
-from explore import hadamard as module
-from explore.errors import InputError
-from explore.hadamard import hadamard
-from explore.rng import Rng
+from explore.core import hadamard as module
+from explore.core.errors import InputError
+from explore.core.hadamard import hadamard
+from explore.core.rng import Rng
 
 WAYS = ["blocked", "fht_cpu"]
 

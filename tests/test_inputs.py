@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from explore import predict
-from explore.active import ActiveLearner
-from explore.errors import InputError
-from explore.inputs import RawInputs, StandardisedInputs
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.inference import predict
+from explore.learning.inputs import RawInputs, StandardisedInputs
+from explore.learning.learner import ActiveLearner
+from explore.learning.scaling import Standardiser
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.bbb import BBB
-from explore.rng import Rng
-from explore.scaling import Standardiser
 
 X = 1e9 + 100 * np.random.default_rng(0).standard_normal((90, 3))
 POSTERIOR = BBB(net=Net(mlp(3, [4], 1)), likelihood=Gaussian(), epochs=3)

@@ -5,11 +5,11 @@ import torch
 from torch import distributions as D
 
 from explore import registry
-from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian, PartialGaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.nets.likelihoods import Bernoulli, Categorical, Gamma, Gaussian, PartialGaussian
+from explore.nets.net import Net, mlp
 from explore.testing import oracles
 
 R, S, B, O = 2, 3, 5, 3  # noqa: E741

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from explore import tree
-from explore.linalg import basis, eigh, inverse_root, inverse_triangle, product, triangle_times
+from explore.core import tree
+from explore.core.linalg import basis, eigh, inverse_root, inverse_triangle, product, triangle_times
 
 
 def positive(r, n, dtype=torch.float64):

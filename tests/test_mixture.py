@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import optimize, stats
 
-from explore import mixture
-from explore.likelihoods import Gaussian
-from explore.rng import Rng
+from explore.core import mixture
+from explore.core.rng import Rng
+from explore.nets.likelihoods import Gaussian
 
 RNG = Rng(0, dtype=torch.float64)
 LEVELS = (1e-9, 0.05, 0.3, 0.5, 0.9, 1 - 1e-9)

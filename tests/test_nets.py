@@ -12,13 +12,14 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from explore import linalg, registry
-from explore.errors import InputError
-from explore.nets import Net, mlp
-from explore.networks import lenet5, resnet18, vgg16
-from explore.rng import Rng
-from explore.slots import ConvSlot, LinearSlot
-from explore.slots.convolution import Patches
+from explore import registry
+from explore.core import linalg
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.nets.net import Net, mlp
+from explore.nets.slots import ConvSlot, LinearSlot
+from explore.nets.slots.convolution import Patches
+from explore.nets.zoo import lenet5, resnet18, vgg16
 from explore.testing import oracles
 
 

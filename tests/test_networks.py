@@ -7,22 +7,22 @@ import pytest
 import torch
 from torch import nn
 
-from explore import networks
-from explore.errors import InputError
-from explore.nets import Net
-from explore.rng import Rng
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.nets import zoo
+from explore.nets.net import Net
 
 # Weights and biases by hand. ResNet-18: He et al. with 1000 classes, and the CIFAR version's well-known count; LeNet-5
 # on one channel of 28 x 28 is the classic 61706; AlexNet without its large dense layers has 2.47 million.
 COUNTS: list[tuple[Any, dict[str, Any], int]] = [
-    (networks.lenet5, dict(in_channels=1, size=28), 61_706),
-    (networks.lenet5, {}, 62_006),
-    (networks.alexnet, {}, 2_472_266),
-    (networks.alexnet_dense, {}, 23_272_266),  # of which WHVI's paper leaves a tenth
-    (networks.vgg16, {}, 3_682_730),
-    (networks.vgg16, dict(batch_norm=True), 3_682_730 + 2 * (2 * 32 + 2 * 64 + 3 * 128 + 6 * 256)),
-    (networks.resnet18, {}, 11_173_962),
-    (networks.resnet18, dict(stem="imagenet", classes=1000), 11_689_512),
+    (zoo.lenet5, dict(in_channels=1, size=28), 61_706),
+    (zoo.lenet5, {}, 62_006),
+    (zoo.alexnet, {}, 2_472_266),
+    (zoo.alexnet_dense, {}, 23_272_266),  # of which WHVI's paper leaves a tenth
+    (zoo.vgg16, {}, 3_682_730),
+    (zoo.vgg16, dict(batch_norm=True), 3_682_730 + 2 * (2 * 32 + 2 * 64 + 3 * 128 + 6 * 256)),
+    (zoo.resnet18, {}, 11_173_962),
+    (zoo.resnet18, dict(stem="imagenet", classes=1000), 11_689_512),
 ]
 
 
@@ -40,23 +40,23 @@ def test_parameters_and_shapes(build, arguments, count):
 
 def test_larger_images():
     for build, size in (
-        (networks.alexnet, 64),
-        (networks.alexnet_dense, 64),
-        (networks.vgg16, 64),
-        (networks.resnet18, 40),
+        (zoo.alexnet, 64),
+        (zoo.alexnet_dense, 64),
+        (zoo.vgg16, 64),
+        (zoo.resnet18, 40),
     ):
-        arguments: dict[str, Any] = {} if build is networks.resnet18 else {"size": size}
+        arguments: dict[str, Any] = {} if build is zoo.resnet18 else {"size": size}
         assert build(classes=3, **arguments).eval()(torch.zeros(1, 3, size, size)).shape == (1, 3)
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: networks.lenet5(size=30), "28 or 32"),
-        (lambda: networks.alexnet(size=28), "at least 29"),
-        (lambda: networks.alexnet_dense(size=14), "at least 15"),
-        (lambda: networks.vgg16(size=31), "at least 32"),
-        (lambda: networks.resnet18(stem="small"), "cifar, imagenet"),
+        (lambda: zoo.lenet5(size=30), "28 or 32"),
+        (lambda: zoo.alexnet(size=28), "at least 29"),
+        (lambda: zoo.alexnet_dense(size=14), "at least 15"),
+        (lambda: zoo.vgg16(size=31), "at least 32"),
+        (lambda: zoo.resnet18(stem="small"), "cifar, imagenet"),
     ],
 )
 def test_wrong_arguments(build, message):
@@ -85,9 +85,9 @@ NETS = {
         (3,),
     ),
     "unordered": (Unordered(), (2, 5)),
-    "resnet": (networks.resnet18(2, 3, width=2), (2, 8, 8)),
-    "imagenet-stem": (networks.resnet18(1, 2, stem="imagenet", width=2), (1, 16, 16)),
-    "vgg": (networks.vgg16(1, 2, batch_norm=True, widths=(2, 2, 2, 2, 2)), (1, 32, 32)),
+    "resnet": (zoo.resnet18(2, 3, width=2), (2, 8, 8)),
+    "imagenet-stem": (zoo.resnet18(1, 2, stem="imagenet", width=2), (1, 16, 16)),
+    "vgg": (zoo.vgg16(1, 2, batch_norm=True, widths=(2, 2, 2, 2, 2)), (1, 32, 32)),
 }
 R, S, B = 2, 3, 6
 
@@ -219,7 +219,7 @@ def test_output_in_training_mode_is_differentiable_in_the_norms():
 
 
 def test_norms_start_as_the_identity():
-    net = Net(networks.resnet18(1, 2, width=2))
+    net = Net(zoo.resnet18(1, 2, width=2))
     values = net.unit_norms(4, Rng(0))
     assert [v.shape for v in values] == [(4, 1, 4, norm.channels) for norm in net.norms]
     assert all(torch.equal(v[1, 0, :, -1], torch.tensor([1.0, 0.0, 0.0, 1.0])) for v in values)
@@ -276,12 +276,12 @@ def several(classes, sizes=(4, 4), mixed=(1, "a"), nothing=None, **others):
 
 def test_images_that_are_not_square():
     """Networks that are called with one size do not take them."""
-    module = networks.build("resnet18", (1, 9, 12), 3, {"width": 2}).eval()
+    module = zoo.build("resnet18", (1, 9, 12), 3, {"width": 2}).eval()
     assert module(torch.zeros(2, 1, 9, 12)).shape == (2, 3)
     with pytest.raises(
         InputError, match="9 x 12 pixels; mlp takes square ones, resnet18 and functions without a size all"
     ):
-        networks.build("mlp", (1, 9, 12), 3, {})
+        zoo.build("mlp", (1, 9, 12), 3, {})
 
 
 @pytest.mark.parametrize(
@@ -294,12 +294,12 @@ def test_images_that_are_not_square():
 )
 def test_a_function_that_cannot_be_called_is_refused(function, message):
     with pytest.raises(InputError, match=message):
-        networks.build(f"{__name__}:{function.__name__}", (1, 8, 8), 10, {})
+        zoo.build(f"{__name__}:{function.__name__}", (1, 8, 8), 10, {})
 
 
 def test_arguments_of_a_function_of_ones_own():
     def made(name, **settings):
-        return networks.build(f"{__name__}:{name}", (1, 8, 8), 10, settings)
+        return zoo.build(f"{__name__}:{name}", (1, 8, 8), 10, settings)
 
     assert made("with_default").in_features == 4
     assert made("named", n_classes=5).out_features == 5
@@ -308,10 +308,10 @@ def test_arguments_of_a_function_of_ones_own():
         with_default: {"n_classes": int}, unresolved: {"width": int}, several: {"sizes": tuple[int, ...]},
     }  # fmt: skip
     for function, types in known.items():
-        assert networks.settings_of(function) == types  # of its default's type
-    assert networks.arguments(several) == {"sizes": (4, 4), "mixed": (1, "a"), "nothing": None}
-    assert networks.settings_of(networks.vgg16)["batch_norm"] is bool
+        assert zoo.settings_of(function) == types  # of its default's type
+    assert zoo.arguments(several) == {"sizes": (4, 4), "mixed": (1, "a"), "nothing": None}
+    assert zoo.settings_of(zoo.vgg16)["batch_norm"] is bool
     with pytest.raises(InputError, match="cannot be called with classes=10, depth=2: .*unexpected keyword"):
         made("broken", depth=2)
     with pytest.raises(InputError, match="zip cannot be called; it must be a function of in_channels, classes, size"):
-        networks.build("builtins:zip", (1, 8, 8), 10, {})
+        zoo.build("builtins:zip", (1, 8, 8), 10, {})

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from explore import linalg, parallel
-from explore.errors import InputError
-from explore.parallel import World
-from explore.predict import divided
-from explore.rng import Rng
+from explore.core import linalg
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.execution import parallel
+from explore.execution.parallel import World
+from explore.inference.predict import divided
 from tests import parallel_worker as worker
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

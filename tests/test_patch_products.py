@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from explore.nets import Net
-from explore.patch_products import products
-from explore.rng import Rng
+from explore.core.patch_products import products
+from explore.core.rng import Rng
+from explore.nets.net import Net
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -6,10 +6,10 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import Needs, RedundancyWarning, best
-from explore.active import ActiveLearner
-from explore.errors import InputError
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.errors import InputError
+from explore.learning.learner import ActiveLearner
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 P, TRIALS = 30, 2
 X = np.random.default_rng(0).normal(size=(P, 2)) * [1, 50] + [3, 0]

@@ -8,12 +8,13 @@ import torch
 from scipy import stats
 from torch import nn
 
-from explore import predict, registry
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
-from explore.nets import Net, mlp
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.shapes import Batch, flatten, unflatten
+from explore import registry
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, flatten, unflatten
+from explore.inference import predict
+from explore.inference.predict import Predictor
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.net import Net, mlp
 
 RNG = Rng(0, dtype=torch.float64)
 R, S, P = 2, 7, 11

@@ -1,26 +1,25 @@
 """What tells one start of a run from another."""
 
-from explore.provenance import code, differences, history, session
+from explore.runs.provenance import code, differences, history, session
 
 
 def test_any_change_of_the_files_is_seen(tmp_path):
-    package, linked = tmp_path / "package", tmp_path / "elsewhere"
+    package, linked = tmp_path / "package", tmp_path / "beside"
     for folder in (package / "inner", linked):
         folder.mkdir(parents=True)
-    (package / "linked").symlink_to(linked)
     files = [package / "a.py", package / "inner" / "b.py", linked / "c.py"]
     for path in files:
         path.write_text("x = 1\n")
     (package / "notes.txt").write_text("")
-    seen = {code(package)}
+    seen = {code([package, linked])}
     for path in files:
         path.write_text("x = 2\n")
-        seen.add(code(package))
+        seen.add(code([package, linked]))
     files[0].rename(package / "d.py")
-    seen.add(code(package))
+    seen.add(code([package, linked]))
     assert len(seen) == 5
     (package / "notes.txt").write_text("no code")
-    assert code(package) in seen
+    assert code([package, linked]) in seen
 
 
 def test_differences():

@@ -10,10 +10,10 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from explore import files
-from explore.errors import InputError
-from explore.provenance import session
-from explore.record import Run, plain
+from explore.core import files
+from explore.core.errors import InputError
+from explore.runs.provenance import session
+from explore.runs.record import Run, plain
 
 SETTINGS = {"command": "test", "widths": (4, 5), "lr": 0.1}
 

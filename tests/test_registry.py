@@ -8,9 +8,9 @@ from typing import Literal
 import pytest
 
 from explore import registry
-from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Gaussian
-from explore.nets import Net, mlp
+from explore.core.errors import InputError
+from explore.nets.likelihoods import Bernoulli, Gaussian
+from explore.nets.net import Net, mlp
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)

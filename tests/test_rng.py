@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from explore.errors import InputError
-from explore.rng import STREAMS, Rng
+from explore.core.errors import InputError
+from explore.core.rng import STREAMS, Rng
 
 
 def test_a_device_that_is_not_here_is_refused():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from explore.errors import InputError
-from explore.scaling import UNSCALED, Standardiser, bounded
+from explore.core.errors import InputError
+from explore.learning.scaling import UNSCALED, Standardiser, bounded
 
 double = torch.float64
 

@@ -1,16 +1,18 @@
 import pytest
 import torch
 
-from explore import compare, registry, tree
-from explore.active import ActiveLearner
+from explore import registry
 from explore.cli import problem
+from explore.core import tree
+from explore.core.errors import InputError
+from explore.core.rng import Rng
 from explore.data import load
-from explore.errors import InputError
-from explore.fit import last_epoch
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shards import sharded_fit, stops, streams
+from explore.learning import compare
+from explore.learning.fit import last_epoch
+from explore.learning.learner import ActiveLearner
+from explore.learning.shards import sharded_fit, stops, streams
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 R, N, D = 5, 12, 3
 

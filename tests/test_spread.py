@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from explore import spread
+from explore.core import spread
 from tests.seeds import seeds
 
 

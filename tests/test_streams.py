@@ -5,15 +5,15 @@ from functools import partial
 import pytest
 import torch
 
-from explore import tree
-from explore.inference import structures
-from explore.likelihoods import Categorical
-from explore.nets import Net
-from explore.networks import lenet5
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.execution.streams import side_by_side
+from explore.inference.structures import base as structures
+from explore.nets.likelihoods import Categorical
+from explore.nets.net import Net
+from explore.nets.zoo import lenet5
 from explore.posteriors.noisy_kfac import NoisyKFAC
-from explore.rng import Rng
-from explore.shapes import Batch
-from explore.streams import side_by_side
 
 
 def test_elsewhere_one_after_the_other():

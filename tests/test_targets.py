@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from explore import ActiveLearner, FittedModel, compare, registry
+from explore import ActiveLearner, FittedModel, registry
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
 from explore.data.base import Dataset
-from explore.errors import InputError
-from explore.likelihoods import Gaussian, Parameterless
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.learning import compare
+from explore.nets.likelihoods import Gaussian, Parameterless
+from explore.nets.net import Net, mlp
 from explore.testing.oracles import Matched, implied_gaussian, ridge
 from explore.vime.dynamics import DynamicsSettings
 from tests.user_likelihoods import Heteroscedastic, Poisson, StudentT
@@ -170,7 +171,9 @@ def test_a_part_that_is_missing_is_named_where_it_is_needed(lacks, ask):
 
 @pytest.mark.parametrize("name", ["score", "fisher_root", "sample", "log_prob", "mean", "discrete"])
 def test_without_what_a_fit_needs_there_is_no_posterior(name):
-    with pytest.raises(InputError, match=f"the likelihood StudentT has no {name}; explore.models.Likelihood says"):
+    with pytest.raises(
+        InputError, match=f"the likelihood StudentT has no {name}; explore.nets.protocols.Likelihood says"
+    ):
         registry.posterior("map", Net(mlp(1, [4], 1)), without(name))
 
 

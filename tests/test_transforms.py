@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm, rankdata
 
-from explore.errors import InputError
-from explore.transforms import KINDS, Transform
+from explore.core.errors import InputError
+from explore.learning.transforms import KINDS, Transform
 
 
 @pytest.mark.parametrize("kind", KINDS)

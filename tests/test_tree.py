@@ -5,8 +5,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from explore import tree
-from explore.errors import InputError
+from explore.core import tree
+from explore.core.errors import InputError
 
 
 class Inner(NamedTuple):

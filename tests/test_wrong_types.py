@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import explore
 from explore import ActiveLearner, Gaussian, Net, mlp
-from explore.inference.members import Mixture
+from explore.inference.members import Mixture, mixture
 from explore.vime import VIME, IntrinsicReward
 from gymnasium.spaces import Box
 
@@ -44,7 +44,7 @@ CASES = {
     "build(lr=[0.1])": "lr is [0.1]; it must be a number",
     "build(members=2.5)": "members is 2.5; it must be a whole number",
     "build(members=True)": "members is True; it must be a whole number",
-    "build().mixture(members='5')": "members is '5'; it must be a whole number",
+    "mixture(build(), members='5')": "members is '5'; it must be a whole number",
     "Mixture(posterior=net, members=2)": "posterior is a Net; a mixture is one of a posterior's fits",
     "build(epochs=1.5)": "epochs is 1.5; it must be a whole number",
     "build(epochs='9')": "epochs is '9'; it must be a whole number",

@@ -7,7 +7,7 @@ import torch
 from scipy import special
 from scipy import stats as scipy_stats
 
-from explore.likelihoods import Parameterless
+from explore.nets.likelihoods import Parameterless
 
 
 @dataclass(frozen=True)

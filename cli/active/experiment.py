@@ -13,17 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from explore import data, parallel, registry
+from explore import data, registry
 from explore.acquisitions.base import RedundancyWarning, check, redundancy
-from explore.active import ActiveLearner, Round, active_loop
 from explore.cli import problem, saved, tables
 from explore.cli.active.settings import Settings
 from explore.cli.saved import Saved
-from explore.errors import FailedFitWarning, InputError, counted
-from explore.fit import Epoch
+from explore.core.errors import FailedFitWarning, InputError, counted
+from explore.execution import parallel
 from explore.inference import presets
 from explore.inference.base import Predictive
-from explore.record import Run
+from explore.learning.fit import Epoch
+from explore.learning.learner import ActiveLearner, Round, active_loop
+from explore.runs.record import Run
 
 
 class Experiment:

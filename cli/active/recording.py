@@ -13,15 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from explore.active import Round
 from explore.cli import saved
 from explore.cli.active.experiment import Experiment
 from explore.cli.estimate import estimate
 from explore.cli.parameters import written
 from explore.cli.start import file_name
 from explore.data import texts
-from explore.fit import Epoch
-from explore.record import Run
+from explore.learning.fit import Epoch
+from explore.learning.learner import Round
+from explore.runs.record import Run
 
 NESTED = {"posterior_settings": "posterior", "likelihood_settings": "likelihood", "acquisition_settings": "acquisition"}
 

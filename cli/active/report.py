@@ -11,15 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from explore import files
 from explore.cli import saved
 from explore.cli.active.experiment import Experiment
 from explore.cli.console import Table
 from explore.cli.display import literal
 from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, unit
 from explore.cli.run import Report
-from explore.errors import curvature_note
-from explore.record import plain
+from explore.core import files
+from explore.core.errors import curvature_note
+from explore.runs.record import plain
 
 FIGURE = "learning_curve.png"
 FEW = 5  # trials below which their standard error is itself a guess

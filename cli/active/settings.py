@@ -11,9 +11,9 @@ from typing import Any, Literal
 from explore import registry
 from explore.cli import own_network, parameters, problem
 from explore.cli.parameters import Values
+from explore.core.errors import InputError
 from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of
-from explore.errors import InputError
 from explore.inference import presets
 
 

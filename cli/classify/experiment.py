@@ -10,21 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from explore import classification, machine, parallel
-from explore.classification import Classified, Measured, Task
 from explore.cli import problem
 from explore.cli.classify.settings import PAIRS, Settings
 from explore.cli.saved import Names, Saved
-from explore.errors import InputError, counted, listed
-from explore.feed import ImageFeed
-from explore.fit import Epoch, batches
-from explore.fitted import FittedModel
+from explore.core import machine
+from explore.core.errors import InputError, counted, listed
+from explore.core.rng import Rng
+from explore.execution import parallel
 from explore.images.disk import ImageFiles
-from explore.pool import Scales
-from explore.predict import Predictor
-from explore.record import Run
-from explore.rng import Rng
-from explore.scaling import UNSCALED, Standardiser
+from explore.inference.predict import Predictor
+from explore.learning import classification
+from explore.learning.classification import Classified, Measured, Task
+from explore.learning.feed import ImageFeed
+from explore.learning.fit import Epoch, batches
+from explore.learning.model import FittedModel
+from explore.learning.pool import Scales
+from explore.learning.scaling import UNSCALED, Standardiser
+from explore.runs.record import Run
 
 
 class Finished(NamedTuple):

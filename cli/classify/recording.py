@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from explore import files
-from explore.classification import Measured
 from explore.cli import saved
 from explore.cli.classify import report
 from explore.cli.classify.experiment import Event, Experiment, Finished
 from explore.cli.compare.figures import pixels
 from explore.cli.parameters import written
 from explore.cli.start import file_name
-from explore.record import Run
-from explore.recorded import run_id
+from explore.core import files
+from explore.learning.classification import Measured
+from explore.runs.record import Run
+from explore.runs.recorded import run_id
 
 
 def write(run: Run, experiment: Experiment, event: Event) -> int | None:

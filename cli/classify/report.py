@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from explore import classification, files
-from explore.classification import Classified
 from explore.cli import saved
 from explore.cli.classify.experiment import Experiment, Finished
 from explore.cli.console import Table
 from explore.cli.display import literal
 from explore.cli.run import Report
-from explore.compare import confidence_bins
-from explore.errors import curvature_note
-from explore.record import plain
+from explore.core import files
+from explore.core.errors import curvature_note
+from explore.learning import classification
+from explore.learning.classification import Classified
+from explore.learning.compare import confidence_bins
+from explore.runs.record import plain
 
 SHOWN = {
     "error": "error rate", "log_likelihood": "log-likelihood, nats an image", "brier": "Brier score",

@@ -10,16 +10,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from explore import classification, images, networks, parallel, registry
+from explore import images, registry
 from explore.cli import own_network, parameters
 from explore.cli.parameters import Values
-from explore.errors import InputError, check_settings, one_of
-from explore.feed import Augmentation
+from explore.core.errors import InputError, check_settings, one_of
+from explore.execution import parallel
 from explore.images import Images
 from explore.images.disk import ImageFiles
 from explore.inference.base import Predictive
-from explore.likelihoods import Categorical
-from explore.nets import Net
+from explore.learning import classification
+from explore.learning.feed import Augmentation
+from explore.nets import zoo
+from explore.nets.likelihoods import Categorical
+from explore.nets.net import Net
 
 WORTH = 10.0  # images that an augmented one counts for, as in VOGN's paper on CIFAR-10
 PAIRS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}  # what each is to be told apart from
@@ -100,7 +103,7 @@ class Settings:
 
     def build(self, shape: tuple[int, int, int], classes: int) -> Predictive:
         """The posterior, on a network for images of a shape (channels, height, width)."""
-        net = Net(networks.build(self.net, shape, classes, self.net_settings), self.amp)
+        net = Net(zoo.build(self.net, shape, classes, self.net_settings), self.amp)
         found = registry.find("posteriors", self.posterior)
         check_settings(self.posterior, registry.settings_of(found), self.posterior_settings)
         made: Predictive = registry.build(found, net, Categorical(), self.posterior_settings)

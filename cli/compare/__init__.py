@@ -4,7 +4,7 @@ import click
 
 from explore.cli import options
 from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
-from explore.errors import InputError
+from explore.core.errors import InputError
 
 # What an overlay of finished runs takes.
 OVERLAY = {"runs", "out", "name", "quiet", "as_json"}

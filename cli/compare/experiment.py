@@ -10,20 +10,23 @@ import joblib
 import numpy as np
 from torch import Tensor
 
-from explore import candidates, compare, machine, registry, toys, tree
+from explore import registry
 from explore.cli import problem, saved
 from explore.cli.compare.settings import Settings
 from explore.cli.saved import Saved
-from explore.compare import Measured
-from explore.errors import counted, shown
-from explore.fit import Epoch
-from explore.fitted import FittedModel
+from explore.core import machine, tree
+from explore.core.errors import counted, shown
+from explore.core.rng import Rng
+from explore.core.shapes import State
+from explore.inference import candidates
 from explore.inference.base import Predictive
-from explore.likelihoods import Gaussian
-from explore.predict import Predictor
-from explore.record import Run
-from explore.rng import Rng
-from explore.shapes import State
+from explore.inference.predict import Predictor
+from explore.learning import compare, toys
+from explore.learning.compare import Measured
+from explore.learning.fit import Epoch
+from explore.learning.model import FittedModel
+from explore.nets.likelihoods import Gaussian
+from explore.runs.record import Run
 
 
 class Finished(NamedTuple):

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 
 from explore.cli import console, display, start, trust
 from explore.cli.run import echo, places
-from explore.errors import InputError
-from explore.provenance import session
-from explore.record import plain, read_run
+from explore.core.errors import InputError
+from explore.runs.provenance import session
+from explore.runs.record import plain, read_run
 
 
 class Series(NamedTuple):

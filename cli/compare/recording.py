@@ -15,8 +15,8 @@ from explore.cli import saved
 from explore.cli.compare import figures
 from explore.cli.compare.experiment import Event, Experiment, Finished
 from explore.cli.start import file_name
-from explore.compare import OWN, Measured
-from explore.record import Run
+from explore.learning.compare import OWN, Measured
+from explore.runs.record import Run
 
 
 def write(run: Run, comparison: Experiment, event: Event) -> int | None:

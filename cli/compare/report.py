@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from explore import files
 from explore.cli import saved
 from explore.cli.compare import figures
 from explore.cli.compare.experiment import Experiment
@@ -18,9 +17,10 @@ from explore.cli.compare.settings import LIKELIHOOD
 from explore.cli.console import Table
 from explore.cli.estimate import SIGN, clipped, decimals, estimate, title, unit
 from explore.cli.run import Report
-from explore.compare import OWN
-from explore.errors import curvature_note, listed
-from explore.record import plain
+from explore.core import files
+from explore.core.errors import curvature_note, listed
+from explore.learning.compare import OWN
+from explore.runs.record import plain
 
 WORSE = 1.1  # times the error of the training targets' mean: from here on a fit has learnt nothing, or diverged
 BESIDE = {"coverage_95": "95 % coverage", "calibration_error": "calibration error"}

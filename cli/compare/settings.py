@@ -10,7 +10,7 @@ from typing import Any, Literal
 from explore import registry
 from explore.cli import parameters, problem
 from explore.cli.parameters import Values
-from explore.errors import InputError, one_of, shown
+from explore.core.errors import InputError, one_of, shown
 from explore.inference import presets
 
 LIKELIHOOD = "likelihood."

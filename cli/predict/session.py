@@ -12,10 +12,10 @@ import pandas as pd
 
 from explore.cli import console, display, loaded, start, tables
 from explore.cli.loaded import LoadedRun
+from explore.core.errors import InputError, counted, curvature_note, shown
 from explore.data.reading import Cells
 from explore.data.table import cells_of
-from explore.errors import InputError, counted, curvature_note, shown
-from explore.record import plain
+from explore.runs.record import plain
 
 OWN = "_"  # begins the names of the columns that are added
 WRITTEN = f"{OWN}class|{OWN}epistemic(_.*)?"  # what no next.csv has; means it has too

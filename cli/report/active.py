@@ -17,8 +17,8 @@ from explore.cli.report import held_out
 from explore.cli.report.drawing import band, center, components, map_of, panels, whole
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
+from explore.core.errors import InputError
 from explore.data import Dataset
-from explore.errors import InputError
 
 CONTROL = "random"
 TRIALS = 40  # whose held-out points are predicted

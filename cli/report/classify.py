@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from explore.classification import Classified
 from explore.cli import saved
 from explore.cli.classify import report
 from explore.cli.display import literal
@@ -19,7 +18,8 @@ from explore.cli.report.drawing import panels
 from explore.cli.report.held_out import HeldOut
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
-from explore.errors import InputError, counted
+from explore.core.errors import InputError, counted
+from explore.learning.classification import Classified
 
 DRAWN = 30  # classes at most whose confusions are drawn
 PAIRS = 20  # of classes, in the table of confusions

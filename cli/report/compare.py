@@ -16,8 +16,8 @@ from explore.cli.report import curves, held_out
 from explore.cli.report.drawing import center, panels
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
+from explore.core.errors import InputError
 from explore.data import uci_splits
-from explore.errors import InputError
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:

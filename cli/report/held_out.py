@@ -11,8 +11,8 @@ import torch
 from explore.cli.display import literal
 from explore.cli.report.drawing import panels
 from explore.cli.report.page import Section
-from explore.compare import confidence_bins
-from explore.fitted import FittedModel
+from explore.learning.compare import confidence_bins
+from explore.learning.model import FittedModel
 
 LEVELS = np.linspace(0, 1, 21)
 MOST = 2_000  # points that are drawn; all count

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from explore import files
-from explore.errors import InputError, counted, printable
+from explore.core import files
+from explore.core.errors import InputError, counted, printable
 
 MARK = '<meta name="generator" content="explore report">'
 PAGE = Template(f"""<!DOCTYPE html>

@@ -14,8 +14,8 @@ import pandas as pd
 
 from explore.cli import display, loaded, trust
 from explore.cli.report import page
-from explore.errors import InputError, listed
-from explore.record import read_run
+from explore.core.errors import InputError, listed
+from explore.runs.record import read_run
 
 KINDS = ("active", "classify", "compare", "rl", "suggest")
 

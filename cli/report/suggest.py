@@ -16,8 +16,8 @@ from explore.cli.display import literal
 from explore.cli.report.drawing import components, map_of, panels, whole
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
+from explore.core.errors import InputError, counted
 from explore.data.reading import Cells
-from explore.errors import InputError, counted
 
 
 class Asked(NamedTuple):

@@ -4,7 +4,7 @@ import click
 
 from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
-from explore.errors import InputError
+from explore.core.errors import InputError
 
 # What --watch takes.
 WATCH = {"watch", "seed", "trust", "quiet", "as_json"}

@@ -21,7 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecMonitor, 
 import explore.envs  # noqa: F401  (registers its environments)
 from explore import registry
 from explore.cli.rl.settings import Settings
-from explore.errors import InputError, shown
+from explore.core.errors import InputError, shown
 from explore.vime.sb3 import BatchedVecEnv
 from explore.vime.sb3.batched import same_step
 

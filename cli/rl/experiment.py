@@ -10,7 +10,7 @@ from typing import Any
 from explore.cli.problem import place
 from explore.cli.rl.seeds import Piece, Position, Seed, in_processes
 from explore.cli.rl.settings import Settings
-from explore.record import Run
+from explore.runs.record import Run
 
 
 class Experiment:

@@ -20,8 +20,8 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from torch import Tensor
 from torch.optim import Optimizer
 
-from explore import tree
-from explore.errors import InputError
+from explore.core import tree
+from explore.core.errors import InputError
 
 COUNTS = ("num_timesteps", "_n_updates", "_episode_num")
 EPISODE = ("r", "l", "t")  # what stable-baselines3 remembers of the last ones, for the means in its log

@@ -13,7 +13,7 @@ from explore.cli.parameters import written
 from explore.cli.rl.experiment import Experiment
 from explore.cli.rl.seeds import Piece, series
 from explore.cli.rl.settings import Settings
-from explore.record import Run
+from explore.runs.record import Run
 
 
 def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int] | None:

@@ -15,8 +15,8 @@ from explore.cli.estimate import estimate
 from explore.cli.rl.experiment import Experiment
 from explore.cli.rl.settings import Settings
 from explore.cli.run import Report
-from explore.errors import curvature_note
-from explore.record import plain
+from explore.core.errors import curvature_note
+from explore.runs.record import plain
 
 LAST = 10  # iterations that say how well a policy does in the end
 TITLE = (

@@ -19,13 +19,14 @@ import joblib
 import torch
 from joblib.externals.loky import get_reusable_executor
 
-from explore import files, graphs
 from explore.cli.rl.callbacks import Row
 from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import Training
 from explore.cli.start import file_name
-from explore.errors import InputError
-from explore.recorded import run_id
+from explore.core import files
+from explore.core.errors import InputError
+from explore.execution import graphs
+from explore.runs.recorded import run_id
 
 Log = tuple[int, dict[str, float]]  # a step and values by tag
 

@@ -22,7 +22,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from explore import registry
 from explore.cli import parameters
 from explore.cli.parameters import Values
-from explore.errors import InputError, check_range
+from explore.core.errors import InputError, check_range
 from explore.vime import DynamicsSettings, IntrinsicReward, RewardSettings
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"trpo": TRPO, "ppo": PPO, "sac": SAC}

@@ -20,12 +20,12 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
-from explore import files
 from explore.cli.rl import model as models
 from explore.cli.rl.callbacks import Iterations, Log, TimedVIME
 from explore.cli.rl.environment import environments, normalised
 from explore.cli.rl.settings import ALGORITHMS, POLICY, VALUE_INIT, Settings, arguments
-from explore.errors import InputError, check_settings
+from explore.core import files
+from explore.core.errors import InputError, check_settings
 from explore.vime.reward import IntrinsicReward
 from explore.vime.sb3 import VIMEReplayBuffer
 

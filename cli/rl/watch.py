@@ -14,16 +14,16 @@ from PIL import Image
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from explore import files
 from explore.cli import display, start
 from explore.cli.rl.environment import check_finite, environment, normalised
 from explore.cli.rl.model import load_policy
 from explore.cli.rl.seeds import models, series
 from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import algorithm, derived, reading
-from explore.errors import InputError
-from explore.record import plain
-from explore.recorded import run_id
+from explore.core import files
+from explore.core.errors import InputError
+from explore.runs.record import plain
+from explore.runs.recorded import run_id
 
 STEPS = 1000  # of an episode, at most
 

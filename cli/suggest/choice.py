@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from explore import registry, spread
+from explore import registry
 from explore.acquisitions.base import RedundancyWarning, redundancy
 from explore.cli.suggest import model, stopping
 from explore.cli.suggest.model import Model, Prediction
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
-from explore.errors import counted, curvature_note, listed
+from explore.core import spread
+from explore.core.errors import counted, curvature_note, listed
 
 FAR = 0.9  # of the candidates lie nearer to what was measured than one that is called far from it
 SAMPLE = 1_000  # candidates that stand for all of them

@@ -8,13 +8,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from explore import files
 from explore.cli import parameters, saved, trust
 from explore.cli.saved import MODEL, Names, Saved
 from explore.cli.suggest.model import Model
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
-from explore.errors import Failure, InputError
+from explore.core import files
+from explore.core.errors import Failure, InputError
 
 CONFIG = "config.json"
 FORMAT = 1  # of config.json

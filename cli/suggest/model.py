@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from explore import registry
-from explore.active import ActiveLearner
 from explore.cli import problem
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
+from explore.core.errors import FailedFitWarning, Failure, InputError
 from explore.data.base import Dataset, check_units
 from explore.data.texts import absent, number
-from explore.errors import FailedFitWarning, Failure, InputError
-from explore.fit import batches
-from explore.fitted import FittedModel
 from explore.inference.base import Predictive
-from explore.transforms import Transform
+from explore.learning.fit import batches
+from explore.learning.learner import ActiveLearner
+from explore.learning.model import FittedModel
+from explore.learning.transforms import Transform
 
 FEWEST = 5  # measured rows that a model is fitted to; before, rows are spread over the features
 UPDATES = 5_000  # of a fit, unless --epochs says otherwise

@@ -17,7 +17,7 @@ from explore.cli.suggest import choice
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Table
-from explore.record import plain
+from explore.runs.record import plain
 
 MEASURES = {
     "gain": "best score", "width": "mean width of the intervals", "labels": "rows measured or pending",

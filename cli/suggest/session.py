@@ -16,8 +16,8 @@ from explore.cli.suggest import choice, folder, report, settings, sheet, table
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
+from explore.core.errors import InputError, counted
 from explore.data.reading import Cells
-from explore.errors import InputError, counted
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
 NAMED = ("posterior", "acquisition")  # may be "module:Class", which is trusted then

@@ -11,10 +11,10 @@ from explore import registry
 from explore.cli import parameters, problem
 from explore.cli.parameters import Values
 from explore.cli.suggest import stopping
-from explore.errors import InputError, listed
+from explore.core.errors import InputError, listed
 from explore.inference import presets
-from explore.likelihoods import Gaussian
-from explore.transforms import Kind
+from explore.learning.transforms import Kind
+from explore.nets.likelihoods import Gaussian
 
 
 @dataclass(frozen=True, kw_only=True)

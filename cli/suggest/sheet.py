@@ -15,8 +15,8 @@ from explore.campaign.sheet import told
 from explore.cli import tables
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import OWN, Table, labels
+from explore.core.errors import InputError, listed, shown
 from explore.data.reading import Cells
-from explore.errors import InputError, listed, shown
 
 ID = f"{OWN}id"
 KINDS = (".csv", ".xlsx")

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from explore.core.errors import InputError, shown
 from explore.data.texts import number
-from explore.errors import InputError, shown
 
 # What each measures, as sentences call it.
 BELOW = {

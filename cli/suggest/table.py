@@ -13,6 +13,7 @@ from explore import campaign, data
 from explore.campaign import Campaign, Row
 from explore.campaign.cells import folded
 from explore.cli.suggest.settings import Settings
+from explore.core.errors import InputError, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units
 from explore.data.columns import Matrix
@@ -20,7 +21,6 @@ from explore.data.kinds import Date, LeftOut
 from explore.data.reading import Cells
 from explore.data.recognition import infer
 from explore.data.table import cells_of, check_kept, roles
-from explore.errors import InputError, listed, shown
 
 OWN = "_"  # begins the names of the columns that next.csv has more
 ORDERING = ("order", "timestamp")  # why a column is left out that stays so

@@ -19,9 +19,9 @@ import pandas as pd
 
 from experiments import shared
 from experiments.active_learning import gp
-from explore import provenance
 from explore.cli.script import Script
 from explore.data import load, pool_splits
+from explore.runs import provenance
 
 HERE = Path(__file__).parent
 TRIALS, ROUNDS, INITIAL, TEST = 40, 10, 20, 100  # but for the trials, the defaults of `explore active`

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-from explore.scaling import Standardiser
+from explore.learning.scaling import Standardiser
 
 
 def fit(x: np.ndarray, y: np.ndarray, ard: bool) -> GaussianProcessRegressor:

@@ -23,7 +23,7 @@ import torch
 from gymnasium.spaces import Box
 
 from experiments.shared import markdown
-from explore.shapes import Batch
+from explore.core.shapes import Batch
 from explore.vime import IntrinsicReward, Transitions
 
 HERE = Path(__file__).parent

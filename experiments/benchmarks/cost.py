@@ -26,13 +26,13 @@ from torch import nn
 from experiments.shared import markdown, sections
 from explore import registry
 from explore.cli.script import Script
-from explore.likelihoods import Categorical, Gaussian
-from explore.models import Likelihood
-from explore.nets import Net, mlp
-from explore.networks import lenet5, resnet18
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.shapes import Batch, State
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, State
+from explore.inference.predict import Predictor
+from explore.nets.likelihoods import Categorical, Gaussian
+from explore.nets.net import Net, mlp
+from explore.nets.protocols import Likelihood
+from explore.nets.zoo import lenet5, resnet18
 from explore.testing.cost import Cost, measure
 
 RESULTS = Path(__file__).parent / "results"

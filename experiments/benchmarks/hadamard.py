@@ -6,8 +6,8 @@
 One process and one thread; medians of calls that go round all methods. On a CPU it is processor time that counts, as
 the machine may be shared. Each call gets a batch of 128 vectors of single precision.
 
-* transform: `explore.hadamard` without and with fht-cpu, a dense product, and the two packages by themselves (fht-cpu
-  out of place, as here, and without the division by sqrt(D)). On a GPU: the kernel, copying, and a dense product, in
+* transform: `explore.core.hadamard` without and with fht-cpu, a dense product, and the two packages by themselves
+  (fht-cpu out of place, as here, and without the division by sqrt(D)). On a GPU: the kernel, a copy, a dense product, in
   single precision and in bfloat16.
 * layer: D -> D with one weight sample, drawn anew: WHVI, and a factorised Gaussian.
 * net: a forward pass of 16 -> D -> D -> 1, weights drawn anew, for WHVI, Bayes by Backprop and MC dropout (compare
@@ -33,14 +33,14 @@ import pandas as pd
 import torch
 
 from experiments.shared import FOLDER, markdown, sections
-from explore.hadamard import hadamard
+from explore.core.hadamard import hadamard
+from explore.core.rng import Rng
 from explore.inference.base import Predictive
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.bbb import BBB
 from explore.posteriors.mc_dropout import MCDropout
 from explore.posteriors.whvi import WHVI
-from explore.rng import Rng
 
 HERE = Path(__file__).parent
 BATCH, DENSE_LAYERS = 128, 2**12
@@ -48,8 +48,8 @@ Calls = dict[str, Callable[[], object]]
 
 
 def without_packages() -> ModuleType:
-    """`explore.hadamard` once more, as it is where neither fht-cpu nor Triton is installed."""
-    spec = find_spec("explore.hadamard")
+    """`explore.core.hadamard` once more, as it is where neither fht-cpu nor Triton is installed."""
+    spec = find_spec("explore.core.hadamard")
     assert spec is not None and spec.loader is not None
     copy = module_from_spec(spec)
     spec.loader.exec_module(copy)

@@ -28,10 +28,11 @@ import torch
 
 from experiments.benchmarks.uci_speed import worker
 from experiments.shared import FOLDER, markdown, mean_se, merge, recorded
-from explore import images, provenance
-from explore.classification import Classified, scores
+from explore import images
 from explore.cli.script import Script
-from explore.compare import confidence_bins
+from explore.learning.classification import Classified, scores
+from explore.learning.compare import confidence_bins
+from explore.runs import provenance
 
 HERE = Path(__file__).parent
 TREE = HERE.parents[1]

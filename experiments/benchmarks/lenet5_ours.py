@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from explore import networks, registry
-from explore.classification import classify
-from explore.feed import ImageFeed
-from explore.fit import last_epoch
-from explore.likelihoods import Categorical
-from explore.nets import Net
-from explore.predict import Predictor
-from explore.rng import Rng
+from explore import registry
+from explore.core.rng import Rng
+from explore.inference.predict import Predictor
+from explore.learning.classification import classify
+from explore.learning.feed import ImageFeed
+from explore.learning.fit import last_epoch
+from explore.nets import zoo
+from explore.nets.likelihoods import Categorical
+from explore.nets.net import Net
 
 PRESETS = {"bbb": "plain"}  # the others' is `image`
 SETTINGS: dict[str, dict[str, Any]] = {"bbb": {"reparameterisation": "local"}}  # noise at each pixel, as tabulated
@@ -33,7 +34,7 @@ def main() -> None:
     numbers = x.float()
     mean, scale = (value.reshape(1) for value in (numbers.mean(), numbers.std()))
     rng = Rng(int(seed))
-    net = Net(networks.build("lenet5", (1, 28, 28), 10, {}))
+    net = Net(zoo.build("lenet5", (1, 28, 28), 10, {}))
     own = {"epochs": 1, "batch_size": 128, "samples": 1, "lr": float(lr)} | SETTINGS.get(name, {})
     posterior = registry.posterior(name, net, Categorical(), PRESETS.get(name, "image"), **own)
     warm = rng.stream("toy")  # libraries import parts of themselves when they are used

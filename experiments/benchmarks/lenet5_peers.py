@@ -20,7 +20,7 @@ BATCH, SAMPLES, WARM = 128, 10, 256
 
 
 def lenet5() -> nn.Module:
-    """As `explore.networks.lenet5` for 28 x 28."""
+    """As `explore.nets.zoo.lenet5` for 28 x 28."""
     return nn.Sequential(
         nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),

@@ -24,13 +24,13 @@ from torch import Tensor
 
 from experiments.shared import FOLDER, Names, markdown
 from explore import registry
-from explore.compare import split
+from explore.core.rng import Rng
 from explore.data import load
-from explore.fit import last_epoch
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.predict import Predictor
-from explore.rng import Rng
+from explore.inference.predict import Predictor
+from explore.learning.compare import split
+from explore.learning.fit import last_epoch
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 PRESETS = ("small", "default")
 

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from experiments.shared import FOLDER, markdown
 from explore import images
 from explore.cli.script import Script
-from explore.inference.kronecker import KroneckerRule
-from explore.inference.structures import sample_gradients
-from explore.inference.weight_sharing import WeightSharing, correlation
-from explore.nets import Net
-from explore.rng import Rng
-from explore.shapes import Taps
+from explore.core.rng import Rng
+from explore.core.shapes import Taps
+from explore.inference.structures.base import sample_gradients
+from explore.inference.structures.kronecker import KroneckerRule
+from explore.inference.structures.weight_sharing import WeightSharing, correlation
+from explore.nets.net import Net
 
 HERE = Path(__file__).parent
 SHARING: tuple[WeightSharing, ...] = get_args(WeightSharing)

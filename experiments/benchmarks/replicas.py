@@ -19,10 +19,10 @@ import pandas as pd
 import torch
 
 from explore import registry
-from explore.active import ActiveLearner, active_loop
 from explore.data import load, pool_splits
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.learning.learner import ActiveLearner, active_loop
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 HERE = Path(__file__).parent
 

@@ -32,13 +32,14 @@ import pandas as pd
 import torch
 
 from experiments.shared import markdown, sections
-from explore import parallel, registry
+from explore import registry
 from explore.cli.script import Script
-from explore.likelihoods import Categorical
-from explore.nets import Net, mlp
-from explore.parallel import World
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.execution import parallel
+from explore.execution.parallel import World
+from explore.nets.likelihoods import Categorical
+from explore.nets.net import Net, mlp
 from explore.testing.cost import measure
 
 RESULTS = Path(__file__).parent / "results"

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from explore import registry
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 EXAMPLES, BATCHES, EPOCHS = 455, 46, 100
 COUNTS = {"samples", "members"}  # fields that say how many nets a posterior runs at once
@@ -31,7 +31,7 @@ def step_of(posterior: Any, batch: Batch, rng: Rng, compiled: bool) -> Any:
     """A function of a state and the progress that updates the state."""
     if not compiled:
         return lambda state, progress: posterior.update(state, batch, rng, progress)[0]
-    from explore import graphs  # which older checkouts lack
+    from explore.execution import graphs  # which older checkouts lack
 
     with graphs.use(True):
         update = graphs.updates(posterior, rng)
@@ -73,7 +73,7 @@ def main() -> None:
     seconds, names = float(sys.argv[1]), sys.argv[2:]
     names = names or [name for name in registry.names("posteriors") if name != "hmc"]
     names += [name + TABLE for name in names if name in KRONECKER]
-    if importlib.util.find_spec("explore.compiled"):
+    if importlib.util.find_spec("explore.execution.compiled"):
         names += [name + COMPILED for name in names if name.endswith(TABLE)]
     for name in names:
         fields = dataclasses.fields(registry.find("posteriors", name.partition(",")[0]))

@@ -34,14 +34,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from experiments.shared import FOLDER, Names, card, markdown
-from explore import graphs, networks, registry
+from explore import registry
 from explore.cli.script import Script
-from explore.errors import InputError
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.execution import graphs
 from explore.inference.base import Predictive
-from explore.likelihoods import Categorical, Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.nets import zoo
+from explore.nets.likelihoods import Categorical, Gaussian
+from explore.nets.net import Net, mlp
 
 HERE = Path(__file__).parent
 COUNTS = ("samples", "members")  # fields that say how many nets a posterior runs at once
@@ -84,7 +86,7 @@ def build(name: str, case: str, amp: bool = False, **given: Any) -> Predictive:
         elif field.name in given:
             settings[field.name] = given[field.name]
     if case == "resnet":
-        return cls(net=Net(networks.resnet18(), amp=amp), likelihood=Categorical(), **settings)
+        return cls(net=Net(zoo.resnet18(), amp=amp), likelihood=Categorical(), **settings)
     return cls(net=Net(mlp(13, [50], 1), amp=amp), likelihood=Gaussian(), **settings)
 
 
@@ -131,7 +133,7 @@ def ours(
 
 def sgd(device: str, updates: int, repeats: int, recorded: bool, amp: bool) -> float:
     """Those of a ResNet-18 as torch has it, with momentum."""
-    rng, net = Rng(0, device), networks.resnet18().to(device).train()
+    rng, net = Rng(0, device), zoo.resnet18().to(device).train()
     (x,), (y,) = batch("resnet", rng)
     optimiser = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 

@@ -20,12 +20,13 @@ import pandas as pd
 import torch
 
 from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, recorded, sections
-from explore import compare, provenance
 from explore.cli.script import Script
+from explore.core.rng import Rng
 from explore.data import load
-from explore.likelihoods import Gaussian
-from explore.nets import mlp
-from explore.rng import Rng
+from explore.learning import compare
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import mlp
+from explore.runs import provenance
 
 HERE = Path(__file__).parent
 KEY = ["dataset", "variant", "epochs", "splits"]

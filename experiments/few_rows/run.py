@@ -26,12 +26,12 @@ from torch.nn.functional import pad
 from experiments.shared import FOLDER, fit, markdown, merge, recorded, sections
 from explore import data, registry
 from explore.cli.script import Script
+from explore.core.rng import Rng
 from explore.inference import presets
-from explore.likelihoods import Gaussian
-from explore.nets import mlp
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.scaling import Standardiser
+from explore.inference.predict import Predictor
+from explore.learning.scaling import Standardiser
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import mlp
 
 HERE = Path(__file__).parent
 DRAWS, SEED, TEST, UNITS, SAMPLES, MOST = 8, 7, 200, 50, 100, 500

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.likelihoods import Gaussian
+from explore.nets.likelihoods import Gaussian
 
 ITERATIONS = 30  # of two lines, until the noise stands still
 

@@ -27,11 +27,11 @@ from experiments.gp_random_features import kernel as kernels
 from experiments.gp_random_features import mean_field, sparse
 from experiments.gp_random_features.functions import FUNCTIONS
 from experiments.shared import FOLDER, Names, fit, markdown, mean_sd, merge, sections
-from explore import compare
 from explore.cli.script import Integers, Script
-from explore.errors import InputError
-from explore.likelihoods import Gaussian
-from explore.rng import Rng
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.learning import compare
+from explore.nets.likelihoods import Gaussian
 
 HERE = Path(__file__).parent
 NOISE_STD = 0.05  # of the targets, in standard deviations of the function

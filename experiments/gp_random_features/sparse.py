@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.gp_random_features.kernel import Kernel
-from explore.errors import InputError
-from explore.fit import batches
-from explore.inference import adam
-from explore.rng import Rng
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.inference.updates import adam
+from explore.learning.fit import batches
 
 try:
     with warnings.catch_warnings():

@@ -20,14 +20,14 @@ import torch
 import explore
 from experiments.hmc_correlation.run import HIDDEN, LABELLED, SETTINGS, task
 from experiments.shared import FOLDER, markdown
-from explore.fit import fit
-from explore.inference import natural
-from explore.inference.kronecker import rotate
-from explore.inference.steps import train_pass
-from explore.inference.structures import mean_squares
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, State
+from explore.inference.structures.base import mean_squares
+from explore.inference.structures.kronecker import rotate
+from explore.inference.updates import natural
+from explore.inference.updates.steps import train_pass
+from explore.learning.fit import fit
 from explore.posteriors.noisy_ekfac import NoisyEKFAC
-from explore.rng import Rng
-from explore.shapes import Batch, State
 
 HERE = Path(__file__).parent
 VARIANTS: dict[str, dict[str, Any]] = {

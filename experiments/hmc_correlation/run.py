@@ -24,12 +24,12 @@ from torch import Tensor
 
 import explore
 from experiments.shared import FOLDER, Fit, fit, markdown, mean_se, merge
+from explore.core.rng import Rng
 from explore.data.splits import pool_splits
 from explore.inference.gaussian import GaussianPosterior
+from explore.inference.predict import Predictor, linearised
+from explore.learning.scaling import Standardiser
 from explore.posteriors.hmc import split_r_hat
-from explore.predict import Predictor, linearised
-from explore.rng import Rng
-from explore.scaling import Standardiser
 
 HERE = Path(__file__).parent
 LABELLED, HIDDEN = 20, 10

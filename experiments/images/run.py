@@ -36,7 +36,7 @@ import pandas as pd
 from experiments.shared import FOLDER, Names, cards, commits, explore, markdown, mean_se, merge, recorded, sections
 from explore import registry
 from explore.cli.script import Script
-from explore.errors import counted
+from explore.core.errors import counted
 
 HERE = Path(__file__).parent
 SEEDS, VALIDATED = (0, 1, 2), 9

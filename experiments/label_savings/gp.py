@@ -15,7 +15,7 @@ from scipy.stats import norm
 from sklearn.gaussian_process import GaussianProcessRegressor
 
 from experiments.active_learning import gp
-from explore.scaling import Standardiser
+from explore.learning.scaling import Standardiser
 
 
 def standardised(values: np.ndarray, have: list[int]) -> tuple[Standardiser, np.ndarray]:

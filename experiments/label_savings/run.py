@@ -22,9 +22,10 @@ from sklearn.datasets import make_friedman1
 
 from experiments import shared
 from experiments.label_savings import gp
-from explore import ActiveLearner, data, posterior, provenance
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore import ActiveLearner, data, posterior
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
+from explore.runs import provenance
 
 HERE = Path(__file__).parent
 SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht")

@@ -26,13 +26,13 @@ from experiments.logistic_regression import exact, figure
 from experiments.shared import FOLDER, Names, check, markdown, mean_se
 from explore import registry
 from explore.cli.script import Script
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import flatten
 from explore.data import Dataset, load, load_csv
-from explore.errors import InputError
-from explore.fit import fit
-from explore.likelihoods import Bernoulli
-from explore.nets import Net
-from explore.rng import Rng
-from explore.shapes import flatten
+from explore.learning.fit import fit
+from explore.nets.likelihoods import Bernoulli
+from explore.nets.net import Net
 
 HERE = Path(__file__).parent
 PRIOR_PRECISION = {"australian": 1e-5, "breast-cancer": 1.0}

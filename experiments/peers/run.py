@@ -28,11 +28,12 @@ import torch
 
 from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, paired, recorded, sections
 from experiments.table_defaults.run import NOISE
-from explore import compare, tree
 from explore.cli.script import Script
+from explore.core import tree
+from explore.core.rng import Rng
 from explore.data import load
-from explore.nets import mlp
-from explore.rng import Rng
+from explore.learning import compare
+from explore.nets.net import mlp
 
 HERE = Path(__file__).parent
 OURS = HERE.parent / "table_defaults" / "results" / "report.csv"

@@ -26,12 +26,15 @@ from experiments.peers import methods
 from experiments.peers.run import HERE, SPLITS, TAGS, best
 from experiments.shared import FOLDER, Names, markdown, mean_se, merge, recorded, sections
 from experiments.table_defaults.run import NOISE
-from explore import compare, provenance, registry, tree
+from explore import registry
 from explore.cli.script import Script
+from explore.core import tree
+from explore.core.rng import Rng
 from explore.data import load
-from explore.fit import last_epoch
-from explore.nets import Net
-from explore.rng import Rng
+from explore.learning import compare
+from explore.learning.fit import last_epoch
+from explore.nets.net import Net
+from explore.runs import provenance
 
 EPOCHS = 5
 NAMES = ("noisy-kfac", "noisy-ekfac", "slang", "bbb", "noisy-adam", "vogn")

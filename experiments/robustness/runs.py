@@ -39,8 +39,8 @@ import explore.cli.active.report  # noqa: F401  (with the other two, imported on
 import explore.cli.compare.report  # noqa: F401
 import explore.cli.rl.watch  # noqa: F401
 from experiments.shared import FOLDER, merge
-from explore import record
 from explore.cli.main import main
+from explore.runs import record
 
 HERE = Path(__file__).parent
 RUN = "runs/{command}-x"

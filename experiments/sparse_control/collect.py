@@ -29,7 +29,7 @@ from explore.cli.rl.environment import environments
 from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import algorithm, derived
 from explore.cli.script import Script
-from explore.errors import InputError
+from explore.core.errors import InputError
 
 HORIZON = 500
 KEPT = ["extrinsic_total", "ep_extrinsic_mean", "success", "bonus_mean", "bonus_median", "dyn_nll_before",

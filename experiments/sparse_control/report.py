@@ -25,7 +25,7 @@ from scipy import stats
 from experiments.shared import FOLDER, markdown, sections
 from experiments.sparse_control.run import BATCH, CONDITIONS, HERE, RND
 from explore.cli.script import Script
-from explore.errors import InputError
+from explore.core.errors import InputError
 
 LAST = 10  # iterations that decide whether a run has solved its task
 PAIR = ["task", "condition", "beside"]

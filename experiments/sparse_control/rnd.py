@@ -35,13 +35,13 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from torch import Tensor, nn
 
-from explore import provenance
 from explore.cli import parameters, rl
 from explore.cli.rl.callbacks import Iterations, TimedVIME
 from explore.cli.rl.environment import environments
 from explore.cli.rl.settings import Settings, resolve
 from explore.cli.rl.training import algorithm, derived
 from explore.cli.script import Script
+from explore.runs import provenance
 from explore.vime import Reward, Transitions
 from explore.vime.spaces import Vectors
 

@@ -27,7 +27,7 @@ import pandas as pd
 
 from experiments.shared import FOLDER, Names
 from explore.cli.script import Script
-from explore.errors import InputError
+from explore.core.errors import InputError
 
 HERE = Path(__file__).parent
 BATCH = 5000  # steps an iteration

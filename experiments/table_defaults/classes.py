@@ -29,7 +29,7 @@ from experiments.table_defaults.run import LATE, LATE_FIVE, SMALLER
 from experiments.table_defaults.study import Candidate, Study
 from explore.cli.script import Script
 from explore.data.base import Dataset
-from explore.likelihoods import Categorical
+from explore.nets.likelihoods import Categorical
 
 HERE = Path(__file__).parent
 SMALL, LARGE = ("segment", "satimage", "phoneme"), ("letter", "magic")

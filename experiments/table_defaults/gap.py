@@ -2,8 +2,8 @@
 
     python -m experiments.table_defaults.gap
 
-The problem is the one that `explore compare` draws (`explore.toys.bands`): 200 points in [-2, -0.7] and [0.7, 2]. The
-deviation over the weights is averaged within |x| < 0.5 and within 0.75 < |x| < 1.95, for ten seeds. Writes
+The problem is the one that `explore compare` draws (`learning.toys.bands`): 200 points in [-2, -0.7] and [0.7, 2].
+The deviation over the weights is averaged within |x| < 0.5 and within 0.75 < |x| < 1.95, for ten seeds. Writes
 results/gap.csv, a line an arm and seed, and prints a table.
 """
 
@@ -14,14 +14,16 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
+from explore.cli.script import Script
 
 from experiments.shared import FOLDER, markdown, merge
 from experiments.table_defaults.run import CHOSEN, FIVE, NOISE
 from experiments.table_defaults.study import SAMPLES
-from explore import provenance, registry, toys
-from explore.cli.script import Script
-from explore.nets import Net, mlp
-from explore.rng import Rng
+from explore import registry
+from explore.core.rng import Rng
+from explore.learning import toys
+from explore.nets.net import Net, mlp
+from explore.runs import provenance
 
 HERE = Path(__file__).parent
 ARMS = CHOSEN | {"noisy-kfac, five, prior variance 1": ("noisy-kfac", FIVE | {"prior_variance": 1.0})}

@@ -26,7 +26,7 @@ from explore.cli.script import Script
 from explore.data import load
 from explore.data.base import Dataset
 from explore.data.table import load_table
-from explore.likelihoods import Gaussian
+from explore.nets.likelihoods import Gaussian
 
 HERE = Path(__file__).parent
 SMALL = ("boston", "concrete", "energy", "wine", "yacht")

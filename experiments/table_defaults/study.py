@@ -13,11 +13,13 @@ import pandas as pd
 import torch
 
 from experiments.shared import fit, markdown, mean_se, merge, paired, recorded, sections
-from explore import compare, provenance, tree
+from explore.core import tree
+from explore.core.rng import Rng
 from explore.data.base import Dataset
-from explore.models import Likelihood
-from explore.nets import mlp
-from explore.rng import Rng
+from explore.learning import compare
+from explore.nets.net import mlp
+from explore.nets.protocols import Likelihood
+from explore.runs import provenance
 
 SAMPLES = 100
 KEY = ["dataset", "candidate"]

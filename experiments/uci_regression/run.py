@@ -28,13 +28,15 @@ import torch
 
 from experiments.shared import FOLDER, Names, check, markdown, mean_se, merge, recorded, sections
 from experiments.table_defaults.run import CHOSEN, NOISE, SMALL
-from explore import compare, provenance, registry
+from explore import registry
 from explore.cli.script import Script
+from explore.core.rng import Rng
 from explore.data import load
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.predict import Predictor
-from explore.rng import Rng
+from explore.inference.predict import Predictor
+from explore.learning import compare
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
+from explore.runs import provenance
 
 HERE = Path(__file__).parent
 DATASETS = (*SMALL, "kin8nm", "naval", "power", "protein")

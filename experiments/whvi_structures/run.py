@@ -20,11 +20,11 @@ from matplotlib.figure import Figure
 from experiments.shared import FOLDER, fit, markdown, mean_sd, mean_se, merge, sections
 from experiments.whvi_toy.run import parameters
 from experiments.whvi_uci import run as uci
-from explore import compare
 from explore.cli.script import Integers, Script
-from explore.nets import mlp
+from explore.core.rng import Rng
+from explore.learning import compare
+from explore.nets.net import mlp
 from explore.posteriors.whvi import Structure
-from explore.rng import Rng
 
 HERE = Path(__file__).parent
 WHVI = "S1HGHS2"

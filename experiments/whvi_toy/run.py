@@ -3,7 +3,7 @@
     python -m experiments.whvi_toy.run
 
 Rossi et al.: Walsh-Hadamard Variational Inference (2020), Figure 4, with two hidden layers of 128 ReLU; the function is
-that of `explore.toys.bands`. Writes results/table.md and results/bands.png.
+that of `explore.learning.toys.bands`. Writes results/table.md and results/bands.png.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import torch
 from matplotlib.figure import Figure
 
 from experiments.shared import FOLDER, markdown
-from explore import registry, toys, tree
+from explore import registry
+from explore.core import tree
+from explore.core.rng import Rng
 from explore.inference.base import Predictive
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
+from explore.learning import toys
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 HERE = Path(__file__).parent
 HIDDEN = (128, 128)

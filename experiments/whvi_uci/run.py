@@ -18,15 +18,16 @@ import torch
 from torch import Tensor
 
 from experiments.shared import FOLDER, Names, fit, markdown, mean_sd, mean_se, merge, sections
-from explore import compare, tree
 from explore.cli.script import Script
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import State
 from explore.data import load
 from explore.inference.base import Predictive
-from explore.likelihoods import Gaussian
-from explore.nets import mlp
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.shapes import State
+from explore.inference.predict import Predictor
+from explore.learning import compare
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import mlp
 
 HERE = Path(__file__).parent
 # Next to nothing is said about the noise, since the paper estimates it as a parameter.

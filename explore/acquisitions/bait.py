@@ -24,11 +24,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore import parallel
 from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.conditioning import alike, greedy_given, precision_given, signals
-from explore.errors import check_fields
-from explore.linalg import inverse_root
+from explore.core.errors import check_fields
+from explore.core.linalg import inverse_root
+from explore.execution import parallel
 
 
 class Carry(NamedTuple):

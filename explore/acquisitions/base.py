@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from explore import predict
-from explore.errors import InputError
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, State
+from explore.inference import predict
 from explore.inference.base import Predictive, Variational
-from explore.models import Likelihood, Noise, width
-from explore.predict import Inputs, Moments, Predictor, divided
+from explore.inference.predict import Inputs, Moments, Predictor, divided
+from explore.nets.protocols import Likelihood, Noise, width
 from explore.registry import hyphened
-from explore.rng import Rng
-from explore.shapes import Batch, State
 
 __all__ = ["Choice", "Needs", "View", "best", "greedy"]
 

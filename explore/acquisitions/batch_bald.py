@@ -26,11 +26,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import predict
 from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.conditioning import LabelSets, greedy_given, joint_gain, precision_given, signals
-from explore.errors import check_fields
-from explore.linalg import inverse_root
+from explore.core.errors import check_fields
+from explore.core.linalg import inverse_root
+from explore.inference import predict
 
 
 def gains(view: View) -> Float[Tensor, "R C"]:

@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, View, greedy
-from explore.models import Likelihood, Noise
-from explore.rng import Rng
+from explore.core.rng import Rng
+from explore.nets.protocols import Likelihood, Noise
 
 __all__ = ["LabelSets", "alike", "centred", "greedy_given", "joint_gain", "precision_given", "signals"]
 

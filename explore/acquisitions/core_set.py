@@ -21,8 +21,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, View, greedy
-from explore.errors import check_fields
-from explore.predict import filled, parts
+from explore.core.errors import check_fields
+from explore.inference.predict import filled, parts
 
 
 @dataclass(frozen=True)

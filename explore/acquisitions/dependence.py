@@ -23,10 +23,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import predict
 from explore.acquisitions.conditioning import LabelSets, precision_given
-from explore.linalg import inverse_root
-from explore.rng import Rng
+from explore.core.linalg import inverse_root
+from explore.core.rng import Rng
+from explore.inference import predict
 
 __all__ = ["Classes", "Numbers"]
 

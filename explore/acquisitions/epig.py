@@ -27,7 +27,7 @@ from torch import Tensor
 from explore.acquisitions.base import Choice, Needs, View, best
 from explore.acquisitions.conditioning import alike, greedy_given, signals
 from explore.acquisitions.dependence import Classes, Numbers
-from explore.errors import check_fields
+from explore.core.errors import check_fields
 
 
 class Carry(NamedTuple):

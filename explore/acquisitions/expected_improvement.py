@@ -14,7 +14,7 @@ from typing import Literal
 
 from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.optimum import highest_mean, in_turn, ramp
-from explore.errors import check_fields
+from explore.core.errors import check_fields
 
 
 @Needs(spread=True, targets="numbers", costs=True, single=True)

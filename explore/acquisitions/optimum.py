@@ -20,7 +20,7 @@ from torch import Tensor
 
 from explore.acquisitions.base import Choice, View
 from explore.acquisitions.conditioning import centred, greedy_given
-from explore.rng import Rng
+from explore.core.rng import Rng
 
 __all__ = ["SIGNS", "Forecast", "highest_mean", "in_turn", "ramp"]
 

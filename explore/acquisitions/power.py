@@ -17,7 +17,7 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import Choice, Needs, View, best, needs_of
-from explore.errors import InputError, check_fields
+from explore.core.errors import InputError, check_fields
 
 
 @dataclass(frozen=True)

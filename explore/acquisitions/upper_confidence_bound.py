@@ -18,7 +18,7 @@ from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.optimum import SIGNS, Forecast, in_turn, ramp
-from explore.errors import check_fields
+from explore.core.errors import check_fields
 
 
 @Needs(spread=True, targets="numbers", single=True)

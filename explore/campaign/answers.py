@@ -15,8 +15,8 @@ from explore.campaign.matching import agrees, same_value
 from explore.campaign.memory import Row
 from explore.campaign.reconcile import Reading
 from explore.campaign.sheet import identifiers, marked, told
+from explore.core.errors import InputError, listed, shown
 from explore.data.reading import Cells
-from explore.errors import InputError, listed, shown
 
 OWN = "_"  # begins the names of the columns that next.csv has beside the table's
 

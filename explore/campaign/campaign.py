@@ -12,8 +12,8 @@ from explore.campaign.log import Log
 from explore.campaign.memory import TOLD, Memory, Row, Schema
 from explore.campaign.reconcile import SHOWN, Reading, short
 from explore.campaign.sheet import Sheet
+from explore.core.errors import InputError, counted, listed
 from explore.data.reading import Cells
-from explore.errors import InputError, counted, listed
 
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".tar")
 

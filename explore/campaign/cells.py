@@ -17,9 +17,9 @@ from datetime import datetime, time
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii as escaped
 
+from explore.core.errors import InputError, shown
 from explore.data import texts
 from explore.data.texts import number
-from explore.errors import InputError, shown
 
 # What pandas reads as missing, and writes as an empty cell, but for "None", which a treatment may well be called.
 MISSING = frozenset(

@@ -11,8 +11,8 @@ import secrets
 from pathlib import Path
 from typing import NamedTuple
 
-from explore import files
-from explore.errors import InputError
+from explore.core import files
+from explore.core.errors import InputError
 
 NAME = "campaign.json"
 FORMAT = 1

@@ -18,10 +18,10 @@ from typing import Any
 
 from filelock import BaseFileLock
 
-from explore import files
 from explore.campaign import head as heads
 from explore.campaign.head import Head
-from explore.errors import Failure, InputError
+from explore.core import files
+from explore.core.errors import Failure, InputError
 
 NAME = "log.jsonl"
 SUM = 16  # hexadecimal digits

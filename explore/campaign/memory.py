@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 from explore.campaign.cells import Value
 from explore.campaign.log import Event
-from explore.errors import InputError, listed, shown
+from explore.core.errors import InputError, listed, shown
 
 TOLD = ("label", "correct", "retract", "suggest", "skip", "release")
 KINDS = (*TOLD, "seen", "retire", "return")

@@ -18,8 +18,8 @@ from explore.campaign.log import Event
 from explore.campaign.matching import Found, agrees, found_again, identical, same_value
 from explore.campaign.memory import FORMAT, Memory, Row
 from explore.campaign.sheet import Sheet, key
+from explore.core.errors import InputError, listed, shown
 from explore.data.texts import FAILED
-from explore.errors import InputError, listed, shown
 
 SHOWN = 8  # rows that a sentence names
 

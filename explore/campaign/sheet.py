@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from explore.campaign.cells import Value, canonical, canonicals, fingerprints, folded, measured, stripped
 from explore.campaign.memory import FINGERPRINT, Schema
+from explore.core.errors import InputError, shown
 from explore.data.reading import Cells
 from explore.data.targets import marks, no_numbers
 from explore.data.texts import FAILED
-from explore.errors import InputError, shown
 
 
 class Sheet:

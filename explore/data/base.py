@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from explore.errors import UNITS, InputError, extreme, one_of
+from explore.core.errors import UNITS, InputError, extreme, one_of
 
 __all__ = ["Dataset", "Task", "check_units", "drop_columns"]
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from explore.core.errors import InputError, check_fields, counted, listed, shown
 from explore.data import texts
 from explore.data.kinds import (
     CYCLES,
@@ -30,7 +31,6 @@ from explore.data.kinds import (
     level,
 )
 from explore.data.reading import Cells, called
-from explore.errors import InputError, check_fields, counted, listed, shown
 
 __all__ = ["Matrix", "Schema"]
 

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from explore.core.errors import InputError, listed, shown
 from explore.data import texts
 from explore.data.reading import Cells
-from explore.errors import InputError, listed, shown
 
 __all__ = [
     "CYCLES",

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from explore.core.errors import InputError, shown
+from explore.core.files import check_regular
 from explore.data.columns import Schema
 from explore.data.table import cells_of
 from explore.data.typed import ROWS, parquet_file
-from explore.errors import InputError, shown
-from explore.files import check_regular
 
 __all__ = ["MappedTable", "map_parquet"]
 

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from explore import files
-from explore.errors import InputError, listed, shown
+from explore.core import files
+from explore.core.errors import InputError, listed, shown
 
 __all__ = [
     "LIMIT",

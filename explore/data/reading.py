@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from explore.core.errors import InputError, listed, shown
 from explore.data import packed, texts
-from explore.errors import InputError, listed, shown
 
 __all__ = ["POINTER", "Cells", "assembled", "called", "content_of", "named", "others", "parsed", "restored"]
 

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from explore.core.errors import InputError, listed, one_of, shown
 from explore.data import orders, texts
 from explore.data.columns import Schema
 from explore.data.kinds import CYCLES, MISSING, OTHER, Category, Column, Date, Flag, LeftOut, Number, level
 from explore.data.reading import Cells
-from explore.errors import InputError, listed, one_of, shown
 
 __all__ = ["infer"]
 

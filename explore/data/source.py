@@ -19,9 +19,9 @@ import pandas as pd
 import pooch
 
 from explore import registry
+from explore.core.errors import InputError, raised
 from explore.data import packed
 from explore.data.base import Dataset
-from explore.errors import InputError, raised
 
 __all__ = [
     "Rows",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from explore.errors import InputError
+from explore.core.errors import InputError
 
 __all__ = ["PoolSplit", "pool_splits", "uci_splits"]
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data import texts
 from explore.data.base import Dataset, Task
 from explore.data.columns import Schema
@@ -15,7 +16,6 @@ from explore.data.reading import Cells, called, content_of, parsed
 from explore.data.recognition import infer
 from explore.data.targets import classes, quantities, repeated
 from explore.data.typed import of_file, of_frame
-from explore.errors import InputError, counted, listed, one_of, shown
 
 __all__ = ["Loaded", "cells_of", "check_kept", "load_csv", "load_table", "roles"]
 

@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from explore.core.errors import InputError, counted, listed, shown
 from explore.data import texts
 from explore.data.reading import Cells
-from explore.errors import InputError, counted, listed, shown
 
 __all__ = ["classes", "marks", "no_numbers", "quantities", "repeated"]
 

@@ -8,7 +8,7 @@ from datetime import time
 import numpy as np
 import pandas as pd
 
-from explore.errors import shown
+from explore.core.errors import shown
 
 __all__ = [
     "FAILED",

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from explore.core.errors import InputError, one_of, shown
 from explore.data import packed
 from explore.data.reading import POINTER, Cells, assembled, named, others, restored
-from explore.errors import InputError, one_of, shown
 
 __all__ = ["ROWS", "of_file", "of_frame", "parquet_file"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from explore.core.errors import InputError, listed
 from explore.data import packed
-from explore.errors import InputError, listed
 from explore.images.base import Images
 
 __all__ = ["read", "read_x"]

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from explore.errors import InputError
+from explore.core.errors import InputError
 from explore.images.disk import ImageFiles
 
 __all__ = ["Images", "checked"]

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from explore import machine
+from explore.core import machine
+from explore.core.errors import InputError, shown
+from explore.core.files import check_regular
 from explore.data import packed
-from explore.errors import InputError, shown
-from explore.files import check_regular
 
 __all__ = ["ImageFiles"]
 

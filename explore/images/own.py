@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from explore import machine
-from explore.errors import InputError, listed, one_of
+from explore.core import machine
+from explore.core.errors import InputError, listed, one_of
 from explore.images import arrays
 from explore.images.base import Images, checked
 from explore.images.disk import DARK, DEEPER, ImageFiles

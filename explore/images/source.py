@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from explore.core.errors import InputError
 from explore.data import packed
 from explore.data.source import cache, download, local
-from explore.errors import InputError
 from explore.images.base import Images
 
 __all__ = ["HOLDS", "binary_batches", "idx_set", "npz_part"]

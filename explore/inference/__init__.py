@@ -1,1 +1,5 @@
-"""What posteriors are made of: their interface, Gaussian densities, natural gradients, structures, optimisers."""
+"""The machinery that posteriors share: their protocol, what they are, how they learn, and what they predict.
+
+`base.Predictive` is what every consumer asks; `structures` are covariances, `updates` are steps. May import `core`,
+`execution`, `nets` and `registry`.
+"""

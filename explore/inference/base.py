@@ -15,16 +15,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from explore.errors import InputError, check_fields
+from explore.core.errors import InputError, check_fields
+from explore.core.linalg import over
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, State, Weights
+from explore.execution.turns import Turn
 from explore.inference import prior
 from explore.inference.norms import NormPolicy, NormState, expand_norms, start_norms
 from explore.inference.prior import Prior, Rows
-from explore.inference.structures import Dampings
-from explore.inference.turns import Turn
-from explore.linalg import over
-from explore.models import Layer, Likelihood, Network, Noise, Phi, check_likelihood, count_samples
-from explore.rng import Rng
-from explore.shapes import Batch, Info, State, Weights
+from explore.inference.structures.base import Dampings
+from explore.nets.protocols import Layer, Likelihood, Network, Noise, Phi, check_likelihood, count_samples
 
 L = TypeVar("L", bound=Layer)
 
@@ -139,7 +139,7 @@ class Predictive(ABC):
     def end_epoch(self, state: State) -> State:
         """The state after a pass over the data, for what is learned once an epoch (the prior's variance).
 
-        `explore.fit` calls it after the last update of each epoch, VIME after those of each batch of experience.
+        `learning.fit` calls it after the last update of each epoch, VIME after those of each batch of experience.
         """
         return state
 
@@ -158,7 +158,7 @@ class Predictive(ABC):
     def finish(self, state: State, batches: Iterable[Batch], rng: Rng) -> State:
         """The state after the last update of a fit, for what is made of a trained net (a Laplace approximation, SWAG).
 
-        `explore.fit` calls it once, after the last epoch. Training without an end never does, so `sample` and the rest
+        `learning.fit` calls it once, after the last epoch. Training without an end never does, so `sample` and the rest
         must work on every state.
 
         Args:
@@ -199,16 +199,6 @@ class Predictive(ABC):
     def with_settings(self, **settings: Any) -> Predictive:
         """The same with other settings."""
         return replace(self, **settings)
-
-    def mixture(self, members: int) -> Predictive:
-        """K independent fits of this posterior side by side, whose samples are pooled; of one the posterior itself.
-
-        Raises:
-            InputError: where there is none of this posterior, or the number is out of range.
-        """
-        from explore.inference.members import mixture  # which is made of this class
-
-        return mixture(self, members)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,16 +13,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.errors import InputError
+from explore.core.errors import InputError
+from explore.core.linalg import moved, over
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Means, State, Taps, Weights
 from explore.inference import prior
 from explore.inference.base import Variational
 from explore.inference.prior import Prior
-from explore.inference.steps import settle
-from explore.inference.structures import Factor
-from explore.linalg import moved, over
-from explore.models import Layer
-from explore.rng import Rng
-from explore.shapes import Batch, Means, State, Taps, Weights
+from explore.inference.structures.base import Factor
+from explore.inference.updates.steps import settle
+from explore.nets.protocols import Layer
 
 
 @dataclass(frozen=True, kw_only=True)

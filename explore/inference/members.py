@@ -21,18 +21,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import tree
-from explore.errors import InputError, check_range, describe, fits, shown
+from explore.core import tree
+from explore.core.errors import InputError, check_range, describe, fits, shown
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, State
+from explore.execution.turns import Turn
 from explore.inference.base import Predictive, Variational
 from explore.inference.norms import NormPolicy
-from explore.inference.turns import Turn
-from explore.models import Layer, Likelihood, Network, Noise, count_samples
-from explore.rng import Rng
-from explore.shapes import Batch, Info, State
+from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples
 
 
 def mixture(posterior: Predictive, members: int) -> Predictive:
-    """A mixture of so many fits; of one the posterior itself.
+    """So many independent fits of a posterior side by side, whose samples are pooled; of one the posterior itself.
 
     Raises:
         InputError: where there is none of this posterior, or the number is out of range.

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from explore import parallel
-from explore.inference import adam
-from explore.models import Network
-from explore.rng import Rng
-from explore.shapes import NormTaps
+from explore.core.rng import Rng
+from explore.core.shapes import NormTaps
+from explore.execution import parallel
+from explore.inference.updates import adam
+from explore.nets.protocols import Network
 
 NormPolicy = Literal["frozen", "adam"]
 """Scale and shift stay 1 and 0, or are trained by Adam on the likelihood alone; the statistics run in either case."""

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.rng import Rng
-from explore.shapes import Means
+from explore.core.rng import Rng
+from explore.core.shapes import Means
 
 LEAST, MOST = 1e-4, 1e2
 

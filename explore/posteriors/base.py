@@ -1,9 +1,10 @@
-"""Moved to `explore.inference.base` and `explore.inference.steps`; this name goes with the next release."""
+"""Moved to `explore.inference.base` and `explore.inference.updates.steps`; this name goes with the next release."""
 
-from explore.inference import base, steps
+from explore.inference import base
 from explore.inference.base import *  # noqa: F403
 from explore.inference.norms import expand_norms
-from explore.inference.steps import *  # noqa: F403
+from explore.inference.updates import steps
+from explore.inference.updates.steps import *  # noqa: F403
 
 
 def with_norms(weights, shared, samples):  # type: ignore[no-untyped-def]

@@ -8,7 +8,7 @@ reparameterisation of Kingma, Salimans, Welling (2015) by default:
     minimise  -E[log p(y | x, W)] + (lambda / N) KL(q || N(0, eta))          per example, with Adam
 
 A layer that is applied at several positions (tokens, pixels) has the same weights at all of them, drawn for each
-example by Flipout (Wen et al. 2018): `explore.inference.noisy_layers`. `reparameterisation="local"` draws them at each
+example by Flipout (Wen et al. 2018): `inference.updates.noisy_layers`. `reparameterisation="local"` draws them at each
 position instead, as is often done for convolutions. Noise then averages out over positions that are pooled, where that
 of weights does not: of a mean over T equal tokens the learnt variances are up to T times too large.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from explore.inference.reparam import SMALL, TABLE, Factorised, Form, Reparameterised
+from explore.inference.updates.reparam import SMALL, TABLE, Factorised, Form, Reparameterised
 
 
 @dataclass(frozen=True, kw_only=True)

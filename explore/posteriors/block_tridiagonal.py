@@ -21,12 +21,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore import parallel
-from explore.errors import InputError
-from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
-from explore.inference.natural import NaturalGradient
+from explore.core.errors import InputError
+from explore.core.linalg import eigh, inverse_root, over
+from explore.core.rng import Rng
+from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
+from explore.execution import parallel
+from explore.execution.turns import Number
 from explore.inference.presets import CLASSES, HUNDREDS, TABLE, TABLE_BY_ROWS
-from explore.inference.structures import (
+from explore.inference.structures.base import (
     Dampings,
     PerLayer,
     dense_eigenvalues,
@@ -34,10 +36,8 @@ from explore.inference.structures import (
     mean_gradients,
     sample_gradients,
 )
-from explore.inference.turns import Number
-from explore.linalg import eigh, inverse_root, over
-from explore.rng import Rng
-from explore.shapes import Means, Taps, Weights, flatten, unflatten
+from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
+from explore.inference.updates.natural import NaturalGradient
 
 POSITIONS = (
     "block-tridiagonal takes dense layers at one position only; convolutions and a Linear applied to tokens have "

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from explore.inference.points import PointEstimate, PointState
-from explore.rng import Rng
-from explore.shapes import Batch, Info, Weights
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, Weights
+from explore.inference.updates.points import PointEstimate, PointState
 
 
 @dataclass(frozen=True, kw_only=True)

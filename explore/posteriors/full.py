@@ -23,15 +23,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore import parallel
-from explore.errors import InputError
-from explore.inference.natural import NaturalGradient
+from explore.core.errors import InputError
+from explore.core.linalg import averaged, inverse_root, inverse_triangle, over
+from explore.core.rng import Rng
+from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
+from explore.execution import parallel
+from explore.execution.turns import Number
 from explore.inference.presets import TABLE
-from explore.inference.structures import Dampings, dense_eigenvalues, each_layer, example_gradients
-from explore.inference.turns import Number
-from explore.linalg import averaged, inverse_root, inverse_triangle, over
-from explore.rng import Rng
-from explore.shapes import Means, Taps, Weights, flatten, unflatten
+from explore.inference.structures.base import Dampings, dense_eigenvalues, each_layer, example_gradients
+from explore.inference.updates.natural import NaturalGradient
 
 MAX_WEIGHTS = 4096  # one matrix has 64 MiB then, in single precision
 

@@ -28,13 +28,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from explore.errors import InputError
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, Weights, unflatten
 from explore.inference.base import Common, Predictive, common
-from explore.inference.steps import settle
-from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
-from explore.models import Noise
-from explore.rng import Rng
-from explore.shapes import Batch, Info, Weights, unflatten
+from explore.inference.updates.steps import settle
+from explore.nets.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
+from explore.nets.protocols import Noise
 
 
 class HMCState(NamedTuple):

@@ -15,12 +15,12 @@ from typing import ClassVar, Literal
 
 import torch
 
-from explore.inference import adam
-from explore.inference.points import PointEstimate, PointState
-from explore.inference.turns import Number, Turn
-from explore.linalg import moved
-from explore.rng import Rng
-from explore.shapes import Batch, Info, Weights
+from explore.core.linalg import moved
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, Weights
+from explore.execution.turns import Number, Turn
+from explore.inference.updates import adam
+from explore.inference.updates.points import PointEstimate, PointState
 
 
 @dataclass(frozen=True, kw_only=True)

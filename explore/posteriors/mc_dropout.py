@@ -21,11 +21,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import parallel
-from explore.inference.dropout import Masked, mask
-from explore.inference.points import PointEstimate, PointState
-from explore.rng import Rng
-from explore.shapes import Batch, Info, Weights
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, Weights
+from explore.execution import parallel
+from explore.inference.updates.dropout import Masked, mask
+from explore.inference.updates.points import PointEstimate, PointState
 
 
 @dataclass(frozen=True, kw_only=True)

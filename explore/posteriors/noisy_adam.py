@@ -23,16 +23,16 @@ from typing import ClassVar, NamedTuple
 
 import torch
 
-from explore import parallel
-from explore.inference import natural, step_rules
+from explore.core.linalg import moved, over
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, Means
+from explore.execution import parallel
+from explore.execution.turns import Turn, numbers
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
-from explore.inference.steps import end_update
-from explore.inference.structures import Blocks, Diagonal, each_layer, mean_squares
-from explore.inference.turns import Turn, numbers
-from explore.linalg import moved, over
-from explore.rng import Rng
-from explore.shapes import Batch, Info, Means
+from explore.inference.structures.base import Blocks, Diagonal, each_layer, mean_squares
+from explore.inference.updates import natural, step_rules
+from explore.inference.updates.steps import end_update
 
 
 class NoisyAdamState(NamedTuple):

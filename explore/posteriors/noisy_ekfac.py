@@ -9,7 +9,7 @@ K-FAC and their eigenvectors Q_A, Q_S,
 
 V~ as in noisy K-FAC. Every T_eig steps the basis is computed anew; r becomes the diagonal, in the new basis, of the
 matrix that it stood for (the authors keep its numbers). Of a layer at several positions (tokens, pixels) dW is their
-sum, and A and S are those of `explore.inference.weight_sharing`.
+sum, and A and S are those of `explore.inference.structures.weight_sharing`.
 
 In the paper r starts again from K-FAC's eigenvalues every T_reset steps. Here it does where `reset_interval` is set,
 but not before the step's factors are made of it, so that the posterior after such a step has the corrected ones, and
@@ -33,7 +33,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore.inference.kronecker import (
+from explore.core.linalg import over
+from explore.core.rng import Rng
+from explore.core.shapes import Taps
+from explore.execution.turns import Number, Turn
+from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE, TABLE_BY_ROWS
+from explore.inference.structures.base import Damping, PerLayer, Statistics, each_layer
+from explore.inference.structures.kronecker import (
     EigenFactor,
     KroneckerMoments,
     KroneckerRule,
@@ -42,14 +48,8 @@ from explore.inference.kronecker import (
     eigenbasis,
     rotated_squares,
 )
-from explore.inference.natural import NaturalGradient, NaturalState
-from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE, TABLE_BY_ROWS
-from explore.inference.structures import Damping, PerLayer, Statistics, each_layer
-from explore.inference.turns import Number, Turn
-from explore.inference.weight_sharing import WeightSharing
-from explore.linalg import over
-from explore.rng import Rng
-from explore.shapes import Taps
+from explore.inference.structures.weight_sharing import WeightSharing
+from explore.inference.updates.natural import NaturalGradient, NaturalState
 
 
 class Eigen(NamedTuple):

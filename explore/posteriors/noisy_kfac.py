@@ -11,7 +11,7 @@ For one layer with W [I, O], the bias its last row, inputs a with a constant 1 l
 
 with A^gamma = A + pi sqrt(gamma) I, S^gamma = S + sqrt(gamma)/pi I, pi^2 = (tr A / I) / (tr S / O), and V~ the
 bias-corrected moving average of V. eta is the prior's variance, lambda the weight of the KL, N the number of data.
-Of a layer at several positions (tokens, pixels) A and S are those of `explore.inference.weight_sharing`.
+Of a layer at several positions (tokens, pixels) A and S are those of `explore.inference.structures.weight_sharing`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from explore.inference.kronecker import KroneckerLayers, KroneckerRule
-from explore.inference.natural import NaturalGradient
 from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE, TABLE_BY_ROWS
-from explore.inference.structures import PerLayer
-from explore.inference.weight_sharing import WeightSharing
+from explore.inference.structures.base import PerLayer
+from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule
+from explore.inference.structures.weight_sharing import WeightSharing
+from explore.inference.updates.natural import NaturalGradient
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,11 +29,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore import parallel
-from explore.inference import natural, step_rules
+from explore.core.linalg import basis, eigh, moved
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, Means, Taps, flatten, unflatten
+from explore.execution import parallel
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
-from explore.inference.low_rank import (
+from explore.inference.prior import Rows
+from explore.inference.structures.base import example_gradients, gradient_moments
+from explore.inference.structures.low_rank import (
     LowRankFactor,
     Vectors,
     combine,
@@ -42,12 +46,8 @@ from explore.inference.low_rank import (
     gradients_inner,
     inner,
 )
-from explore.inference.prior import Rows
-from explore.inference.steps import end_update
-from explore.inference.structures import example_gradients, gradient_moments
-from explore.linalg import basis, eigh, moved
-from explore.rng import Rng
-from explore.shapes import Batch, Info, Means, Taps, flatten, unflatten
+from explore.inference.updates import natural, step_rules
+from explore.inference.updates.steps import end_update
 
 
 class SLANGState(NamedTuple):

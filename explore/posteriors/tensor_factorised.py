@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from explore.inference.reparam import SMALL, TABLE, Factorised, Form, Reparameterised, Tensors, spread_of
-from explore.models import Layer
-from explore.rng import Rng
+from explore.core.rng import Rng
+from explore.inference.updates.reparam import SMALL, TABLE, Factorised, Form, Reparameterised, Tensors, spread_of
+from explore.nets.protocols import Layer
 
 
 @dataclass(frozen=True, kw_only=True)

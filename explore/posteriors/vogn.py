@@ -28,17 +28,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import parallel
-from explore.errors import InputError
-from explore.inference import natural, step_rules
+from explore.core.errors import InputError
+from explore.core.linalg import moved, over
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, Means
+from explore.execution import parallel
+from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
-from explore.inference.steps import end_update
-from explore.inference.structures import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
-from explore.inference.turns import Number, Turn, numbers
-from explore.linalg import moved, over
-from explore.rng import Rng
-from explore.shapes import Batch, Info, Means
+from explore.inference.structures.base import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
+from explore.inference.updates import natural, step_rules
+from explore.inference.updates.steps import end_update
 
 
 class VOGNState(NamedTuple):

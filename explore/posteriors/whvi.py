@@ -34,11 +34,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from explore.errors import InputError
-from explore.hadamard import hadamard
-from explore.inference.dropout import Masked, mask
-from explore.inference.noisy_layers import Own, signs
-from explore.inference.reparam import (
+from explore.core.errors import InputError
+from explore.core.hadamard import hadamard
+from explore.core.rng import Rng
+from explore.inference.updates.dropout import Masked, mask
+from explore.inference.updates.noisy_layers import Own, signs
+from explore.inference.updates.reparam import (
     EXCESS_SAMPLES,
     SMALL,
     TABLE,
@@ -49,8 +50,7 @@ from explore.inference.reparam import (
     glorot,
     spread_of,
 )
-from explore.models import Layer
-from explore.rng import Rng
+from explore.nets.protocols import Layer
 
 Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH", "GH"]
 

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from explore import predict, tree
-from explore.likelihoods import Gaussian
-from explore.nets import Net
-from explore.rng import Rng
-from explore.shapes import Batch, State
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, State
+from explore.inference import predict
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net
 from explore.testing import oracles
 from explore.testing.oracles import Matched, Twice
 from explore.testing.subject import (

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import models, tree
-from explore.errors import InputError
-from explore.rng import Rng
+from explore.core import tree
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.nets import protocols
 from explore.testing.suite import Suite, expect_defaults
 
 LIKELIHOODS = Suite()
@@ -108,10 +109,10 @@ def _near(found: Tensor, expected: Tensor, what: str, rtol: float = 1e-5, atol: 
 @LIKELIHOODS.check()
 def has_every_part(subject: LikelihoodSubject) -> None:
     likelihood = subject.likelihood
-    models.check_likelihood(likelihood)
-    for name, one in models.PARTS.items():
+    protocols.check_likelihood(likelihood)
+    for name, one in protocols.PARTS.items():
         if one.classes == likelihood.discrete and name != "scaled_noise":  # without which it is not calibrated
-            models.find_part(likelihood, name)
+            protocols.find_part(likelihood, name)
     if dataclasses.is_dataclass(likelihood):
         expect_defaults(type(likelihood))
 

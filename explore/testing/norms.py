@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explore import predict, tree
-from explore.likelihoods import Gaussian
-from explore.nets import Net
-from explore.shapes import Batch, State
+from explore.core import tree
+from explore.core.shapes import Batch, State
+from explore.inference import predict
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net
 from explore.testing.subject import R, Subject, assert_same_bits, seeded, start, train
 from explore.testing.values import POSTERIORS, expect_fall
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 
-from explore.rng import Rng
-from explore.shapes import State
+from explore.core.rng import Rng
+from explore.core.shapes import State
 
 Shapes = Sequence[tuple[int, int]]
 

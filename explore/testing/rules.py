@@ -9,15 +9,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from explore import registry, tree
+from explore import registry
 from explore.acquisitions.base import Acquisition, Choice, View, check, checked, needs_of
-from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
-from explore.models import Likelihood
-from explore.nets import Net, mlp
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.core import tree
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.inference.predict import Predictor
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.net import Net, mlp
+from explore.nets.protocols import Likelihood
 from explore.testing.oracles import Lone
 from explore.testing.suite import Suite
 

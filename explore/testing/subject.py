@@ -14,14 +14,15 @@ import jaxtyping
 import torch
 from torch import Tensor, nn
 
-from explore import tree
-from explore.errors import InputError
+from explore.core import tree
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, State
 from explore.inference.base import Variational
 from explore.inference.gaussian import GaussianPosterior
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch, State
+from explore.inference.members import mixture
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.testing.suite import expect_defaults
 
 R, N = 3, 12  # replicas and examples
@@ -128,7 +129,7 @@ class Subject:
         )
         self._expect_defaults()
         made = self.cls(**arguments)
-        return made.mixture(self._members) if self._members > 1 else made
+        return mixture(made, self._members) if self._members > 1 else made
 
     def _expect_defaults(self) -> None:
         """On a plain net, so that what is said of other nets and settings is not said of the defaults."""

@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from explore import graphs, tree
-from explore.rng import Rng
-from explore.shapes import Info, State
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import Info, State
+from explore.execution import graphs
 
 
 class Tape(TorchDispatchMode):

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from explore import candidates, tree
-from explore.compiled import Inductor
-from explore.graphs import Updates
-from explore.nets import Net
-from explore.rng import Rng
-from explore.shapes import Batch, State
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, State
+from explore.execution.compiled import Inductor
+from explore.execution.graphs import Updates
+from explore.inference import candidates
+from explore.nets.net import Net
 from explore.testing.subject import CONV, MLP, NORM, N, R, Subject, assert_close, assert_same_bits, data, seeded, start
 from explore.testing.tape import Tape
 from explore.testing.values import POSTERIORS

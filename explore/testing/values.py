@@ -11,14 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from explore import predict, registry, tree
-from explore.errors import InputError, check_range
-from explore.fit import fit
-from explore.inference.steps import settle
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch, State
+from explore import registry
+from explore.core import tree
+from explore.core.errors import InputError, check_range
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, State
+from explore.inference import predict
+from explore.inference.updates.steps import settle
+from explore.learning.fit import fit
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.net import Net, mlp
 from explore.testing.oracles import Lone
 from explore.testing.subject import (
     CONV,

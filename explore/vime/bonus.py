@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from explore.errors import check_fields
+from explore.core.errors import check_fields
 from explore.vime.spaces import Array, Vectors
 
 Kind = Literal["kl", "expected-gain", "variance"]

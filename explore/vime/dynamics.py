@@ -10,16 +10,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from explore import graphs, registry, tree
-from explore.errors import InputError, check_fields, shown
+from explore import registry
+from explore.core import tree
+from explore.core.errors import InputError, check_fields, shown
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, State
+from explore.execution import graphs
 from explore.inference.base import Predictive
-from explore.likelihoods import Gaussian
-from explore.models import width
-from explore.nets import Net, mlp
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.scaling import Standardiser, bounded
-from explore.shapes import Batch, State
+from explore.inference.predict import Predictor
+from explore.learning.scaling import Standardiser, bounded
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
+from explore.nets.protocols import width
 from explore.vime.replay import Replay
 
 SCALED = 2**20  # numbers that scales are taken from

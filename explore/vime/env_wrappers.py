@@ -20,7 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gymnasium.wrappers import vector as vectorised
 
-from explore.errors import InputError
+from explore.core.errors import InputError
 from explore.vime.spaces import Array
 from explore.vime.stepwise import KEYS, RETURNS, Stepwise
 

@@ -26,13 +26,14 @@ from gymnasium import spaces
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore import registry, tree
+from explore import registry
 from explore.acquisitions.conditioning import joint_gain, signals
-from explore.errors import Failure, InputError, one_of
+from explore.core import tree
+from explore.core.errors import Failure, InputError, one_of
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
 from explore.inference.base import Variational
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.inference.predict import Predictor
 from explore.vime.bonus import Reward, RewardSettings, Transitions
 from explore.vime.dynamics import Dynamics, DynamicsSettings
 from explore.vime.replay import Replay

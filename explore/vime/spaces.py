@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from explore import registry
-from explore.errors import InputError, raised, shown
+from explore.core.errors import InputError, raised, shown
 
 Array = NDArray[Any]
 LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from explore import predict, registry
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
+from explore import registry
+from explore.inference import predict
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from tests.acquisitions.views import P, R, S, outputs_of, view
 
 ALL = pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from explore import predict, registry
+from explore import registry
 from explore.acquisitions.batch_bald import information_of_classes
 from explore.acquisitions.conditioning import LabelSets
-from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical
-from explore.rng import Rng
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.inference import predict
+from explore.nets.likelihoods import Bernoulli, Categorical
 from tests.acquisitions.views import P, R, S, outputs_of, view
 
 CLASSES = pytest.mark.parametrize(("likelihood", "outputs"), [(Categorical(), 3), (Bernoulli(), 1)])

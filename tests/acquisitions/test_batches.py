@@ -9,13 +9,14 @@ import dataclasses
 import pytest
 import torch
 
-from explore import predict, registry
+from explore import registry
 from explore.acquisitions.base import check, needs_of
-from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
-from explore.nets import Net, mlp
-from explore.predict import Predictor
-from explore.rng import Rng
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.inference import predict
+from explore.inference.predict import Predictor
+from explore.nets.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
+from explore.nets.net import Net, mlp
 from tests.acquisitions.views import view
 from tests.memory import Largest
 

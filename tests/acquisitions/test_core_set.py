@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from explore import predict, registry
-from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
+from explore import registry
+from explore.core.errors import InputError
+from explore.inference import predict
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from tests.acquisitions.views import P, R, S, view
 
 

@@ -8,10 +8,10 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import best, needs_of
-from explore.active import ActiveLearner
-from explore.errors import InputError
-from explore.likelihoods import Categorical, Gaussian
-from explore.nets import Net, mlp
+from explore.core.errors import InputError
+from explore.learning.learner import ActiveLearner
+from explore.nets.likelihoods import Categorical, Gaussian
+from explore.nets.net import Net, mlp
 from tests.acquisitions.views import P, R, view
 
 RULES = [name for name in registry.names("acquisitions") if needs_of(registry.acquisition(name)).costs]

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from explore import predict, registry
+from explore import registry
 from explore.acquisitions.base import View, best
 from explore.acquisitions.conditioning import LabelSets
 from explore.acquisitions.dependence import Classes
 from explore.acquisitions.epig import EPIG
-from explore.active import ActiveLearner
-from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
-from explore.nets import Net, mlp
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.inference import predict
+from explore.inference.predict import Predictor
+from explore.learning.learner import ActiveLearner
+from explore.nets.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
+from explore.nets.net import Net, mlp
 from tests.memory import Largest
 
 R, S, P = 2, 9, 10

@@ -7,12 +7,13 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from explore import predict, registry
+from explore import registry
 from explore.acquisitions.base import check
 from explore.acquisitions.optimum import ramp
-from explore.errors import InputError
-from explore.likelihoods import Categorical, Gaussian
-from explore.nets import Net, mlp
+from explore.core.errors import InputError
+from explore.inference import predict
+from explore.nets.likelihoods import Categorical, Gaussian
+from explore.nets.net import Net, mlp
 from tests.acquisitions.views import P, R, S, outputs_of, view
 
 DIRECTIONS = pytest.mark.parametrize("direction", ["maximise", "minimise"])

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from explore import predict, registry
+from explore import registry
 from explore.acquisitions.base import best
-from explore.likelihoods import Bernoulli, Categorical
+from explore.inference import predict
+from explore.nets.likelihoods import Bernoulli, Categorical
 from tests.acquisitions.views import P, R, S, outputs_of, view
 
 random, max_variance, information_gain = (

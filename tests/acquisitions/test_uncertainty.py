@@ -8,10 +8,10 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import Needs, best, check, name_of
-from explore.errors import InputError
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.net import Net, mlp
 from tests.acquisitions.views import P, outputs_of, view
 
 CLASSES = pytest.mark.parametrize(("likelihood", "outputs"), [(Categorical(), 3), (Bernoulli(), 1)])

@@ -14,10 +14,10 @@ from scipy import stats
 from explore import registry
 from explore.acquisitions.base import Choice, Needs, View, best, greedy
 from explore.acquisitions.conditioning import centred
-from explore.active import ActiveLearner
-from explore.errors import InputError
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.errors import InputError
+from explore.learning.learner import ActiveLearner
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 P, TRIALS, K = 24, 2, 4
 GENERATOR = np.random.default_rng(0)

@@ -4,11 +4,11 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import View
-from explore.likelihoods import Gamma, Gaussian
-from explore.nets import Net, mlp
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.inference.predict import Predictor
+from explore.nets.likelihoods import Gamma, Gaussian
+from explore.nets.net import Net, mlp
 
 R, S, P = 2, 9, 10
 

@@ -7,7 +7,7 @@ import pytest
 
 from explore.campaign import Campaign, Schema, folder_of, head
 from explore.campaign.log import NAME
-from explore.errors import InputError
+from explore.core.errors import InputError
 from tests.campaign.tables import SCHEMA, known, read, table, text
 
 IDS = Schema(("y",), ("temp", "solvent"), "name")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from explore.campaign.cells import canonical, canonicals, fingerprint, fingerprints, folded, measured, same
-from explore.errors import InputError
+from explore.core.errors import InputError
 from tests.seeds import seeds
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from explore.campaign import head, log
 from explore.campaign.log import Log
-from explore.errors import Failure, InputError
+from explore.core.errors import Failure, InputError
 
 FIRST: list[dict[str, Any]] = [
     {"event": "label", "id": "a", "values": {"y": [0.1 + 0.2, 1e-300]}},

@@ -13,14 +13,15 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import explore
-from explore import acquisitions, images, load_run, record
+from explore import acquisitions, images, load_run
 from explore.cli import parameters
 from explore.cli.active import experiment
 from explore.cli.active.settings import Settings
 from explore.data import load, pool_splits
 from explore.inference import presets
-from explore.likelihoods import Gaussian
+from explore.nets.likelihoods import Gaussian
 from explore.posteriors.noisy_kfac import NoisyKFAC
+from explore.runs import record
 from explore.testing.oracles import mean_and_se
 from tests.pictures import shares
 

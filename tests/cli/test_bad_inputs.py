@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from explore import record
 from explore.cli import parameters
 from explore.cli.active import command as active
 from explore.cli.active.settings import resolve
+from explore.runs import record
 
 TABLE = "x,y\n" + "".join(f"{i / 4},{i * i % 7}\n" for i in range(30))
 POOL = TABLE + "31,\n32,\n"
@@ -39,7 +39,7 @@ NO_RULE = "is no acquisition; it must be a function of a view and a number"
 NO_DATA = "gives no dataset: "
 FUNCTIONS = [
     *((command, "--posterior", "torch.nn:Linear", NO_SETTINGS) for command in BEGUN),
-    ("rl", "--posterior", "explore.likelihoods:Gaussian", "Gaussian is no posterior: it has no end_epoch"),
+    ("rl", "--posterior", "explore.nets.likelihoods:Gaussian", "Gaussian is no posterior: it has no end_epoch"),
     (
         "active",
         "--posterior",

@@ -13,11 +13,15 @@ import torch
 from PIL import Image
 
 import explore as package
-from explore import classification, files, images, parallel, record
+from explore import images
 from explore.cli import ranks
 from explore.cli.classify import command, experiment, settings
 from explore.cli.loaded import TableWarning
-from explore.errors import InputError
+from explore.core import files
+from explore.core.errors import InputError
+from explore.execution import parallel
+from explore.learning import classification
+from explore.runs import record
 from tests.pictures import shares
 
 TINY = ["classify", "--dataset", "digits", "--net", "mlp", "-p", "net.hidden=12", "--epochs", "3", "--samples", "5"]

@@ -18,13 +18,15 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import explore as library
-from explore import compare as comparison
-from explore import fit, predict, record, registry, toys
+from explore import registry
 from explore.cli import estimate
 from explore.cli.compare import experiment, recording
 from explore.data import load_csv, uci_splits
-from explore.inference import presets
+from explore.inference import predict, presets
+from explore.learning import compare as comparison
+from explore.learning import fit, toys
 from explore.posteriors.vogn import VOGN
+from explore.runs import record
 from explore.testing.oracles import mean_and_se
 from tests.pictures import shares
 

@@ -17,7 +17,7 @@ from explore.cli import console, display
 from explore.cli.predict import session
 from explore.cli.report import page
 from explore.cli.script import Script
-from explore.errors import InputError, printable
+from explore.core.errors import InputError, printable
 
 ODD: tuple[str, ...] = (
     "c1cc[nH]c1",

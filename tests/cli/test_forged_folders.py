@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import explore as package
-from explore import record
 from explore.cli import parameters, trust
 from explore.cli.active import command as active
 from explore.cli.active.settings import resolve as resolve_active
@@ -20,7 +19,8 @@ from explore.cli.rl import command as rl
 from explore.cli.rl.settings import resolve as resolve_rl
 from explore.cli.suggest import command as suggest
 from explore.cli.suggest.settings import resolve as resolve_suggest
-from explore.errors import InputError
+from explore.core.errors import InputError
+from explore.runs import record
 
 RUN, MARKER = Path("runs/foreign"), Path("executed")
 POOL = Path("pool.csv")

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from explore.errors import curvature_note
+from explore.core.errors import curvature_note
 
 SAID = curvature_note([1.0]).partition(" % ")[2].partition(",")[0]
 TABLE = ["--target", "y", "--drop-columns", "id,kind,sign,z"]

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from explore import registry
 from explore.cli.main import COMMANDS
 from explore.cli.script import Script
-from explore.errors import Failure, InputError
+from explore.core.errors import Failure, InputError
 from tests.cli.conftest import TINY
 
 

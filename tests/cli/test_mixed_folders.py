@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 import explore as package
-from explore import files
 from explore.cli import loaded, saved
 from explore.cli.main import main
-from explore.errors import InputError
-from explore.recorded import FORMAT, digest, run_id
+from explore.core import files
+from explore.core.errors import InputError
+from explore.runs.recorded import FORMAT, digest, run_id
 
 TABLE = "x,z,y\n" + "".join(f"{i / 4},{i * i % 7},{{}}\n" for i in range(40))
 FIT = ["--target", "y", "--trials", "1", "--rounds", "1", "--epochs", "1", "--test-size", "9", "--samples", "3"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from explore.cli import own_network
-from explore.errors import InputError
+from explore.core.errors import InputError
 
 CODE = """
 import torch

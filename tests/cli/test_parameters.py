@@ -9,7 +9,7 @@ import pytest
 
 from explore.cli import parameters
 from explore.cli.parameters import Values
-from explore.errors import InputError
+from explore.core.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,16 @@ import pandas as pd
 import pytest
 import torch
 
-from explore import files, load_run
+from explore import load_run
 from explore.cli import loaded, saved
 from explore.cli.loaded import TableWarning
+from explore.core import files
+from explore.core.errors import InputError
 from explore.data import load, pool_splits, uci_splits
-from explore.errors import InputError
-from explore.record import Run
-from explore.recorded import run_id
-from explore.scaling import UNSCALED
-from explore.transforms import Transform
+from explore.learning.scaling import UNSCALED
+from explore.learning.transforms import Transform
+from explore.runs.record import Run
+from explore.runs.recorded import run_id
 
 OWN = ["_mean", "_low", "_high", "_epistemic", "_noise"]
 LAB = ["--drop-columns", "grade", "--initial", 10, "--epochs", 3, "--trials", 2, "--rounds", 2, "--samples", 7]

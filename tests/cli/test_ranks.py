@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from explore.cli import problem, ranks, start
-from explore.errors import InputError
+from explore.core.errors import InputError
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CLASSIFY = "classify --dataset digits --net mlp -p net.hidden=12 --samples 3 --train 300 --name x".split()

@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from explore.campaign.log import Log
-from explore.classification import Classified
 from explore.cli.report import classify, drawing, held_out, page, session, suggest
 from explore.cli.report.session import Opened
-from explore.errors import InputError
+from explore.core.errors import InputError
+from explore.learning.classification import Classified
 from explore.testing.oracles import mean_and_se
 from tests.cli.conftest import TINY, run
 

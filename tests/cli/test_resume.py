@@ -17,8 +17,9 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from explore import files, record
 from explore.cli.active import recording
+from explore.core import files
+from explore.runs import record
 
 RUN = Path("runs/active-x")
 TABLES = ("metrics.jsonl", "results.csv", "selected.csv")

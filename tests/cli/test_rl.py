@@ -23,7 +23,7 @@ from PIL import Image
 from sb3_contrib import TRPO
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from explore import record, registry
+from explore import registry
 from explore.cli import parameters, rl
 from explore.cli.compare import overlay
 from explore.cli.rl import report as rl_report
@@ -31,7 +31,8 @@ from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import Settings, resolve
 from explore.cli.rl.training import Training
 from explore.posteriors.noisy_kfac import NoisyKFAC
-from explore.recorded import run_id
+from explore.runs import record
+from explore.runs.recorded import run_id
 from explore.vime import DynamicsSettings, RewardSettings, Transitions
 
 RUN = Path("runs/rl-explore-Chain-v0-trpo-noisy-kfac")
@@ -870,7 +871,7 @@ def test_report_of_rewards_that_came_late(tmp_path):
         ),
         (["--env", "FrozenLake-v1", "--env-kwargs", "map_name:9x9"], "cannot make FrozenLake-v1: KeyError: '9x9'"),
         (["--env", "Blackjack-v1"], "trpo refuses Blackjack-v1 or these settings: "),
-        (["--posterior", "explore.nets:Net"], "Net is no dataclass, which a plug-in with settings must be"),
+        (["--posterior", "explore.nets.net:Net"], "Net is no dataclass, which a plug-in with settings must be"),
         (["--posterior", "map", "--bonus", "variance"], "map is one net, of which nothing is uncertain"),
         (["-p", "vime.hidden=0"], "hidden is (0,); every layer must have at least one unit"),
         (["-p", "vime.interval=9"], "-p vime.interval has no effect with trpo"),

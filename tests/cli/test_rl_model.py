@@ -10,13 +10,13 @@ import pytest
 import torch
 from stable_baselines3.common.vec_env import VecNormalize
 
-from explore import files, tree
 from explore.cli import rl
 from explore.cli.rl import model as rl_model
 from explore.cli.rl.environment import environments
 from explore.cli.rl.settings import ALGORITHMS, resolve
 from explore.cli.rl.training import Training, derived
-from explore.errors import InputError
+from explore.core import files, tree
+from explore.core.errors import InputError
 
 BONUS = ["--posterior", "bbb", "-p", "vime.minimum=40", "-p", "vime.updates=2"]
 SMALL = ["--algo-param", "batch_size=8", "--algo-param", "net_arch=8"]

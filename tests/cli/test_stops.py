@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from stable_baselines3 import PPO
 from torch.utils.tensorboard import SummaryWriter
 
-from explore import provenance
 from explore.cli import start as starting
 from explore.cli.compare import overlay
-from explore.record import Run
+from explore.runs import provenance
+from explore.runs.record import Run
 
 COMMANDS = {
     "active": "--trials 2 --rounds 3 --epochs 2 --test-size 20 --samples 5",

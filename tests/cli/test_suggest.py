@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 import explore
-from explore import files, registry
+from explore import registry
 from explore.campaign import Campaign
 from explore.cli.loaded import TableWarning
 from explore.cli.suggest import choice, sheet, table
-from explore.errors import InputError
+from explore.core import files
+from explore.core.errors import InputError
 from tests.cli.conftest import run
 
 LEVELS = ("mean", "low", "high")

@@ -16,7 +16,6 @@ import torch
 from click.testing import CliRunner
 from stable_baselines3.common.save_util import load_from_zip_file
 
-from explore import files, record
 from explore.cli import active as active_command
 from explore.cli import compare as compare_command
 from explore.cli import parameters, trust
@@ -27,7 +26,9 @@ from explore.cli.main import main
 from explore.cli.rl import recording
 from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import resolve as resolve_rl
-from explore.recorded import run_id
+from explore.core import files
+from explore.runs import record
+from explore.runs.recorded import run_id
 
 MARKER = Path("executed")
 RUN = Path("runs/foreign")

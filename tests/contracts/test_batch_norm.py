@@ -10,14 +10,15 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from explore import predict, registry
-from explore.inference import structures
-from explore.likelihoods import Categorical
-from explore.nets import Net
-from explore.networks import resnet18
-from explore.rng import Rng
-from explore.shapes import Batch
-from explore.slots import ConvSlot
+from explore import registry
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.inference import predict
+from explore.inference.structures import base as structures
+from explore.nets.likelihoods import Categorical
+from explore.nets.net import Net
+from explore.nets.slots import ConvSlot
+from explore.nets.zoo import resnet18
 from explore.testing import norms
 from explore.testing.norms import N, data
 from explore.testing.subject import R, Subject, seeded, train

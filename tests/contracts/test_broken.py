@@ -9,14 +9,14 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 import torch
 
-from explore.errors import InputError
-from explore.inference.adam import loss_gradients
+from explore.core.errors import InputError
+from explore.core.rng import Rng
 from explore.inference.base import Common, Variational
-from explore.inference.natural import noisy_pass
-from explore.inference.steps import end_update, settle
+from explore.inference.updates.adam import loss_gradients
+from explore.inference.updates.natural import noisy_pass
+from explore.inference.updates.steps import end_update, settle
 from explore.posteriors.ensemble import Ensemble
 from explore.posteriors.noisy_adam import NoisyAdam, NoisyAdamState
-from explore.rng import Rng
 from explore.testing.subject import Subject
 from explore.testing.values import POSTERIORS
 

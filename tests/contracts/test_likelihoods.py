@@ -1,4 +1,4 @@
-"""What every likelihood owes, see `explore.testing`. A new file in `explore/likelihoods` is tested here."""
+"""What every likelihood owes, see `explore.testing`. A new file in `explore/nets/likelihoods` is tested here."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from explore import registry
-from explore.likelihoods import Gaussian
+from explore.nets.likelihoods import Gaussian
 from explore.testing import check_likelihood
 from explore.testing.likelihoods import LIKELIHOODS, LikelihoodSubject
 from tests.user_likelihoods import Heteroscedastic, Poisson, StudentT

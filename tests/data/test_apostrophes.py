@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from explore.cli import tables
+from explore.core.errors import InputError
 from explore.data import texts
 from explore.data.table import cells_of
-from explore.errors import InputError
 from tests.seeds import seeds
 
 FORMULAS = ("=1+1", "=cmd|' /C calc'!A0", "@SUM(A1)", "+1+1", "-2+3", "-x", "＝1+1", '=HYPERLINK("x";"y")', "=a, b")

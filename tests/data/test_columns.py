@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from explore.core.errors import InputError
 from explore.data import Schema, load_csv, load_table, texts
-from explore.errors import InputError
 from tests.seeds import seeds
 
 NAMES = ("category", "code", "padded", "well", "large")  # kinds whose cells are names; of all but code as they stand

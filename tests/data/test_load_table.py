@@ -8,10 +8,10 @@ import openpyxl
 import pandas as pd
 import pytest
 
+from explore.core.errors import InputError
 from explore.data import Schema, load_csv, load_table
 from explore.data.recognition import infer
 from explore.data.typed import of_frame
-from explore.errors import InputError
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from explore.core.errors import InputError
 from explore.data import load_table, map_parquet, mapped
-from explore.errors import InputError
 
 FRAME = pd.DataFrame({
     "solvent": ["water", "ethanol", "water", "ethanol", "water", "ethanol"] * 4,

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from explore.core.errors import InputError
 from explore.data import load_table
 from explore.data.orders import counts, is_named, is_timed, moves
-from explore.errors import InputError
 from tests.seeds import seeds
 
 RNG = np.random.default_rng(0)

@@ -18,8 +18,8 @@ import pytest
 import requests
 
 from explore import data, registry
+from explore.core.errors import InputError
 from explore.data import source
-from explore.errors import InputError
 from explore.testing import check_dataset, datasets
 
 FOLDER = os.environ.get("EXPLORE_DATA_DIR", "")

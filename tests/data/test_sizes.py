@@ -13,10 +13,10 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from explore import files
+from explore.core import files
+from explore.core.errors import InputError
 from explore.data import load_csv, load_table, map_parquet, packed
 from explore.data.columns import Schema
-from explore.errors import InputError
 from explore.images import own
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from explore.core.errors import InputError
 from explore.data import Schema, load_csv, load_table, packed
-from explore.errors import InputError
 
 GOOD = "a,b,c,y\n1,2,3.5,-1e2\n4,2,6,0.1\n"
 

@@ -9,8 +9,8 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from stable_baselines3.common import env_checker
 
+from explore.core.errors import InputError
 from explore.envs import ENVS
-from explore.errors import InputError
 
 every = pytest.mark.parametrize("name", ENVS)
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]

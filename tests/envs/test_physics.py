@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from explore.core.errors import InputError
 from explore.envs.cart_pole import CartPoleSwingup
 from explore.envs.chain import Chain
 from explore.envs.double_pendulum import DoublePendulum
 from explore.envs.mountain_car import TRACK, MountainCar
 from explore.envs.simulation import simulate
-from explore.errors import InputError
 
 BOTH = pytest.mark.parametrize("cls", [CartPoleSwingup, DoublePendulum])
 

@@ -13,8 +13,8 @@ from experiments.gp_random_features import functions, mean_field, run, sparse
 from experiments.gp_random_features import kernel as kernels
 from experiments.gp_random_features.functions import FUNCTIONS
 from explore import registry
-from explore.nets import Net
-from explore.rng import Rng
+from explore.core.rng import Rng
+from explore.nets.net import Net
 from tests.pictures import shares
 
 KERNEL = kernels.Kernel(1.7, (0.8, 2.0), 0.01)

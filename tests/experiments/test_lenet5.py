@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.benchmarks import lenet5, lenet5_ours, lenet5_peers
-from explore.networks import lenet5 as network
+from explore.nets.zoo import lenet5 as network
 
 ROWS = pd.DataFrame(
     [

@@ -9,7 +9,7 @@ from scipy import integrate, optimize, special
 
 from experiments.logistic_regression import exact
 from experiments.logistic_regression.run import main
-from explore.rng import Rng
+from explore.core.rng import Rng
 from explore.testing import oracles
 from tests.pictures import shares
 

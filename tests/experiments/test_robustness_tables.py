@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.robustness import tables
+from explore.core.errors import InputError
 from explore.data import load_csv, load_table
-from explore.errors import InputError
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])

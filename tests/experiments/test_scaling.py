@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from experiments.benchmarks import scaling
-from explore.nets import Net, mlp
+from explore.nets.net import Net, mlp
 
 WEIGHTS = Net(mlp(100, [100, 100], 10)).weights
 

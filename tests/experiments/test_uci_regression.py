@@ -8,12 +8,12 @@ import torch
 from click.testing import CliRunner
 
 from experiments.uci_regression import run
-from explore import compare
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.rng import Rng
+from explore.inference.predict import Predictor
+from explore.learning import compare
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.map import MAP
-from explore.predict import Predictor
-from explore.rng import Rng
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import torch
 from click.testing import CliRunner
 
 from experiments.benchmarks import updates
-from explore import graphs
-from explore.compiled import Inductor
+from explore.execution import graphs
+from explore.execution.compiled import Inductor
 
 
 def test_the_same_numbers_in_every_precision():

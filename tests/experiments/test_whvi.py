@@ -7,10 +7,12 @@ from torch import nn
 
 from experiments.whvi_toy import run as toy
 from experiments.whvi_uci import run as uci
-from explore import compare, registry, toys, tree
-from explore.likelihoods import Gaussian
-from explore.nets import Net
-from explore.rng import Rng
+from explore import registry
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.learning import compare, toys
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net
 from tests.pictures import shares
 
 

@@ -7,14 +7,16 @@ import pytest
 import torch
 from PIL import Image
 
-from explore import images, machine, parallel
-from explore.errors import InputError
-from explore.feed import ImageFeed
+from explore import images
+from explore.core import machine
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.execution import parallel
+from explore.execution.parallel import World
 from explore.images import disk, own
 from explore.images.base import Images
 from explore.images.disk import ImageFiles, pixels
-from explore.parallel import World
-from explore.rng import Rng
+from explore.learning.feed import ImageFeed
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from explore import images
-from explore.errors import InputError
+from explore.core.errors import InputError
 from explore.images import source
 from explore.images.base import Images, checked
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from explore.inference import adam
+from explore.inference.updates import adam
 
 
 def test_steps_equal_torch():

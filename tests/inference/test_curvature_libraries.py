@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import nn
 
-from explore.inference.kronecker import KroneckerRule
-from explore.inference.structures import PerLayer, Structure, mean_squares
-from explore.likelihoods import Categorical, Gaussian
-from explore.nets import Net
+from explore.core.rng import Rng
+from explore.inference.structures.base import PerLayer, Structure, mean_squares
+from explore.inference.structures.kronecker import KroneckerRule
+from explore.nets.likelihoods import Categorical, Gaussian
+from explore.nets.net import Net
 from explore.posteriors.full import Dense
 from explore.posteriors.noisy_ekfac import EigenRule
-from explore.rng import Rng
 from explore.testing import oracles
 
 with warnings.catch_warnings():

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from explore import registry
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.testing import oracles
 
 MODULE = mlp(2, [3], 2).double()

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from explore.inference import low_rank, structures
-from explore.inference.low_rank import LowRankFactor
+from explore.core.shapes import Taps
+from explore.inference.structures import base as structures
+from explore.inference.structures import low_rank
+from explore.inference.structures.low_rank import LowRankFactor
 from explore.posteriors import full
 from explore.posteriors.full import DenseFactor
-from explore.shapes import Taps
 from explore.testing import oracles
 
 R, S, B, W = 2, 3, 4, 14

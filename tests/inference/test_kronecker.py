@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from explore.inference.kronecker import (
+from explore.core.rng import Rng
+from explore.core.shapes import Taps
+from explore.inference.structures.kronecker import (
     EigenFactor,
     KroneckerFactor,
     KroneckerLayers,
@@ -12,10 +14,8 @@ from explore.inference.kronecker import (
     KroneckerRule,
     together,
 )
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Taps
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.testing import oracles
 from explore.testing.oracles import Matched
 

@@ -5,19 +5,20 @@ import math
 import pytest
 import torch
 
-from explore import registry, tree
-from explore.errors import InputError
+from explore import registry
+from explore.core import tree
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
 from explore.inference.base import Predictive, Variational
-from explore.inference.members import Mixture, VariationalMixture
-from explore.likelihoods import Categorical, Gaussian
-from explore.nets import Net, mlp
+from explore.inference.members import Mixture, VariationalMixture, mixture
+from explore.inference.predict import Predictor
+from explore.nets.likelihoods import Categorical, Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.bbb import BBB
 from explore.posteriors.ensemble import Ensemble
 from explore.posteriors.mc_dropout import MCDropout
 from explore.posteriors.noisy_kfac import NoisyKFAC
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.shapes import Batch
 from explore.testing.oracles import Lone, flat
 
 R, K, N = 2, 3, 9
@@ -181,10 +182,10 @@ def matrix(layers):
 
 @pytest.mark.parametrize("n", [1, 2, K, 7, 99, 100])
 def test_every_member_has_the_same_share_of_the_samples(n):
-    mixture = NoisyKFAC(net=NET, likelihood=Gaussian()).mixture(K)
+    several = mixture(NoisyKFAC(net=NET, likelihood=Gaussian()), K)
     replicas = 2000
-    state = mixture.init(1e30, replicas, rng())  # so many data leave no noise in the weights
-    drawn = matrix(mixture.sample(state, n, rng(2)))
+    state = several.init(1e30, replicas, rng())  # so many data leave no noise in the weights
+    drawn = matrix(several.sample(state, n, rng(2)))
     mean = state.mean[0][:, :, None, :1, :1]  # [R, K, 1, 1, 1]
     member = (drawn[:, None, :, :1, :1] - mean).abs().argmin(1).flatten(1)
     assert member.shape == (replicas, n)
@@ -195,15 +196,15 @@ def test_every_member_has_the_same_share_of_the_samples(n):
 
 
 def test_samples_have_the_noise_of_their_own_member():
-    mixture = BBB(net=NET, likelihood=Gaussian(), initial_std=1e-9).mixture(K)
-    state = mixture.init(N, 50, rng())
+    several = mixture(BBB(net=NET, likelihood=Gaussian(), initial_std=1e-9), K)
+    state = several.init(N, 50, rng())
     noise = state.common.noise
     rates = 10.0 ** torch.arange(0, 4 * K, 4, dtype=torch.float64).view(1, K, 1).expand_as(
         noise.rate
     )  # precisions four orders apart
     state = state._replace(common=state.common._replace(noise=noise._replace(shape=noise.shape * 20, rate=1 / rates)))
     for n in (1, 2, 5, 3 * K):
-        layers, tau = mixture.joint_sample(state, n, rng(2))
+        layers, tau = several.joint_sample(state, n, rng(2))
         distance = (matrix(layers).unsqueeze(1) - state.mean[0][0].unsqueeze(2)).abs().sum((3, 4))  # [R, K, S]
         assert (tau / 120).log10().div(4).round().eq(distance.argmin(1).unsqueeze(2)).all()
 
@@ -247,8 +248,8 @@ def test_members_differ_in_start_and_noise():
 
 def test_nothing_is_certain_about_several_nets():
     net = MCDropout(net=NET, likelihood=Gaussian(), rate=0.0)
-    assert net.certain and not net.mixture(2).certain and Mixture(posterior=net, members=1).certain
-    assert not BBB(net=NET, likelihood=Gaussian()).mixture(2).certain
+    assert net.certain and not mixture(net, 2).certain and Mixture(posterior=net, members=1).certain
+    assert not mixture(BBB(net=NET, likelihood=Gaussian()), 2).certain
 
 
 def test_settings_are_those_of_the_posterior():
@@ -266,14 +267,14 @@ def test_an_ensembles_members_are_its_own():
     made = registry.posterior("ensemble", NET, Gaussian(), members=4)
     assert type(made) is Ensemble and made.members == 4
     with pytest.raises(InputError, match="an ensemble is a mixture of nets already"):
-        made.mixture(2)
+        mixture(made, 2)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: build("hmc"), "hmc samples the exact posterior, .* it has chains, not members"),
-        (lambda: build("bbb").mixture(2), "a mixture has members already"),
+        (lambda: mixture(build("bbb"), 2), "a mixture has members already"),
         (lambda: build("bbb", members=0), r"members is 0; it must be in \[1, 1e4\]"),
         (lambda: registry.posterior("bbb", NET, Gaussian(), member=3), "unknown setting 'member'; allowed: .*members"),
     ],

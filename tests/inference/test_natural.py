@@ -4,15 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from explore import predict, registry, tree
-from explore.fit import fit
-from explore.inference import natural, step_rules
-from explore.inference.steps import train_pass
-from explore.inference.structures import sample_gradients
-from explore.likelihoods import Categorical, Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch, Means
+from explore import registry
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Means
+from explore.inference import predict
+from explore.inference.structures.base import sample_gradients
+from explore.inference.updates import natural, step_rules
+from explore.inference.updates.steps import train_pass
+from explore.learning.fit import fit
+from explore.nets.likelihoods import Categorical, Gaussian
+from explore.nets.net import Net, mlp
 from explore.testing import oracles
 
 MODULE = mlp(2, [4], 3).double()

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from explore import registry
-from explore.fit import last_epoch
+from explore.core.rng import Rng
 from explore.inference import presets
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.predict import Predictor
-from explore.rng import Rng
-from explore.scaling import Standardiser
+from explore.inference.predict import Predictor
+from explore.learning.fit import last_epoch
+from explore.learning.scaling import Standardiser
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 ROWS = range(5, 1200)
 GRADUAL = ("noisy-kfac", "noisy-ekfac", "block-tridiagonal", "ensemble", "map", "mc-dropout")

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from explore import registry
-from explore.errors import InputError
-from explore.fit import last_epoch
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
 from explore.inference import prior
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.learning.fit import last_epoch
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.testing import oracles
 
 NET = Net(mlp(2, [3], 1))

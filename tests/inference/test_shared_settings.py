@@ -6,12 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from explore import registry, tree
+from explore import registry
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
 from explore.inference.base import Variational
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.inference.members import mixture
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.testing import oracles
 
 R, N, O = 2, 6, 2  # noqa: E741
@@ -78,7 +80,7 @@ def test_an_augmented_example_counts_several_times(name):
     settings = {"kl_start": 1.0} if name == "vogn" else {}
     augmented, plain = build(name, augmentation=4.0, **settings), build(name, **settings)
     ours, theirs = augmented.init(N, R, draw()), plain.init(4 * N, R, draw())
-    assert float(ours.common.n_data) == augmented.stands_for(N) == augmented.mixture(2).stands_for(N) == 4 * N
+    assert float(ours.common.n_data) == augmented.stands_for(N) == mixture(augmented, 2).stands_for(N) == 4 * N
     ours, theirs = (p.update(s, data(), draw(1))[0] for p, s in ((augmented, ours), (plain, theirs)))
     assert all(map(torch.equal, tree.tensors(ours), tree.tensors(theirs)))
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from explore.inference.kronecker import EigenFactor, KroneckerFactor
-from explore.inference.structures import Blocks, Diagonal, PerLayer
-from explore.rng import Rng
-from explore.shapes import Taps
+from explore.core.rng import Rng
+from explore.core.shapes import Taps
+from explore.inference.structures.base import Blocks, Diagonal, PerLayer
+from explore.inference.structures.kronecker import EigenFactor, KroneckerFactor
 from explore.testing import oracles
 
 R, S, B = 2, 3, 4

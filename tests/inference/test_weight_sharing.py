@@ -5,14 +5,14 @@ import torch
 from torch import nn
 
 from explore import registry
-from explore.inference.kronecker import KroneckerRule
-from explore.inference.natural import fisher_taps
-from explore.inference.steps import Pass
-from explore.inference.weight_sharing import correlation
-from explore.likelihoods import Gaussian
-from explore.nets import Net
-from explore.rng import Rng
-from explore.shapes import Batch, LayerTaps
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, LayerTaps
+from explore.inference.structures.kronecker import KroneckerRule
+from explore.inference.structures.weight_sharing import correlation
+from explore.inference.updates.natural import fisher_taps
+from explore.inference.updates.steps import Pass
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net
 from explore.testing import oracles
 from explore.testing.oracles import Matched
 from explore.testing.subject import train

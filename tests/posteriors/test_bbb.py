@@ -8,14 +8,15 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from explore import parallel, registry
-from explore.inference.noisy_layers import Local
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.parallel import World
+from explore import registry
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.execution import parallel
+from explore.execution.parallel import World
+from explore.inference.updates.noisy_layers import Local
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.bbb import BBB
-from explore.rng import Rng
-from explore.shapes import Batch
 from explore.testing import oracles
 from explore.testing.oracles import Matched
 from explore.testing.subject import train

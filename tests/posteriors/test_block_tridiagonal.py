@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from explore.errors import InputError
-from explore.inference.kronecker import KroneckerMoments, KroneckerRule, damped
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Taps, flatten, unflatten
+from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, damped
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors import block_tridiagonal
 from explore.posteriors.block_tridiagonal import BlockTridiagonal, BlockTridiagonalKronecker, Chain
-from explore.rng import Rng
-from explore.shapes import Batch, Taps, flatten, unflatten
 
 SHAPES = ((4, 3), (5, 4), (3, 5))
 R, S, B, GAMMA = 2, 3, 6, 0.3

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from explore.errors import InputError
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Taps
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.full import Dense, Full
-from explore.rng import Rng
-from explore.shapes import Batch, Taps
 from explore.testing import oracles
 
 MODULE = mlp(2, [3], 2).double()

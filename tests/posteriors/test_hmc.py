@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 from explore import registry
-from explore.errors import InputError
-from explore.fit import fit
-from explore.likelihoods import Bernoulli, Categorical, Gaussian
-from explore.nets import Net, mlp
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import unflatten
+from explore.learning.fit import fit
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.hmc import HMC, _sampler, split_r_hat
-from explore.rng import Rng
-from explore.shapes import unflatten
 from explore.testing import oracles
 from tests.user_likelihoods import Poisson
 

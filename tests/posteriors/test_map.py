@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.distributions import Normal
 
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.ensemble import Ensemble
 from explore.posteriors.map import MAP
-from explore.rng import Rng
-from explore.shapes import Batch
 from explore.testing import oracles
 
 

@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from explore.inference import adam
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.inference.updates import adam
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
+from explore.nets.slots.convolution import ConvSlot
 from explore.posteriors.map import MAP
 from explore.posteriors.mc_dropout import MCDropout
-from explore.rng import Rng
-from explore.shapes import Batch
-from explore.slots.convolution import ConvSlot
 
 MODULE = mlp(2, [4], 2)
 RATE, ETA, N = 0.3, 0.6, 20

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from explore.fit import fit
-from explore.inference.kronecker import EigenFactor, KroneckerRule
-from explore.inference.structures import FEW, Blocks, gradient_moments, mean_squares
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Taps
+from explore.inference.structures.base import FEW, Blocks, gradient_moments, mean_squares
+from explore.inference.structures.kronecker import EigenFactor, KroneckerRule
+from explore.learning.fit import fit
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.noisy_ekfac import EigenRule, NoisyEKFAC
-from explore.rng import Rng
-from explore.shapes import Batch, Taps
 from explore.testing import oracles
 
 R, S, B, I, O = 2, 3, 4, 5, 3  # noqa: E741

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from explore import tree
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.noisy_kfac import NoisyKFAC
-from explore.rng import Rng
-from explore.shapes import Batch
 
 NET = Net(mlp(2, [3], 2))
 N = 6

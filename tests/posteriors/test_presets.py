@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from explore import registry
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 
 # Zhang et al. 2017, Appendix C.1, and Bae et al. 2018, with their code, but for its basis at every step.
 REGRESSION: dict[str, Any] = {

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from explore.inference.low_rank import LowRankFactor
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Taps
+from explore.inference.structures.low_rank import LowRankFactor
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.full import Dense
 from explore.posteriors.slang import SLANG, leading, leading_dense, leading_gram, leading_randomised
-from explore.rng import Rng
-from explore.shapes import Batch, Taps
 from explore.testing import oracles
 from tests.memory import peak_of_updates
 

@@ -5,13 +5,13 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from explore import tree
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core import tree
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.tensor_factorised import TensorFactorised, TensorForm
 from explore.posteriors.whvi import WHVI
-from explore.rng import Rng
-from explore.shapes import Batch
 
 MODULE = mlp(5, [9], 2)
 RNG = Rng(9, dtype=torch.float64)

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from explore.errors import InputError
-from explore.inference import natural
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.inference.updates import natural
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
 from explore.posteriors.vogn import VOGN
-from explore.rng import Rng
-from explore.shapes import Batch
 from explore.testing import oracles
 from explore.testing.oracles import Matched
 

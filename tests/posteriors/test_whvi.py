@@ -10,18 +10,19 @@ import torch
 from torch import nn
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
-from explore import predict, tree
-from explore.active import ActiveLearner
-from explore.errors import InputError
-from explore.fit import last_epoch
+from explore.core import tree
+from explore.core.errors import InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.inference import predict
 from explore.inference.gaussian import GaussianPosterior
-from explore.likelihoods import Gaussian
-from explore.nets import Net, mlp
-from explore.networks import alexnet_dense
+from explore.learning.fit import last_epoch
+from explore.learning.learner import ActiveLearner
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
+from explore.nets.zoo import alexnet_dense
 from explore.posteriors import whvi
 from explore.posteriors.whvi import WHVI
-from explore.rng import Rng
-from explore.shapes import Batch
 from explore.testing import oracles
 
 STRUCTURES = ["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH", "GH"]

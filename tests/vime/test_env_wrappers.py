@@ -11,8 +11,8 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
+from explore.core.errors import InputError
 from explore.envs import ENVS
-from explore.errors import InputError
 from explore.vime import VIME, VIMEVector
 from explore.vime.stepwise import KEYS, RETURNS
 

@@ -9,13 +9,14 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from explore import registry, tree
-from explore.errors import Failure, InputError
+from explore import registry
+from explore.core import tree
+from explore.core.errors import Failure, InputError
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
 from explore.inference.members import VariationalMixture
-from explore.likelihoods import Categorical, Gaussian
-from explore.nets import Net, mlp
-from explore.rng import Rng
-from explore.shapes import Batch
+from explore.nets.likelihoods import Categorical, Gaussian
+from explore.nets.net import Net, mlp
 from explore.testing.oracles import Lone
 from explore.vime import IntrinsicReward, Transitions
 from explore.vime.dynamics import DynamicsSettings

@@ -17,8 +17,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
+from explore.core.errors import InputError
 from explore.envs import ENVS
-from explore.errors import InputError
 from explore.vime import VIME, sb3
 from explore.vime.stepwise import KEYS
 

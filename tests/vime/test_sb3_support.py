@@ -13,7 +13,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
 from stable_baselines3.her import HerReplayBuffer
 
-from explore.errors import InputError
+from explore.core.errors import InputError
 from explore.vime import VIME, sb3
 
 FEW: dict[str, Any] = {"updates": 3, "minimum": 10, "hidden": (4,), "capacity": 1000, "eta": 1.0}

@@ -8,7 +8,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, iterate
 
-from explore.errors import InputError
+from explore.core.errors import InputError
 from explore.vime.spaces import Vectors
 
 NESTED = spaces.Dict(

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 
-from explore.errors import InputError
+from explore.core.errors import InputError
 from explore.vime.spaces import Array
 
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor
 
-from explore.errors import InputError
+from explore.core.errors import InputError
 from explore.vime.bonus import RolloutBonus, Transitions
 from explore.vime.reward import IntrinsicReward
 from explore.vime.sb3.log import Episodes

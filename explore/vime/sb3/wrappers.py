@@ -11,7 +11,7 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, unwrap_vec_normalize
 
-from explore.errors import InputError
+from explore.core.errors import InputError
 from explore.vime.env_wrappers import NORMALISING, VIME, refuse_moving, refuse_relabelling
 from explore.vime.spaces import Array
 from explore.vime.stepwise import Stepwise

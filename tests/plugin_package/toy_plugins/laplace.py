@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import torch
 
-from explore.likelihoods import Parameterless
+from explore.nets.likelihoods import Parameterless
 
 
 @dataclass(frozen=True)

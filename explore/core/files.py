@@ -1,0 +1,186 @@
+"""Files that say what they hold and notice damage: tensors and plain values, written whole or not at all; and locks.
+
+A file is what `torch.save` writes, a zip archive, and `torch.load(path)["content"]` reads it anywhere. The archive's
+comment, its last bytes, is the SHA-256 of all bytes before: torch itself checks no sums, so that a flipped bit would be
+another number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from explore.core.errors import InputError
+
+MARK = b"explore sha256 "
+COMMENT = len(MARK) + 64
+DRAFT = ".draft"  # how the names of drafts end
+END = b"PK\x05\x06"  # of a zip archive: 22 bytes, of which the last two are the length of the comment
+
+
+def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> None:
+    """Write tensors and plain values; at any moment there is the old file or the new one.
+
+    Args:
+        path: of the file.
+        kind: what it is, for readers who took another for it ("checkpoint").
+        format: version of its layout.
+        content: what `torch.load(weights_only=True)` accepts.
+        run: the id of the run that it belongs to, if it belongs to one.
+
+    Raises:
+        OSError: when it cannot be written; the old file is as it was.
+    """
+    import torch  # seconds, which who writes or reads lines of text need not wait
+
+    buffer = io.BytesIO()  # torch's writer hides what the system says of a full disk
+    torch.save({"kind": kind, "format": format, "run": run, "content": content}, buffer)
+    archive = buffer.getbuffer()
+    archive[-2:] = COMMENT.to_bytes(2, "little")
+    with replacing(path) as draft, open(draft, "wb") as file:
+        file.write(archive)
+        file.write(MARK + hashlib.sha256(archive).hexdigest().encode())
+
+
+def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
+    """The content of a file that `save` wrote, on the CPU; no code in it is executed.
+
+    Args:
+        path: of the file.
+        kind: what it must be.
+        format: the version that is read.
+        run: the id of the run that it must belong to; None: any.
+
+    Raises:
+        InputError: in one sentence, when the file is missing, damaged, of another kind, of another version or of
+            another run.
+    """
+    import torch
+
+    try:
+        if path.exists() and not path.is_dir():
+            check_regular(path)
+        whole = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    archive, comment = whole[:-COMMENT], whole[-COMMENT:]
+    if comment[-22:-18] == END and comment.endswith(b"\0\0"):
+        raise older(path)
+    if comment != MARK + hashlib.sha256(archive).hexdigest().encode():
+        raise damaged(path)
+    try:
+        with zipfile.ZipFile(io.BytesIO(whole)) as members:
+            if any(member.compress_type for member in members.infolist()):  # torch compresses none: it would unpack
+                raise ValueError
+        with warnings.catch_warnings(action="ignore"):  # of pickles that it is about to refuse
+            saved = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
+        theirs = str(saved["kind"]), int(saved["format"])
+    except Exception:  # intact, but written by other hands; torch's advice to trust them is not passed on
+        raise InputError(f"{path} is no {kind} of explore, which holds tensors and plain values only") from None
+    if theirs[0] != kind:
+        raise InputError(f"{path} is a {theirs[0]}, not a {kind}")
+    if theirs[1] != format:
+        raise older(path) if theirs[1] < format else InputError(f"{path} is of a newer version of explore; update it")
+    if run is not None:
+        check_run(path, str(saved.get("run", "")), run)
+    return saved["content"]
+
+
+def check_run(path: Path, found: str, run: str) -> None:
+    """Refuse a file of another run than that of its folder; both have the id "" where an earlier version wrote them.
+
+    Raises:
+        InputError: naming the file and both runs.
+    """
+    if found != run:
+        ids = [f"run {name}" if name else "a run without an id" for name in (found, run)]
+        raise InputError(f"{path} is of {ids[0]}, its folder of {ids[1]}; put back the file that belongs to the folder")
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is not a regular file: reading a pipe may wait for ever, and a device may never end.
+
+    Raises:
+        FileNotFoundError: when there is nothing of this name.
+        InputError: when it is a folder, a pipe or a device.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not path.is_file():
+        raise InputError(f"{path} is a folder, a pipe or a device; give a regular file")
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check(path: Path, expected: str) -> None:
+    """Refuse a file that is not as it was written.
+
+    Args:
+        path: of the file.
+        expected: its `digest` then.
+
+    Raises:
+        InputError: when it is missing or damaged.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is missing")
+    if digest(path) != expected:
+        raise damaged(path)
+
+
+def damaged(path: Path) -> InputError:
+    """The error for a file of other bytes."""
+    return InputError(f"{path} is damaged: its bytes are not those that were written")
+
+
+def older(path: Path) -> InputError:
+    """The error for a file of a layout that is no longer read."""
+    return InputError(f"{path} is of an older version of explore; continue it with that version, or begin anew")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write a file or a folder that takes the place of `path` when all went well, and is gone otherwise.
+
+    The draft has a new folder to itself beside `path`: whatever other drafts lie there, other processes may be at work
+    on them. A folder takes the place of none, or of an empty one.
+    """
+    prefix = f".{path.name[:100]}."
+    with tempfile.TemporaryDirectory(DRAFT, prefix, path.parent, ignore_cleanup_errors=True) as own:
+        draft = Path(own, path.name)
+        yield draft
+        for written in [draft, *draft.rglob("*")]:
+            if written.is_file():
+                with open(written, "rb") as file:
+                    os.fsync(file.fileno())  # before the name: else a power cut could leave an empty file under it
+        os.replace(draft, path)
+
+
+def lock(folder: Path) -> BaseFileLock:
+    """The sole right to write to a folder, until it is released or the process ends in whatever way.
+
+    Raises:
+        InputError: when another process has it, or the folder cannot be written to.
+    """
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise InputError(f"{folder} is being written by another process") from None
+    except OSError as error:
+        raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from error
+    return lock

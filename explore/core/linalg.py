@@ -1,0 +1,177 @@
+"""Batched linear algebra that never raises on one bad matrix: it marks it and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from explore.core import tree
+
+JITTERS = (1e-6, 1e-4, 1e-2)  # relative to the mean diagonal; tried in turn before a matrix is given up
+HELD, HELD_ON_DEVICE = 2**24, 2**28  # numbers that one intermediate may have: 64 MiB in single precision, 1 GiB
+WIDE, BLOCKS = 1024, 4  # rows from which on a triangle is multiplied in so many blocks of rows
+# Sides of the symmetric matrices that a GPU decomposes more slowly than its host: more than its solver takes in
+# batches, and too small to keep it busy.
+HOSTED = range(33, 257)
+NARROW = 16  # columns; a batched product of fewer leaves most of the processor idle
+
+
+def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
+    """L^-1 for matrix = L L^T, so that matrix^-1 = (L^-1)^T L^-1 and (L^-1)^T eps has covariance matrix^-1.
+
+    A matrix that is not positive definite gets a growing multiple of its mean diagonal added; where that does
+    not help either, the identity comes back and `ok` is False.
+
+    Returns:
+        (L^-1 [..., n, n] lower triangular, ok [...] bool).
+    """
+    if tree.unseen(matrix):  # all at once: a device would have to be waited for to learn which ones it takes
+        return _raised_root(matrix)
+    root, failed = torch.linalg.cholesky_ex(matrix)
+    inverse, ok = inverse_triangle(root), failed == 0
+    if not tree.surely(ok):
+        # Of those alone: in another layout the others would have other last digits on some processors.
+        inverse[~ok], ok[~ok] = _raised_root(matrix[~ok])
+    return inverse, ok
+
+
+def _raised_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    shift = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None] * eye
+    raised = (torch.add(matrix, shift, alpha=jitter) for jitter in JITTERS)
+    roots, failed = torch.linalg.cholesky_ex(torch.stack([matrix, *raised]))
+    worked = failed == 0
+    first = worked.int().argmax(0)[None, ..., None, None].expand(1, *matrix.shape)
+    ok = worked.any(0)
+    root = torch.where(ok[..., None, None], roots.gather(0, first).squeeze(0), eye)
+    return inverse_triangle(root), ok
+
+
+def inverse_triangle(root: Float[Tensor, "*N n n"]) -> Float[Tensor, "*N n n"]:
+    """L^-1 of lower triangular matrices L."""
+    eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device).expand_as(root)
+    # As the solution of X L = 1: LAPACK would turn over both sides of L X = 1 first, which takes as long again.
+    return torch.linalg.solve_triangular(root, eye, upper=False, left=False)
+
+
+def eigh(
+    matrix: Float[Tensor, "*N n n"],
+) -> tuple[Float[Tensor, "*N n"], Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
+    """Eigenvalues (ascending) and eigenvectors of symmetric matrices.
+
+    `torch.linalg.eigh` raises for the whole batch when one matrix holds a NaN or does not converge; here such a
+    matrix is replaced by the identity and `ok` is False, after single precision that does not converge was tried again
+    in double. The others keep their bits.
+    """
+    ok = matrix.isfinite().flatten(-2).all(-1)
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    clean = torch.where(ok[..., None, None], matrix, eye)
+    try:
+        near = clean.cpu() if clean.is_cuda and clean.shape[-1] in HOSTED else clean
+        values, vectors = (t.to(clean.device) for t in torch.linalg.eigh(near))
+    except torch.linalg.LinAlgError:
+        found = map(_eigh_of_one, clean.flatten(0, -3) if clean.dim() > 2 else clean.unsqueeze(0))
+        values, vectors, converged = (
+            torch.stack(t).view(*matrix.shape[:-2], *t[0].shape) for t in zip(*found, strict=True)
+        )
+        ok = ok & converged
+    return values, vectors, ok
+
+
+def basis(y: Float[Tensor, "N W L"]) -> Float[Tensor, "N W L"]:
+    """Orthonormal columns that span those of y; on a device, where y lacks rank, nearly so.
+
+    A device makes one QR decomposition after the other; there it is the Cholesky factor of y^T y, twice.
+    """
+    if len(y) == 1 or not tree.unseen(y):
+        return torch.linalg.qr(y)[0]
+    y = y / y.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)  # squares of it are finite
+    for _ in range(2):
+        root, _ = inverse_root(y.mT @ y)
+        y = y @ root.mT
+    return y
+
+
+def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    for precision in (matrix, matrix.double()):
+        try:
+            values, vectors = torch.linalg.eigh(precision)
+        except torch.linalg.LinAlgError:
+            continue
+        return values.to(matrix), vectors.to(matrix), torch.ones((), dtype=torch.bool, device=matrix.device)
+    eye = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    return torch.ones_like(eye[0]), eye, torch.zeros((), dtype=torch.bool, device=matrix.device)
+
+
+def held(like: Tensor) -> int:
+    """How many numbers an intermediate may have where this tensor is; small parts would leave a device idle."""
+    return HELD if like.is_cpu else HELD_ON_DEVICE
+
+
+def added(parts: Sequence[Tensor]) -> Tensor:
+    """Their sum; of one it is that."""
+    return torch.stack(list(parts)).sum(0) if len(parts) > 1 else parts[0]
+
+
+def moved(x: Tensor, direction: Tensor, step: float | Tensor, per: Tensor | None = None) -> Tensor:
+    """X + step d / per, of the step a number or a tensor, without axes or with one for each replica."""
+    if isinstance(step, Tensor):
+        own = cast(Tensor, over(step, x))
+        return torch.addcmul(x, direction, own) if per is None else torch.addcdiv(x, own * direction, per)
+    if per is None:
+        return torch.add(x, direction, alpha=step)
+    return torch.addcdiv(x, direction, per, value=step)
+
+
+def averaged(
+    old: Float[Tensor, "N I O"],
+    x: Float[Tensor, "N I n"],
+    y: Float[Tensor, "N n O"],
+    keep: float | Tensor,
+    weight: float | Tensor,
+) -> Float[Tensor, "N I O"]:
+    """Keep old + weight x y, of numbers or tensors, without axes or with one for each replica."""
+    if isinstance(keep, Tensor) or isinstance(weight, Tensor):
+        return torch.baddbmm(over(keep, old) * old, over(weight, x) * x, y)
+    return torch.baddbmm(old, x, y, beta=keep, alpha=weight)
+
+
+def over(values: float | Tensor, like: Tensor) -> float | Tensor:
+    """A number, or one for each replica in a shape that goes with `like` [R, ...], and in its precision.
+
+    What has as many axes as `like` has such a shape already.
+    """
+    if not isinstance(values, Tensor):
+        return values
+    return values.to(like) if values.dim() == like.dim() else values.to(like).view(-1, *[1] * (like.dim() - 1))
+
+
+def product(
+    a: Float[Tensor, "N I J"], b: Float[Tensor, "N J O"], plus: Float[Tensor, "N 1 O"] | None = None
+) -> Float[Tensor, "N I O"]:
+    """The batched product a b, and `plus`, as (b^T a^T)^T where that is several times as fast: where b is narrow."""
+    turn = b.shape[2] < NARROW <= a.shape[1]
+    if turn:
+        a, b, plus = b.mT, a.mT, None if plus is None else plus.mT
+    found = torch.bmm(a, b) if plus is None else torch.baddbmm(plus, a, b)
+    return found.mT if turn else found
+
+
+def triangle_times(triangle: Float[Tensor, "N I I"], x: Float[Tensor, "N I O"], upper: bool) -> Float[Tensor, "N I O"]:
+    """The product of a lower or upper triangular matrix; of a large one in blocks that leave most zeros out."""
+    n = x.shape[1]
+    if n < WIDE:
+        return product(triangle, x)
+    edges = [n * i // BLOCKS for i in range(BLOCKS + 1)]
+    parts = [(slice(a, b), slice(a, n) if upper else slice(b)) for a, b in pairwise(edges)]
+    return torch.cat([product(triangle[:, rows, columns], x[:, columns]) for rows, columns in parts], 1)
+
+
+def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:
+    """Each row times its replica's matrix; what an einsum does, in a third of its small operations."""
+    return product(rows.flatten(1, 3), matrix).unflatten(1, rows.shape[1:4])

@@ -1,0 +1,73 @@
+"""Old names of modules: for one release they can still be imported, with a warning."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+ROOMS = {
+    "core": "errors files hadamard linalg mixture patch_products rng shapes spread tree",
+    "execution": "compiled graphs parallel streams",
+    "inference": "candidates",
+    "inference.structures": "inference.kronecker inference.low_rank inference.weight_sharing",
+    "inference.updates": "inference.adam inference.natural inference.points inference.reparam inference.step_rules",
+    "learning": "calibration classification compare estimators feed inputs pool scaling shards toys transforms",
+    "nets": "likelihoods modules",
+    "runs": "provenance record recorded",
+}
+MOVED = {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items() for old in names.split()} | {
+    "active": "learning.learner",
+    "fitted": "learning.model",
+    "inference.turns": "execution.turns",
+    "models": "nets.protocols",
+    "networks": "nets.zoo",
+}
+
+
+class Moved(MetaPathFinder, Loader):
+    """Finds the old names: an empty module that looks everything up in the new one."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        new = new_name(fullname)
+        try:
+            return ModuleSpec(fullname, self, is_package=True) if new and importlib.util.find_spec(new) else None
+        except ModuleNotFoundError:  # in a module that is no package
+            return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__getattr__"] = attributes(module.__name__, new_name(module.__name__))
+
+
+def new_name(old: str) -> str:
+    """Of a module that has moved, or that is in a folder which has; "": it has not."""
+    name = old.removeprefix("explore.")
+    folder, _, inner = name.partition(".")
+    if name in MOVED:
+        return f"explore.{MOVED[name]}"
+    return f"explore.{MOVED[folder]}.{inner}" if inner and folder in MOVED else ""
+
+
+def attributes(old: str, new: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a module of which the names stand in another one."""
+
+    def found(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = getattr(importlib.import_module(new), name)
+        warnings.warn(f"import {name} from {new}; {old} will not be there in the next release", FutureWarning, 2)
+        return value
+
+    return found
+
+
+def install() -> None:
+    """Let Python find the old names, after those of all files."""
+    if not any(isinstance(finder, Moved) for finder in sys.meta_path):
+        sys.meta_path.append(Moved())

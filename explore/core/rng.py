@@ -1,0 +1,114 @@
+"""Random numbers: named streams of one root seed; the only place that names a device or a dtype.
+
+Every consumer asks for its own stream, `rng.stream("fit", round)`, so that adding a draw in one place
+changes no other, and an interrupted run needs no saved generator state: round 7 draws what it would have drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from explore.core import machine
+from explore.core.errors import InputError, one_of, shown
+
+# The position is the key, so names are only ever appended.
+STREAMS = ("split", "init", "fit", "acquire", "test", "env", "policy", "toy", "calibrate")
+
+
+class Rng:
+    """A stream of random tensors.
+
+    Args:
+        seed: root seed, a whole number from 0 to 2^63 - 1, which fits where seeds are saved.
+        device: where tensors live.
+        dtype: floating-point type of tensors.
+        arms: the replica axis consists of this many equal blocks that get the SAME numbers (common random
+            numbers), so that the arms of a paired comparison differ only in what they do.
+
+    Raises:
+        InputError: for another seed, another type than float32 and float64, and a device that is not here.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        arms: int = 1,
+        _key: tuple[int, ...] = (),
+    ):
+        if not (isinstance(seed, int | np.integer) and 0 <= seed < 2**63):
+            raise InputError(f"the seed is {shown(seed)}; it must be a whole number from 0 to {2**63 - 1}")
+        if dtype not in (torch.float32, torch.float64):
+            raise InputError(f"dtype is {dtype}; it must be torch.float32 or torch.float64")
+        self.seed, self.dtype, self.arms, self._key = int(seed), dtype, arms, _key
+        state = np.random.SeedSequence(self.seed, spawn_key=_key).generate_state(1, np.uint64)[0]
+        try:
+            self.device = torch.device(device)
+            drawn_on = "cpu" if self.device.type == "meta" else self.device  # shapes alone take no numbers
+            self.generator = torch.Generator(drawn_on).manual_seed(int(state) >> 1)
+        except (RuntimeError, TypeError) as error:
+            allowed = ", ".join(machine.devices())
+            raise InputError(f"there is no device {shown(str(device))} here; allowed: {allowed}") from error
+
+    def stream(self, name: str, *index: int) -> Rng:
+        """A fresh stream that depends on the root seed, the name and the indices alone."""
+        if name not in STREAMS:
+            raise one_of("random stream", name, STREAMS)
+        return Rng(self.seed, self.device, self.dtype, self.arms, (STREAMS.index(name), *index))
+
+    def in_arms(self, arms: int) -> Rng:
+        """The same stream from its start, for so many arms."""
+        return Rng(self.seed, self.device, self.dtype, arms, self._key)
+
+    def shard(self, *index: int) -> Rng:
+        """A fresh stream for a part of what this one is for."""
+        return Rng(self.seed, self.device, self.dtype, self.arms, (*self._key, *index))
+
+    def normal(self, *shape: int) -> Float[Tensor, "..."]:
+        """Standard normal numbers; the first axis is R."""
+        return self._repeat(torch.randn, shape)
+
+    def uniform(self, *shape: int) -> Float[Tensor, "..."]:
+        """Uniform numbers in [0, 1); the first axis is R."""
+        return self._repeat(torch.rand, shape)
+
+    def gamma(self, concentration: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Gamma(concentration, rate 1) numbers, for a concentration of at least 1, of its shape.
+
+        Marsaglia and Tsang (2000), A simple method for generating gamma variables. Six proposals are drawn at
+        once instead of looping; the chance that all are refused is below 2e-8, and then the last is taken.
+        """
+        if self.arms == 1 and not concentration.is_cpu:  # in one launch; arms are to have the same proposals
+            return torch._standard_gamma(concentration, self.generator).clamp_min(1e-30)
+        d = (concentration - 1 / 3).unsqueeze(-1)
+        x = self.normal(*concentration.shape, 6)
+        v = (1 + x / (9 * d).sqrt()) ** 3
+        # A v that is not positive has no logarithm and is not accepted: nothing is less than NaN.
+        accepted = self.uniform(*x.shape).log() < 0.5 * x**2 + d * (1 - v + v.log())
+        accepted[..., -1] = True
+        first = accepted.int().argmax(-1, keepdim=True)
+        return (d * v).gather(-1, first).squeeze(-1).clamp_min(1e-30)
+
+    def permutation(self, replicas: int, n: int) -> Int[Tensor, "R n"]:
+        """One random order of n things for each replica."""
+        return self.uniform(replicas, n).argsort(-1)
+
+    def tensor(self, values: Any) -> Tensor:
+        """A tensor, an array or lists as a tensor on this device: real numbers in its dtype, others as they are."""
+        # Writable: arrays out of pandas often are not, and torch warns of those.
+        given = values if isinstance(values, Tensor) else np.require(values, requirements="W")
+        t = torch.as_tensor(given, device=self.device)
+        return t.to(self.dtype) if t.is_floating_point() else t
+
+    def _repeat(self, draw, shape: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
+        first = shape[0] // self.arms
+        if first * self.arms != shape[0]:
+            raise ValueError(f"{shape[0]} replicas cannot be split into {self.arms} equal arms")
+        numbers = draw(first, *shape[1:], generator=self.generator, device=self.device, dtype=self.dtype)
+        return numbers if self.arms == 1 else numbers.repeat(self.arms, *[1] * (len(shape) - 1))

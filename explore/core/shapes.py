@@ -1,0 +1,146 @@
+"""The house shapes and the few records that every floor shares.
+
+Letters, in the order in which they stand in a shape:
+
+    R  replicas: independent trials that are trained side by side
+    S  weight samples (an ensemble's members stand here too)
+    B  examples of a batch            P  points of a pool
+    T  positions at which a layer is applied: pixels of a convolution, tokens of a shared dense layer, else 1
+    C  channels of a normalisation
+    I  inputs of a layer, the constant 1 included when it has a bias (always the last one)
+    O  outputs of a layer, or of the net
+    W  all weights of a net, laid out layer by layer, each [I, O] matrix row by row
+    k  points acquired at once
+
+So a batch of weights is one [R, S, I, O] matrix a layer, and the net's output is [R, S, B, O].
+Nothing in the library loops over R, S or B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.core.linalg import averaged, over, product
+
+Weights = tuple[Float[Tensor, "R S _I _O"], ...]
+"""Sampled weights, one matrix a layer; the bias is the last row."""
+
+Means = tuple[Float[Tensor, "R _I _O"], ...]
+"""One weight matrix a layer and replica: a mean, a gradient, a step."""
+
+Info = dict[str, Tensor]
+"""What an update wants logged: name -> [R]."""
+
+
+class Batch(NamedTuple):
+    """Examples to learn from; every replica has its own."""
+
+    x: Float[Tensor, "R B ..."]  # images keep their axes
+    y: Tensor  # [R, B, O] real targets, or [R, B] class indices
+
+
+class Taps:
+    """What a structure sees of one layer.
+
+    Args:
+        inputs: a, [R, S or 1, B, T, I], the constant 1 last; 1 where all samples see the same. Or what makes them for
+            some of the examples: the patches of a convolution are many times the size of its input, so
+            they are made anew whenever they are asked for. Hold them no longer than they are needed.
+        grads: d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
+        weight_gradient: makes `gradients()` of the grads, faster than by the inputs; with False beside them their sum
+            over samples, [R, 1, I, O].
+        second_moment: makes E[a a^T] as in `average_inputs`, faster than by the inputs.
+        example_gradients: makes the sum over positions of a g^T of the grads, for each example of one sample,
+            [R, B, I, O], faster than by the inputs.
+        mean_inputs: makes `mean_inputs()`, faster than by the inputs.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor | Callable[[slice], Tensor],
+        grads: Float[Tensor, "R S B T O"],
+        weight_gradient: Callable[[Tensor, bool], Tensor] | None = None,
+        second_moment: Callable[[], Tensor] | None = None,
+        example_gradients: Callable[[Tensor], Tensor] | None = None,
+        mean_inputs: Callable[[], Tensor] | None = None,
+    ):
+        self._inputs, self.grads, self._weight_gradient = inputs, grads, weight_gradient
+        self.second_moment, self.example_gradients, self._mean_inputs = second_moment, example_gradients, mean_inputs
+
+    @property
+    def inputs(self) -> Float[Tensor, "R _S B T I"]:
+        """a, of all examples."""
+        return self._inputs if isinstance(self._inputs, Tensor) else self._inputs(slice(None))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """I and O of the layer."""
+        return self.part(slice(1)).inputs.shape[4], self.grads.shape[4]
+
+    def gradients(self) -> Float[Tensor, "R S I O"]:
+        """The sum over examples and positions of a g^T, for each sample."""
+        if self._weight_gradient:
+            return self._weight_gradient(self.grads, True)
+        return torch.einsum("rsbti,rsbto->rsio", self.inputs, self.grads)
+
+    def gradient(self) -> Float[Tensor, "R I O"]:
+        """The same, summed over samples."""
+        if self._weight_gradient:
+            return self._weight_gradient(self.grads, False).squeeze(1)
+        a, g = self.inputs, self.grads
+        if a.shape[1] == 1:
+            g = g.sum(1, keepdim=True)
+        return product(a.flatten(1, 3).mT, g.flatten(1, 3))
+
+    def average_inputs(self, old: Float[Tensor, "R I I"], rate: float | Tensor) -> Float[Tensor, "R I I"]:
+        """(1 - rate) old + rate E[a a^T], summed over positions and averaged over samples and examples."""
+        if self.second_moment:
+            return over(1 - rate, old) * old + over(rate, old) * self.second_moment()
+        a = self.inputs
+        count = a.shape[1] * a.shape[2]
+        a = a.flatten(1, 3)
+        return averaged(old, a.mT, a, 1 - rate, rate / count)
+
+    def mean_inputs(self) -> Float[Tensor, "R _S B I"]:
+        """The mean of a over positions."""
+        return self._mean_inputs() if self._mean_inputs else self.inputs.mean(3)
+
+    def part(self, examples: slice) -> Taps:
+        """Of some of the examples; only their patches are made."""
+        inputs = self._inputs
+        return Taps(
+            inputs[:, :, examples] if isinstance(inputs, Tensor) else inputs(examples), self.grads[:, :, examples]
+        )
+
+
+class NormTaps(NamedTuple):
+    """What a pass in training mode tells of one normalisation."""
+
+    statistics: Float[Tensor, "R S 2 C"]  # mean and unbiased variance of the batch
+    grads: Float[Tensor, "R S 2 C"]  # d log p(y | x, W) / d (scale, shift), summed over the batch
+
+
+class LayerTaps(tuple[Taps, ...]):
+    """The taps of all layers, and of the normalisations where the pass was in training mode."""
+
+    norms: tuple[NormTaps, ...] = ()
+
+
+def flatten(weights: tuple[Tensor, ...]) -> Tensor:
+    """One vector of all weights: a tuple of [..., I, O] -> [..., W]."""
+    return torch.cat([w.flatten(-2) for w in weights], -1)
+
+
+def unflatten(vector: Tensor, shapes: tuple[tuple[int, int], ...]) -> tuple[Tensor, ...]:
+    """The inverse of `flatten` for layers of the given (I, O): [..., W] -> a tuple of [..., I, O]."""
+    parts = vector.split([i * o for i, o in shapes], -1)
+    return tuple(p.unflatten(-1, s) for p, s in zip(parts, shapes, strict=True))
+
+
+State = Any
+"""A posterior's state: a NamedTuple of tensors (or of tuples of tensors), defined beside that posterior."""

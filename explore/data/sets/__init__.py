@@ -1,0 +1,1 @@
+"""Benchmark data sets; a new one is one new file here."""

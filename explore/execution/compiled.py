@@ -1,0 +1,102 @@
+"""Updates that torch.compile makes programs of for a processor: operations are fused, not called one by one.
+
+They are what CUDA graphs are on a GPU: `Inductor` is a `Recorder` of `execution.graphs`. An update is traced, with
+random numbers that are drawn before it from the same stream, and compiled once for each kind of update and each shape
+of batch. That takes up to half a minute, or some seconds where torch has compiled the same before. Compiled updates
+differ from plain ones in the last digits.
+
+What an update looks at to take a shorter way (whether all matrices are positive definite, whether all replicas are
+well) is assumed. Where that turns out to be wrong, nothing has been done yet, and the update runs as it is. Once a
+replica has failed, no shorter way is taken.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from explore.core import tree
+from explore.core.rng import Rng
+
+Draw = tuple[Callable[..., Tensor], tuple[int, ...]]
+"""A function of torch that draws numbers, and their shape."""
+
+
+class Drawn(Rng):
+    """A stream whose numbers are noted as they are drawn, or given."""
+
+    def __init__(self, rng: Rng):
+        vars(self).update(vars(rng))
+        self.noted: list[Draw] | None = None
+        self.given: Iterator[Tensor] | None = None
+
+    def _repeat(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+        if self.given is not None:
+            return next(self.given)
+        if self.noted is not None:
+            self.noted.append((draw, shape))
+        return super()._repeat(draw, shape)
+
+    def draw(self, wanted: Sequence[Draw]) -> list[Tensor]:
+        """Numbers as they were noted."""
+        return [super(Drawn, self)._repeat(*each) for each in wanted]
+
+
+class Inductor:
+    """Compiled updates; a `Recorder`."""
+
+    ahead = 0  # a fit that is resumed has compiled updates from its first one on
+
+    def __init__(self, rng: Rng, backend: str = "inductor"):
+        self.rng, self.backend = Drawn(rng), backend
+
+    def warm(self, run: Callable[[], Any]) -> Any:
+        return run()
+
+    def record(
+        self, run: Callable[[], tuple[Any, Any]], here: Any, memory: Sequence[Tensor], well: bool
+    ) -> tuple[Any, Callable[[], bool]]:
+        # Torch's compiler takes a second to import.
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        generator, inputs = self.rng.generator, [*(t for t in tree.tensors(here) if t.dim()), *memory]
+        start = generator.get_state()
+        wanted = self.rng.noted = list[Draw]()
+        info = tree.map_tensors(torch.clone, run()[1])
+        self.rng.noted = None
+        drawn = self.rng.draw(wanted)
+        generator.set_state(start)  # a recording alone changes nothing
+
+        def flat(*tensors: Tensor) -> list[Tensor]:
+            self.rng.given = iter(tensors[len(inputs) :])
+            try:
+                with tree.assumed() if well else tree.unlooked() as flags:
+                    new, found = run()
+            finally:
+                self.rng.given = None
+            state = [t for t in tree.tensors(new) if t.dim()]
+            right = torch.stack(flags).all() if flags else torch.ones((), dtype=torch.bool)
+            return [right, *state, *tree.tensors(found)]
+
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # of torch about itself
+            compiled = torch.compile(make_fx(flat)(*inputs, *drawn), dynamic=False, backend=self.backend)
+            compiled(*inputs, *drawn)
+        results = [*inputs[: len(inputs) - len(memory)], *tree.tensors(info)]
+
+        def replay() -> bool:
+            before = generator.get_state()
+            with torch.no_grad():
+                right, *found = compiled(*inputs, *self.rng.draw(wanted))
+            if not right:
+                generator.set_state(before)
+                return False
+            for result, new in zip(results, found, strict=True):
+                result.copy_(new)
+            return True
+
+        return info, replay

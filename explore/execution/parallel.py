@@ -1,0 +1,245 @@
+"""One fit in several processes: each works on its part of every batch, with weight samples of its own for it.
+
+    torchrun --nproc-per-node 4 script.py
+
+    with parallel.joined():  # in the script
+        for epoch in fit(posterior, x, y, rng): ...
+
+Every process has all the data, the same root seed and the same state. `fit` gives each its part of a batch; what is
+summed over examples or samples (gradients, the statistics of a structure, the noise, normalisations) is averaged over
+the processes, and so the states stay the same. Osawa et al.: Practical Deep Learning with Bayesian Principles (2019),
+Section 3. Numbers that belong to examples or weight samples come from streams of the update and the part, all others
+from the stream that the processes share.
+
+One process that holds several parts computes what as many processes would, by which tests compare the two. Not so batch
+normalisations, which see the part of a process, VOGN's `sub_batches`, and `reparameterisation="weights"`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from explore.core import linalg, tree
+from explore.core.errors import InputError, counted
+from explore.core.rng import Rng
+
+T = TypeVar("T")
+
+
+class World(NamedTuple):
+    """How many parts every batch has, and which of them are this process's."""
+
+    parts: int = 1
+    first: int = 0
+    held: int = 1
+
+    @property
+    def processes(self) -> int:
+        return self.parts // self.held
+
+    @property
+    def rank(self) -> int:
+        """Of this process, from 0."""
+        return self.first // self.held
+
+
+_here = World()
+
+
+def world() -> World:
+    """Of this process."""
+    return _here
+
+
+@contextmanager
+def within(world: World) -> Iterator[None]:
+    """With another world; of one with more processes than one, the default process group must be there."""
+    global _here
+    before, _here = _here, world
+    try:
+        yield
+    finally:
+        _here = before
+
+
+@contextmanager
+def joined() -> Iterator[World]:
+    """As one of the processes that `torchrun` started; alone, where it did not.
+
+    Raises:
+        ProcessLost: in the midst of it, when another one has ended.
+    """
+    if started() == 1:
+        yield _here
+        return
+    store, rank, size = next(dist.rendezvous("env://"))
+    # A job that is restarted may find the addresses of its former processes in the store.
+    own = dist.PrefixStore(f"attempt-{attempt()}", store)
+    dist.init_process_group(store=own, rank=rank, world_size=size)
+    try:
+        with within(World(dist.get_world_size(), dist.get_rank())):
+            yield _here
+    finally:
+        dist.destroy_process_group()
+
+
+def started() -> int:
+    """How many processes `torchrun` has started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def attempt() -> int:
+    """How often `torchrun` has restarted this job."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+class ProcessLost(RuntimeError):
+    """Another process of the job has ended, and nothing can be shared any more."""
+
+
+def own(part: slice) -> slice:
+    """Of a batch [part.start, part.stop) what is this process's; what does not divide is left out.
+
+    Raises:
+        InputError: for a batch of fewer examples than parts.
+    """
+    count = (part.stop - part.start) // _here.parts
+    if not count:
+        raise InputError(
+            f"a batch of {counted(part.stop - part.start, 'example')} does not divide into {_here.parts} parts; take "
+            "larger batches or fewer processes"
+        )
+    start = part.start + _here.first * count
+    return slice(start, start + _here.held * count)
+
+
+def apart(rng: Rng, step: int, axis: int) -> Rng:
+    """A stream for numbers of weight samples or examples, which stand on an axis of all that is drawn from it.
+
+    Args:
+        rng: the stream of the fit.
+        step: of the update, from 1.
+        axis: it has as many equal parts as this process holds, each with numbers of its own.
+    """
+    if _here.parts == 1:
+        return rng
+    return _Apart([rng.shard(step, part, axis) for part in range(_here.first, _here.first + _here.held)], axis)
+
+
+class _Apart(Rng):
+    """Several streams side by side on an axis."""
+
+    def __init__(self, streams: Sequence[Rng], axis: int):
+        super().__init__(streams[0].seed, streams[0].device, streams[0].dtype, streams[0].arms)
+        self._streams, self._axis = streams, axis
+
+    def _repeat(self, draw, shape):  # type: ignore[no-untyped-def]
+        count, axis = shape[self._axis] // len(self._streams), self._axis
+        own = (*shape[:axis], count, *shape[axis + 1 :])
+        return torch.cat([stream._repeat(draw, own) for stream in self._streams], axis)
+
+
+def mean(values: T) -> T:
+    """A tree of tensors, averaged over the processes."""
+    if _here.processes == 1:
+        return values
+    every = tree.tensors(values)
+    whole = torch.cat([leaf.reshape(-1) for leaf in every])  # one message for all
+    with _sharing():
+        dist.all_reduce(whole)
+    parts = iter((whole / _here.processes).split([leaf.numel() for leaf in every]))
+    averaged: T = tree.map_tensors(lambda leaf: next(parts).view(leaf.shape), values)
+    return averaged
+
+
+def gathered(values: Shaped[Tensor, "..."], axis: int) -> Shaped[Tensor, "..."]:
+    """The tensors of all processes one after the other; they may differ in their length along the axis."""
+    if _here.processes == 1:
+        return values
+    mine = values.movedim(axis, 0).contiguous()
+    length = torch.tensor([len(mine)], device=mine.device)
+    lengths = [torch.empty_like(length) for _ in range(_here.processes)]
+    with _sharing():
+        dist.all_gather(lengths, length)
+        longest = int(torch.cat(lengths).max())
+        padded = torch.cat([mine, mine.new_zeros(longest - len(mine), *mine.shape[1:])])
+        found = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(found, padded)
+    return torch.cat([t[: int(n)] for t, n in zip(found, lengths, strict=True)]).movedim(0, axis)
+
+
+def alone(steps: Iterator[T]) -> Iterator[T]:
+    """Steps that every process takes by itself, and that come out the same: of work too small to be divided."""
+    while True:
+        with within(World()):
+            try:
+                found = next(steps)
+            except StopIteration:
+                return
+        yield found
+
+
+def share(count: int) -> slice:
+    """Of so many things those that this process looks at; `gathered` has all of them again, in their order.
+
+    Raises:
+        InputError: for fewer things than processes.
+    """
+    if count < _here.processes:
+        raise InputError(
+            f"{counted(count, 'example')} cannot be divided among {_here.processes} processes; take fewer of these"
+        )
+    bounds = [round(i * count / _here.processes) for i in range(_here.processes + 1)]
+    return slice(bounds[_here.rank], bounds[_here.rank + 1])
+
+
+def eigh(
+    matrices: Sequence[Float[Tensor, "R _n _n"]],
+) -> list[tuple[Float[Tensor, "R _n"], Float[Tensor, "R _n _n"], Bool[Tensor, " R"]]]:
+    """`linalg.eigh` of matrices that all processes have, each of them by one process."""
+    if _here.processes == 1:
+        return [linalg.eigh(m) for m in matrices]
+    # The largest first, each to the process with the least to do so far.
+    order = sorted(range(len(matrices)), key=lambda i: -matrices[i].shape[-1])
+    load, owner = [0] * _here.processes, [0] * len(matrices)
+    for i in order:
+        owner[i] = load.index(min(load))
+        load[owner[i]] += matrices[i].shape[-1] ** 3
+    mine = {i: linalg.eigh(m) for i, m in enumerate(matrices) if owner[i] == _here.rank}
+    found = []
+    with _sharing():
+        for i, m in enumerate(matrices):
+            ok = torch.empty(m.shape[:1], dtype=torch.bool, device=m.device)
+            values, vectors, ok = mine.get(i, (torch.empty_like(m[..., 0]), torch.empty_like(m), ok))
+            found.append(tuple(t.contiguous() for t in (values, vectors, ok)))
+            for t in found[-1]:
+                dist.broadcast(t, owner[i])
+    return found  # type: ignore[return-value]
+
+
+def agreed(value: Any) -> Any:
+    """What the first process has: a plain value, to all of them."""
+    if _here.processes == 1:
+        return value
+    box = [value]
+    with _sharing():
+        dist.broadcast_object_list(box, 0)
+    return box[0]
+
+
+@contextmanager
+def _sharing() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # gloo has no class of errors of its own
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise ProcessLost("another process of this job has ended") from error

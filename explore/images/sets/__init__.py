@@ -1,0 +1,1 @@
+"""Benchmark sets of images; a new one is one new file here."""

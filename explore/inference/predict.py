@@ -1,0 +1,309 @@
+"""Predictions of sampled networks, in bounded memory.
+
+All S weight samples are shared by all points, and every function walks over the points in chunks, so that no tensor
+grows with both S and the size of a pool. What is kept of a chunk goes where it belongs at once: small results that lie
+between freed chunks would scatter over the memory, which then grows as if every chunk were kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.core import mixture, tree
+from explore.core.rng import Rng
+from explore.core.shapes import State
+from explore.execution import parallel
+from explore.inference.base import Predictive
+from explore.inference.gaussian import GaussianPosterior
+from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples, find_part
+
+BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S
+CACHE = 2**20  # the same where the order of sums does not depend on it: a few MiB stay in the processor's cache
+DEVICE = 2**27  # the same on a GPU, which small chunks leave idle
+FEW, IMAGES = 8, 2**24  # images at least, where a chunk of so many stays within so many numbers
+KEPT = 2**25 - 2**12  # bytes, see `_keep_freed`
+
+
+@runtime_checkable
+class Inputs(Protocol):
+    """Points [R, P, ...]: a tensor, or what makes one of those asked for, as x[:, part] or x[rows, indices]."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+    def __getitem__(self, key: Any, /) -> Tensor: ...
+
+
+class Moments(NamedTuple):
+    """Mean and variance of a prediction over the weights (epistemic: the noise is not in it)."""
+
+    mean: Float[Tensor, "R P M"]
+    variance: Float[Tensor, "R P M"]
+
+
+class LabelMoments(NamedTuple):
+    """The same of a real label, whose variance is the sum of both variances."""
+
+    mean: Float[Tensor, "R P M"]
+    variance: Float[Tensor, "R P M"]
+    noise: Float[Tensor, "R P M"]  # variance of a label around the prediction of a net, averaged over the nets
+
+
+class ClassPrediction(NamedTuple):
+    """A prediction of classes, and how uncertain it is, in nats."""
+
+    probabilities: Float[Tensor, "R P C"]  # averaged over the weights
+    entropy: Float[Tensor, "R P"]  # of these probabilities
+    information: Float[Tensor, "R P"]  # mutual information of class and weights: what more labels would reduce
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """S nets drawn from a posterior, whose predictive distribution is p(y | x) = 1/S sum_s p(y | x, w_s, noise_s).
+
+    Args:
+        net: the network.
+        likelihood: of the targets; says what a net predicts, M numbers or the probabilities of M classes.
+        layers: weight samples [R, S, I, O] a layer.
+        noise: one noise parameter a weight sample.
+        stretch: the factor on each net's distance from their mean; None: 1. `stretched` sets it, with the noise.
+    """
+
+    net: Network
+    likelihood: Likelihood
+    layers: tuple[Layer, ...]
+    noise: Noise
+    stretch: Float[Tensor, " R"] | None = field(default=None, kw_only=True)
+
+    @staticmethod
+    def sample(posterior: Predictive, state: State, n: int, rng: Rng) -> Predictor:
+        """The posterior's joint samples of weights and noise, n or as many as it has."""
+        return Predictor(posterior.net, posterior.likelihood, *posterior.joint_sample(state, n, rng))
+
+    def stretched(self, factor: Float[Tensor, " R"]) -> Predictor:
+        """The same distribution of each point, stretched about its mean: with `factor` times the variance.
+
+        Raises:
+            InputError: for a likelihood whose noise cannot be scaled, as that of classes.
+        """
+        noise = find_part(self.likelihood, "scaled_noise")(self.noise, factor)
+        return replace(self, noise=noise, stretch=factor.sqrt() * (1 if self.stretch is None else self.stretch))
+
+    @property
+    def samples(self) -> int:
+        """S."""
+        return count_samples(self.layers)
+
+    def outputs(
+        self, x: Inputs, budget: int | None = None, own: slice | None = None
+    ) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
+        """(which of the points x [R, P, ...], their outputs) chunk by chunk.
+
+        Args:
+            x: the points.
+            budget: about how many numbers a chunk's widest layer may have on a processor; on a device, DEVICE.
+            own: of these points alone.
+        """
+        _keep_freed()
+        with torch.no_grad():
+            one = self.net.output(self.layers, x[:, :1])  # a point, to learn how wide the layers are
+        width = x.shape[0] * self.samples * self.net.width
+        if not one.is_cpu:
+            budget = DEVICE
+        elif len(x.shape) > 3:  # images one by one would spend the time on reading the weights
+            budget = max(budget or BUDGET, min(FEW * width, IMAGES))
+        first, last = (own.start, own.stop) if own else (0, x.shape[1])
+        for some in parts(last - first, width, budget):
+            part = slice(first + some.start, first + some.stop)
+            with torch.no_grad():  # here, not around the generator, whose body runs later
+                out = self.net.output(self.layers, x[:, part])
+            if self.stretch is not None:
+                out = torch.lerp(out.mean(1, keepdim=True), out, self.stretch[:, None, None, None])
+            yield part, out
+
+    def moments(self, x: Inputs) -> Moments:
+        """Mean and variance over the nets of what each predicts at the points x [R, P, ...]."""
+        return Moments(*filled(((part, self.moments_of(out)) for part, out in self.outputs(x, CACHE)), x.shape[1]))
+
+    def moments_of(self, out: Float[Tensor, "R S b O"]) -> Moments:
+        """The same of the outputs at some points."""
+        predicted = self.likelihood.mean(out)
+        # Bessel's correction: S samples estimate the mean too. One sample varies not at all.
+        return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
+
+    def label_moments(self, x: Inputs) -> LabelMoments:
+        """Of a real label at the points x [R, P, ...].
+
+        Raises:
+            InputError: for a likelihood without a variance.
+        """
+        chunks = ((part, self.label_moments_of(out)) for part, out in self.outputs(x, CACHE))
+        return LabelMoments(*filled(chunks, x.shape[1]))
+
+    def label_moments_of(self, out: Float[Tensor, "R S b O"]) -> LabelMoments:
+        """The same of the outputs at some points."""
+        mean, variance = self.moments_of(out)
+        return LabelMoments(mean, variance, self._noise_of(out).expand_as(mean))
+
+    def _noise_of(self, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R _b M"]:
+        """The variance of a real label around the prediction of a net, averaged over the nets."""
+        variance: Tensor = find_part(self.likelihood, "variance")(self.noise, out)
+        return variance.mean(1)
+
+    def quantiles_of(self, out: Float[Tensor, "R S b O"], levels: Sequence[float]) -> Float[Tensor, "K R b M"]:
+        """The smallest numbers at or below which a real label lies with these probabilities, at some points.
+
+        Raises:
+            InputError: for a likelihood without a cdf or quantiles.
+        """
+        noise, exact = tree.map_tensors(Tensor.double, self.noise), out.double()
+        cdf, component = (partial(find_part(self.likelihood, name), noise, exact) for name in ("cdf", "quantile"))
+        return torch.stack([mixture.quantile(cdf, component, level) for level in levels]).to(out)
+
+    def below_of(self, out: Float[Tensor, "R S b O"], y: Float[Tensor, "_R 1 b M"]) -> Float[Tensor, "R b M"]:
+        """The probability that a real label at some points is at most y."""
+        at_most: Tensor = find_part(self.likelihood, "cdf")(self.noise, out, y)
+        return at_most.mean(1)
+
+    def classes(self, x: Inputs) -> ClassPrediction:
+        """What is predicted of classes at the points x [R, P, ...]."""
+        chunks = ((part, self.classes_of(out)) for part, out in self.outputs(x, CACHE))
+        return ClassPrediction(*filled(chunks, x.shape[1]))
+
+    def classes_of(self, out: Float[Tensor, "R S b O"]) -> ClassPrediction:
+        """The same of the outputs at some points.
+
+        The mutual information is the entropy of the mean prediction less the mean entropy of each net's (Houlsby et
+        al., Bayesian active learning for classification and preference learning, 2011, equation 2).
+        """
+        mean = self.likelihood.mean(out).mean(1)
+        entropy = torch.special.entr(mean).sum(-1)
+        each = find_part(self.likelihood, "entropy")(self.noise, out)
+        return ClassPrediction(mean, entropy, (entropy - each.mean(1)).clamp_min(0))
+
+    def log_prob(self, x: Inputs, y: Tensor) -> Float[Tensor, "R S P"]:
+        """Log density of each of the targets y, [R, P, O] or [R, P], under each net."""
+
+        def of(part: slice, out: Tensor) -> Tensor:
+            return self.likelihood.log_prob(self.noise, out, y[:, part].unsqueeze(1))
+
+        return filled(((part, (of(part, out),)) for part, out in self.outputs(x, CACHE)), x.shape[1], 2)[0]
+
+    def evaluate(self, x: Inputs, y: Tensor, scale: Float[Tensor, "R O"] | None = None) -> dict[str, Tensor]:
+        """Test metrics over all points, each a mean over points.
+
+        Regression: `rmse` of the predictive mean over all outputs, `log_likelihood` of the per-point mixture
+        log 1/S sum_s p(y | f_s(x), noise_s), summed over outputs, and `coverage_95`, the share of targets within the
+        central 95 % of a Gaussian with the predictive mean and total variance. Classification: `error` rate of the
+        averaged probabilities and `log_likelihood`. Both: `epistemic`, the mean standard deviation over the weights of
+        the output, or of the class probabilities.
+
+        Args:
+            x: [R, P, ...] inputs.
+            y: [R, P, O] standardised targets, or [R, P] class indices.
+            scale: the original standard deviation of each output; undoes the standardisation in rmse,
+                log_likelihood and epistemic.
+
+        Returns:
+            name -> [R].
+        """
+        sums: dict[str, Tensor] = {}
+        log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
+        unit = 1.0 if scale is None else scale.unsqueeze(1)  # [R, 1, O]
+        for points, out in self.outputs(x):
+            target, (mean, variance) = y[:, points], self.moments_of(out)
+            log_prob = self.likelihood.log_prob(self.noise, out, target.unsqueeze(1))
+            scores = {
+                "log_likelihood": log_prob.logsumexp(1) - math.log(self.samples) - log_scale,
+                "epistemic": (variance.sqrt() * unit).mean(-1),
+            }
+            if self.likelihood.discrete:
+                scores["error"] = (mean.argmax(-1) != target).to(out)
+            else:
+                total = (variance + self._noise_of(out)).sqrt()
+                scores["rmse"] = ((target - mean) * unit).square().mean(-1)
+                scores["coverage_95"] = ((target - mean).abs() <= 1.959964 * total).to(out).mean(-1)
+            for name, value in scores.items():
+                sums[name] = sums.get(name, 0) + value.sum(1)
+        metrics = {name: value / x.shape[1] for name, value in sums.items()}
+        return {name: value.sqrt() if name == "rmse" else value for name, value in metrics.items()}
+
+
+def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments:
+    """Moments of the net linearised at the mean weights: f(x; M) and the diagonal of J Sigma J^T, without sampling.
+
+    Args:
+        posterior: one with a Gaussian density.
+        state: of that posterior.
+        x: [R, P, ...] inputs.
+    """
+    _, precision, scale = posterior.gaussian(state)
+    at_mean = posterior.at_mean(state)
+    net = posterior.net
+
+    def moments(part: slice) -> Moments:
+        out, pullback = net.forward(at_mean, x[:, part])
+        rows = torch.eye(out.shape[-1], dtype=out.dtype, device=out.device)
+        variance = scale * torch.stack([precision.quad(pullback(row.expand_as(out))) for row in rows], -1)
+        return Moments(out.squeeze(1), variance)
+
+    # An example's gradient is a whole set of weights.
+    chunks = parts(x.shape[1], x.shape[0] * net.weights)
+    return Moments(*filled(((part, moments(part)) for part in chunks), x.shape[1]))
+
+
+def divided(
+    outputs: Callable[[slice], Iterator[tuple[slice, Tensor]]],
+    points: int,
+    of: Callable[[slice, Tensor], tuple[Tensor, ...]],
+) -> tuple[Tensor, ...]:
+    """What is made of the outputs at so many points, chunk by chunk, [R, P, ...]: in several processes, by all of them.
+
+    Args:
+        outputs: those of some of the points, as `Predictor.outputs` gives them.
+        points: how many there are in all.
+        of: what is made of a chunk: which points these are, and their outputs.
+    """
+    own = parallel.share(points)
+    chunks = ((slice(part.start - own.start, part.stop - own.start), of(part, out)) for part, out in outputs(own))
+    return tuple(parallel.gathered(t, 1) for t in filled(chunks, own.stop - own.start))
+
+
+def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis: int = 1) -> tuple[Tensor, ...]:
+    """Tensors of all points out of those of each chunk, which are dropped as they come.
+
+    Args:
+        chunks: (which of the points, their tensors), at least one.
+        points: how many there are in all.
+        axis: theirs in every tensor.
+    """
+    whole: tuple[Tensor, ...] = ()
+    for part, values in chunks:
+        if not whole:
+            shapes = [(*v.shape[:axis], points, *v.shape[axis + 1 :]) for v in values]
+            whole = tuple(v.new_empty(shape) for v, shape in zip(values, shapes, strict=True))
+        for all_of, some in zip(whole, values, strict=True):
+            all_of[(slice(None),) * axis + (part,)] = some
+    return whole
+
+
+def _keep_freed() -> None:
+    """Let the next chunk have the memory of the last one.
+
+    The allocator of Linux (glibc) gives large blocks back to the system, and fetching them anew, page by page, takes
+    longer than the networks. Once a block of 32 MiB was freed, the most that it heeds, it keeps twice that.
+    """
+    torch.empty(KEPT, dtype=torch.uint8)
+
+
+def parts(points: int, width: int, budget: int | None = None) -> Iterator[slice]:
+    """Slices of the points, such that `width` numbers a point stay within the budget."""
+    size = max(1, (budget or BUDGET) // width)
+    return (slice(start, min(start + size, points)) for start in range(0, points, size))

@@ -1,0 +1,326 @@
+"""What a structure imposed on the Fisher matrix has to offer, and the pieces that several share.
+
+A `Structure` keeps running statistics of the Fisher matrix F and turns them, for a given damping, into a `Factor`: a
+value that stands for the positive definite matrix F + damping (over all weights of all layers) and knows its algebra.
+A structure may couple layers; `PerLayer` makes one of a `Rule` for a single layer, whose factor is made of `Block`s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from explore.core import tree
+from explore.core.linalg import added, held, product
+from explore.core.rng import Rng
+from explore.core.shapes import Means, Taps, Weights
+from explore.execution import parallel
+from explore.execution.turns import Number
+
+Statistics = Any
+Damping = float | Float[Tensor, " R"] | Float[Tensor, "R _I 1"]
+"""What is added to the Fisher matrix of a layer: a number, one for each replica, or one for each row of the weights."""
+Dampings = Damping | tuple[Damping, ...]
+"""The same for all layers, or each layer's own."""
+FEW = 9  # positions of a layer, up to which squares go by pairs of them
+DENSE = 2048  # up to this many weights a matrix is written out for its eigenvalues
+
+
+@runtime_checkable
+class Factor(Protocol):
+    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers."""
+
+    def solve(self, v: Weights) -> Weights:
+        """P^-1 v."""
+
+    def multiply(self, v: Weights) -> Weights:
+        """P v."""
+
+    def root(self, eps: Weights) -> Weights:
+        """X eps with X X^T = P^-1: white noise in, covariance P^-1 out."""
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        """Log |P|."""
+
+    def variance(self) -> Means:
+        """The diagonal of P^-1, a tuple of [R, I, O]."""
+
+    def trace(self, new: Any) -> Float[Tensor, " R"]:
+        """tr(P new^-1) for another factor of the same structure."""
+
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        """g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first."""
+
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        """|P^-1/2 D P^-1/2|_F^2, where D is E_s[g_b g_b^T] projected on the directions the structure can take."""
+
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        """All eigenvalues of P, in no order; NaN where a factor that couples layers has too many to be computed."""
+
+    def dense(self) -> Float[Tensor, "R W W"]:
+        """P written out."""
+
+
+@runtime_checkable
+class Structure(Protocol):
+    """Running statistics of the Fisher matrix."""
+
+    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
+        """Statistics before any data."""
+
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: Number, step: int) -> Statistics:
+        """The statistics moved towards those of a batch, by the structure's own rates times `schedule`.
+
+        `step` counts updates from 1; what is done now and then is done when its interval divides it.
+        """
+
+    def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Factor, Bool[Tensor, " R"]]:
+        """F + damping, and which replicas it succeeded for."""
+
+    def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]:
+        """How large the start of the statistics is beside them: the ratio of mean diagonals, the largest there is."""
+
+
+@runtime_checkable
+class Block(Protocol):
+    """A `Factor` of one layer: the same methods for that layer's tensors, [R, S, I, O]."""
+
+    def solve(self, v: Tensor) -> Tensor: ...
+    def multiply(self, v: Tensor) -> Tensor: ...
+    def root(self, eps: Tensor) -> Tensor: ...
+    def logdet(self) -> Float[Tensor, " R"]: ...
+    def variance(self) -> Float[Tensor, "R I O"]: ...
+    def trace(self, new: Any) -> Float[Tensor, " R"]: ...
+    def quad(self, taps: Taps) -> Float[Tensor, "R B"]: ...
+    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]: ...
+    def eigenvalues(self) -> Float[Tensor, "R w"]: ...
+    def dense(self) -> Float[Tensor, "R w w"]: ...
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """A `Structure` of one layer."""
+
+    def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Statistics: ...
+    def observe(self, statistics: Statistics, taps: Taps, schedule: Number, step: int) -> Statistics: ...
+    def factor(self, statistics: Statistics, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]: ...
+    def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]: ...
+
+
+class Blocks(NamedTuple):
+    """A factor that is block diagonal over layers."""
+
+    blocks: tuple[Block, ...]
+
+    def solve(self, v: Weights) -> Weights:
+        return tuple(b.solve(x) for b, x in zip(self.blocks, v, strict=True))
+
+    def multiply(self, v: Weights) -> Weights:
+        return tuple(b.multiply(x) for b, x in zip(self.blocks, v, strict=True))
+
+    def root(self, eps: Weights) -> Weights:
+        return tuple(b.root(e) for b, e in zip(self.blocks, eps, strict=True))
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        return torch.stack([b.logdet() for b in self.blocks]).sum(0)
+
+    def variance(self) -> Means:
+        return tuple(b.variance() for b in self.blocks)
+
+    def trace(self, new: Blocks) -> Float[Tensor, " R"]:
+        return torch.stack([b.trace(n) for b, n in zip(self.blocks, new.blocks, strict=True)]).sum(0)
+
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        return torch.stack([b.quad(t) for b, t in zip(self.blocks, taps, strict=True)]).sum(0)
+
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        return torch.stack([b.curvature(t) for b, t in zip(self.blocks, taps, strict=True)]).sum(0)
+
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        return torch.cat([b.eigenvalues() for b in self.blocks], 1)
+
+    def dense(self) -> Float[Tensor, "R W W"]:
+        blocks = [b.dense() for b in self.blocks]
+        return torch.stack([torch.block_diag(*rows) for rows in zip(*blocks, strict=True)])
+
+
+def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
+    """Those of the matrix written out, which takes the cube of `weights` in time: NaN for more than 2048."""
+    # In double precision: single would lose the eigenvalues below 1e-7 times the largest.
+    factor = tree.map_tensors(Tensor.double, factor)
+    if weights <= DENSE:
+        return torch.linalg.eigvalsh(factor.dense())
+    return torch.full((len(factor.logdet()), weights), torch.nan)
+
+
+class PerLayer:
+    """A structure made of one rule applied to each layer by itself."""
+
+    def __init__(self, rule: Rule):
+        self.rule = rule
+
+    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
+        return tuple(self.rule.init(i, o, replicas, rng) for i, o in shapes)
+
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: Number, step: int) -> Statistics:
+        return tuple(self.rule.observe(q, t, schedule, step) for q, t in zip(statistics, taps, strict=True))
+
+    def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
+        return gathered(work() for work in self.each_factor(statistics, damping))
+
+    def each_factor(self, statistics: Statistics, damping: Dampings) -> list[Callable[[], tuple[Block, Tensor]]]:
+        """What makes each layer's block, and says where that succeeds."""
+        pairs = zip(statistics, each_layer(damping, len(statistics)), strict=True)
+        return [partial(self.rule.factor, q, own) for q, own in pairs]
+
+    def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]:
+        return torch.stack([self.rule.start_share(q) for q in statistics]).amax(0)
+
+
+def gathered(made: Iterable[tuple[Block, Tensor]]) -> tuple[Blocks, Bool[Tensor, " R"]]:
+    """The factor of all layers, and where all of them succeeded."""
+    blocks, oks = zip(*made, strict=True)
+    return Blocks(blocks), torch.stack(oks).all(0)
+
+
+def each_layer(damping: Dampings, layers: int) -> tuple[Damping, ...]:
+    """The damping of each layer."""
+    return damping if isinstance(damping, tuple) else (damping,) * layers
+
+
+class Diagonal(NamedTuple):
+    """The block of one layer whose matrix is diagonal."""
+
+    precision: Float[Tensor, "R I O"]
+
+    def solve(self, v: Tensor) -> Tensor:
+        return v / self.precision.unsqueeze(1)
+
+    def multiply(self, v: Tensor) -> Tensor:
+        return v * self.precision.unsqueeze(1)
+
+    def root(self, eps: Tensor) -> Tensor:
+        return eps * self.precision.rsqrt().unsqueeze(1)
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        return self.precision.log().sum((1, 2))
+
+    def variance(self) -> Tensor:
+        return 1 / self.precision
+
+    def trace(self, new: Diagonal) -> Float[Tensor, " R"]:
+        return (self.precision / new.precision).sum((1, 2))
+
+    def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
+        return torch.einsum("rbio,rio->rb", mean_gradients(taps).square(), 1 / self.precision)
+
+    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
+        squares = mean_square_gradients(taps)
+        return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
+
+    def eigenvalues(self) -> Float[Tensor, "R w"]:
+        return self.precision.flatten(1)
+
+    def dense(self) -> Float[Tensor, "R w w"]:
+        return torch.diag_embed(self.precision.flatten(1))
+
+
+def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
+    """E_s[g_b], each example's weight gradient averaged over samples."""
+    return torch.einsum("rsbti,rsbto->rbio", taps.inputs, taps.grads) / taps.grads.shape[1]
+
+
+def sample_gradients(taps: Taps) -> Float[Tensor, "R S B I O"]:
+    """Each example's weight gradient for each sample."""
+    return torch.einsum("rsbti,rsbto->rsbio", taps.inputs, taps.grads)
+
+
+def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iterator[tuple[Tensor, ...]]:
+    """Every example's own gradient, a tuple of [R, S, b, I, O], for b examples at a time.
+
+    b is as many as `budget` numbers allow, None: as `linalg.held` says, and at least one.
+    """
+    r, s, n = taps[0].grads.shape[:3]
+    budget = budget or held(taps[0].grads)
+    size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
+    for start in range(0, n, size):
+        yield tuple(sample_gradients(t.part(slice(start, start + size))) for t in taps)
+
+
+def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
+    """E_s[g_b^2] of each example's weight gradient; over positions the gradient is summed BEFORE squaring."""
+    g = taps.grads
+    if g.shape[3] == 1:
+        a = taps.inputs
+        return torch.einsum("rsbi,rsbo->rbio", a.squeeze(3).square(), g.squeeze(3).square()) / g.shape[1]
+    squares = sample_gradients(taps).square()
+    return squares.squeeze(1) if squares.shape[1] == 1 else squares.mean(1)
+
+
+def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
+    """`mean_squares` as (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without the examples' own gradients."""
+    g, t = taps.grads, taps.grads.shape[3]
+    size = max(1, budget // (g.shape[0] * g.shape[1] * t * (t + 1) // 2 * max(taps.shape)))
+    sums = []
+    for start in range(0, g.shape[2], size):
+        part = taps.part(slice(start, start + size))
+        a, b = _pairs(part.inputs, 1), _pairs(part.grads, 2)  # t, u and u, t are the same
+        b = b.sum(1, keepdim=True) if a.shape[1] == 1 else b
+        sums.append(product(a.flatten(1, 3).mT, b.flatten(1, 3)))
+    return (added(sums) / (g.shape[1] * g.shape[2])).clamp_min_(0)  # by rounding it may be below
+
+
+def _pairs(x: Float[Tensor, "R S B T _"], apart: int) -> Float[Tensor, "R S B _ _"]:
+    """Products of the values at each two positions, those at different ones times `apart`."""
+    t = x.shape[3]
+    products = [x[:, :, :, : t - d] * x[:, :, :, d:] for d in range(t)]
+    return torch.cat([p if d == 0 or apart == 1 else apart * p for d, p in enumerate(products)], 3)
+
+
+def mean_outer(taps: Taps) -> Float[Tensor, "R I O"]:
+    """E[g] over samples and examples of this process."""
+    return taps.gradient() / (taps.grads.shape[1] * taps.grads.shape[2])
+
+
+def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
+    """E[g] and E[g^2] over samples and examples of all processes; many positions' patches are made once for both."""
+    found = []
+    for t in taps:
+        if t.grads.shape[3] <= FEW:
+            found.append((parallel.mean(mean_outer(t)), mean_squares(t)))
+            continue
+        sums = [(x.sum((1, 2)), x.square_().sum((1, 2))) for (x,) in example_gradients((t,))]
+        count = t.grads.shape[1] * t.grads.shape[2]
+        first, second = (added(each) / count for each in zip(*sums, strict=True))
+        found.append(parallel.mean((first, second)))
+    gradients, squares = zip(*found, strict=True)
+    return gradients, squares
+
+
+def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
+    """E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
+
+    Without positions it is one product of squares, and with few of them one of `_pairs`; with more, no more per-example
+    gradients are held at once than `budget` numbers allow; None: as many as `linalg.held` says.
+    """
+    g = taps.grads
+    if g.shape[3] == 1:
+        a = taps.inputs
+        if a.shape[1] == 1:
+            g = g.square().mean(1, keepdim=True)
+        else:
+            g = g.square()
+        a, g = a.square().flatten(1, 3), g.flatten(1, 3)
+        return parallel.mean(product(a.mT, g) / g.shape[1])
+    if g.shape[3] <= FEW:
+        return parallel.mean(_squares_by_pairs(taps, budget or held(g)))
+    size = max(1, (budget or held(g)) // (g.shape[0] * g.shape[1] * math.prod(taps.shape)))
+    parts = (taps.part(slice(i, i + size)) for i in range(0, g.shape[2], size))
+    sums = [mean_square_gradients(part).sum(1) for part in parts]
+    return parallel.mean(added(sums) / g.shape[2])

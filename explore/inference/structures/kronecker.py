@@ -1,0 +1,359 @@
+"""Blocks of one layer whose matrix is, or nearly is, a Kronecker product of an input and an output factor.
+
+With the weights of a layer as W [I, O], its block of the Fisher matrix is A (x) S over (I, O): A [I, I] the second
+moment of the layer's inputs, S [O, O] that of the gradients with respect to its outputs. Martens and Grosse (2015).
+Then (A (x) S)^-1 applied to a gradient G is A^-1 G S^-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from explore.core.linalg import (
+    added,
+    averaged,
+    inverse_root,
+    inverse_triangle,
+    over,
+    product,
+    rows_times,
+    triangle_times,
+)
+from explore.core.rng import Rng
+from explore.core.shapes import Taps
+from explore.execution import parallel
+from explore.execution.streams import side_by_side
+from explore.execution.turns import Number
+from explore.inference.structures.base import (
+    Blocks,
+    Damping,
+    Dampings,
+    Diagonal,
+    PerLayer,
+    Statistics,
+    each_layer,
+    example_gradients,
+    gathered,
+    mean_squares,
+)
+from explore.inference.structures.weight_sharing import WeightSharing, correlated_inputs, reduced
+
+TOGETHER = 64  # rows of the largest factor that is padded to be factorised with others
+
+
+def two_sided(left: Tensor, x: Tensor, right: Tensor, upper: bool | None = None) -> Tensor:
+    """left^T x right: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: left^T is this kind of triangle."""
+    r, s, i, o = x.shape
+    times = product if upper is None else partial(triangle_times, upper=upper)
+    if s == 1:
+        return times(left.mT, product(x.squeeze(1), right)).unsqueeze(1)
+    # Each product has the samples on its wide side, and the one copy between them moves whole rows.
+    y = product(x.reshape(r, s * i, o), right).unflatten(1, (s, i)).transpose(1, 2)  # [R, J, S, O]
+    return times(left.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
+
+
+class KroneckerFactor(NamedTuple):
+    """The block A (x) S, both positive definite, kept as the inverses of their Cholesky factors.
+
+    A = L L^T, `inputs` = L^-1, so A^-1 = inputs^T inputs; likewise S and `outputs`.
+    """
+
+    inputs: Float[Tensor, "R I I"]
+    outputs: Float[Tensor, "R O O"]
+
+    def solve(self, v: Tensor) -> Tensor:
+        if v.shape[1] > 1:
+            return two_sided(_gram(self.inputs), v, _gram(self.outputs))
+        # One vector is multiplied by each root faster than the roots are with each other.
+        return self.root(two_sided(self.inputs.mT, v, self.outputs.mT, upper=False))
+
+    def multiply(self, v: Tensor) -> Tensor:
+        a, s = self._matrices()
+        return two_sided(a, v, s)
+
+    def root(self, eps: Tensor) -> Tensor:
+        return two_sided(self.inputs, eps, self.outputs, upper=True)
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        i, o = self.inputs.shape[-1], self.outputs.shape[-1]
+        return -2 * (o * _log_diagonal(self.inputs) + i * _log_diagonal(self.outputs))
+
+    def variance(self) -> Float[Tensor, "R I O"]:
+        return self.inputs.square().sum(1).unsqueeze(2) * self.outputs.square().sum(1).unsqueeze(1)
+
+    def trace(self, new: KroneckerFactor) -> Float[Tensor, " R"]:
+        a, s = self._matrices()
+        return (a * _gram(new.inputs)).sum((1, 2)) * (s * _gram(new.outputs)).sum((1, 2))
+
+    def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
+        a, g = self._whiten(taps)  # [R, B, (S T), I], [R, B, (S T), O]
+        if taps.grads.shape[3] > 1 and g.shape[2] ** 2 > a.shape[3] * g.shape[3]:
+            each = (a.mT @ g).square()  # smaller than the inner products
+        else:
+            each = (a @ a.mT) * (g @ g.mT)
+        return each.sum((2, 3)) / taps.grads.shape[1] ** 2
+
+    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
+        """The projection of the whitened D on {dA (x) I + I (x) dS}, in the Frobenius norm.
+
+        With the partial traces D_A [I, I] and D_S [O, O] of D it is
+        |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O): orthogonal projection on two subspaces that share the identity.
+        """
+        i, o = self.inputs.shape[-1], self.outputs.shape[-1]
+        a, g = self._whiten(taps)
+        if taps.grads.shape[3] == 1:  # rank one a sample: S x S inner products say it all
+            kg = g @ g.mT
+            ka = (a @ a.mT).expand_as(kg)
+            norm_a, norm_g = _diagonal(ka), _diagonal(kg)
+            inputs = torch.einsum("rbs,rbst,rbt->rb", norm_g, ka.square(), norm_g)
+            outputs = torch.einsum("rbs,rbst,rbt->rb", norm_a, kg.square(), norm_a)
+            total = (norm_a * norm_g).sum(-1)
+        else:
+            split = (taps.grads.shape[1], taps.grads.shape[3])
+            x = torch.einsum("rbsti,rbsto->rbsio", a.unflatten(2, split), g.unflatten(2, split))
+            inputs = torch.einsum("rbsio,rbsjo->rbij", x, x).square().sum((2, 3))
+            outputs = torch.einsum("rbsio,rbsip->rbop", x, x).square().sum((2, 3))
+            total = x.square().sum((2, 3, 4))
+        return (inputs / o + outputs / i - total.square() / (i * o)) / taps.grads.shape[1] ** 2
+
+    def eigenvalues(self) -> Float[Tensor, "R w"]:
+        a, s = (torch.linalg.svdvals(root) ** -2 for root in self)
+        return (a.unsqueeze(2) * s.unsqueeze(1)).flatten(1)
+
+    def dense(self) -> Float[Tensor, "R w w"]:
+        a, s = self._matrices()
+        return torch.einsum("rij,rop->riojp", a, s).flatten(1, 2).flatten(2, 3)
+
+    def _whiten(self, taps: Taps) -> tuple[Tensor, Tensor]:
+        a = torch.einsum("rsbti,rji->rbstj", taps.inputs, self.inputs)
+        g = torch.einsum("rsbto,rpo->rbstp", taps.grads, self.outputs)
+        if taps.grads.shape[3] > 1:  # at one position, inputs that all samples share stay one row
+            a = a.expand(-1, -1, g.shape[2], -1, -1)
+        return a.flatten(2, 3), g.flatten(2, 3)
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        return _from_inverse_root(self.inputs), _from_inverse_root(self.outputs)
+
+
+class EigenFactor(NamedTuple):
+    """A block that is diagonal, with `precision` r, in the product of two orthonormal bases: Q r Q^T."""
+
+    inputs: Float[Tensor, "R I I"]  # Q_A, eigenvectors in columns
+    outputs: Float[Tensor, "R O O"]  # Q_S
+    precision: Float[Tensor, "R I O"]
+
+    def solve(self, v: Tensor) -> Tensor:
+        return self._from(self._diagonal.solve(self._to(v)))
+
+    def multiply(self, v: Tensor) -> Tensor:
+        return self._from(self._diagonal.multiply(self._to(v)))
+
+    def root(self, eps: Tensor) -> Tensor:
+        # The symmetric root. Leaving out the first rotation gives the same covariance, but where a factor is rank
+        # deficient its null basis is arbitrary, and rounding would change the sample by its own size.
+        return self._from(self._diagonal.root(self._to(eps)))
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        return self._diagonal.logdet()
+
+    def variance(self) -> Float[Tensor, "R I O"]:
+        return torch.einsum("rij,rjp,rop->rio", self.inputs.square(), 1 / self.precision, self.outputs.square())
+
+    def trace(self, new: EigenFactor) -> Float[Tensor, " R"]:
+        inputs, outputs = (self.inputs.mT @ new.inputs).square(), (self.outputs.mT @ new.outputs).square()
+        return torch.einsum("rij,rjp,rop,rio->r", inputs, 1 / new.precision, outputs, self.precision)
+
+    def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
+        return self._diagonal.quad(rotate(taps, self.inputs, self.outputs))
+
+    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
+        """With the basis held fixed: what can change is r."""
+        return self._diagonal.curvature(rotate(taps, self.inputs, self.outputs))
+
+    def eigenvalues(self) -> Float[Tensor, "R w"]:
+        return self._diagonal.eigenvalues()
+
+    def dense(self) -> Float[Tensor, "R w w"]:
+        basis = torch.einsum("rij,rop->riojp", self.inputs, self.outputs).flatten(1, 2).flatten(2, 3)
+        return basis @ self._diagonal.dense() @ basis.mT
+
+    @property
+    def _diagonal(self) -> Diagonal:
+        return Diagonal(self.precision)
+
+    def _to(self, v: Tensor) -> Tensor:
+        return two_sided(self.inputs, v, self.outputs)
+
+    def _from(self, v: Tensor) -> Tensor:
+        return two_sided(self.inputs.mT, v, self.outputs.mT)
+
+
+def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
+    """The taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
+
+    def rotated(examples: slice) -> Tensor:
+        return rows_times(taps.part(examples).inputs, inputs)
+
+    return Taps(rotated, rows_times(taps.grads, outputs))
+
+
+def rotated_squares(
+    taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]
+) -> Float[Tensor, "R I O"]:
+    """`mean_squares` in other bases. Of more positions than outputs, gradients are less to rotate than inputs."""
+    if taps.grads.shape[3] <= taps.grads.shape[4]:
+        return mean_squares(rotate(taps, inputs, outputs))
+    each = (two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in example_gradients((taps,)))
+    return parallel.mean(added([x.square_().sum(1) for x in each]) / (taps.grads.shape[1] * taps.grads.shape[2]))
+
+
+class KroneckerMoments(NamedTuple):
+    """Running second moments of one layer."""
+
+    inputs: Float[Tensor, "R I I"]  # A
+    outputs: Float[Tensor, "R O O"]  # S
+
+
+@dataclass(frozen=True)
+class KroneckerRule:
+    """The rule for one layer: F = A (x) S.
+
+    damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as the papers do, which over-damps by a cross
+    term; "exact" is A (x) S + gamma I, by eigendecomposition. The factors of several positions are `weight_sharing`'s.
+    """
+
+    beta: float = 0.001  # averaging rate
+    damping: Literal["split", "exact"] = "split"
+    weight_sharing: WeightSharing = "auto"
+
+    def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> KroneckerMoments:
+        """Identity plus a small random Gram matrix: factors estimated from the first batches would diverge."""
+
+        def start(n: int) -> Tensor:
+            g = 0.1 * rng.normal(replicas, n, n)
+            return torch.eye(n, dtype=g.dtype, device=g.device) + g @ g.mT
+
+        return KroneckerMoments(start(inputs), start(outputs))
+
+    def observe(self, moments: KroneckerMoments, taps: Taps, schedule: Number, step: int) -> KroneckerMoments:
+        shared, rate = taps.grads.shape[3] > 1, self.beta * schedule
+        if shared and self.weight_sharing == "reduce":
+            taps = reduced(taps)
+        if shared and self.weight_sharing == "auto":
+            new = correlated_inputs(taps, moments.inputs)
+            inputs = torch.lerp(moments.inputs, new, over(rate, new))
+        else:
+            inputs = taps.average_inputs(moments.inputs, rate)
+        g = taps.grads.flatten(1, 3)
+        outputs = averaged(moments.outputs, g.mT, g, 1 - rate, rate / g.shape[1])
+        return parallel.mean(KroneckerMoments(inputs, outputs))
+
+    def factor(
+        self, moments: KroneckerMoments, damping: Damping
+    ) -> tuple[KroneckerFactor | EigenFactor, Bool[Tensor, " R"]]:
+        """A (x) S + damping."""
+        if self.damping == "exact":
+            inputs, outputs, eigenvalues, ok = eigenbasis(moments)
+            return EigenFactor(inputs, outputs, eigenvalues + over(damping, eigenvalues)), ok
+        a, s = damped(moments, damping)
+        (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
+        return KroneckerFactor(a, s), ok_a & ok_s
+
+    def start_share(self, moments: KroneckerMoments) -> Float[Tensor, " R"]:
+        """Of that factor whose start, with 1 + 0.01 n expected on its diagonal, is the larger beside it."""
+        return torch.stack([(1 + 0.01 * m.shape[1]) / _diagonal(m).mean(1) for m in moments]).amax(0)
+
+
+class KroneckerLayers(PerLayer):
+    """Layers that follow the rule.
+
+    A device takes the roots of small factors together, as launches cost most there, and a GPU those of large ones side
+    by side.
+    """
+
+    rule: KroneckerRule
+
+    def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
+        largest, device = max(len(m[0]) for moments in statistics for m in moments), statistics[0].inputs.device
+        if device.type == "cpu" or self.rule.damping == "exact":
+            return super().factor(statistics, damping)
+        if largest <= TOGETHER:
+            return together(statistics, damping)
+        return gathered(side_by_side(self.each_factor(statistics, damping), device))
+
+
+def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
+    """The factors of all layers with split damping by one factorisation, each in a corner of the largest one's size."""
+    pairs = list(zip(statistics, each_layer(damping, len(statistics)), strict=True))
+    matrices = [m for moments in statistics for m in moments]
+    shares = [share for moments, own in pairs for share in split_damping(moments, own)]
+    eye = torch.eye(max(len(m[0]) for m in matrices), dtype=matrices[0].dtype, device=matrices[0].device)
+    whole = eye.repeat(len(matrices), len(matrices[0]), 1, 1)  # what is beyond a corner stays the identity
+    sides = [slice(m.shape[1]) for m in matrices]
+    for padded, side, m, share in zip(whole, sides, matrices, shares, strict=True):
+        padded[:, side, side] = m
+        _diagonal(padded[:, side, side]).add_(share.unsqueeze(1))
+    roots, ok = inverse_root(whole)
+    parts = [root[:, side, side] for root, side in zip(roots, sides, strict=True)]
+    return Blocks(tuple(map(KroneckerFactor, parts[::2], parts[1::2]))), ok.all(0)
+
+
+Basis = tuple[Float[Tensor, "R _I _I"], Float[Tensor, "R _O _O"], Float[Tensor, "R _I _O"], Bool[Tensor, " R"]]
+"""Q_A and Q_S, the eigenvalues of A (x) S in their product, and where the decomposition succeeded."""
+
+
+def eigenbasis(moments: KroneckerMoments) -> Basis:
+    """Q_A and Q_S, the eigenvalues [R, I, O] of A (x) S in their product, and where the decomposition succeeded."""
+    return eigenbases([moments])[0]
+
+
+def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
+    """The same of all layers, among the processes of a fit."""
+    found = parallel.eigh([m for moments in layers for m in moments])
+    return [
+        (qa, qs, la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1), ok_a & ok_s)
+        for (la, qa, ok_a), (ls, qs, ok_s) in zip(found[::2], found[1::2], strict=True)
+    ]
+
+
+def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
+    """A^gamma and S^gamma."""
+    return KroneckerMoments(*map(_raised, moments, split_damping(moments, damping)))
+
+
+def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
+    """What A and S have added to their diagonals: the damping split between the two in proportion to their size."""
+    mean_a, mean_s = (_diagonal(m).mean(1) for m in moments)
+    ratio = (mean_a + 1e-8) / (mean_s + 1e-8)  # pi^2
+    split = over(damping, ratio) ** 0.5
+    return split * ratio.sqrt(), split * ratio.rsqrt()
+
+
+def _raised(matrix: Float[Tensor, "R n n"], by: Float[Tensor, " R"]) -> Float[Tensor, "R n n"]:
+    new = matrix.clone()
+    _diagonal(new).add_(by.unsqueeze(1))
+    return new
+
+
+def _gram(root: Tensor) -> Tensor:
+    return torch.bmm(root.mT, root)  # `@` would look first at how many axes there are
+
+
+def _from_inverse_root(root: Tensor) -> Tensor:
+    lower = inverse_triangle(root)
+    return lower @ lower.mT
+
+
+def _diagonal(x: Tensor) -> Tensor:
+    return x.diagonal(dim1=-2, dim2=-1)
+
+
+def _log_diagonal(x: Tensor) -> Tensor:
+    return _diagonal(x).log().sum(-1)

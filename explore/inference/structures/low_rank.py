@@ -1,0 +1,271 @@
+"""A matrix U U^T + diag(d) over all weights of all layers, and products with examples' gradients that are never formed.
+
+Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG (2018), Algorithm 3 and Appendix. An example's gradient in one layer is
+a g^T (summed over positions), so the products of G = [g_1 ... g_n] with a few vectors need the taps alone:
+g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. Columns b run over samples, then examples: n = S B.
+
+The printed sampler (Algorithm 3) does not have the covariance it should: its B should be the Cholesky factor of
+I + L^T L, its K (C^-T + V^T V)^-1, and its output d^-1/2 (eps - V K V^T eps). `_Half` is the
+symmetric root instead, which is safe and has a gradient where U lacks rank, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.core.linalg import eigh, held, inverse_triangle
+from explore.core.shapes import Means, Taps, flatten
+from explore.inference.structures.base import dense_eigenvalues, example_gradients
+
+Vectors = tuple[Float[Tensor, "R _L _I _O"], ...]
+"""Vectors over all weights, [_L] of them in rows; like samples of the weights."""
+
+CACHED = 2**20  # numbers of an intermediate over which many passes go, so that it stays in a processor's cache
+
+
+def inner(u: Vectors, v: Vectors) -> Float[Tensor, "R _S _T"]:
+    """All inner products of two sets of vectors."""
+    return torch.stack([torch.bmm(x.flatten(2), y.flatten(2).mT) for x, y in zip(u, v, strict=True)]).sum(0)
+
+
+def combine(c: Float[Tensor, "R _S _T"], v: Vectors) -> Vectors:
+    """Linear combinations of vectors, one a row of c."""
+    return tuple(torch.bmm(c, x.flatten(2)).unflatten(2, x.shape[2:]) for x in v)
+
+
+def gradients_inner(taps: tuple[Taps, ...], v: Vectors) -> Float[Tensor, "R n L"]:
+    """G^T v: the inner product of each example's gradient with each vector."""
+    layers = []
+    for t, x in zip(taps, v, strict=True):
+        parts = []
+        for a, g in _parts(t, x.shape[1]):
+            h = torch.bmm(a.flatten(1, 3), x.transpose(1, 2).flatten(2))  # [R, (S B T), (L O)]
+            h = h.unflatten(2, (x.shape[1], -1)).unflatten(1, a.shape[1:4])
+            parts.append(torch.einsum("rsbtlo,rsbto->rsbl", h, g))
+        layers.append((torch.cat(parts, 2) if len(parts) > 1 else parts[0]).flatten(1, 2))
+    return reduce(torch.add, layers)
+
+
+def gradients_combine(taps: tuple[Taps, ...], c: Float[Tensor, "R n L"]) -> Vectors:
+    """G c: the sum of the examples' gradients, weighted by each column of c."""
+
+    def products(t: Taps) -> Iterator[Tensor]:
+        start = 0
+        each = c.unflatten(1, t.grads.shape[1:3])  # [R, S, B, L]
+        for a, g in _parts(t, c.shape[2]):
+            part = each[:, :, start : (start := start + g.shape[2])]
+            shared = a.shape[1] < g.shape[1]  # then the samples can be summed first
+            weighted = torch.einsum("rsbl,rsbto->rbtlo" if shared else "rsbl,rsbto->rsbtlo", part, g)
+            weighted = weighted.flatten(1, 2 if shared else 3).flatten(2)  # [R, (S B T), (L O)]
+            yield torch.bmm(a.flatten(1, 3).mT, weighted)
+
+    sums = (reduce(torch.add, products(t)) for t in taps)
+    return tuple(total.unflatten(2, (c.shape[2], -1)).transpose(1, 2) for total in sums)
+
+
+def gradients_gram(taps: tuple[Taps, ...]) -> Float[Tensor, "R n n"]:
+    """G^T G: the inner products of the examples' gradients with each other."""
+    return reduce(torch.add, (part for t in taps for part in _grams(t)))
+
+
+def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
+    """What the inner products of a layer's gradients are the sum of."""
+    inputs, (r, s, b, positions, o) = t.inputs, t.grads.shape
+    if positions == 1:
+        a, g = inputs.flatten(1, 3), t.grads.flatten(1, 3)
+        repeat = s // inputs.shape[1]
+        yield torch.bmm(a, a.mT).repeat(1, repeat, repeat) * torch.bmm(g, g.mT)
+        return
+    size = max(1, held(inputs) // (r * s * b * inputs.shape[4]))
+    for start in range(0, o, size):
+        x = torch.einsum("rsbti,rsbto->rsbio", inputs, t.grads[..., start : start + size])
+        x = x.flatten(1, 2).flatten(2)
+        yield torch.bmm(x, x.mT)
+
+
+def _cached_gradients(taps: tuple[Taps, ...], beside: int = 0) -> Iterator[tuple[Tensor, ...]]:
+    """`example_gradients`, on a processor for as many at a time as stay in its cache.
+
+    Elsewhere as many as `linalg.held` says, though `beside` vectors over all weights are made for each example.
+    """
+    g = taps[0].grads
+    return example_gradients(taps, CACHED if g.is_cpu else held(g) * g.shape[1] // max(g.shape[1], beside))
+
+
+def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The taps for as many examples at a time as keep [R, S, B, T, L, O] numbers within the budget."""
+    r, s, b, positions, o = t.grads.shape
+    size = max(1, held(t.grads) // (r * s * positions * o * vectors))
+    for start in range(0, b, size):
+        part = t.part(slice(start, start + size))
+        yield part.inputs, part.grads
+
+
+class LowRankFactor(NamedTuple):
+    """P = U U^T + diag(d), with Woodbury's identity for all that needs P^-1."""
+
+    columns: Vectors  # U: [R, L, I, O] a layer
+    diagonal: Means  # d
+
+    def solve(self, v: Vectors) -> Vectors:
+        half = self._half()
+        return half.times(half.turned(v))
+
+    def multiply(self, v: Vectors) -> Vectors:
+        low = combine(inner(v, self.columns), self.columns)
+        return tuple(torch.addcmul(x, y, d.unsqueeze(1)) for x, y, d in zip(low, v, self.diagonal, strict=True))
+
+    def root(self, eps: Vectors) -> Vectors:
+        return self._half().times(eps)
+
+    def logdet(self) -> Float[Tensor, " R"]:
+        root = self._core()
+        total = torch.stack([d.log().sum((1, 2)) for d in self.diagonal]).sum(0)
+        return total - 2 * _diagonal(root).log().sum(1).to(total)
+
+    def variance(self) -> Means:
+        """In double precision, as 1 / d cancels where U holds most of the precision; at least 1 / P_ii."""
+        wide = LowRankFactor(*(tuple(t.double() for t in part) for part in self))
+        parts = zip(self.columns, wide.diagonal, wide.columns, wide._correction(), strict=True)
+        return tuple(
+            torch.maximum(1 / d - z.square().sum(1), 1 / (d + u.square().sum(1))).to(like) for like, d, u, z in parts
+        )
+
+    def trace(self, new: LowRankFactor) -> Float[Tensor, " R"]:
+        """sum(d diag(new^-1)) + tr(U^T new^-1 U)."""
+        diagonal = zip(self.diagonal, new.variance(), strict=True)
+        return torch.stack([(d * v).sum((1, 2)) for d, v in diagonal]).sum(0) + _diagonal(
+            inner(self.columns, new.solve(self.columns))
+        ).sum(1)
+
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        half, means = self._half(), (tuple(x.mean(1) for x in g) for g in _cached_gradients(taps))
+        return torch.cat([_dot(x, x) for x in map(half.turned, means)], 1)
+
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
+        """tr[(P^-1 D')^2], D' being how far P moves along D when U keeps its leading L directions and d the rest.
+
+        With the projector Pi on the span of U that is, to first order in the step,
+        D' = Pi D + D Pi - Pi D Pi + diag(e), e = diag((I - Pi) D (I - Pi)):
+        the diagonal of D' is D's own. A column of U that is zero spans nothing.
+        """
+        values, vectors, _ = eigh(inner(self.columns, self.columns))
+        kept = values > 1e-6 * values[:, -1:].clamp_min(1e-30)
+        inverse = torch.where(kept, values.clamp_min(1e-30).rsqrt(), 0)
+        basis = flatten(combine((vectors * inverse.unsqueeze(1)).mT, self.columns))  # [R, L, W], orthonormal or zero
+        z = flatten(self._correction())  # P^-1 = diag(1/d) - z^T z
+        variance = 1 / flatten(self.diagonal)
+        parts = []
+        for g in _cached_gradients(taps, 2 * basis.shape[1]):
+            x = flatten(g).transpose(1, 2)  # [R, b, S, W]
+            coordinates = x @ basis.unsqueeze(1).mT  # [R, b, S, L]
+            outside = (x - coordinates @ basis.unsqueeze(1)).square().mean(2)  # e, [R, b, W]
+            # Pi D + D Pi - Pi D Pi = Q H^T + H Q^T, H = D Q - Q Q^T D Q / 2.
+            h = coordinates.mT @ (x - 0.5 * coordinates @ basis.unsqueeze(1)) / x.shape[2]
+            q = torch.cat([basis.unsqueeze(1).expand_as(h), h], 2)  # [R, b, 2 L, W]
+            y = q * variance[:, None, None] - (q @ z.unsqueeze(1).mT) @ z.unsqueeze(1)  # P^-1 [Q, H]
+            swapped = (y @ q.mT).roll(h.shape[2], 3)  # times [[0, 1], [1, 0]]
+            low = (swapped * swapped.mT).sum((2, 3))
+            cross = ((y * y.roll(h.shape[2], 2)).sum(2) * outside).sum(2)
+            weighted = (z.unsqueeze(1) * outside.unsqueeze(2)) @ z.unsqueeze(1).mT
+            shared = (z.square().sum(1) * variance).unsqueeze(1)
+            diagonal = (outside.square() * (variance.square().unsqueeze(1) - 2 * shared)).sum(2)
+            parts.append(low + 2 * cross + diagonal + weighted.square().sum((2, 3)))
+        return torch.cat(parts, 1)
+
+    def eigenvalues(self) -> Float[Tensor, "R W"]:
+        return dense_eigenvalues(self, sum(d.shape[1] * d.shape[2] for d in self.diagonal))
+
+    def dense(self) -> Float[Tensor, "R W W"]:
+        u = flatten(self.columns)
+        return u.mT @ u + torch.diag_embed(flatten(self.diagonal))
+
+    def _core(self) -> Float[Tensor, "R L L"]:
+        """C^-1, lower triangular, with C C^T = I + V^T V and V = d^-1/2 U, in double precision."""
+        gram = _gram(self._low(self._scale()))
+        eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+        return inverse_triangle(torch.linalg.cholesky_ex(eye + gram)[0])
+
+    def _half(self) -> _Half:
+        scale = self._scale()
+        low = self._low(scale)
+        return _Half(low, _Shrinkage.apply(_gram(low)).to(low[0]), scale)
+
+    def _scale(self) -> Vectors:
+        """d^-1/2."""
+        return tuple(d.rsqrt().unsqueeze(1) for d in self.diagonal)
+
+    def _low(self, scale: Vectors) -> Vectors:
+        """d^-1/2 U."""
+        return tuple(u * s for u, s in zip(self.columns, scale, strict=True))
+
+    def _correction(self) -> Vectors:
+        """The rows z of P^-1 = diag(1/d) - z^T z."""
+        return combine(self._core().to(self.diagonal[0]), self._divide(self.columns))
+
+    def _divide(self, v: Vectors) -> Vectors:
+        return tuple(x / d.unsqueeze(1) for x, d in zip(v, self.diagonal, strict=True))
+
+
+def _gram(low: Vectors) -> Float[Tensor, "R L L"]:
+    """V^T V in double precision: it has twice the digits of V, and the smaller ones would be lost."""
+    v = tuple(x.double() for x in low)
+    return inner(v, v)
+
+
+class _Shrinkage(torch.autograd.Function):
+    """f(M) with f(l) = 1 / (1 + l + (1 + l)^1/2); its gradient holds for equal eigenvalues, unlike that of eigh."""
+
+    @staticmethod
+    def forward(ctx, m):  # type: ignore[no-untyped-def]
+        values, vectors, _ = eigh(m)
+        t = (1 + values.clamp_min(0)).sqrt()
+        ctx.save_for_backward(t, vectors)
+        return (vectors / (t * t + t).unsqueeze(1)) @ vectors.mT
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        t, vectors = ctx.saved_tensors
+        f, total = 1 / (t * t + t), t.unsqueeze(1) + t.unsqueeze(2)
+        slopes = -(total + 1) / total * f.unsqueeze(1) * f.unsqueeze(2)  # (f(a) - f(b)) / (a - b)
+        return vectors @ (slopes * (vectors.mT @ grad @ vectors)) @ vectors.mT
+
+
+class _Half(NamedTuple):
+    """H = d^-1/2 (I - V K V^T) with H H^T = P^-1, where V = d^-1/2 U and K = f(V^T V), see `_Shrinkage`.
+
+    As P^-1 is a square then, no more digits cancel than P^-1/2 has. No basis of U's choosing enters.
+    """
+
+    low: Vectors  # V
+    k: Float[Tensor, "R L L"]  # symmetric
+    scale: Vectors  # d^-1/2
+
+    def times(self, v: Vectors) -> Vectors:
+        """H v."""
+        return tuple(x * s for x, s in zip(self._shrunk(v), self.scale, strict=True))
+
+    def turned(self, v: Vectors) -> Vectors:
+        """H^T v."""
+        return self._shrunk(tuple(x * s for x, s in zip(v, self.scale, strict=True)))
+
+    def _shrunk(self, v: Vectors) -> Vectors:
+        return _subtract(v, combine(inner(v, self.low) @ self.k, self.low))
+
+
+def _subtract(u: Vectors, v: Vectors) -> Vectors:
+    return tuple(x - y for x, y in zip(u, v, strict=True))
+
+
+def _dot(u: Vectors, v: Vectors) -> Float[Tensor, "R S"]:
+    return torch.stack([(x * y).sum((2, 3)) for x, y in zip(u, v, strict=True)]).sum(0)
+
+
+def _diagonal(x: Tensor) -> Tensor:
+    return x.diagonal(dim1=-2, dim2=-1)

@@ -1,0 +1,1 @@
+"""How a posterior learns: by natural gradient, by reparameterisation, or at a point."""

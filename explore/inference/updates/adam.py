@@ -1,0 +1,70 @@
+"""Adam (Kingma and Ba, 2015) as a pure step, for the posteriors that are trained by plain gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from explore.core.linalg import over
+from explore.core.shapes import Taps, Weights
+from explore.execution import parallel
+
+Tensors = tuple[Tensor, ...]
+N = TypeVar("N", float, Tensor)
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+class Moving(NamedTuple):
+    """Moving averages of the gradients and of their squares, without bias correction."""
+
+    first: Tensors
+    second: Tensors
+
+
+def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float | Tensor) -> Weights:
+    """The gradient of -E[log p(y|x,W)] + decay |W|^2 / 2 for each sample of the weights by itself.
+
+    Args:
+        taps: of the log-likelihood.
+        penalised: W, or whatever else the gradient of the penalty is `decay` times of.
+        decay: 1 / (N eta), or each replica's own [R].
+    """
+    own = tuple(t.gradients() / t.grads.shape[2] for t in taps)
+    return tuple(over(decay, w) * w - g for w, g in zip(penalised, parallel.mean(own), strict=True))
+
+
+def start(parameters: Tensors) -> Moving:
+    """Averages before the first gradient."""
+    return Moving(tuple(map(torch.zeros_like, parameters)), tuple(map(torch.zeros_like, parameters)))
+
+
+Rates = tuple[N, N]
+"""The size of a step and the floor of its denominators."""
+
+
+def rates(lr: float, step: N) -> Rates[N]:
+    """Those of step t, counted from 1, for all replicas or for each: corrected for averages that start at zero."""
+    root = (1 - BETA2**step) ** 0.5
+    return lr * root / (1 - BETA1**step), EPSILON * root
+
+
+def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: Rates[Any]) -> tuple[Tensors, Moving]:
+    """One step against the gradients."""
+    size, floor = rates
+    first = tuple(torch.lerp(g, m, BETA1) for m, g in zip(moving.first, gradients, strict=True))
+    second = tuple(
+        torch.addcmul(BETA2 * v, g, g, value=1 - BETA2) for v, g in zip(moving.second, gradients, strict=True)
+    )
+    new = tuple(
+        torch.addcdiv(p, over(size, m) * m, v.sqrt() + over(floor, v), value=-1)
+        for p, m, v in zip(parameters, first, second, strict=True)
+    )
+    return new, Moving(first, second)
+
+
+def cosine(progress: float) -> float:
+    """A step schedule that falls from 1 to 0 along half a cosine."""
+    return 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))

@@ -1,0 +1,95 @@
+"""Layers with weights of their own for every example, which `explore.nets.protocols.Layer` describes.
+
+A layer with independent Gaussian weights, N(M, sigma^2), is applied to an example b at T positions. One draw of its
+weights serves all of them:
+
+    T = 1    h_b  = a_b M + sqrt(a_b^2 sigma^2) o eps_b                          Kingma, Salimans, Welling (2015)
+    T > 1    h_bt = a_bt M + [(a_bt o r_b) (sigma o E)] o s_b                    Flipout: Wen et al. (2018)
+
+with white noise eps_b of each example and E [I, O] of each sample, and random signs r_b of the inputs and s_b of the
+outputs. The signs leave the distribution of an example's weights, M + sigma o E o r_b s_b^T, as it is, and make those
+of different examples uncorrelated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.core.linalg import rows_times
+from explore.core.rng import Rng
+from explore.execution import parallel
+
+
+class Own:
+    """A layer with weights of its own for every example."""
+
+    def __init__(self, weights: Float[Tensor, "R S B I O"]):
+        self.weights, self.samples = weights, weights.shape[1]
+
+    def __call__(self, a: Tensor) -> Tensor:
+        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        return torch.einsum("rsbti,rsbio->rsbto", a, self.weights)
+
+
+class Local:
+    """A layer with independent Gaussian weights, drawn for every example.
+
+    Args:
+        mean: M, [R, I, O].
+        std: sigma, [R, I, O].
+        samples: S.
+        rng: the stream of the noise.
+        apart: whether every position draws its own pre-activations instead, as if its weights were its own. Then what
+            is pooled over T positions has up to T times too little variance.
+    """
+
+    def __init__(self, mean: Tensor, std: Tensor, samples: int, rng: Rng, apart: bool = False):
+        self.mean, self.std, self.samples, self.rng, self.apart = mean, std, samples, rng, apart
+
+    def __call__(self, a: Tensor, patches: tuple[int, int] | None = None) -> Tensor:
+        """[R, S or 1, B, T, I] -> [R, S, B, T, O], of patches with so many channels and places of the kernel."""
+        mean = rows_times(a, self.mean)
+        if self.apart or a.shape[3] == 1:
+            return self._drawn(mean, rows_times(a.square(), self.std.square()))
+        channels, places = patches or (a.shape[4], 1)
+        weights, into, out = self._flips(a.shape[2], channels)
+        into = F.pad(into.repeat_interleave(places, 3), (0, a.shape[4] - channels * places), value=1.0)
+        flipped = (a * into.unsqueeze(3)).flatten(2, 3).unflatten(2, (weights.shape[2], -1))
+        return mean + (flipped @ weights).flatten(2, 3).unflatten(2, a.shape[2:4]) * out.unsqueeze(3)
+
+    def through(self, a: Float[Tensor, "N C height width"], product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """Of images, N = B or S B, by products with matrices, see `models.Layer`."""
+        mean = product(a, self.mean)
+        if self.apart or mean.shape[3] == 1:
+            return self._drawn(mean, product(a.square(), self.std.square()))
+        examples = mean.shape[2]
+        weights, into, out = self._flips(examples, a.shape[1])
+        flipped = a.unflatten(0, (-1, examples)) * into[0, ..., None, None]
+        return mean + product(flipped.flatten(0, 1), weights.flatten(0, 2)) * out.unsqueeze(3)
+
+    def _drawn(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """Pre-activations with this mean and variance."""
+        # Without a bias an input of zeros has no variance, and the root no gradient there.
+        noise = self.rng.normal(mean.shape[0], self.samples, *mean.shape[2:])
+        return mean + variance.clamp_min(1e-20).sqrt() * noise
+
+    def _flips(self, examples: int, inputs: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Sigma o E and the signs of inputs (or channels) [R, S, B, I] and of outputs [R, S, B, O].
+
+        E is [R, S, parts, I, O]: parts of a batch that a process holds have noise apart, as processes have.
+        """
+        r, i, o = self.std.shape
+        noise = self.rng.normal(r, self.samples, parallel.world().held, i, o)
+        weights = self.std[:, None, None] * noise
+        lead = (r, self.samples, examples)
+        return weights, signs(self.rng, *lead, inputs), signs(self.rng, *lead, o)
+
+
+def signs(rng: Rng, *shape: int) -> Float[Tensor, "..."]:
+    """Random signs, +1 or -1; the first axis is R."""
+    return 2.0 * (rng.uniform(*shape) < 0.5).to(rng.dtype) - 1

@@ -1,0 +1,271 @@
+"""scikit-learn estimators of any posterior: a network of its own for every fit, in pipelines and searches.
+
+`BayesianRegressor` and `BayesianClassifier` are `FittedModel` behind scikit-learn's interface: arrays go in and come
+out, classes keep their own names, and what is wrong with an array is said by scikit-learn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from explore import registry
+from explore.core.errors import InputError, counted, listed, one_of, shown
+from explore.data.texts import unmeasured
+from explore.inference import presets
+from explore.learning.model import FittedModel
+from explore.learning.transforms import KINDS, Transform
+from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
+from explore.nets.net import Net, mlp
+from explore.nets.protocols import Likelihood
+
+SIGMA = 0.15865525393145707, 0.5, 0.8413447460685429  # one deviation of a Gaussian around its median
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class _Bayesian(BaseEstimator):
+    """What both estimators share; their own docstrings say what the parameters are."""
+
+    model_: FittedModel
+    n_features_in_: int
+
+    def __init__(
+        self,
+        posterior: Any = "noisy-kfac",
+        *,
+        preset: Any = None,
+        settings: Any = None,
+        hidden: Any = (50,),
+        epochs: Any = None,
+        samples: Any = 100,
+        standardise: Any = True,
+        dtype: Any = "float64",
+        calibrate: Any = 0.0,
+        noise: Any = None,
+        target_transform: Any = "none",
+        keep_na: Any = False,
+        random_state: Any = None,
+    ):  # of any type, as scikit-learn has it: what is wrong is said by `fit`
+        self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
+        self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
+        self.calibrate, self.noise, self.keep_na, self.random_state = calibrate, noise, keep_na, random_state
+        self.target_transform = target_transform  # not `transform`, which to scikit-learn is a transformer's method
+
+    def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
+        if self.dtype not in DTYPES:
+            raise one_of("dtype", self.dtype, DTYPES)
+        own = dict(self.settings or {})
+        if self.epochs is not None and own.setdefault("epochs", self.epochs) != self.epochs:
+            raise InputError(f"epochs is {self.epochs}, and {own['epochs']} in settings; give one of them")
+        preset = self.preset
+        if preset is None:
+            preset, own = "plain", self._chosen(x, likelihood.discrete).settings | own
+        net = Net(mlp(x.shape[1], self._widths(), outputs))
+        posterior = registry.posterior(self.posterior, net, likelihood, preset, **own)
+        self.model_ = FittedModel.fit(
+            posterior, x, y, self.samples, _seed(self.random_state), dtype=DTYPES[self.dtype],
+            standardise="labelled" if self.standardise else "none", calibrate=self.calibrate,
+        )  # fmt: skip
+
+    def _chosen(self, x: np.ndarray, classes: bool) -> presets.Chosen:
+        """The settings for so many examples, where no preset is asked for."""
+        units = max(self._widths(), default=1)
+        return presets.for_rows(registry.find("posteriors", self.posterior), len(x), units, classes)
+
+    def _widths(self) -> list[int]:
+        widths = list(self.hidden) if isinstance(self.hidden, Sequence | np.ndarray) else [self.hidden]
+        if not all(isinstance(n, int | np.integer) and n > 0 for n in widths):
+            raise InputError(f"hidden is {shown(self.hidden)}; it must be positive whole numbers such as (50, 50)")
+        return [int(n) for n in widths]
+
+    def _inputs(self, x: Any) -> np.ndarray:
+        check_is_fitted(self)
+        found: np.ndarray = validate_data(self, x, reset=False, dtype=np.float64)
+        return found
+
+    def _sampled(self, x: Any, n_samples: int, random_state: Any) -> np.ndarray:
+        """Joint samples of labels, [n, P, O] or class numbers [n, P]."""
+        inputs = self._inputs(x)
+        model = dataclasses.replace(self.model_, seed=_seed(random_state))
+        return model.sample(inputs, n_samples)[0].cpu().numpy()
+
+
+class BayesianRegressor(RegressorMixin, _Bayesian):
+    """A Bayesian neural network for one number or several.
+
+    Args:
+        posterior: a name of `explore list posteriors`.
+        preset: of the posterior's settings; None: settings that go by the number of examples, see
+            `explore.inference.presets.for_rows`.
+        settings: of the posterior, in place of the preset's.
+        hidden: units of each hidden layer.
+        epochs: passes over the data; None: as many as the preset says.
+        samples: networks drawn for predictions.
+        standardise: features by mean and deviation of those fitted to; targets always are.
+        dtype: to compute in: "float64", as scikit-learn does, or "float32".
+        calibrate: the share of the data that a second fit holds out, to which one factor on the predictive variance is
+            fitted; 0 for none, and so always for classes.
+        noise: settings of the `Gaussian` that targets scatter by, such as {"noise_std": 0.1}, in standard deviations
+            of the targets; None: unknown noise, with a prior on its precision that goes with the preset or fades with
+            the number of examples.
+        target_transform: what targets are learnt as, as in `explore suggest --transform`: "none", their logarithm
+            ("log"), or the normal score of their rank ("rank"). Predictions come back in the targets' own units.
+        keep_na: of a classifier: whether labels such as "NA", "nan" and "-" are classes. They are refused otherwise,
+            since tables say by them that nothing is measured.
+        random_state: seed of all random numbers, as everywhere in scikit-learn.
+
+    Attributes:
+        model_: the `FittedModel`, of transformed targets, which can be saved without pickle.
+        transform_: the `Transform` that was fitted to the targets.
+    """
+
+    def fit(self, X: Any, y: Any) -> BayesianRegressor:  # noqa: N803
+        """Fit from scratch to features X [P, D] and targets y, [P] or [P, O]."""
+        _check_types(y)
+        x, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        if self.keep_na:
+            raise InputError("keep_na is of classes, and numbers have none; leave it out")
+        self._flat = y.ndim == 1
+        prior = registry.noise_for(self.preset) if self.preset else self._chosen(x, classes=False).noise
+        known, own = registry.settings_of(Gaussian), prior | dict(self.noise or {})
+        if unknown := sorted(own.keys() - known):
+            raise one_of("setting of the noise", unknown[0], known)
+        if self.target_transform not in KINDS:
+            raise one_of("target_transform", self.target_transform, KINDS)
+        targets = y.reshape(len(x), -1).astype(np.float64)
+        self.transform_ = Transform.fit(self.target_transform, targets)
+        self._fit(x, self.transform_.apply(targets), Gaussian(**own), targets.shape[1])
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
+        """The mean, of the shape of y; with `return_std` also the standard deviation of a label, noise included.
+
+        Of transformed targets the median, since a mean would hang on the far tail, and half the distance of the
+        quantiles that are one deviation of a Gaussian away from its median.
+        """
+        x = self._inputs(X)
+        if self.transform_.kind == "none":
+            moments = self.model_.predict(x)
+            middle, deviation = self._out(moments.mean), self._out(moments.total)
+        else:
+            found = self.transform_.undo(self.model_.quantiles(x, SIGMA).cpu().numpy())
+            low, middle, high = map(self._out, found)
+            deviation = (high - low) / 2
+        return (middle, deviation) if return_std else middle
+
+    def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:  # noqa: N803
+        """Below which a label lies with these probabilities: [P, K], or [P, O, K]."""
+        x = self._inputs(X)
+        found = self.model_.quantiles(x, tuple(levels) if isinstance(levels, Iterable) else levels)  # [K, R, P, O]
+        return np.stack([self._out(one) for one in self.transform_.undo(found.cpu().numpy())], -1)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
+        """Labels drawn jointly, one network for all points of each: [P, n], or [P, O, n]."""
+        drawn = np.moveaxis(self.transform_.undo(self._sampled(X, n_samples, random_state)), 0, -1)
+        return drawn[:, 0] if self._flat else drawn
+
+    def _out(self, values: Any) -> np.ndarray:
+        array: np.ndarray = np.asarray(values[0])
+        return array[:, 0] if self._flat else array
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class BayesianClassifier(ClassifierMixin, _Bayesian):
+    """A Bayesian neural network for two classes or more, whatever they are called.
+
+    Its parameters are those of `BayesianRegressor`; `noise`, `calibrate` and `target_transform` are refused, since
+    classes have none of them, as is `keep_na` there.
+
+    Attributes:
+        classes_: names of the classes, in the order of the columns of probabilities.
+        model_: the `FittedModel`, which can be saved without pickle.
+    """
+
+    classes_: np.ndarray
+
+    def fit(self, X: Any, y: Any) -> BayesianClassifier:  # noqa: N803
+        """Fit from scratch to features X [P, D] and classes y [P]."""
+        _check_types(y)
+        x, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        if self.noise is not None:
+            raise InputError("noise is that of numbers, and classes have none; leave it out")
+        if self.target_transform != "none":
+            raise InputError(
+                f"target_transform={shown(self.target_transform)} is of numbers, and these are classes; leave it out"
+            )
+        self._check_marks(y)
+        encoder = LabelEncoder().fit(y)
+        self.classes_ = encoder.classes_
+        if (n := len(self.classes_)) < 2:
+            raise InputError(f"y has one class, {shown(str(self.classes_[0]))}; a classifier needs at least 2 classes")
+        likelihood: Likelihood = Bernoulli() if n == 2 else Categorical()
+        self._fit(x, encoder.transform(y), likelihood, 1 if n == 2 else n)
+        return self
+
+    def _check_marks(self, y: np.ndarray) -> None:
+        """Refuse labels that say that there is none, unless they are kept as classes; an empty one always."""
+        marks = [label for label in y.ravel().tolist() if isinstance(label, str) and unmeasured(label.strip(), True)]
+        if marks and not (self.keep_na and all(map(str.strip, marks))):
+            names = listed(map(shown, sorted(set(marks))))
+            raise InputError(
+                f"y has {counted(len(marks), 'label')} {names}, which say that nothing is measured; leave these "
+                "examples out, or take keep_na=True, by which all but empty ones are classes"
+            )
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Probabilities of the classes [P, C], averaged over the networks."""
+        x = self._inputs(X)
+        return self.model_.probabilities(x)[0].cpu().numpy()
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """The likeliest class of each point, by its name: [P]."""
+        probabilities = self.predict_proba(X)
+        likeliest: np.ndarray = self.classes_[probabilities.argmax(1)]
+        return likeliest
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
+        """Classes drawn jointly, one network for all points of each: [P, n]."""
+        drawn = self._sampled(X, n_samples, random_state).T
+        named: np.ndarray = self.classes_[drawn]
+        return named
+
+
+def _check_types(y: Any) -> None:
+    """Refuse labels that numpy or scikit-learn would turn into others: 1 beside "a" into "1", None into a class.
+
+    Raises:
+        InputError: for missing labels, or labels of several types.
+    """
+    if y is None or (isinstance(getattr(y, "dtype", None), np.dtype) and y.dtype != object):
+        return  # the one is refused by scikit-learn, the other has one type
+    given = np.asarray(y, dtype=object).ravel()
+    if missing := int(pd.isna(given).sum()):
+        raise InputError(f"y has {counted(missing, 'missing label')}; leave these rows out")
+    types = set(map(type, given))
+    numbers = {t for t in types if issubclass(t, Real) and t is not bool}
+    kinds = {"str" if issubclass(t, str) else t.__name__ for t in types - numbers} | ({"number"} if numbers else set())
+    if len(kinds) > 1:
+        raise InputError(f"y has labels of several types, {listed(sorted(kinds))}; give all of them one type")
+
+
+def _seed(random_state: Any) -> int:
+    """A whole number is a seed as it is; None and generators give one."""
+    if isinstance(random_state, int | np.integer):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -1,0 +1,353 @@
+"""Pool-based active learning: ask which points to label, tell their labels.
+
+`ActiveLearner` holds a pool and runs R replicas of the same experiment side by side: `trials` random starts, once for
+each acquisition (the arms; arm-major on the replica axis). A person with one pool uses one trial and one arm.
+`active_loop` plays the oracle from known labels and measures the test error round by round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from explore import registry
+from explore.acquisitions.base import (
+    Acquisition,
+    Choice,
+    RedundancyWarning,
+    View,
+    check,
+    checked,
+    name_of,
+    needs_of,
+    redundancy,
+)
+from explore.core import tree
+from explore.core.errors import FailedFitWarning, InputError, check_count
+from explore.core.rng import Rng
+from explore.core.shapes import Info, State
+from explore.execution import parallel
+from explore.inference.base import Predictive
+from explore.inference.predict import Predictor
+from explore.learning.fit import Epoch
+from explore.learning.model import FittedModel, Prediction, check_made
+from explore.learning.pool import Pool, Scales
+from explore.learning.scaling import Standardiser
+from explore.learning.shards import sharded_fit, stops, streams
+
+STOPS = 10  # how often a fit in several processes says how far it is
+
+
+class Fitted(NamedTuple):
+    """The outcome of fitting on the labels told so far."""
+
+    state: State
+    info: Info
+    scales: Scales  # that inputs and targets were standardised by
+
+
+class ActiveLearner:
+    """Chooses points of a pool.
+
+    Args:
+        posterior: fitted from scratch after every `tell`.
+        x: [P, ...] inputs of all points, labelled or not.
+        acquisitions: one rule (or its name) an arm; the arms share start, noise and everything else.
+        trials: independent repetitions; R = trials * len(acquisitions).
+        allowed: [trials, P] which points may ever be chosen (test points may not); all by default.
+        seed: root of all random streams; together with the labels told it decides everything.
+        samples: weight samples for predictions.
+        cost: [P] what the label of each point costs, positive: rules choose by their scores divided by it.
+        targets: [T, ...] inputs whose labels matter, for a rule that goes by them; those of the candidates by default.
+        standardise: inputs by mean and deviation of the "labelled" points, of all allowed points ("pool"), or not
+            at all ("none", and so for images), or by those that are given for one input, as [C, 1, 1] for the
+            channels of images. Targets of a regression always by those of the labelled points, but for a net that is
+            `trained`, which needs "none".
+        device, dtype: where to compute, and in which floating-point type.
+        jobs: processes that share the trials of each fit, at most one a trial, see `explore.learning.shards`.
+        posterior_for: the posterior for so many labels; None: always the same.
+    """
+
+    def __init__(
+        self,
+        posterior: Predictive,
+        x: Any,
+        acquisitions: Sequence[Acquisition | str] = ("epig",),
+        *,
+        trials: int = 1,
+        allowed: np.ndarray | Tensor | None = None,
+        seed: int = 0,
+        samples: int = 100,
+        cost: Any = None,
+        targets: Any = None,
+        standardise: str | Standardiser = "labelled",
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        jobs: int = 1,
+        posterior_for: Callable[[int], Predictive] | None = None,
+    ):
+        check_made(posterior)
+        for name, value in (("trials", trials), ("samples", samples), ("jobs", jobs)):
+            check_count(name, value)
+        self.posterior, self.trials, self.samples, self.standardise = posterior, trials, samples, standardise
+        self.jobs, self._posterior_for = min(jobs, trials), posterior_for or (lambda _: posterior)
+        self.acquisitions = tuple(_rules(acquisitions))
+        for rule in self.acquisitions:
+            check(rule, posterior, samples)
+        self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
+        arms = tuple(map(name_of, self.acquisitions))
+        self._pool = Pool(posterior, x, allowed, trials, arms, standardise, self.rng)
+        if targets is not None and not any(needs_of(rule).aims for rule in self.acquisitions):
+            raise InputError(f"no rule of {', '.join(arms)} goes by targets, the inputs whose labels matter; epig does")
+        self._targets = None if targets is None else self._pool.like(targets)
+        self.x, self.replicas = self._pool.x, self._pool.replicas
+        self._cost = None if cost is None else self._prices(cost)
+        self._fitted: Fitted | None = None
+
+    @property
+    def labelled(self) -> Int[Tensor, "R n"]:
+        """The labelled points in the order in which they were told."""
+        return self._pool.points
+
+    @property
+    def mask(self) -> Bool[Tensor, "R P"]:
+        """Which points may be asked for."""
+        return self._pool.mask
+
+    @property
+    def round(self) -> int:
+        """How often labels were told."""
+        return self._pool.round
+
+    def tell(self, indices: Any, y: Any) -> None:
+        """Add labels.
+
+        Args:
+            indices: [R, k] points ([k] where R = 1), of an integer type.
+            y: [R, k, O] targets ([R, k] where O = 1; class indices always [R, k]). With the likelihood
+                `PartialGaussian` some of a point's may be NaN: they are not measured, and nothing is learnt from them.
+
+        Raises:
+            InputError: for a point that does not exist, may not be chosen or has a label, a label that is not a
+                finite number or no class of the likelihood, or shapes that do not fit.
+        """
+        self._pool.tell(indices, y)
+        self._renew()
+
+    def fit(self) -> Iterator[Epoch]:
+        """Fit from scratch on the labels told so far, unless that is done.
+
+        Yields after every epoch, in several processes ten times.
+        """
+        if self._fitted is not None:
+            return
+        scales = self._pool.scales()
+        epoch = None
+        shards = streams(self.rng.stream("fit", self.round), self.jobs)
+        at = stops(self.posterior.epochs, STOPS)
+        # A few labels are not divided: each process has the same fit, and a part of the pool to score.
+        for epoch in parallel.alone(sharded_fit(self.posterior, *self._pool.labelled(scales), shards, at)):
+            yield epoch
+        assert epoch is not None
+        if failed := int((~epoch.state.common.alive).sum()):
+            warnings.warn(
+                f"the fit of {failed} of {self.replicas} replicas failed and was stopped where it stood; what it "
+                "predicts and chooses means nothing",
+                FailedFitWarning,
+                stacklevel=2,
+            )
+        self._fitted = Fitted(epoch.state, epoch.info, scales)
+
+    @property
+    def fitted(self) -> Fitted:
+        """The fit on the labels told so far; runs it where it has not run."""
+        for _ in self.fit():
+            pass
+        assert self._fitted is not None
+        return self._fitted
+
+    def check(self, k: int, times: int = 1, pending: int = 0) -> None:
+        """Whether k points can be asked for, and so many times, beside pending ones; fits nothing.
+
+        Raises:
+            InputError: where fewer are left, or a rule does not choose as many at once.
+        """
+        left = int(self.mask.sum(1).min()) - pending
+        check_count("k", k)
+        if k * times > left:
+            asked = f"{k} points" if times == 1 else f"{times} times {k} points"
+            raise InputError(f"asked for {asked}, but {left} are left")
+        for rule in self.acquisitions:
+            check(rule, self.posterior, self.samples, k)
+
+    def ask(self, k: int = 1, pending: Any = None) -> Choice:
+        """The next k points of every replica, [R, k], each arm by its own rule.
+
+        In several processes, see `execution.parallel`, each scores a part of the pool, and all have the same answer.
+
+        Warns of a rule that scores points one by one where k > 1 or points are pending: what it chooses may be
+        near-duplicates.
+
+        Args:
+            k: how many.
+            pending: [R, p] points ([p] where R = 1) that were handed out and have no label yet: they are not chosen,
+                and the rules choose what adds most to their labels, whatever these will be.
+
+        Raises:
+            InputError: where `check` refuses k, a pending point may not be asked for, or a rule answers otherwise.
+        """
+        waiting = None if pending is None else self._pool.free(pending)
+        p = 0 if waiting is None else waiting.shape[1]
+        self.check(k, pending=p)
+        for rule in self.acquisitions:
+            if said := redundancy(rule, k, p):
+                warnings.warn(said, RedundancyWarning, stacklevel=2)
+        choices = [self._choose(i, k, waiting if p else None) for i in range(len(self.acquisitions))]
+        indices, scores = (torch.cat(parts) for parts in zip(*choices, strict=True))
+        return Choice(parallel.agreed(indices.cpu()).to(indices.device), scores)  # GPUs differ in the last digits
+
+    @property
+    def model(self) -> FittedModel:
+        """The fit on the labels told so far as a value, which predicts and can be saved."""
+        state, _, scales = self.fitted
+        where: dict[str, Any] = {"seed": self.rng.seed, "round": self.round, "arms": self.rng.arms}
+        return FittedModel(self.posterior, state, scales, tuple(self.x.shape[1:]), self.samples, **where)
+
+    def predict(self, x: Any) -> Prediction:
+        """Predictions of a regression at new inputs x [P, ...]."""
+        return self.model.predict(x)
+
+    def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
+        """Low and high, between which a target at x [P, ...] lies with this probability, by the model's quantiles."""
+        return self.model.interval(x, level)
+
+    def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
+        """Class probabilities at new inputs x [P, ...], averaged over the weights."""
+        return self.model.probabilities(x)
+
+    def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
+        """Test metrics in original units on points [R, m] of the pool, y [P, O] or [P] being the labels of all."""
+        scales = self.fitted.scales
+        unit = scales.y.scale.squeeze(1) if scales.y.scale.dim() else None
+        return self._sample("test").evaluate(*self._pool.test(indices, y, scales), unit)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The labels told so far, and of what: with the same arguments and seed, everything else follows from them."""
+        return self._pool.state_dict()
+
+    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
+        """Continue from a `state_dict`.
+
+        The pool may stand in another order: points are known by the hashes of their float64 values, and equal ones are
+        interchangeable.
+
+        Raises:
+            InputError: when it is of another version, or was saved with other points, points that may be chosen, arms,
+                trials, seed or kind of labels.
+        """
+        self._pool.load_state_dict(saved)
+        self._renew()
+
+    def _renew(self) -> None:
+        self._fitted, self.posterior = None, self._posterior_for(self.labelled.shape[1])
+
+    def _prices(self, cost: Any) -> Float[Tensor, " P"]:
+        """What the labels of the points cost, if every rule goes by it."""
+        prices = torch.as_tensor(np.require(cost, requirements="W"), device=self.rng.device).to(self.rng.dtype)
+        if prices.shape != self.x.shape[:1] or not (prices > 0).all() or not prices.isfinite().all():
+            raise InputError(f"cost is a positive number for each of the {len(self.x)} points")
+        for rule in self.acquisitions:
+            if not needs_of(rule).costs:
+                raise InputError(f"{name_of(rule)} does not go by what labels cost; epig and information-gain do")
+        return prices
+
+    def _sample(self, stream: str) -> Predictor:
+        return Predictor.sample(self.posterior, self.fitted.state, self.samples, self.rng.stream(stream, self.round))
+
+    def _choose(self, i: int, k: int, pending: Tensor | None) -> Choice:
+        """What arm i labels next."""
+        rule, arm = self.acquisitions[i], slice(i * self.trials, (i + 1) * self.trials)
+
+        def sample() -> Predictor:  # of all arms at once, so that they share their numbers
+            every = self._sample("acquire")
+            check(rule, self.posterior, every.samples)
+            return dataclasses.replace(every, layers=tree.part(every.layers, arm), noise=tree.part(every.noise, arm))
+
+        scales = self.fitted.scales
+        points, there, uniform = self._pool.candidates(arm, pending)
+        view = View(
+            posterior=self.posterior,
+            state=tree.part(self.fitted.state, arm),
+            labelled=tree.part(self._pool.labelled(scales), arm),
+            candidates=self._pool.standardised(points, tree.part(scales, arm)),
+            mask=there,
+            sample=sample,
+            uniform=uniform,
+            rng=Rng(self.rng.seed, self.rng.device, self.rng.dtype).stream("acquire", self.round, 2),
+            pending=None if pending is None else self._pool.inputs(pending, scales)[arm],
+            targets=None if self._targets is None else self._pool.new(self._targets, scales)[arm],
+            cost=None if self._cost is None else self._cost[points],
+        )
+        answer = checked(rule(view, k), rule, there, k)
+        return Choice(points.gather(1, answer.indices), answer.scores)
+
+
+def _rules(given: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
+    """One rule an arm; refuses what is none."""
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise InputError(f"acquisitions is {given!r:.100}; it must be a list of at least one rule, as ['random']")
+    for rule in (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in given):
+        if not callable(rule) or isinstance(rule, type):
+            raise InputError(f"an acquisition is {rule!r:.100}; it must be a name, or a function of a View and k")
+        yield rule
+
+
+class Round(NamedTuple):
+    """A round of active learning is done."""
+
+    round: int  # from 1
+    labels: int  # the metrics are those of a fit on this many
+    metrics: dict[str, Float[Tensor, " R"]]
+    info: Info  # of the last training batch
+    choice: Choice | None  # what was labelled next; None in the last round
+    state: State
+
+
+def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k: int = 1) -> Iterator[Epoch | Round]:
+    """Run rounds of fit, test, acquire; continues where the learner stands.
+
+    Args:
+        learner: with its initial labels told (that is round 1).
+        y: [P, O] or [P] the labels of all points; the oracle.
+        test: [R, m] indices of the held-out points of every replica.
+        rounds: fits in all; one acquisition fewer.
+        k: points acquired after each fit.
+
+    Yields:
+        `Epoch` after each epoch of a fit, `Round` after each round, when the labels chosen in it are told.
+
+    Raises:
+        InputError: before the first fit, where the pool has fewer points than the rounds ask for, or a rule does not
+            choose as many at once.
+    """
+    labels = np.asarray(y)
+    if learner.round < rounds:
+        learner.check(k, rounds - learner.round)
+    while learner.round <= rounds:
+        this, n = learner.round, learner.labelled.shape[1]
+        yield from learner.fit()
+        state, info = learner.fitted.state, learner.fitted.info
+        metrics = learner.evaluate(test, labels)
+        choice = learner.ask(k) if this < rounds else None
+        if choice is None:
+            yield Round(this, n, metrics, info, choice, state)
+            return
+        learner.tell(choice.indices, labels[choice.indices.cpu().numpy()])
+        yield Round(this, n, metrics, info, choice, state)

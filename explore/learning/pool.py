@@ -1,0 +1,333 @@
+"""A pool of points in each of R replicas: which may be chosen, which have a label, and the scale they are learnt in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from explore.core import tree
+from explore.core.errors import InputError, counted, one_of
+from explore.core.rng import Rng
+from explore.core.shapes import Batch
+from explore.inference.base import Predictive
+from explore.inference.predict import parts
+from explore.learning import fingerprints
+from explore.learning.inputs import RawInputs, StandardisedInputs, labels
+from explore.learning.scaling import UNSCALED, Standardiser
+from explore.nets.likelihoods import check_logits
+
+FORMAT = 2  # of a state_dict
+STANDARDISE = ("labelled", "pool", "none")
+
+
+class Scales(NamedTuple):
+    """How inputs and targets are standardised; classes are not."""
+
+    x: Standardiser
+    y: Standardiser
+
+
+class Pool:
+    """P points, of which each of T trials may choose some; R = T * arms, arm by arm.
+
+    Args:
+        posterior: what is trained; its net and likelihood say what a label is.
+        x: [P, ...] inputs.
+        allowed: [T, P]; None: all.
+        trials: T.
+        arms: their names.
+        standardise: see `ActiveLearner`.
+        rng: the root of the experiment.
+
+    Attributes:
+        allowed: [R, P] which points may ever be chosen.
+        mask: [R, P] those that have no label yet.
+        points: [R, n] those that have one, in the order in which they were told.
+        y: [R, n, O], or [R, n] class indices; None before the first.
+        round: how often labels were told.
+
+    Raises:
+        InputError: for inputs that are not finite numbers or do not fit the net, no points, or a mask of another shape
+            or type.
+    """
+
+    def __init__(
+        self,
+        posterior: Predictive,
+        x: Any,
+        allowed: np.ndarray | Tensor | None,
+        trials: int,
+        arms: tuple[str, ...],
+        standardise: str | Standardiser,
+        rng: Rng,
+    ):
+        if not isinstance(standardise, Standardiser) and standardise not in STANDARDISE:
+            raise one_of("standardise", standardise, STANDARDISE)
+        self._trained = posterior.net.trained
+        if self._trained and standardise != "none":
+            raise InputError(
+                "a trained network knows inputs and targets as it was trained on them; give standardise='none', which "
+                "leaves both as they are"
+            )
+        self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
+        self._raw = RawInputs(x, rng)
+        self.x = self._raw.x
+        if self.x.dtype == torch.uint8 and self.x.dim() > 2 and standardise in ("labelled", "pool"):
+            raise InputError(
+                "images are not standardised here, and these are bytes; give numbers whose channels have mean 0 and "
+                "deviation 1, or standardise='none' to take 0 to 255 as they are"
+            )
+        if not len(self._raw):
+            raise InputError("a pool needs at least one point, [points, ...]")
+        given = np.ones((trials, len(self.x)), bool) if allowed is None else allowed
+        mask = given if isinstance(given, Tensor) else np.asarray(given)
+        if mask.dtype not in (torch.bool, np.bool_) or tuple(mask.shape) != (trials, len(self.x)):
+            raise InputError(
+                f"allowed is true or false for {counted(trials, 'trial')} and {counted(len(self.x), 'point')}, "
+                f"[{trials}, {len(self.x)}]; "
+                f"got {list(mask.shape)} of {mask.dtype}"
+            )
+        likelihood, out = posterior.likelihood, at_zero(posterior, self._raw[:2].to(rng.dtype))
+        check_logits(likelihood, out)
+        width = likelihood.mean(out).shape[-1]
+        self._outputs, self._classes = (1, width) if likelihood.discrete else (width, 0)
+        self._scaled = likelihood.scaling == "affine" and not self._trained  # whether targets are standardised
+        self._partial = bool(getattr(likelihood, "partial", False))  # whether labels may be NaN in some outputs
+        self.allowed: Bool[Tensor, "R P"] = torch.as_tensor(mask, device=rng.device).repeat(len(arms), 1)
+        self.mask, self.replicas = self.allowed, len(self.allowed)
+        self.points: Int[Tensor, "R n"] = torch.zeros(self.replicas, 0, dtype=torch.long, device=rng.device)
+        self.y: Tensor | None = None
+        self.round = 0
+
+    def like(self, x: Any) -> RawInputs:
+        """Other inputs of the same shape as the pool's.
+
+        Raises:
+            InputError: for another shape, or numbers that are not finite.
+        """
+        inputs = RawInputs(x, self._rng)
+        if len(inputs.shape) != self.x.dim() or inputs.shape[1:] != self.x.shape[1:] or not len(inputs):
+            raise InputError(
+                f"inputs come as [n, {', '.join(map(str, self.x.shape[1:]))}], as those of the pool; "
+                f"got {list(inputs.shape)}"
+            )
+        return inputs
+
+    def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
+        """Inputs that are `like` the pool's, standardised for every replica."""
+        scaled = scales.x.apply(inputs[:].unsqueeze(0), self._rng.dtype)
+        return scaled.expand(self.replicas, *inputs.shape)
+
+    # Labels -----------------------------------------------------------------------------------------------------
+
+    def tell(self, indices: Any, y: Any) -> None:
+        """Add labels, see `ActiveLearner.tell`."""
+        points, values = self._rows(indices), self._labels(y, self._partial)
+        if not points.numel() or values.numel() != points.numel() * self._outputs:
+            raise InputError(f"{points.numel()} points cannot have {values.numel()} labels; each has {self._outputs}")
+        given, points = list(values.shape), points.reshape(self.replicas, -1)
+        values = self._shaped(values, *points.shape)
+        # In another order of axes the labels would be shuffled among the points.
+        if [n for n in given if n > 1] != [n for n in values.shape if n > 1]:
+            raise InputError(f"the labels of these points come as {list(values.shape)}; got {given}")
+        if self._partial and values.isnan().all(-1).any():
+            raise InputError("a label is NaN in all its outputs; leave out a point of which nothing is measured")
+        self._check_free(points)
+        self.mask = self.mask.scatter(1, points, False)
+        self.points = torch.cat([self.points, points], 1)
+        self.y = values if self.y is None else torch.cat([self.y, values], 1)
+        self.round += 1
+
+    def free(self, indices: Any) -> Int[Tensor, "R p"]:
+        """Some points that may be chosen.
+
+        Raises:
+            InputError: where one may not, is named twice, or their shape does not fit.
+        """
+        points = self._rows(indices)
+        points = points.reshape(self.replicas, points.numel() // self.replicas)
+        self._check_free(points)
+        return points
+
+    def _rows(self, indices: Any) -> Tensor:
+        """Points of every replica, in the shape in which they come."""
+        points = self._indices(indices)
+        if self.replicas > 1 and (points.dim() != 2 or len(points) != self.replicas):
+            raise InputError(
+                f"the points of {self.replicas} replicas come as [{self.replicas}, k]; got {list(points.shape)}"
+            )
+        return points
+
+    def _check_free(self, points: Int[Tensor, "R p"]) -> None:
+        fresh = self.mask.gather(1, points)
+        if not fresh.all() or any(len(set(row)) < len(row) for row in points.tolist()):
+            bad = points[~fresh].tolist() or points.tolist()
+            raise InputError(f"points {bad} are labelled already, held out for testing, or named twice")
+
+    def test(self, indices: Any, y: Any, scales: Scales) -> Batch:
+        """Some points [R, m], standardised, y being the labels of the whole pool."""
+        points, values, n = self._indices(indices), self._labels(y), len(self.x)
+        if points.dim() != 2 or len(points) != self.replicas or not points.numel():
+            raise InputError(f"test points come as [{self.replicas}, m]; got {list(points.shape)}")
+        if not values.dim() or len(values) != n or values.numel() != n * self._outputs:
+            raise InputError(f"y holds the labels of all {n} points, {self._outputs} each; got {list(values.shape)}")
+        return Batch(self.inputs(points, scales), self._targets(self._shaped(values, n)[points], scales))
+
+    def _indices(self, given: Any) -> Tensor:
+        """Numbers of points, in the shape in which they come."""
+        try:
+            points = self._rng.tensor(given)
+        except (TypeError, ValueError):
+            raise InputError("points are named by whole numbers") from None
+        if points.numel() and (points.dtype == torch.bool or points.is_floating_point() or points.is_complex()):
+            raise InputError(f"points are named by whole numbers, of an integer type; got {points.dtype}")
+        if points.numel() and not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
+            raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
+        return points.long()
+
+    def _labels(self, y: Any, gaps: bool = False) -> Tensor:
+        """Checked labels: class indices as int64; real numbers, even whole ones, as float64."""
+        return labels(y, self._classes, self._rng.device, gaps)
+
+    def _shaped(self, values: Tensor, *lead: int) -> Tensor:
+        return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)
+
+    # What the model sees ----------------------------------------------------------------------------------------
+
+    def scales(self) -> Scales:
+        """Those of the labelled points; of inputs also those of all allowed ones, given ones, or none."""
+        if self.y is None:
+            raise InputError("there is no label yet; tell some first")
+        fit = Standardiser.fit_measured if self._partial else Standardiser.fit
+        x, y = UNSCALED, fit(self.y) if self._scaled else UNSCALED
+        if isinstance(self._standardise, Standardiser):
+            x = Standardiser(*(t.expand(self.replicas, 1, *t.shape) for t in self._standardise))
+        elif self.x.dim() == 2 and self._standardise != "none":
+            known = self.points
+            if self._standardise == "pool":  # of every replica equally many
+                known = _first(self.allowed)[:, : int(self.allowed.sum(1).min())]
+            chunks = list(parts(known.shape[1], len(known) * self.x.shape[1]))
+            x = Standardiser.of(lambda: (self._raw[known[:, part]] for part in chunks), math.inf)
+            if (constant := x.scale.isinf()).any():
+                x = x._replace(scale=torch.where(constant, self._spread, x.scale))
+        return Scales(x, y)
+
+    @cached_property
+    def _spread(self) -> Float[Tensor, "1 D"]:
+        """The scale of a column that is constant among the points that are known.
+
+        In units of 1 a pressure of 200000 would be far from all others, which have 101325: it is no farther than its
+        standard score in the pool. A column that is constant there, too, says nothing of any other value.
+        """
+        chunks = list(parts(len(self._raw), self.x.shape[1]))
+        return Standardiser.of(lambda: (self._raw[part] for part in chunks), math.inf).scale.clamp_min(1.0)
+
+    def inputs(self, points: Int[Tensor, "R m"], scales: Scales) -> Float[Tensor, "R m ..."]:
+        """Standardised inputs."""
+        return scales.x.apply(self._raw[points], self._rng.dtype)
+
+    def standardised(self, points: Int[Tensor, "R C"], scales: Scales) -> StandardisedInputs:
+        """The same, each when it is asked for."""
+        return StandardisedInputs(self._raw, points, scales.x, self._rng.dtype)
+
+    def _targets(self, y: Tensor, scales: Scales) -> Tensor:
+        """Standardised labels [R, m, O], of which NaN stays NaN, or the class indices [R, m] themselves."""
+        if not self._partial:
+            return y if self._classes else scales.y.apply(y, self._rng.dtype)
+        there = ~y.isnan()
+        return torch.where(there, scales.y.apply(torch.where(there, y, scales.y.mean), self._rng.dtype), torch.nan)
+
+    def labelled(self, scales: Scales) -> Batch:
+        """The labelled points."""
+        assert self.y is not None
+        return Batch(self.inputs(self.points, scales), self._targets(self.y, scales))
+
+    def candidates(
+        self, arm: slice, pending: Int[Tensor, "R p"] | None = None
+    ) -> tuple[Int[Tensor, "T C"], Bool[Tensor, "T C"], Float[Tensor, "T C"]]:
+        """The points that an arm may choose, which of them are there, and a uniform number for each.
+
+        Where a trial has fewer than another, its first stands in place of those that are missing. The numbers are
+        drawn for all points of the pool and are the same in every arm, so that a point's does not depend on the others.
+        """
+        mask = (self.mask if pending is None else self.mask.scatter(1, pending, False))[arm]
+        points = _first(mask)[:, : int(mask.sum(1).max())]
+        there = mask.gather(1, points)
+        points = torch.where(there, points, points[:, :1])
+        alone = Rng(self._rng.seed, self._rng.device, self._rng.dtype)
+        return points, there, alone.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points)
+
+    # State ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The labels, with the fingerprints of their points and what else says what they mean."""
+        return {
+            "format": torch.tensor(FORMAT),
+            "labelled": self.points.cpu().clone(),
+            "y": torch.zeros(self.replicas, 0) if self.y is None else self.y.cpu().clone(),
+            "round": torch.tensor(self.round),
+            "meaning": tree.from_plain(self._meaning()),
+            "pool": torch.as_tensor(self._digest.copy()),  # [T, 32]
+            "fingerprints": torch.as_tensor(self._prints[self.points.cpu().numpy()]),  # [R, n, 16]
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
+        """Labels that were saved, see `ActiveLearner.load_state_dict`."""
+        if "format" not in saved or int(saved["format"]) != FORMAT:
+            raise InputError(
+                "the saved learner is of another version of explore; tell its labels, saved['y'] of the points "
+                "saved['labelled'], to a new one"
+            )
+        theirs, mine = tree.to_plain(saved["meaning"]), self._meaning()
+        if theirs != mine:
+            a, b = ({k: v for k, v in one.items() if theirs.get(k) != mine.get(k)} for one in (theirs, mine))
+            raise InputError(f"the saved learner has {a}, this one {b}")
+        if not np.array_equal(saved["pool"].cpu().numpy(), self._digest):
+            raise InputError(
+                "the saved learner's pool has other points than this one, or others may be chosen; "
+                "only the order of the points may differ"
+            )
+        known = saved["labelled"].to(self._rng.device)
+        self.points = fingerprints.find(saved["fingerprints"].cpu().numpy(), known, self._prints, self.allowed)
+        self.mask = self.allowed.scatter(1, self.points, False)
+        self.round = int(saved["round"])
+        self.y = saved["y"].to(self._rng.device) if self.points.shape[1] else None
+
+    def _meaning(self) -> dict[str, Any]:
+        """What says of which points and arms labels are, and what a label is."""
+        return {
+            "seed": self._rng.seed,
+            "points": len(self.x),
+            "acquisitions": list(self._arms),
+            "outputs": self._outputs,
+            "classes": self._classes,
+            "trials": self._trials,
+            "replicas": self.replicas,
+        }
+
+    @cached_property
+    def _prints(self) -> UInt8[np.ndarray, "P 16"]:
+        return fingerprints.fingerprints(self.x)
+
+    @cached_property
+    def _digest(self) -> UInt8[np.ndarray, "T 32"]:
+        return fingerprints.digest(self.x, self._prints, self.allowed[: self._trials])
+
+
+def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "1 1 n O"]:
+    """The outputs of the net with weights of 0 at some inputs."""
+    net, rng = posterior.net, Rng(0, x.device, x.dtype)
+    zeros = [torch.zeros(1, 1, *shape, device=x.device, dtype=x.dtype) for shape in net.shapes]
+    return net.output([*zeros, *net.unit_norms(1, rng)], x.unsqueeze(0))
+
+
+def _first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:
+    """The points of each replica in their order, but those of the mask first."""
+    return (~mask).to(torch.uint8).argsort(dim=1, stable=True)

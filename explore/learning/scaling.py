@@ -1,0 +1,128 @@
+"""Standard scores: what a network is trained on in place of numbers in units of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.core.errors import UNITS, InputError, extreme
+
+CENTRAL = 3.29  # standard deviations between the 5 % and the 95 % quantile of a Gaussian
+BOUND = 10.0  # robust scores beyond it grow as a logarithm
+
+
+class Standardiser(NamedTuple):
+    """Mean and standard deviation of each column; replicas, if any, each have their own."""
+
+    mean: Float[Tensor, "*R 1 D"]
+    scale: Float[Tensor, "*R 1 D"]
+
+    @staticmethod
+    def fit(values: Float[Tensor, "*R n D"], constant: float = 1.0) -> Standardiser:
+        """Those of n examples; a constant column, which becomes 0, gets the scale `constant`.
+
+        With `math.inf` any other value of it becomes 0 too: of inputs, where nothing could be learnt from it. A column
+        with a number that is not finite has no finite deviation either.
+
+        Raises:
+            InputError: when there is no example, or a column whose squares double precision cannot hold.
+        """
+        return Standardiser.of(lambda: [values], constant)
+
+    @staticmethod
+    def fit_measured(values: Float[Tensor, "*R n D"]) -> Standardiser:
+        """Those of the values that are there; NaN stands for one that is not.
+
+        Raises:
+            InputError: see `fit`, and where a column has no value.
+        """
+        there = ~values.isnan()
+        if not bool(there.any(-2).all()):
+            raise InputError("a target has no value yet; at least 1 of each is needed")
+        low = torch.where(there, values, torch.inf).amin(-2, keepdim=True)
+        high = torch.where(there, values, -torch.inf).amax(-2, keepdim=True)
+        middle = values.nanmean(-2, keepdim=True).clamp(low, high)  # of a constant column exactly that
+        mean, scale = Standardiser.fit(torch.where(there, values, middle))
+        share = there.to(values).mean(-2, keepdim=True)
+        return Standardiser(mean, torch.where(low == high, scale, scale / share.sqrt()))
+
+    @staticmethod
+    def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float = 1.0) -> Standardiser:
+        """The same of all examples of some chunks, which are made twice."""
+        n, mean, low, high = _summary(chunks())
+        squares = sum(((values - mean).square().sum(-2, keepdim=True) for values in chunks()), torch.zeros_like(mean))
+        # Compared, not deviation == 0: rounding gives a constant column a small one.
+        same, deviation, double = low == high, (squares / n).sqrt(), mean.dtype == torch.float64
+        least, most = UNITS if double else (0.0, torch.inf)
+        failed = ~same & ~((deviation > least) & (deviation < most)) & low.isfinite() & high.isfinite()
+        if bool(failed.any()):
+            if double:
+                column = int(failed.reshape(-1, failed.shape[-1]).any(0).nonzero()[0])
+                raise extreme(column, float(low[..., column].amin()), float(high[..., column].amax()))
+            exact, scale = Standardiser.of(lambda: (values.double() for values in chunks()))
+            mean, deviation = torch.where(failed, exact.to(mean), mean), torch.where(failed, scale.to(mean), deviation)
+            deviation = deviation.clamp_min(torch.finfo(mean.dtype).tiny)
+        return Standardiser(torch.where(same, low, mean), torch.where(same, constant, deviation))
+
+    @staticmethod
+    def robust(values: Float[Tensor, "*R n D"]) -> Standardiser:
+        """Centre and scale that neither an outlier nor a rare event decides, for `bounded`.
+
+        The scale is the distance between the 5 % and the 95 % quantile, or the median distance of the values that
+        differ from the median where that is larger, over that of a standard Gaussian. So a column of zeros and ones
+        has the same scale however rare the ones are. A column that has not varied yet gets the median scale of those
+        that have, and at most that of zeros and ones: its first step is bounded, but could vanish under a larger scale.
+        """
+        double, limits = values.double(), torch.finfo(values.dtype)
+        low, middle, high = double.quantile(double.new_tensor([0.05, 0.5, 0.95]), -2, keepdim=True)
+        distance = (double - middle).abs()
+        step = torch.where(distance > 0, distance, torch.nan).nanmedian(-2, keepdim=True).values
+        span = torch.fmax(high - low, step)
+        typical = torch.where(span > 0, span, torch.nan).nanmedian(-1, keepdim=True).values
+        span = torch.where(span > 0, span, torch.fmin(typical, torch.ones_like(typical)))
+        scale = (span / CENTRAL).clamp(limits.tiny, limits.max)
+        mean = middle + scale * bounded((double - middle) / scale).mean(-2, keepdim=True)
+        return Standardiser(mean.to(values.dtype), scale.to(values.dtype))
+
+    def apply(self, values: Float[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
+        """From units to standard scores, [*R, n, D].
+
+        Raises:
+            InputError: for a score that is no finite number of this type.
+        """
+        scores = ((values - self.mean) / self.scale).to(dtype)
+        if not scores.isfinite().all():
+            raise InputError(f"an example is too far from the others to be standardised in {dtype}")
+        return scores
+
+    def undo(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """From standard scores back to units."""
+        return scores * self.scale + self.mean
+
+
+def bounded(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Scores as they are up to `BOUND`, beyond it with a logarithm for their distance, so that their order stays."""
+    inside = scores.clamp(-BOUND, BOUND)
+    beyond = (scores - inside).abs().clamp_max(torch.finfo(scores.dtype).max)
+    return inside + scores.sign() * beyond.log1p()
+
+
+UNSCALED = Standardiser(torch.zeros(()), torch.ones(()))  # leaves everything as it is
+
+
+def _summary(chunks: Iterable[Float[Tensor, "*R _n D"]]) -> tuple[int, Tensor, Tensor, Tensor]:
+    """How many examples there are, and each column's mean, least and largest value."""
+    n, total, low, high = 0, torch.zeros(()), torch.tensor(torch.inf), torch.tensor(-torch.inf)
+    for values in chunks:
+        if not values.shape[-2]:
+            break
+        n, total = n + values.shape[-2], total.to(values) + values.sum(-2, keepdim=True)
+        low = torch.minimum(low.to(values), values.amin(-2, keepdim=True))
+        high = torch.maximum(high.to(values), values.amax(-2, keepdim=True))
+    if not n:
+        raise InputError("no example to take the mean of; at least 1 is needed")
+    return n, total / n, low, high

@@ -1,0 +1,42 @@
+"""Gaussian noise of several targets, of which some are not measured."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from explore.nets.likelihoods.gaussian import Gamma, Gaussian, half_count
+
+
+@dataclass(frozen=True)
+class PartialGaussian(Gaussian):
+    """Gaussian noise of several targets, of which NaN stands for one that is not measured: nothing is learnt from it.
+
+    Its residual is zero, and it counts neither in the likelihood nor in what is learnt of the noise of its output.
+    """
+
+    partial: ClassVar[bool] = True
+
+    def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
+        normaliser = 0.5 * (noise.unsqueeze(2) / (2 * math.pi)).log()
+        return super().log_prob(noise, out, _filled(y, out)) - (y.isnan() * normaliser).sum(-1)
+
+    def score(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
+        return super().score(noise, out, _filled(y, out))
+
+    def update(self, phi: Gamma, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Gamma:
+        new = super().update(phi, out, _filled(y, out), n_data, kl_weight)
+        if self.noise_std is not None:
+            return new
+        missing = y.isnan().to(out).mean((1, 2))  # the share of examples without this output, [R, O]
+        return new._replace(shape=new.shape - self.rate * half_count(n_data, kl_weight) * missing)
+
+
+def _filled(y: Tensor, out: Tensor) -> Tensor:
+    """Targets with the outputs themselves in place of those that are not measured."""
+    return torch.where(y.isnan(), out, y)

@@ -1,0 +1,323 @@
+"""Any torch module of Linear, Conv2d and BatchNorm layers, run for R replicas and S weight samples at once.
+
+`Net(module)` keeps a private copy of the user's module with a `Slot` where each of these layers stood. The module
+itself runs once, on inputs whose R, S and B are folded into one batch axis; a slot unfolds them, applies its R x S
+weight matrices, and folds back. So activations, pooling, reshaping and residual sums are the user's own code,
+and no vmap, functional_call or backward hook is involved.
+
+All samples of a replica see the same inputs. Where the net starts with a layer, that layer is given them once, not S
+times: its matrices become one [I, S O] matrix, and its taps have a sample axis of 1.
+
+A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1.
+
+Posteriors begin with weights of their own, or with those that the module has: `Net(module, trained=True)`.
+
+A batch normalisation has no weights with a distribution: its scale, shift, running mean and variance are a tensor
+[R, S, 4, C] after the matrices. `forward` and `output` evaluate with the running statistics; `train_forward` and
+`train_output` normalise the examples of every replica and sample by their own batch, and return its statistics. The
+taps before a normalisation are then gradients of the summed log-likelihood: each example's target acts on all others.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from explore.core.errors import InputError, listed, raised
+from explore.core.rng import Rng
+from explore.core.shapes import LayerTaps, NormTaps, Taps
+from explore.nets.modules import Buffers, check, without_chance
+from explore.nets.protocols import Layer, Network, Pullback, count_samples
+from explore.nets.slots import ConvSlot, Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
+
+
+class Net(Network):
+    """A network without weights of its own: they come with every call.
+
+    Args:
+        module: a module that maps [B, ...] to [B, O], built of Linear, Conv2d, BatchNorm1d and BatchNorm2d layers
+            and anything without parameters, and each example by itself. It is copied (in eval mode) and never touched.
+        amp: whether its products are of bfloat16, as torch's autocast has them. Outputs, inputs and gradients of layers
+            come in the precision of the inputs all the same, and so do the curvature and all that is made of them.
+        trained: whether posteriors begin at the weights that the module has now, and its batch normalisations at their
+            statistics, scales and shifts; else all are begun anew.
+        outputs: O; None: as many as the last layer has.
+
+    Raises:
+        InputError: for weights to begin at that are not finite; any other layer that holds parameters, a subclass or a
+            parametrisation of these, a frozen layer, dropout and layers without a size; and in the first pass over
+            several examples for a forward in which examples meet (batch statistics), that draws random numbers
+            (functional dropout) or changes a buffer. Every pass refuses a forward that does something with layers but
+            to call them, once each, or that fails on a tensor of inputs.
+    """
+
+    def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False, outputs: int | None = None):
+        check(module)
+        self.amp, self.trained = amp, trained
+        self._matrices: list[Tensor] = []  # of a trained module
+        self._statistics: list[Tensor] = []
+        root = nn.Sequential(copy.deepcopy(module)).eval()
+        self._slots: list[WeightSlot] = []
+        self._norms: list[NormSlot] = []
+        self.text = repr(module)  # its architecture
+        self._checked = False  # whether examples are known not to meet
+        self._layout = torch.contiguous_format  # of images that one matrix a layer is applied to
+        self.sequence = tuple(_kinds(root))
+        self._replace(root)
+        self._buffers = Buffers(root)
+        if not self._slots:
+            raise InputError("the network has no Linear or Conv2d layer")
+        first: nn.Module = root
+        while type(first) is nn.Sequential and len(first):  # a subclass may use its input elsewhere too
+            first = first[0]
+        self._shared = first is self._slots[0]
+        self._module = root
+        self.shapes = tuple((s.inputs, s.outputs) for s in self._slots)
+        self.biases = tuple(s.has_bias for s in self._slots)
+        self.convolutions = tuple(isinstance(s, ConvSlot) for s in self._slots)
+        self.norms = tuple(slot.norm for slot in self._norms)
+        self.weights = sum(i * o for i, o in self.shapes)
+        self.outputs = self.shapes[-1][1] if outputs is None else outputs
+        if not all(bool(t.isfinite().all()) for t in (*self._matrices, *self._statistics)):
+            raise InputError("the module has weights that are not finite; leave trained=True out to begin anew")
+
+    def _replace(self, root: nn.Sequential) -> None:
+        for path, layer in list(root.named_modules()):
+            label = "" if path == "0" else path.removeprefix("0.")  # the root Sequential has no name of its own
+            slot: WeightSlot | NormSlot
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                slot = LinearSlot(layer, label) if isinstance(layer, nn.Linear) else ConvSlot(layer, label)
+                self._slots.append(slot)
+                self._matrices += [slot.matrix(layer)] if self.trained else []
+            elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+                slot = (Norm1dSlot if isinstance(layer, nn.BatchNorm1d) else Norm2dSlot)(layer, label)
+                self._norms.append(slot)
+                self._statistics += [slot.values(layer)] if self.trained else []
+            else:
+                continue
+            parent, _, name = path.rpartition(".")
+            setattr(root.get_submodule(parent), name, slot)
+
+    def __repr__(self) -> str:
+        begun = "at which posteriors begin" if self.trained else "begun anew by posteriors (the module's are not used)"
+        return f"Net of {self.weights} weights, {begun}:\n{self.text}"
+
+    @property
+    def width(self) -> int:
+        return max(slot.width for slot in self._slots)
+
+    def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
+        return tuple((2 * rng.uniform(replicas, *samples, i, o) - 1) * math.sqrt(6 / (i + o)) for i, o in self.shapes)
+
+    def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
+        if not self.trained:
+            return self.glorot(replicas, rng, *samples)
+        return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in self._matrices)
+
+    def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
+        if not self.trained:
+            return self.unit_norms(replicas, rng)
+        return tuple(v.to(rng.device, rng.dtype).repeat(replicas, 1, 1, 1) for v in self._statistics)
+
+    def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
+        start = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=rng.dtype, device=rng.device)
+        return tuple(start[None, None, :, None].repeat(replicas, 1, 1, norm.channels) for norm in self.norms)
+
+    def forward(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+    ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
+        return self._forward(layers, x, samples, train=False)
+
+    def train_forward(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+    ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
+        return self._forward(layers, x, samples, train=True)
+
+    def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
+        return self._run(layers, x, samples)[0]
+
+    def train_output(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+    ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]:
+        done = self._run(layers, x, samples, train=True)
+        return done.out, done.statistics
+
+    def _forward(self, layers: Sequence[Layer], x: Tensor, samples: int | None, train: bool) -> tuple[Tensor, Pullback]:
+        points: list[Tensor] = []  # what is differentiated besides the taps
+        with torch.enable_grad():
+            if train:
+                points = [v.detach().requires_grad_() for v in layers[len(self._slots) :] if isinstance(v, Tensor)]
+                layers = [*layers[: len(self._slots)], *points]
+            done = self._run(layers, x, samples, taps=True, train=train)
+        wanted = [*(tap for _, tap in done.calls), *points]
+        makers: list[Callable[[Tensor], Taps]] = []
+
+        # With one output an example's gradients are multiples of those of that output: one backward pass is enough.
+        one: list[Tensor] = []
+        single = done.out.shape[-1] == 1 and not self._norms  # in which examples meet
+
+        def gradients(dout: Tensor) -> Sequence[Tensor]:
+            return torch.autograd.grad(done.out, wanted, dout, retain_graph=not single)
+
+        def pullback(dout: Tensor) -> LayerTaps:
+            if not makers:
+                calls = zip(self._slots, done.calls, done.leads, strict=True)
+                makers.extend(slot.taps_of(a.detach().to(dout), lead) for slot, (a, _), lead in calls)
+            if single and not one:
+                one.extend(gradients(torch.ones_like(done.out)))
+            grads = one if single else gradients(dout)
+            r, s, b = dout.shape[:3]
+            found = zip(self._slots, makers, (g.to(dout) for g in grads[: len(makers)]), strict=True)
+            positions = [(make, slot.positions(g, (r, s, b))) for slot, make, g in found]
+            taps = LayerTaps(make(g * dout.unsqueeze(-1) if single else g) for make, g in positions)
+            seen = zip(done.statistics, grads[len(makers) :], strict=True)
+            taps.norms = tuple(NormTaps(statistics, g[:, :, :2]) for statistics, g in seen)
+            return taps
+
+        return done.out.detach(), pullback
+
+    def _run(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None, taps: bool = False, train: bool = False
+    ) -> _Pass:
+        if x.dim() < 2 or not x.shape[1]:
+            raise InputError(f"inputs come as [replicas, examples, ...]; got {list(x.shape)}")
+        if not self._checked and x.shape[1] > 1:
+            self.check(x.detach())
+        return self._pass(layers, x, samples, taps, train)
+
+    def _pass(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None, taps: bool = False, train: bool = False
+    ) -> _Pass:
+        count = len(self._slots)
+        if len(layers) != count + len(self._norms):
+            also = f" and {len(self._norms)} batch normalisations" if self._norms else ""
+            raise InputError(f"{len(layers)} weight matrices for {count} layers{also}")
+        replicas, batch = x.shape[:2]
+        samples = count_samples(layers, samples)
+        if self._shared:
+            folded = x.flatten(0, 1)
+        else:
+            # repeat, not expand: with S = 1 that would be a view, and the module may work in place.
+            folded = x.unsqueeze(1).repeat(1, samples, *[1] * (x.dim() - 1)).flatten(0, 2)
+        if folded.dim() == 4:
+            one = replicas * samples == 1  # else slots would copy them back
+            folded = folded.contiguous(memory_format=self._layout if one else torch.contiguous_format)
+        self._buffers.move(x)
+        lead = (replicas, samples, batch)
+        leads = [lead] * count
+        if self._shared:
+            leads[0] = (replicas, 1, batch)
+        try:
+            for slot, layer, lead_in in zip(self._slots, layers[:count], leads, strict=True):
+                slot.begin(layer, lead, lead_in, taps)
+            for norm, values in zip(self._norms, layers[count:], strict=True):
+                norm.begin(values, lead, train)
+            with torch.autocast(x.device.type, torch.bfloat16) if self.amp else nullcontext():
+                out = self._module(folded)
+            calls = [slot.call() for slot in self._slots] if taps else []
+            statistics = tuple(norm.call() for norm in self._norms) if train else ()
+        except InputError:
+            raise
+        except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # of the user's forward
+            said = str(error) or type(error).__name__
+            raise InputError(
+                f"the network fails on an input {list(folded.shape)} ({said}); its forward must take one tensor "
+                "[B, ...] and may only call its layers"
+            ) from error
+        finally:
+            for each in (*self._slots, *self._norms):
+                each.end()
+        if not isinstance(out, Tensor):
+            raise InputError(f"the network must give one tensor [B, outputs]; it gave a {type(out).__name__}")
+        if out.dim() != 2:
+            raise InputError(f"the network must map [B, ...] to [B, outputs]; it gave {out.dim()} axes")
+        if len(out) != math.prod(lead):
+            raise InputError(f"the network must map [B, ...] to [B, outputs]; of {math.prod(lead)} it made {len(out)}")
+        out = (out.to(x.dtype) if self.amp else out).unflatten(0, lead)
+        return _Pass(out, calls, leads, statistics)
+
+    def check(self, x: Float[Tensor, "R B ..."]) -> None:
+        """Refuse a forward that the library cannot take, by the first and the last of two examples or more.
+
+        In it examples or samples meet, or it is another one in training or by chance, leaves layers out, or takes no
+        example alone.
+
+        Raises:
+            InputError: saying which.
+        """
+        rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
+        norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))
+        layers, x = (*self.glorot(1, rng, 2), *norms), x[:1, :: x.shape[1] - 1]  # the first and the last
+        self._buffers.move(x)
+        with torch.enable_grad(), without_chance(), self._buffers.unchanged():
+            alone = self._pass(layers, x[:, 1:], None).out
+            self._module.train()
+            try:
+                among = self._pass(layers, x, None, taps=True)
+            finally:
+                self._module.eval()
+            if not among.out.requires_grad:
+                raise InputError("the network cuts its output off from its layers (detach or no_grad in a forward)")
+            # The last row may know no other's taps, but must know its own.
+            taps = torch.autograd.grad(among.out[:, 1, 1].sum(), [tap for _, tap in among.calls], allow_unused=True)
+        if left := [slot.called for slot, tap in zip(self._slots, taps, strict=True) if tap is None]:
+            raise InputError(
+                f"the output does not depend on {listed(left)} (left out in the forward, or cut off by a detach); take "
+                "such layers out of the network"
+            )
+        # The last digits may differ, half of them on a GPU: other shapes are added up in another way.
+        tolerance = 30 * torch.finfo(alone.dtype).eps ** 0.5 * among.out.abs().max()
+        differs = bool(((among.out[:, :, 1:] - alone).abs() > tolerance).any())
+        if differs or any(tap is not None and bool(tap[:-1].any()) for tap in taps):
+            raise InputError(
+                "the network's output for an example depends on the other examples of its batch or on the training "
+                "mode (batch statistics in a forward); each example must be predicted by itself"
+            )
+        one = [layer[:, :1] for layer in layers]
+        try:
+            self._pass(one, x[:, 1:], None)
+        except Exception as error:
+            raise InputError(
+                f"the network takes no example alone ({raised(error)}); squeeze() would lose the axis of examples, "
+                "which flatten(1) keeps"
+            ) from error
+        if any(self.convolutions):
+            self._layout = torch.channels_last  # in which convolutions are fastest
+            try:
+                self._pass(one, x, None)
+            except RuntimeError:  # of a view in the module's forward
+                self._layout = torch.contiguous_format
+        self._checked = True
+
+
+def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:
+    if type(module) is not nn.Sequential:
+        yield type(module)
+        return
+    for child in module:
+        yield from _kinds(child)
+
+
+class _Pass(NamedTuple):
+    """What a run of the module gave."""
+
+    out: Float[Tensor, "R S B O"]
+    calls: list[tuple[Tensor, Tensor]]  # the input and the tap of each layer
+    leads: list[Lead]  # R, S or 1, and B of each layer's input
+    statistics: tuple[Tensor, ...]  # what each normalisation saw
+
+
+def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:
+    """A plain ReLU network: inputs -> hidden... -> outputs."""
+    widths = [inputs, *hidden]
+    layers: list[nn.Module] = []
+    for i, o in zip(widths[:-1], widths[1:], strict=True):
+        layers += [nn.Linear(i, o), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))

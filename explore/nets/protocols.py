@@ -1,0 +1,228 @@
+"""What a posterior needs of a net and of a likelihood, and all that `explore.inference` knows of either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from explore.core.errors import InputError, listed, shown
+from explore.core.rng import Rng
+from explore.core.shapes import LayerTaps
+
+Layer = Tensor | Callable[[Tensor], Tensor]
+"""A [R, S, I, O] matrix, or a callable a [R, S or 1, B, T, I] -> pre-activation [R, S, B, T, O].
+
+A callable may say its S in an attribute `samples`. One that is made of products of its inputs with matrices may have
+`through(a, product)`, too, for the images [N, C, height, width] of one replica: `product(a, matrices)` is
+[1, N / B, B, T, O], of one matrix [1, I, O], or of as many [K, I, O] as equal parts that N is cut into. Called with
+patches it is told their channels and the places of the kernel, too. One of a single sample that multiplies each example
+by a matrix of its own may have `of_examples()`, these matrices [R, B, I, O].
+A normalisation is always a tensor, [R, S, 4, C]: scale, shift, running mean and running variance.
+"""
+Pullback = Callable[[Tensor], LayerTaps]
+Phi = Any
+Noise = Any
+
+
+class Norm(NamedTuple):
+    """Settings of a batch normalisation."""
+
+    channels: int
+    affine: bool  # whether it has a scale and a shift
+    momentum: float  # how far the running statistics move towards those of a batch
+    eps: float
+
+
+@runtime_checkable
+class Network(Protocol):
+    """What a posterior needs of a `Net`: a network without weights of its own, which come with every call.
+
+    Attributes:
+        shapes: (I, O) of each layer, in the order of `module.modules()`.
+        biases: whether each layer has a bias, the last row of its matrix.
+        convolutions: whether each layer is a convolution.
+        sequence: the kinds of module that run one after the other; what is no plain nn.Sequential counts as one.
+        norms: the batch normalisations.
+        outputs: O.
+        trained: whether posteriors begin at the weights that the module has.
+    """
+
+    shapes: tuple[tuple[int, int], ...]
+    biases: tuple[bool, ...]
+    convolutions: tuple[bool, ...]
+    sequence: tuple[type[nn.Module], ...]
+    norms: tuple[Norm, ...]
+    outputs: int
+    weights: int
+    trained: bool
+
+    @property
+    def width(self) -> int:
+        """Numbers that the widest layer held for one example of one sample in the last pass."""
+
+    def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
+        """Random weights, one [R, (samples,) I, O] matrix a layer: Glorot uniform, the bias row included."""
+
+    def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
+        """Those that posteriors begin at: of the module where it is `trained`, or `glorot`."""
+
+    def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
+        """The same of batch normalisations: of the module, or `unit_norms`."""
+
+    def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
+        """Batch normalisations before any data: scale 1, shift 0, running mean 0 and variance 1."""
+
+    def forward(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+    ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
+        """The output, and its pullback to every layer's pre-activation.
+
+        Args:
+            layers: one `Layer` a layer, then the batch normalisations.
+            x: [R, B, ...] inputs.
+            samples: S, needed only where no layer says it.
+
+        Returns:
+            (out [R, S, B, O], pullback). `pullback(dout [R, S, B, O])` gives one `Taps` a layer, with the
+            gradient of sum(dout * out); it may be called again, with other targets.
+        """
+
+    def train_forward(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+    ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
+        """As `forward`, normalised by the batch; the pullback gives the `norms` of the taps too."""
+
+    def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
+        """The output alone; differentiable in the layers where these require it."""
+
+    def train_output(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+    ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]:
+        """The output normalised by the batch, and what each normalisation saw: mean and unbiased variance."""
+
+
+def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
+    """S, as the layers say it: where none does, the default."""
+    known = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
+    samples = next((s for s in known if s is not None), default)
+    if samples is None:
+        raise ValueError("the number of samples is needed where no layer says it")
+    return samples
+
+
+@runtime_checkable
+class Likelihood(Protocol):
+    """What a posterior needs of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`.
+
+    `PARTS` are what predictions of some kinds need besides; `explore.testing.check_likelihood` checks all of it.
+
+    Attributes:
+        discrete: whether targets are classes, [R, B] int64, and not real numbers, [R, B, M].
+        scaling: what may be done to real targets before they are learnt: "affine", they are standardised; "none", they
+            stay as they are, as counts must. Classes have "none".
+    """
+
+    discrete: ClassVar[bool]
+    scaling: ClassVar[str]
+
+    def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
+        """What a target is on average: M numbers, or the probabilities of M classes."""
+
+    def init(self, outputs: int, replicas: int, rng: Rng) -> Phi:
+        """The prior of the noise, for a net of O outputs; every tensor is [R, ...]."""
+
+    def sample_noise(self, phi: Phi, samples: int, rng: Rng) -> Noise:
+        """Noise parameters of each replica and weight sample; every tensor is [R, S, ...], and None is none."""
+
+    def expected(self, phi: Phi) -> Noise:
+        """The noise parameters at their posterior mean, with S = 1."""
+
+    def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
+        """Log density (or probability) of each target, in nats."""
+
+    def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
+        """D log_prob / d out, in closed form."""
+
+    def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
+        """Targets drawn from the model: [R, S, B, M] or, of classes, [R, S, B]."""
+
+    def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
+        """K vectors whose outer products add up to E[score score^T] over the model's own targets, in closed form."""
+
+    def kl(self, phi: Phi) -> Float[Tensor, " R"]:
+        """KL from the noise's prior, in nats."""
+
+    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi:
+        """The noise's posterior after seeing a batch; a weight of the KL may be a tensor [R]."""
+
+
+class Part(NamedTuple):
+    """A method that a likelihood may have."""
+
+    arguments: str
+    users: str  # what needs it
+    classes: bool  # whether it is one of classes, or of real numbers
+
+
+PARTS: dict[str, Part] = {
+    # The variance of a target around its mean, [R, S, 1 or B, M].
+    "variance": Part("noise, out", "standard deviations of predictions need", False),
+    # The probability that a target is at most y [R, 1 or S, B, M]: [R, S, B, M].
+    "cdf": Part("noise, out, y", "intervals and quantiles need", False),
+    # The smallest number whose cdf is at least a level between 0 and 1: [R, S, B, M].
+    "quantile": Part("noise, out, level", "intervals and quantiles need", False),
+    # The noise under which a target's deviation from the mean is sqrt(factor) times as large, for factors [R].
+    "scaled_noise": Part("noise, factor", "calibration needs", False),
+    # Of a class given weights and noise, in nats: [R, S, B].
+    "entropy": Part("noise, out", "the mutual information of classes needs", True),
+}
+SCALINGS = ("affine", "none")
+METHODS = "mean init sample_noise expected log_prob score sample fisher_root kl update".split()
+
+
+def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
+    """One of the `PARTS` of a likelihood.
+
+    Raises:
+        InputError: naming the likelihood that lacks it, and what needs it.
+    """
+    method: Callable[..., Any] | None = getattr(likelihood, name, None)
+    if method is None:
+        raise InputError(
+            f"{type(likelihood).__name__} has no {name}({PARTS[name].arguments}), which {PARTS[name].users}; add "
+            "the method, and test it by explore.testing.check_likelihood"
+        )
+    return method
+
+
+def check_likelihood(likelihood: Any) -> None:
+    """Refuse what no posterior can be fitted with.
+
+    Raises:
+        InputError: naming what is missing.
+    """
+    if likelihood is None or isinstance(likelihood, type | str | bool | int | float):
+        raise InputError(
+            f"likelihood is {shown(likelihood)}; it must be made by Gaussian, Categorical, Bernoulli or a class with "
+            "their methods"
+        )
+    kind = type(likelihood).__name__
+    if missing := [name for name in ("discrete", *METHODS) if not hasattr(likelihood, name)]:
+        raise InputError(
+            f"the likelihood {kind} has no {listed(missing)}; explore.nets.protocols.Likelihood says what each must "
+            "be, and explore.nets.likelihoods.Parameterless has those of the noise where there is none to learn"
+        )
+    if getattr(likelihood, "scaling", None) not in SCALINGS:
+        raise InputError(
+            f"the likelihood {kind} has the scaling {shown(getattr(likelihood, 'scaling', None))}; it must be 'affine' "
+            "(targets are standardised) or 'none' (they are learnt as they are, as counts)"
+        )
+
+
+def width(likelihood: Likelihood, outputs: int) -> int:
+    """M: how many numbers or classes a net of so many outputs predicts."""
+    return likelihood.mean(torch.zeros(1, 1, 1, outputs)).shape[-1]

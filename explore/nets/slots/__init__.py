@@ -1,0 +1,15 @@
+"""What `Net` puts in place of a module's layers: slots, which hold weights only while a pass lasts.
+
+A slot meets inputs whose R, S and B are folded into the batch axis that the user's module knows. It unfolds them,
+applies R x S weight matrices, or normalises R x S batches, and folds back.
+
+To the user's forward a slot is the layer it replaces: it is an instance of that class, and has its geometry. It has no
+weights to read: those of a sample cannot be told from those of another there.
+"""
+
+from explore.nets.slots.base import Lead, WeightSlot
+from explore.nets.slots.convolution import ConvSlot
+from explore.nets.slots.linear import LinearSlot
+from explore.nets.slots.normalisation import Norm1dSlot, Norm2dSlot, NormSlot
+
+__all__ = ["ConvSlot", "Lead", "LinearSlot", "Norm1dSlot", "Norm2dSlot", "NormSlot", "WeightSlot"]

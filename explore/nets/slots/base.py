@@ -1,0 +1,163 @@
+"""What all slots share."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from explore.core.errors import InputError
+from explore.core.shapes import Taps
+from explore.nets.modules import called
+from explore.nets.protocols import Layer
+
+Lead = tuple[int, int, int]
+"""R, S and B."""
+TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")  # that a layer may have
+
+
+class Slot(nn.Module, ABC):
+    """Stands where a layer with parameters stood."""
+
+    _layer: Any
+    _call: Any
+    _lead_in: Lead  # of the inputs
+
+    def __init__(self, layer: nn.Module, name: str):
+        nn.Module.__init__(self)  # not that of the layer's class, which would make weights
+        self.called = called(name)
+        absent = {key: None for key, tensor in layer._parameters.items() if tensor is None}
+        vars(self).update({key: getattr(layer, key) for key in layer.__constants__}, **absent)  # type: ignore[union-attr]
+        self._parameters = _Unreadable(self.called)
+        self.end()
+
+    # A slot holds neither parameters nor modules, for which nn.Module looks at every assignment.
+    __setattr__ = object.__setattr__  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in TENSORS:
+            raise InputError(
+                f"{self.called}: a forward may only call layers, as weights come with every sample; it reads {name}"
+            )
+        return super().__getattr__(name)  # an AttributeError, which torch and hasattr rely on
+
+    def extra_repr(self) -> str:
+        return ""  # a layer's own asks for its bias
+
+    def end(self) -> None:
+        """Forget the pass."""
+        self._layer, self._call, self._used = None, None, False
+
+    def forward(self, a: Tensor) -> Tensor:
+        if self._used:
+            raise InputError(f"{self.called} is used twice in one forward pass; give each use its own layer")
+        self._used = True
+        if len(a) != math.prod(self._lead_in):
+            raise InputError(
+                f"{self.called} gets {len(a)} inputs for {math.prod(self._lead_in)} examples; "
+                "these must stay on the first axis"
+            )
+        if wrong := self.misfit(a.shape[1:]):
+            raise InputError(f"{self.called} takes {wrong}; an example comes to it as {list(a.shape[1:])}")
+        return self._run(a)
+
+    def call(self) -> Any:
+        """What the pass that just ran left."""
+        if not self._used:
+            raise InputError(f"{self.called} was not used in the forward pass")
+        return self._call
+
+    @abstractmethod
+    def misfit(self, shape: torch.Size) -> str:
+        """What an example must be for this layer, where it has another shape; else nothing."""
+
+    @abstractmethod
+    def _run(self, a: Tensor) -> Tensor:
+        """The layer's output, folded."""
+
+
+class _Unreadable(dict[str, Any]):
+    """A slot's parameters for those who ask a module for all of them; none would be silently wrong."""
+
+    def __init__(self, layer: str):
+        super().__init__()
+        self._layer = layer
+
+    def items(self) -> Any:
+        raise InputError(
+            "a forward may only call layers, as weights come with every sample; it asks for the parameters of "
+            f"{self._layer}: take the device and the type of its input in place of theirs"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._layer,)  # else a copy would ask for the items
+
+
+class WeightSlot(Slot):
+    """A layer with a weight matrix; it holds the layer's geometry."""
+
+    inputs: int
+    outputs: int
+    width: int  # numbers that the last call held for one example of one sample
+
+    def __init__(self, layer: nn.Linear | nn.Conv2d, name: str):
+        super().__init__(layer, name)
+        self.has_bias = layer.bias is not None
+
+    @staticmethod
+    def matrix(layer: nn.Linear | nn.Conv2d) -> Tensor:
+        """A copy of the weights that a layer has, [I, O]."""
+        columns = [layer.weight.detach().flatten(1), *([] if layer.bias is None else [layer.bias.detach()[:, None]])]
+        return torch.cat(columns, 1).T.contiguous()
+
+    def begin(self, layer: Layer, lead: Lead, lead_in: Lead, taps: bool) -> None:
+        """Hold a layer for one pass over [R, S, B] examples; the inputs come for S samples, or once for all."""
+        self._layer, self._lead, self._lead_in, self._taps = layer, lead, lead_in, taps
+
+    def call(self) -> tuple[Tensor, Tensor]:
+        """(input, tap) of the pass that just ran."""
+        call = super().call()
+        if call[0]._version != self._version:  # the gradient would be paired with the wrong input
+            raise InputError(f"the input of {self.called} is changed in place after its use; write x = x + y")
+        return call
+
+    def _run(self, a: Tensor) -> Tensor:
+        h = self.apply_matrix(a) if isinstance(self._layer, Tensor) else self.apply_callable(a)
+        self.width = a[0].numel() + h[0].numel()
+        if not self._taps:
+            return h
+        tap = h if h.requires_grad else h.detach().requires_grad_()
+        self._call, self._version = (a, tap), a._version
+        return tap.clone()  # what follows may change its input in place (ReLU(inplace=True), x += y)
+
+    @abstractmethod
+    def apply_matrix(self, a: Tensor) -> Tensor:
+        """The pre-activation, folded."""
+
+    @abstractmethod
+    def examples(self, a: Tensor, lead: Lead) -> Tensor:
+        """The layer's folded input as [R, S or 1, B, T, I]."""
+
+    def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
+        """What makes the layer's taps of gradients [R, S, B, T, O]."""
+        return partial(Taps, self.examples(a, lead))
+
+    @abstractmethod
+    def positions(self, g: Tensor, lead: Lead) -> Tensor:
+        """A gradient of the folded pre-activation as [R, S, B, T, O]."""
+
+    @abstractmethod
+    def fold(self, h: Tensor, a: Tensor) -> Tensor:
+        """A pre-activation [R, S, B, T, O] in the shape that the module expects of this layer."""
+
+    def apply_callable(self, a: Tensor) -> Tensor:
+        return self.fold(self._layer(self.examples(a, self._lead_in)), a)
+
+    def _with_one(self, a: Tensor) -> Tensor:
+        return F.pad(a, (0, 1), value=1.0) if self.has_bias else a

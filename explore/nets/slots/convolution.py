@@ -1,0 +1,204 @@
+"""Convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
+
+from explore.core.errors import InputError
+from explore.core.patch_products import products
+from explore.core.shapes import Taps
+from explore.nets.slots.base import Lead, WeightSlot
+
+FEWEST_CHANNELS, FEWEST_EXAMPLES = 8, 32  # from which on patches are not made for their second moment
+
+
+class ConvSlot(WeightSlot, nn.Conv2d):
+    """A Conv2d layer."""
+
+    def __init__(self, layer: nn.Conv2d, name: str):
+        super().__init__(layer, name)
+        allowed = {"groups": layer.groups == 1, "padding_mode": layer.padding_mode == "zeros"}
+        allowed["padding"] = not isinstance(layer.padding, str)
+        if wrong := [f"{key}={getattr(layer, key)!r}" for key, right in allowed.items() if not right]:
+            raise InputError(
+                f"{self.called} has {' and '.join(wrong)}; convolutions must have groups=1, zero padding "
+                "(padding_mode='zeros') and padding given in numbers"
+            )
+        self.pad: tuple[int, ...] = layer.padding  # type: ignore[assignment]
+        self.inputs = self.in_channels * self.kernel_size[0] * self.kernel_size[1] + self.has_bias
+        self.outputs = self.out_channels
+
+    def misfit(self, shape: torch.Size) -> str:
+        fits = len(shape) == 3 and shape[0] == self.in_channels and min(self._output_size(shape)) > 0
+        return "" if fits else f"images [{self.in_channels}, height, width] no smaller than its kernel"
+
+    def apply_matrix(self, a: Tensor) -> Tensor:
+        """[(R S B), C, H, W] -> [(R S B), O, H', W'], as one convolution with a group for each R and S."""
+        return self._convolved(a, self._layer.flatten(0, 1), self._lead_in[0] * self._lead_in[1])
+
+    def apply_callable(self, a: Tensor) -> Tensor:
+        """A layer that says what it is `through` products with matrices needs no patches, where R = 1.
+
+        Nor does one that says the matrices of all examples, where their kernels are smaller than the patches.
+        """
+        of_examples = getattr(self._layer, "of_examples", None)
+        if of_examples and self._layer.samples == 1 and self._by_examples(a):
+            return self._convolved(a, of_examples().flatten(0, 1), len(a))
+        through = getattr(self._layer, "through", None)
+        if through is None:
+            return super().apply_callable(a)
+        if self._lead_in[0] > 1:  # convolutions of several groups can be slower than by patches
+            shape = self.in_channels, math.prod(self.kernel_size)
+            return self.fold(self._layer(self.examples(a, self._lead_in), shape), a)
+
+        def product(x: Tensor, matrices: Float[Tensor, "K I O"]) -> Float[Tensor, "1 _S B T O"]:
+            return self.positions(self._convolved(x, matrices, len(matrices)), (1, -1, self._lead_in[2]))
+
+        return self.fold(through(a, product), a)
+
+    def _by_examples(self, a: Tensor) -> bool:
+        """Whether a kernel for each example, in one convolution of so many groups, is faster than patches."""
+        return a.is_cpu and math.prod(self._output_size(a.shape)) >= self.outputs
+
+    def _convolved(self, a: Tensor, matrices: Float[Tensor, "K I O"], groups: int) -> Tensor:
+        """[(G B), C, H, W] -> [(K B), O, H', W'], K a multiple of the groups G."""
+        w = matrices.transpose(1, 2)
+        kernel = (w[..., :-1] if self.has_bias else w).reshape(len(w) * self.outputs, a.shape[1], *self.kernel_size)
+        bias = w[..., -1].reshape(-1) if self.has_bias else None
+        z, stride, pad = self._grouped(a, groups)
+        h = F.conv2d(z, kernel, bias, stride, pad, self.dilation, groups)
+        return h.unflatten(1, (len(w), self.outputs)).transpose(0, 1).flatten(0, 1)
+
+    def _grouped(self, a: Tensor, groups: int) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
+        """[(G B), C, H, W] -> images [B, (G C), H, W] of one convolution, its stride and its padding.
+
+        Pixels that a 1x1 kernel passes over are left out: on processors the gradient of its weights writes beyond its
+        memory in torch 2.13, with channels last and 2 to 7 of them.
+        """
+        z = a.unflatten(0, (groups, -1)).transpose(0, 1).flatten(1, 2)
+        if self.kernel_size != (1, 1) or self.stride == (1, 1) or not z.is_cpu:
+            return z, self.stride, self.pad
+        down, across = self.pad
+        z = F.pad(z, (across, across, down, down)) if down or across else z
+        return z[..., :: self.stride[0], :: self.stride[1]], (1, 1), (0, 0)
+
+    def examples(self, a: Tensor, lead: Lead, part: slice = slice(None)) -> Tensor:
+        """[(R S B), C, H, W] -> patches [R, S, B, T, I]."""
+        a = a.unflatten(0, lead)[:, :, part]
+        lead = (a.shape[0], a.shape[1], a.shape[2])
+        a = a.flatten(0, 2)
+        if not (a.requires_grad and torch.is_grad_enabled()):
+            patches = self._patches(a)
+        elif a.is_cpu:  # whose products take this layout a little faster
+            patches = F.unfold(a, self.kernel_size, self.dilation, self.pad, self.stride)
+            return self._with_one(patches.transpose(1, 2)).unflatten(0, lead)
+        else:
+            patches = Patches.apply(a, self)
+        return patches.permute(1, 2, 0).unflatten(0, lead)
+
+    def _patches(self, a: Tensor) -> Tensor:
+        """[N, C, H, W] -> [I, N, T] by one copy, several times as fast as torch's `unfold`, which goes by examples.
+
+        Each input is a row, so that examples and positions merge for free.
+        """
+        (height, width), (down, across) = self._output_size(a.shape), self.pad
+        a = F.pad(a, (across, across, down, down)) if down or across else a
+        count, channels = a.shape[:2]
+        own, channel, row, column = a.stride()
+        steps = (channel, row * self.dilation[0], column * self.dilation[1], own, row * self.stride[0])
+        windows = a.as_strided(
+            (channels, *self.kernel_size, count, height, width), (*steps, column * self.stride[1]), a.storage_offset()
+        )
+        if not self.has_bias:  # a copy, too, where a view would do: what gets it may work in place
+            return windows.clone(memory_format=torch.contiguous_format).view(self.inputs, count, height * width)
+        patches = a.new_empty(self.inputs, count, height * width)
+        patches[:-1].view_as(windows).copy_(windows)
+        patches[-1] = 1
+        return patches
+
+    def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
+        # Of several replicas torch's own gradient, a convolution with a group for each, can be slower than by patches.
+        own = partial(self._weight_gradient, a, lead) if lead[0] == 1 else None
+        moment = partial(self._second_moment, a, lead) if self._by_offsets(lead) else None
+        each = partial(self._example_gradients, a) if lead[1] == 1 and self._by_examples(a) else None
+        patches, mean = partial(self.examples, a, lead), partial(self._mean_patches, a, lead)
+        return partial(
+            Taps, patches, weight_gradient=own, second_moment=moment, example_gradients=each, mean_inputs=mean
+        )
+
+    def _by_offsets(self, lead: Lead) -> bool:
+        """Whether the second moment of the patches is had faster without them: not of few channels or examples."""
+        simple = self.stride == (1, 1) and self.dilation == (1, 1) and self.kernel_size != (1, 1)
+        return simple and self.in_channels >= FEWEST_CHANNELS and lead[1] * lead[2] >= FEWEST_EXAMPLES
+
+    def _second_moment(self, a: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), C, H, W] -> [R, I, I]."""
+        x = a.unflatten(0, lead).flatten(1, 2)
+        return products(x, self.kernel_size, self.pad, self.has_bias) / x.shape[1]
+
+    def _mean_patches(self, a: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), C, H, W] -> [R, S, B, I], by sums over rows and then over columns."""
+        (height, width), (down, across) = self._output_size(a.shape), self.pad
+        a = F.pad(a, (across, across, down, down)) if down or across else a
+        for axis, size in ((3, width), (2, height)):  # of the image; the places of the kernel take its place
+            places, stride = self.kernel_size[axis - 2], self.stride[axis - 2]
+            windows = a.unfold(axis, stride * (size - 1) + 1, self.dilation[axis - 2])  # may be one too many
+            a = windows.narrow(axis, 0, places)[..., ::stride].sum(-1)
+        return self._with_one(a.flatten(1) / (height * width)).unflatten(0, lead)
+
+    def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
+        """The sum over B and T of a g^T, with a [(S or 1, B), C, H, W] and g [1, S, B, T, O]: [1, S or 1, I, O]."""
+        if not each:  # samples are so many more examples
+            shared = lead[1] < grads.shape[1]
+            grads = grads.sum(1, keepdim=True) if shared else grads.flatten(1, 2).unsqueeze(1)
+            lead = (1, 1, len(a))
+        samples = grads.shape[1]
+        z, stride, pad = self._grouped(a, lead[1])
+        g = grads[0].transpose(2, 3).transpose(0, 1).flatten(1, 2).unflatten(2, self._output_size(a.shape))
+        size = [samples * self.outputs, self.in_channels, *self.kernel_size]
+        w = conv2d_weight(z, size, g, stride, pad, self.dilation, lead[1])
+        rows = [w.reshape(samples, self.outputs, -1).mT]  # images of another layout give kernels of it
+        if self.has_bias:
+            rows.append(g.sum((0, 2, 3)).view(samples, 1, -1))
+        return torch.cat(rows, 1).unsqueeze(0)
+
+    def _example_gradients(self, a: Tensor, grads: Tensor) -> Tensor:
+        """The sum over T of a g^T, with a [(R B), C, H, W] and g [R, 1, B, T, O]: [R, B, I, O]."""
+        examples = grads.flatten(0, 2)[None, :, None]  # as if each were a sample
+        return self._weight_gradient(a, (1, len(a), 1), examples, True)[0].unflatten(0, (len(grads), -1))
+
+    def positions(self, g: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), O, H', W'] -> [R, S, B, T, O]."""
+        return g.flatten(2).transpose(1, 2).unflatten(0, lead)
+
+    def fold(self, h: Tensor, a: Tensor) -> Tensor:
+        """[R, S, B, T, O] -> [(R S B), O, H', W']."""
+        return h.flatten(0, 2).transpose(1, 2).unflatten(-1, self._output_size(a.shape))
+
+    def _output_size(self, shape: torch.Size) -> tuple[int, int]:
+        spans = zip(shape[-2:], self.kernel_size, self.stride, self.pad, self.dilation, strict=True)
+        height, width = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in spans)
+        return height, width
+
+
+class Patches(torch.autograd.Function):
+    """`ConvSlot._patches`; torch would go through that copy once more, place by place, for its gradient."""
+
+    @staticmethod
+    def forward(ctx, a, slot):  # type: ignore[no-untyped-def]
+        ctx.slot, ctx.shape = slot, a.shape
+        return slot._patches(a)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        slot, height_width = ctx.slot, ctx.shape[-2:]
+        own = grad[: slot.inputs - slot.has_bias].transpose(0, 1)  # [N, I, T]
+        return F.fold(own, height_width, slot.kernel_size, slot.dilation, slot.pad, slot.stride), None

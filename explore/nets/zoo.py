@@ -1,0 +1,290 @@
+"""Image networks of the papers, as plain torch modules of Linear, Conv2d and BatchNorm2d layers for `Net`.
+
+Images are [B, channels, size, size]. Sums are `x + y`, never in place: `Net` keeps the layers' inputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, get_type_hints
+
+from torch import Tensor, nn
+
+from explore import registry
+from explore.core.errors import InputError, listed, one_of, raised, shown
+from explore.nets.net import mlp
+
+
+def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
+    """LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as VOGN's paper trains it on CIFAR-10.
+
+    Args:
+        in_channels: of the images.
+        classes: outputs.
+        size: 32, or 28, which the first convolution pads to 32.
+
+    Raises:
+        InputError: for another size.
+    """
+    if size not in (28, 32):
+        raise InputError(f"size is {size}; LeNet-5 takes images of 28 or 32 pixels a side, and mlp any")
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 6, 5, padding=(32 - size) // 2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120), nn.ReLU(),
+        nn.Linear(120, 84), nn.ReLU(),
+        nn.Linear(84, classes),
+    )  # fmt: skip
+
+
+def alexnet(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
+    """AlexNet (Krizhevsky et al., 2012) cut down for CIFAR-10, as VOGN's paper trains it: a single dense layer.
+
+    Args:
+        in_channels: of the images.
+        classes: outputs.
+        size: pixels a side, at least 29.
+
+    Raises:
+        InputError: for smaller images.
+    """
+    side = ((size - 1) // 4 + 1) // 8  # a stride of 4, and three poolings
+    if side < 1:
+        raise InputError(f"size is {size}; AlexNet takes images of at least 29 pixels a side")
+    first = nn.Conv2d(in_channels, 64, 11, stride=4, padding=5)
+    return _alexnet(first, nn.Conv2d(64, 192, 5, padding=2), side, [], classes)
+
+
+def alexnet_dense(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
+    """AlexNet cut down for CIFAR-10 with its three dense layers, as WHVI's paper trains it: 23,272,266 weights.
+
+    Args:
+        in_channels: of the images.
+        classes: outputs.
+        size: pixels a side, at least 15.
+
+    Raises:
+        InputError: for smaller images.
+    """
+    side = (size + 1) // 2 // 8  # a stride of 2, and three poolings
+    if side < 1:
+        raise InputError(f"size is {size}; AlexNet with dense layers takes images of at least 15 pixels a side")
+    first = nn.Conv2d(in_channels, 64, 3, stride=2, padding=1)
+    return _alexnet(first, nn.Conv2d(64, 192, 3, padding=1), side, [4096, 4096], classes)
+
+
+def _alexnet(first: nn.Conv2d, second: nn.Conv2d, side: int, hidden: list[int], classes: int) -> nn.Module:
+    """AlexNet by its first two convolutions, the pixels a side at the end of all five, and its dense layers."""
+    return nn.Sequential(
+        first, nn.ReLU(), nn.MaxPool2d(2),
+        second, nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(),
+        *mlp(256 * side**2, hidden, classes).children(),
+    )  # fmt: skip
+
+
+def vgg16(
+    in_channels: int = 3,
+    classes: int = 10,
+    size: int = 32,
+    batch_norm: bool = False,
+    widths: tuple[int, ...] = (32, 64, 128, 256, 256),
+) -> nn.Module:
+    """VGG16 (Simonyan and Zisserman, 2015) as the noisy K-FAC papers train it: half as wide, and one dense layer.
+
+    Args:
+        in_channels: of the images.
+        classes: outputs.
+        size: pixels a side, at least 32.
+        batch_norm: whether one follows each convolution.
+        widths: channels of the five blocks, of 2, 2, 3, 3 and 3 convolutions.
+
+    Raises:
+        InputError: for smaller images.
+    """
+    if size < 32:
+        raise InputError(f"size is {size}; VGG16 takes images of at least 32 pixels a side")
+    layers: list[nn.Module] = []
+    channels = in_channels
+    for width, depth in zip(widths, (2, 2, 3, 3, 3), strict=True):
+        for _ in range(depth):
+            layers.append(nn.Conv2d(channels, width, 3, padding=1))
+            layers += [nn.BatchNorm2d(width), nn.ReLU()] if batch_norm else [nn.ReLU()]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * (size // 32) ** 2, classes))
+
+
+class _Block(nn.Module):
+    """Convolutions and a way around them."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, residual: nn.Module):
+        super().__init__()
+        self.residual, self.shortcut = residual, nn.Sequential()
+        if stride > 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.shortcut(x) + self.residual(x)).relu()
+
+
+def _two(inputs: int, width: int, stride: int) -> _Block:
+    """Two convolutions."""
+    residual = nn.Sequential(
+        nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+        nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width),
+    )  # fmt: skip
+    return _Block(inputs, width, stride, residual)
+
+
+def _bottleneck(inputs: int, width: int, stride: int) -> _Block:
+    """A convolution of a quarter of the channels between two that reduce to them and widen again."""
+    residual = nn.Sequential(
+        nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+        nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+        nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width),
+    )  # fmt: skip
+    return _Block(inputs, 4 * width, stride, residual)
+
+
+def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
+    """ResNet-18 (He et al., 2016), for images of any size.
+
+    Args:
+        in_channels: of the images.
+        classes: outputs.
+        stem: "cifar" starts with a 3 x 3 convolution, "imagenet" with one of 7 x 7 and a max-pooling, by 4 in all.
+            VOGN's paper has the latter on images of 32 x 32 as well.
+        width: channels of the first of the four stages; each further one doubles them.
+
+    Raises:
+        InputError: for another stem.
+    """
+    return _resnet(in_channels, classes, stem, width, (2, 2, 2, 2), _two, 1)
+
+
+def resnet50(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
+    """ResNet-50 (He et al., 2016), for images of any size; with a stride in the middle of a block, as is common today.
+
+    See `resnet18`; a stage has four times its width in channels.
+    """
+    return _resnet(in_channels, classes, stem, width, (3, 4, 6, 3), _bottleneck, 4)
+
+
+def _resnet(
+    in_channels: int,
+    classes: int,
+    stem: str,
+    width: int,
+    depths: tuple[int, ...],
+    block: Callable[[int, int, int], _Block],
+    expansion: int,
+) -> nn.Module:
+    if stem == "cifar":
+        first: list[nn.Module] = [nn.Conv2d(in_channels, width, 3, padding=1, bias=False)]
+        pool: list[nn.Module] = []
+    elif stem == "imagenet":
+        first, pool = [nn.Conv2d(in_channels, width, 7, 2, padding=3, bias=False)], [nn.MaxPool2d(3, 2, padding=1)]
+    else:
+        raise one_of("stem", stem, ("cifar", "imagenet"))
+    blocks: list[nn.Module] = []
+    channels = width
+    for stage, depth in enumerate(depths):
+        for i in range(depth):
+            blocks.append(block(channels, width << stage, 2 if stage and not i else 1))
+            channels = expansion * width << stage
+    end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
+    return nn.Sequential(*first, nn.BatchNorm2d(width), nn.ReLU(), *pool, *blocks, *end)
+
+
+def dense(in_channels: int, classes: int, size: int, hidden: tuple[int, ...] = (400, 400)) -> nn.Module:
+    """Dense layers of ReLUs on the pixels, by default two of 400, as SLANG's paper has them on MNIST."""
+    return nn.Sequential(nn.Flatten(), mlp(in_channels * size**2, hidden, classes))
+
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": dense, "lenet5": lenet5, "alexnet": alexnet, "alexnet-dense": alexnet_dense, "vgg16": vgg16,
+    "resnet18": resnet18, "resnet50": resnet50,
+}  # fmt: skip
+FIXED = ("in_channels", "classes", "size")  # what the images decide
+STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def network(name: str) -> Callable[..., nn.Module]:
+    """What builds a network, by name or as "module:function".
+
+    Raises:
+        InputError: for an unknown name, or a function that cannot be loaded.
+    """
+    if ":" in name:
+        made: Callable[..., nn.Module] = registry.load(name, "network")
+        try:
+            inspect.signature(made)
+        except ValueError as error:  # of what is not written in Python
+            raise InputError(f"{name} cannot be called; it must be a function of {listed(FIXED)}") from error
+        return made
+    if name not in NETWORKS:
+        raise one_of("network", name, NETWORKS)
+    return NETWORKS[name]
+
+
+def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
+    """The arguments of a network that are not decided by the images and can be written as text: name -> type.
+
+    One without an annotation is of its default's type: a tuple of numbers takes any number of them.
+    """
+    try:
+        hints = get_type_hints(build)
+    except (NameError, TypeError):  # of types that are only imported for a checker, or of what is no function
+        hints = {}
+    types = {name: hints.get(name, _type(default)) for name, default in arguments(build).items()}
+    return {name: hint for name, hint in types.items() if registry.is_setting(hint)}
+
+
+def arguments(build: Callable[..., nn.Module]) -> dict[str, Any]:
+    """Those that are not decided by the images: name -> default, or `inspect.Parameter.empty`."""
+    known = inspect.signature(build).parameters.values()
+    return {p.name: p.default for p in known if p.kind not in STARRED and p.name not in FIXED}
+
+
+def _type(default: Any) -> Any:
+    kinds = {type(value) for value in default} if isinstance(default, tuple) else set()
+    return tuple[kinds.pop(), ...] if len(kinds) == 1 else type(default)  # type: ignore[misc]
+
+
+def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any]) -> nn.Module:
+    """A network for images of a shape (channels, height, width).
+
+    A function of the user's is called with those of `in_channels`, `classes` and `size` that it has.
+
+    Raises:
+        InputError: for images that are not square where one `size` is asked for, settings that do not fit, or a
+            function that cannot be called so.
+    """
+    channels, height, width = shape
+    make = network(name)
+    known = inspect.signature(make).parameters
+    if height != width and "size" in known:
+        raise InputError(
+            f"images are {height} x {width} pixels; {name} takes square ones, resnet18 and functions without a size all"
+        )
+    given = dict(zip(FIXED, (channels, classes, height), strict=True))
+    given = {key: value for key, value in given.items() if key in known} | dict(settings)
+    missing = [key for key, p in known.items() if key not in given and p.default is p.empty and p.kind not in STARRED]
+    if missing:
+        raise InputError(f"{name} is called with in_channels, classes and size; give {listed(missing)} a default")
+    try:
+        module = make(**given)
+    except InputError:
+        raise
+    except Exception as error:
+        arguments = listed(f"{key}={shown(value)}" for key, value in given.items())
+        raise InputError(f"{name} cannot be called with {arguments}: {raised(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise InputError(f"{name} made a {type(module).__name__}; it must return a torch module")
+    return module

@@ -1,0 +1,1 @@
+"""Run folders: what is recorded of a run, read back, and compared with the start before. May import `core`."""

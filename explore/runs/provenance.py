@@ -1,0 +1,89 @@
+"""What a start of a command is recorded with, and what differs from the start before."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import explore
+
+# Those whose code decides numbers.
+LIBRARIES = ("torch", "numpy", "scikit-learn", "gymnasium", "stable-baselines3", "sb3-contrib")
+
+
+def session(**facts: Any) -> dict[str, Any]:
+    """What to record about a start: time, command line, versions, code, git state, and the given facts."""
+    return {
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command_line": shlex.join(["explore", *sys.argv[1:]]),
+        "versions": {
+            "explore": explore.__version__,
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in LIBRARIES},
+        },
+        "code": code(_folder(name) for name in ("explore", "explore.cli", "explore.envs")),
+        "git": _git(),
+        **facts,
+    }
+
+
+def code(packages: Iterable[Path]) -> str:
+    """A hash of all Python files of some folders, by which one uncommitted change is told from another."""
+    digest = hashlib.sha256()
+    for package in packages:
+        for path in sorted(package.rglob("*.py")):
+            name = path.relative_to(package.parent)
+            digest.update(f"{name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    assert spec and spec.origin
+    return Path(spec.origin).parent
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Sentences on what differs between two starts of a run and may change its numbers."""
+    said = [
+        f"{what} was {before.get(what)} and is {now.get(what)} now; the last digits may change."
+        for what in ("device", "threads", "graphs", "processes")
+        if before.get(what, now.get(what)) != now.get(what)
+    ]
+    old, new = ({**s["versions"], "commit": (s["git"] or {}).get("commit")} for s in (before, now))
+    changes = [f"{k} was {old.get(k)} and is {new.get(k)} now" for k in old | new if old.get(k) != new.get(k)]
+    if before["code"] != now["code"]:
+        changes.append("the files of explore were changed")
+    if changes:
+        said.append(f"the run continues under other code: {', '.join(changes)}; the results may change.")
+    return said
+
+
+def history(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The differences between all starts of a run, each with the one before."""
+    return [sentence for i in range(1, len(sessions)) for sentence in differences(sessions[i - 1], sessions[i])]
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit, and whether files differ from it; None where the package is not in a checkout of its own."""
+    here = Path(explore.__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # a virtual environment may lie in any checkout
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -19,6 +19,7 @@ from explore.inference.base import Variational
 from explore.inference.prior import Prior
 from explore.inference.steps import settle
 from explore.inference.structures import Factor
+from explore.inference.turns import Number
 from explore.linalg import moved, over
 from explore.models import Layer
 from explore.rng import Rng
@@ -35,7 +36,7 @@ class GaussianPosterior(Variational):
     gain_samples: int = 10  # weight samples that `gain` averages gradients over
 
     @abstractmethod
-    def gaussian(self, state: State) -> tuple[Means, Factor, float]:
+    def gaussian(self, state: State) -> tuple[Means, Factor, Number]:
         """(mean, P, scale) of q = N(mean, scale * P^-1); the mean is a tuple of [R, I, O]."""
 
     @property

@@ -31,7 +31,7 @@ from explore.inference.gaussian import GaussianPosterior
 from explore.inference.noisy_layers import Local, Own
 from explore.inference.steps import advance, settle
 from explore.inference.structures import Blocks, Diagonal, Factor
-from explore.inference.turns import Turn, numbers
+from explore.inference.turns import Number, Turn, numbers
 from explore.models import Layer
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means, NormTaps, Taps
@@ -239,7 +239,7 @@ class Reparameterised(GaussianPosterior):
         z = self.sample_coordinates(state, n, rng)
         return self.layers(state, self._build(state, (len(state.common.alive), n), rng, z)[0])
 
-    def gaussian(self, state: ReparamState) -> tuple[Means, Blocks, float]:
+    def gaussian(self, state: ReparamState) -> tuple[Means, Blocks, Number]:
         mean, spread = sum(state.mean, ()), sum(state.spread, ())
         return mean, Blocks(tuple(map(_block, mean, spread))), 1.0
 

@@ -29,7 +29,7 @@ from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.steps import end_update
 from explore.inference.structures import Blocks, Diagonal, each_layer, mean_squares
-from explore.inference.turns import Turn, numbers
+from explore.inference.turns import Number, Turn, numbers
 from explore.linalg import moved, over
 from explore.rng import Rng
 from explore.shapes import Batch, Info, Means
@@ -114,7 +114,7 @@ class NoisyAdam(GaussianPosterior):
         numbers = self.lr * schedule, schedule, 1 - self.momentum**step
         return Turn((progress >= self.warm_start,), numbers)
 
-    def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, float]:
+    def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, Number]:
         gamma = each_layer(self.gamma(state.common, held=True), len(state.squares))
         precision = Blocks(tuple(Diagonal(f + c) for f, c in zip(state.squares, gamma, strict=True)))
         return state.mean, precision, self.kl_weight / float(state.common.n_data)

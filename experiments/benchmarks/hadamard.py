@@ -7,8 +7,8 @@ One process and one thread; medians of calls that go round all methods. On a CPU
 the machine may be shared. Each call gets a batch of 128 vectors of single precision.
 
 * transform: `explore.core.hadamard` without and with fht-cpu, a dense product, and the two packages by themselves
-  (fht-cpu out of place, as here, and without the division by sqrt(D)). On a GPU: the kernel, a copy, a dense product, in
-  single precision and in bfloat16.
+  (fht-cpu out of place, as here, and without the division by sqrt(D)). On a GPU: the kernel, a copy, a dense product,
+  in single precision and bfloat16.
 * layer: D -> D with one weight sample, drawn anew: WHVI, and a factorised Gaussian.
 * net: a forward pass of 16 -> D -> D -> 1, weights drawn anew, for WHVI, Bayes by Backprop and MC dropout (compare
   figure 5 of Rossi et al. 2020).

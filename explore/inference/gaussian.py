@@ -17,6 +17,7 @@ from explore.core.errors import InputError
 from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
+from explore.execution.turns import Number
 from explore.inference import prior
 from explore.inference.base import Variational
 from explore.inference.prior import Prior
@@ -35,7 +36,7 @@ class GaussianPosterior(Variational):
     gain_samples: int = 10  # weight samples that `gain` averages gradients over
 
     @abstractmethod
-    def gaussian(self, state: State) -> tuple[Means, Factor, float]:
+    def gaussian(self, state: State) -> tuple[Means, Factor, Number]:
         """(mean, P, scale) of q = N(mean, scale * P^-1); the mean is a tuple of [R, I, O]."""
 
     @property

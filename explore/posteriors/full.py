@@ -101,7 +101,7 @@ class Dense:
     """No structure: F is kept in full."""
 
     shapes: tuple[tuple[int, int], ...]
-    beta: float = 0.001  # averaging rate
+    beta: Number = 0.001  # averaging rate
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Float[Tensor, "R W W"]:
         weights = sum(i * o for i, o in shapes)

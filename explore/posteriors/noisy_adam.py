@@ -27,7 +27,7 @@ from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means
 from explore.execution import parallel
-from explore.execution.turns import Turn, numbers
+from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures.base import Blocks, Diagonal, each_layer, mean_squares
@@ -114,7 +114,7 @@ class NoisyAdam(GaussianPosterior):
         numbers = self.lr * schedule, schedule, 1 - self.momentum**step
         return Turn((progress >= self.warm_start,), numbers)
 
-    def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, float]:
+    def gaussian(self, state: NoisyAdamState) -> tuple[Means, Blocks, Number]:
         gamma = each_layer(self.gamma(state.common, held=True), len(state.squares))
         precision = Blocks(tuple(Diagonal(f + c) for f, c in zip(state.squares, gamma, strict=True)))
         return state.mean, precision, self.kl_weight / float(state.common.n_data)

@@ -105,7 +105,7 @@ class SLANG(GaussianPosterior):
         shared = state.common
         n_data, step = float(shared.n_data), int(shared.step) + 1
         schedule = step_rules.power_decay(step, self.decay)
-        schedule *= step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
+        schedule *= float(step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule))
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
         noisy = self.weight_noise and progress >= self.warm_start

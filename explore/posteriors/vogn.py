@@ -134,7 +134,7 @@ class VOGN(GaussianPosterior):
         lr = self.lr * power * step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
         return Turn((progress >= self.warm_start and step > 1,), (lr, rate, self._tempering(progress)))
 
-    def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, float]:
+    def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, Number]:
         weight = self._weight(state.tempering)
         decay = each_layer(self.gamma(state.common, weight, held=True), len(state.squares))
         precision = tuple(s + (c + self.damping) for s, c in zip(state.squares, decay, strict=True))

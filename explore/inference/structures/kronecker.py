@@ -229,7 +229,7 @@ class KroneckerRule:
     term; "exact" is A (x) S + gamma I, by eigendecomposition. The factors of several positions are `weight_sharing`'s.
     """
 
-    beta: float = 0.001  # averaging rate
+    beta: Number = 0.001  # averaging rate
     damping: Literal["split", "exact"] = "split"
     weight_sharing: WeightSharing = "auto"
 

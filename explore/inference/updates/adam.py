@@ -45,7 +45,7 @@ Rates = tuple[N, N]
 """The size of a step and the floor of its denominators."""
 
 
-def rates(lr: float, step: N) -> Rates[N]:
+def rates(lr: Any, step: N) -> Rates[N]:
     """Those of step t, counted from 1, for all replicas or for each: corrected for averages that start at zero."""
     root = (1 - BETA2**step) ** 0.5
     return lr * root / (1 - BETA1**step), EPSILON * root

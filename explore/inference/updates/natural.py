@@ -236,7 +236,7 @@ class NaturalGradient(GaussianPosterior):
         k = int(state.common.step) // self.statistics_interval
         return ((1 - self.beta) ** k * self.structure.start_share(state.statistics)).clamp_max(1.0)
 
-    def gaussian(self, state: NaturalState) -> tuple[Means, Factor, float]:
+    def gaussian(self, state: NaturalState) -> tuple[Means, Factor, Number]:
         return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)
 
     def _curvature(

@@ -28,14 +28,24 @@ from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, NormTaps, Taps
 from explore.execution import parallel
-from explore.execution.turns import Turn, numbers
+from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
+<<<<<<< HEAD:explore/inference/updates/reparam.py
 from explore.inference.structures.base import Blocks, Diagonal, Factor
 from explore.inference.updates import adam
 from explore.inference.updates.noisy_layers import Local, Own
 from explore.inference.updates.steps import advance, settle
 from explore.nets.protocols import Layer
+=======
+from explore.inference.noisy_layers import Local, Own
+from explore.inference.steps import advance, settle
+from explore.inference.structures import Blocks, Diagonal, Factor
+from explore.inference.turns import Number, Turn, numbers
+from explore.models import Layer
+from explore.rng import Rng
+from explore.shapes import Batch, Info, Means, NormTaps, Taps
+>>>>>>> main:explore/inference/reparam.py
 
 Tensors = tuple[Tensor, ...]
 TABLE: dict[str, object] = {"epochs": 200, "batch_size": 32, "samples": 2, "lr": 0.01, "initial_std": 0.001}
@@ -240,7 +250,7 @@ class Reparameterised(GaussianPosterior):
         z = self.sample_coordinates(state, n, rng)
         return self.layers(state, self._build(state, (len(state.common.alive), n), rng, z)[0])
 
-    def gaussian(self, state: ReparamState) -> tuple[Means, Blocks, float]:
+    def gaussian(self, state: ReparamState) -> tuple[Means, Blocks, Number]:
         mean, spread = sum(state.mean, ()), sum(state.spread, ())
         return mean, Blocks(tuple(map(_block, mean, spread))), 1.0
 

@@ -83,7 +83,7 @@ def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[
     return new, tuple(x / correction for x in new)
 
 
-def decay(progress: float, at: float, factor: float, schedule: Schedule = "step") -> float:
+def decay(progress: float, at: float, factor: Number, schedule: Schedule = "step") -> Number:
     """1 before `at`, from there on `factor`; or, linearly, 1 at `at`, `factor` at the end, and between them between."""
     if progress < at or at == 1:
         return 1.0

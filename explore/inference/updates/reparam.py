@@ -31,21 +31,11 @@ from explore.execution import parallel
 from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
-<<<<<<< HEAD:explore/inference/updates/reparam.py
 from explore.inference.structures.base import Blocks, Diagonal, Factor
 from explore.inference.updates import adam
 from explore.inference.updates.noisy_layers import Local, Own
 from explore.inference.updates.steps import advance, settle
 from explore.nets.protocols import Layer
-=======
-from explore.inference.noisy_layers import Local, Own
-from explore.inference.steps import advance, settle
-from explore.inference.structures import Blocks, Diagonal, Factor
-from explore.inference.turns import Number, Turn, numbers
-from explore.models import Layer
-from explore.rng import Rng
-from explore.shapes import Batch, Info, Means, NormTaps, Taps
->>>>>>> main:explore/inference/reparam.py
 
 Tensors = tuple[Tensor, ...]
 TABLE: dict[str, object] = {"epochs": 200, "batch_size": 32, "samples": 2, "lr": 0.01, "initial_std": 0.001}

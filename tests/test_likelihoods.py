@@ -8,7 +8,7 @@ from explore import registry
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
-from explore.nets.likelihoods import Bernoulli, Categorical, Gamma, Gaussian, PartialGaussian
+from explore.nets.likelihoods import Bernoulli, Categorical, Gamma, Gaussian, PartialGaussian, check_logits
 from explore.nets.net import Net, mlp
 from explore.testing import oracles
 
@@ -248,3 +248,18 @@ def test_an_output_without_a_target_keeps_its_prior(fisher):
     mean, variance, _, _, eta = updated(y, fisher)
     close(variance[:, 1], torch.full((3,), eta, dtype=torch.float64))
     assert mean[:, 1].abs().max() < 1e-12 and (variance[:, [0, 2]] < 0.5 * eta).all()
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "out", "said"),
+    [
+        (Categorical(), torch.full((1, 1, 4, 3), 1 / 3), "softmax"),
+        (Bernoulli(), torch.full((1, 1, 4, 1), 0.5), "sigmoid"),
+    ],
+)
+def test_outputs_that_are_probabilities_are_refused(likelihood, out, said):
+    kind = type(likelihood).__name__
+    with pytest.raises(InputError, match=f"where {kind} takes logits; leave out the {said} at its end"):
+        check_logits(likelihood, out)
+    check_logits(likelihood, 2 * out)
+    check_logits(Gaussian(), out)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-
 from explore.cli import parameters, ranks, trust
 from explore.cli.options import THREADS
+
 from explore.core import machine
+from explore.core.context import execute
 from explore.core.errors import InputError, shown
-from explore.execution import graphs, parallel
+from explore.execution import parallel
 from explore.runs.provenance import session
 from explore.runs.record import FolderExists, Run, read_config
 
@@ -51,7 +52,7 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     recorded = next((word for word, value in GRAPHS.items() if value == asked), "auto")
     recorded = last.get("graphs", "auto") if asked is None else recorded
     torch.set_num_threads(threads)
-    graphs.choose(GRAPHS[recorded])
+    execute(record=GRAPHS[recorded])
     return device, session(device=device, threads=threads, graphs=recorded, processes=parallel.world().processes)
 
 

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 import joblib
 import torch
-from joblib.externals.loky import get_reusable_executor
-
 from explore.cli.rl.callbacks import Row
 from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import Training
 from explore.cli.start import file_name
+from joblib.externals.loky import get_reusable_executor
+
 from explore.core import files
+from explore.core.context import execute, execution
 from explore.core.errors import InputError
-from explore.execution import graphs
 from explore.runs.recorded import run_id
 
 Log = tuple[int, dict[str, float]]  # a step and values by tag
@@ -140,7 +140,7 @@ def in_processes(seeds: Sequence[Seed], folder: Path, jobs: int, emit: Emit) -> 
         tasks = [
             # Processes are kept between calls, and in the working folder in which they began.
             joblib.delayed(_train)(
-                seed, folder.absolute(), torch.get_num_threads(), graphs.asked(), pieces, written[seed.seed]
+                seed, folder.absolute(), torch.get_num_threads(), execution().record, pieces, written[seed.seed]
             )
             for seed in seeds
         ]
@@ -169,7 +169,7 @@ def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
 def _train(seed: Seed, folder: Path, threads: int, recorded: bool | None, pieces: Any, written: Any) -> None:
     """What a process does."""
     torch.set_num_threads(threads)
-    graphs.choose(recorded)
+    execute(record=recorded)
 
     def emit(event: Piece | int) -> None:
         if isinstance(event, Piece):

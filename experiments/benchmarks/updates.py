@@ -70,8 +70,8 @@ class Shared(Rng):
         self.device, self.dtype = place
         return drawn.to(concentration)
 
-    def _repeat(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
-        return draw(*shape, generator=self.generator, dtype=torch.float64).to(self.device, self.dtype)
+    def draw(self, kind: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+        return kind(*shape, generator=self.generator, dtype=torch.float64).to(self.device, self.dtype)
 
 
 def build(name: str, case: str, amp: bool = False, **given: Any) -> Predictive:

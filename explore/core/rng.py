@@ -6,6 +6,7 @@ changes no other, and an interrupted run needs no saved generator state: round 7
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from explore.core.errors import InputError, one_of, shown
 
 # The position is the key, so names are only ever appended.
 STREAMS = ("split", "init", "fit", "acquire", "test", "env", "policy", "toy", "calibrate")
+
+Kind = Callable[..., Tensor]
+"""A function of torch that draws numbers: `torch.randn` or `torch.rand`."""
 
 
 class Rng:
@@ -72,11 +76,11 @@ class Rng:
 
     def normal(self, *shape: int) -> Float[Tensor, "..."]:
         """Standard normal numbers; the first axis is R."""
-        return self._repeat(torch.randn, shape)
+        return self.draw(torch.randn, shape)
 
     def uniform(self, *shape: int) -> Float[Tensor, "..."]:
         """Uniform numbers in [0, 1); the first axis is R."""
-        return self._repeat(torch.rand, shape)
+        return self.draw(torch.rand, shape)
 
     def gamma(self, concentration: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Gamma(concentration, rate 1) numbers, for a concentration of at least 1, of its shape.
@@ -106,9 +110,10 @@ class Rng:
         t = torch.as_tensor(given, device=self.device)
         return t.to(self.dtype) if t.is_floating_point() else t
 
-    def _repeat(self, draw, shape: tuple[int, ...]) -> Tensor:  # type: ignore[no-untyped-def]
+    def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:
+        """All numbers come from here: of a function of torch that draws them, once for all arms."""
         first = shape[0] // self.arms
         if first * self.arms != shape[0]:
             raise ValueError(f"{shape[0]} replicas cannot be split into {self.arms} equal arms")
-        numbers = draw(first, *shape[1:], generator=self.generator, device=self.device, dtype=self.dtype)
+        numbers = kind(first, *shape[1:], generator=self.generator, device=self.device, dtype=self.dtype)
         return numbers if self.arms == 1 else numbers.repeat(self.arms, *[1] * (len(shape) - 1))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from explore.core.context import executing, execution
 from explore.core.errors import InputError
 
 Tree = Any
-_looks = True
-_assumed: list[Tensor] | None = None
 SMALL = 2**20  # numbers that a device copies in less time than it takes to begin
 
 
@@ -150,34 +149,26 @@ def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
 
 def surely(flags: Tensor) -> bool:
     """Whether all are true, where that is known for free: a device would have to be waited for, and is not asked."""
-    if _assumed is not None:
-        _assumed.append(flags.all())
+    assumed = execution().assumed
+    if assumed is not None:
+        assumed.append(flags.all())
         return True
     return not unseen(flags) and bool(flags.all())
 
 
 def unseen(t: Tensor) -> bool:
     """Whether the host may not look at the values of a tensor."""
-    return not _looks or t.device.type != "cpu"
+    return not execution().host_reads or t.device.type != "cpu"
 
 
-@contextmanager
-def unlooked() -> Iterator[None]:
+def unlooked() -> AbstractContextManager[Any]:
     """Within it the host looks at no values, as on a device."""
-    global _looks
-    before, _looks = _looks, False
-    try:
-        yield
-    finally:
-        _looks = before
+    return executing(host_reads=False)
 
 
 @contextmanager
 def assumed() -> Iterator[list[Tensor]]:
     """Within it all flags are taken to be true, as they mostly are; it gives those that have to be."""
-    global _assumed
-    before, _assumed = _assumed, []
-    try:
-        yield _assumed
-    finally:
-        _assumed = before
+    flags: list[Tensor] = []
+    with executing(assumed=flags):
+        yield flags

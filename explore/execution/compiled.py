@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.rng import Rng
+from explore.core.rng import Kind, Rng
 
-Draw = tuple[Callable[..., Tensor], tuple[int, ...]]
+Draw = tuple[Kind, tuple[int, ...]]
 """A function of torch that draws numbers, and their shape."""
 
 
@@ -34,16 +34,16 @@ class Drawn(Rng):
         self.noted: list[Draw] | None = None
         self.given: Iterator[Tensor] | None = None
 
-    def _repeat(self, draw: Callable[..., Tensor], shape: tuple[int, ...]) -> Tensor:
+    def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:
         if self.given is not None:
             return next(self.given)
         if self.noted is not None:
-            self.noted.append((draw, shape))
-        return super()._repeat(draw, shape)
+            self.noted.append((kind, shape))
+        return super().draw(kind, shape)
 
-    def draw(self, wanted: Sequence[Draw]) -> list[Tensor]:
+    def redraw(self, wanted: Sequence[Draw]) -> list[Tensor]:
         """Numbers as they were noted."""
-        return [super(Drawn, self)._repeat(*each) for each in wanted]
+        return [super(Drawn, self).draw(*each) for each in wanted]
 
 
 class Inductor:
@@ -68,7 +68,7 @@ class Inductor:
         wanted = self.rng.noted = list[Draw]()
         info = tree.map_tensors(torch.clone, run()[1])
         self.rng.noted = None
-        drawn = self.rng.draw(wanted)
+        drawn = self.rng.redraw(wanted)
         generator.set_state(start)  # a recording alone changes nothing
 
         def flat(*tensors: Tensor) -> list[Tensor]:
@@ -91,7 +91,7 @@ class Inductor:
         def replay() -> bool:
             before = generator.get_state()
             with torch.no_grad():
-                right, *found = compiled(*inputs, *self.rng.draw(wanted))
+                right, *found = compiled(*inputs, *self.rng.redraw(wanted))
             if not right:
                 generator.set_state(before)
                 return False

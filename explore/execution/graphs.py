@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from explore.core import tree
+from explore.core.context import executing, execution
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
 from explore.execution import parallel
@@ -37,29 +38,10 @@ CHECKED = 2  # replays of each kind that are compared with the update itself
 MOST = 4  # numbers of a turn
 LOOKED_AT = 20  # steps, of which one at least must be of a kind that is recorded
 
-_asked: bool | None = None
 
-
-@contextmanager
-def use(asked: bool | None) -> Iterator[None]:
+def use(asked: bool | None) -> AbstractContextManager[Any]:
     """Whether fits record their updates; None: on a GPU those of nets with up to `LARGEST` weights."""
-    before = _asked
-    choose(asked)
-    try:
-        yield
-    finally:
-        choose(before)
-
-
-def choose(asked: bool | None) -> None:
-    """As `use`, from now on."""
-    global _asked
-    _asked = asked
-
-
-def asked() -> bool | None:
-    """What was asked for."""
-    return _asked
+    return executing(record=asked)
 
 
 class Trainable(Protocol):
@@ -79,12 +61,13 @@ class Trainable(Protocol):
 def updates(posterior: Trainable, rng: Rng) -> Updates:
     """Those of a fit in this process, recorded where that is asked for, or always wins."""
     device, alone = rng.device.type, parallel.world().parts == 1
-    wanted = device == "cuda" and posterior.net.weights <= LARGEST if _asked is None else _asked
+    asked = execution().record
+    wanted = device == "cuda" and posterior.net.weights <= LARGEST if asked is None else asked
     kinds: dict[str, Callable[[Rng], Recorder]] = {"cuda": Cuda, "cpu": Inductor}
     recorded = wanted and alone and device in kinds
     if recorded and all(posterior.turn(step, 1.0).kind is None for step in range(2, 2 + LOOKED_AT)):
         recorded = False
-        if _asked:
+        if asked:
             warnings.warn(f"no update of {type(posterior).__name__} with these settings can be recorded", stacklevel=2)
     return Updates(posterior, rng, kinds[device](rng) if recorded else None)
 

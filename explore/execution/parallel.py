@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,46 +28,21 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from explore.core import linalg, tree
+from explore.core.context import World, executing, execution
 from explore.core.errors import InputError, counted
-from explore.core.rng import Rng
+from explore.core.rng import Kind, Rng
 
 T = TypeVar("T")
 
 
-class World(NamedTuple):
-    """How many parts every batch has, and which of them are this process's."""
-
-    parts: int = 1
-    first: int = 0
-    held: int = 1
-
-    @property
-    def processes(self) -> int:
-        return self.parts // self.held
-
-    @property
-    def rank(self) -> int:
-        """Of this process, from 0."""
-        return self.first // self.held
-
-
-_here = World()
-
-
 def world() -> World:
     """Of this process."""
-    return _here
+    return execution().world
 
 
-@contextmanager
-def within(world: World) -> Iterator[None]:
+def within(world: World) -> AbstractContextManager[Any]:
     """With another world; of one with more processes than one, the default process group must be there."""
-    global _here
-    before, _here = _here, world
-    try:
-        yield
-    finally:
-        _here = before
+    return executing(world=world)
 
 
 @contextmanager
@@ -78,7 +53,7 @@ def joined() -> Iterator[World]:
         ProcessLost: in the midst of it, when another one has ended.
     """
     if started() == 1:
-        yield _here
+        yield world()
         return
     store, rank, size = next(dist.rendezvous("env://"))
     # A job that is restarted may find the addresses of its former processes in the store.
@@ -86,7 +61,7 @@ def joined() -> Iterator[World]:
     dist.init_process_group(store=own, rank=rank, world_size=size)
     try:
         with within(World(dist.get_world_size(), dist.get_rank())):
-            yield _here
+            yield world()
     finally:
         dist.destroy_process_group()
 
@@ -111,14 +86,14 @@ def own(part: slice) -> slice:
     Raises:
         InputError: for a batch of fewer examples than parts.
     """
-    count = (part.stop - part.start) // _here.parts
+    count = (part.stop - part.start) // world().parts
     if not count:
         raise InputError(
-            f"a batch of {counted(part.stop - part.start, 'example')} does not divide into {_here.parts} parts; take "
+            f"a batch of {counted(part.stop - part.start, 'example')} does not divide into {world().parts} parts; take "
             "larger batches or fewer processes"
         )
-    start = part.start + _here.first * count
-    return slice(start, start + _here.held * count)
+    start = part.start + world().first * count
+    return slice(start, start + world().held * count)
 
 
 def apart(rng: Rng, step: int, axis: int) -> Rng:
@@ -129,9 +104,9 @@ def apart(rng: Rng, step: int, axis: int) -> Rng:
         step: of the update, from 1.
         axis: it has as many equal parts as this process holds, each with numbers of its own.
     """
-    if _here.parts == 1:
+    if world().parts == 1:
         return rng
-    return _Apart([rng.shard(step, part, axis) for part in range(_here.first, _here.first + _here.held)], axis)
+    return _Apart([rng.shard(step, part, axis) for part in range(world().first, world().first + world().held)], axis)
 
 
 class _Apart(Rng):
@@ -141,32 +116,32 @@ class _Apart(Rng):
         super().__init__(streams[0].seed, streams[0].device, streams[0].dtype, streams[0].arms)
         self._streams, self._axis = streams, axis
 
-    def _repeat(self, draw, shape):  # type: ignore[no-untyped-def]
+    def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:
         count, axis = shape[self._axis] // len(self._streams), self._axis
         own = (*shape[:axis], count, *shape[axis + 1 :])
-        return torch.cat([stream._repeat(draw, own) for stream in self._streams], axis)
+        return torch.cat([stream.draw(kind, own) for stream in self._streams], axis)
 
 
 def mean(values: T) -> T:
     """A tree of tensors, averaged over the processes."""
-    if _here.processes == 1:
+    if world().processes == 1:
         return values
     every = tree.tensors(values)
     whole = torch.cat([leaf.reshape(-1) for leaf in every])  # one message for all
     with _sharing():
         dist.all_reduce(whole)
-    parts = iter((whole / _here.processes).split([leaf.numel() for leaf in every]))
+    parts = iter((whole / world().processes).split([leaf.numel() for leaf in every]))
     averaged: T = tree.map_tensors(lambda leaf: next(parts).view(leaf.shape), values)
     return averaged
 
 
 def gathered(values: Shaped[Tensor, "..."], axis: int) -> Shaped[Tensor, "..."]:
     """The tensors of all processes one after the other; they may differ in their length along the axis."""
-    if _here.processes == 1:
+    if world().processes == 1:
         return values
     mine = values.movedim(axis, 0).contiguous()
     length = torch.tensor([len(mine)], device=mine.device)
-    lengths = [torch.empty_like(length) for _ in range(_here.processes)]
+    lengths = [torch.empty_like(length) for _ in range(world().processes)]
     with _sharing():
         dist.all_gather(lengths, length)
         longest = int(torch.cat(lengths).max())
@@ -193,27 +168,27 @@ def share(count: int) -> slice:
     Raises:
         InputError: for fewer things than processes.
     """
-    if count < _here.processes:
+    if count < world().processes:
         raise InputError(
-            f"{counted(count, 'example')} cannot be divided among {_here.processes} processes; take fewer of these"
+            f"{counted(count, 'example')} cannot be divided among {world().processes} processes; take fewer of these"
         )
-    bounds = [round(i * count / _here.processes) for i in range(_here.processes + 1)]
-    return slice(bounds[_here.rank], bounds[_here.rank + 1])
+    bounds = [round(i * count / world().processes) for i in range(world().processes + 1)]
+    return slice(bounds[world().rank], bounds[world().rank + 1])
 
 
 def eigh(
     matrices: Sequence[Float[Tensor, "R _n _n"]],
 ) -> list[tuple[Float[Tensor, "R _n"], Float[Tensor, "R _n _n"], Bool[Tensor, " R"]]]:
     """`linalg.eigh` of matrices that all processes have, each of them by one process."""
-    if _here.processes == 1:
+    if world().processes == 1:
         return [linalg.eigh(m) for m in matrices]
     # The largest first, each to the process with the least to do so far.
     order = sorted(range(len(matrices)), key=lambda i: -matrices[i].shape[-1])
-    load, owner = [0] * _here.processes, [0] * len(matrices)
+    load, owner = [0] * world().processes, [0] * len(matrices)
     for i in order:
         owner[i] = load.index(min(load))
         load[owner[i]] += matrices[i].shape[-1] ** 3
-    mine = {i: linalg.eigh(m) for i, m in enumerate(matrices) if owner[i] == _here.rank}
+    mine = {i: linalg.eigh(m) for i, m in enumerate(matrices) if owner[i] == world().rank}
     found = []
     with _sharing():
         for i, m in enumerate(matrices):
@@ -227,7 +202,7 @@ def eigh(
 
 def agreed(value: Any) -> Any:
     """What the first process has: a plain value, to all of them."""
-    if _here.processes == 1:
+    if world().processes == 1:
         return value
     box = [value]
     with _sharing():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Hashable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from torch import Tensor
+
+from explore.core.context import executing, execution
 
 Number = float | Tensor
 """A number, or a tensor that holds it: without axes, or [R], each replica's own."""
@@ -20,20 +22,12 @@ class Turn(NamedTuple):
     numbers: tuple[Number, ...] = ()  # steps and rates
 
 
-_dials: Float[Tensor, " _n"] | None = None
-
-
 def numbers(turn: Turn) -> tuple[Number, ...]:
     """Those of the turn: as they are, or where a recording reads them."""
-    return turn.numbers if _dials is None else tuple(_dials[: len(turn.numbers)])
+    dials = execution().dials
+    return turn.numbers if dials is None else tuple(dials[: len(turn.numbers)])
 
 
-@contextmanager
-def dialled(dials: Float[Tensor, " _n"]) -> Iterator[None]:
+def dialled(dials: Float[Tensor, " _n"]) -> AbstractContextManager[Any]:
     """Within it the numbers of turns are read from these tensors."""
-    global _dials
-    before, _dials = _dials, dials
-    try:
-        yield
-    finally:
-        _dials = before
+    return executing(dials=dials)

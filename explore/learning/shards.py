@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core import tree
+from explore.core.context import execute, execution
 from explore.core.rng import Rng
 from explore.core.shapes import Info, State
-from explore.execution import graphs
 from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.learning.fit import Epoch, fit
@@ -74,7 +74,7 @@ def sharded_fit(
         for stop in (epoch for epoch in at if epoch > done):
             ends: list[_Advanced] = parallel(
                 joblib.delayed(_advance)(
-                    own, x[part], y[part], rng, done, old, stop, torch.get_num_threads(), graphs.asked()
+                    own, x[part], y[part], rng, done, old, stop, torch.get_num_threads(), execution().record
                 )
                 for own, part, rng, old in zip(posteriors, parts, rngs, states, strict=True)
             )
@@ -105,7 +105,7 @@ def _advance(
 ) -> _Advanced:
     """What a process does: the epochs of a shard up to the next stop."""
     torch.set_num_threads(threads)
-    graphs.choose(recorded)
+    execute(record=recorded)
     for epoch in fit(posterior, x, y, rng, done, state):
         if epoch.epoch == stop:
             return _Advanced(epoch.state, epoch.info, rng.generator.get_state())

@@ -155,8 +155,8 @@ class Lone(Rng):
         super().__init__(*args, **kwargs)
         self.replica, self.of = replica, of
 
-    def _repeat(self, draw: Any, shape: Any) -> Tensor:
-        every = super()._repeat(draw, (self.of * shape[0], *shape[1:]))
+    def draw(self, kind: Any, shape: Any) -> Tensor:
+        every = super().draw(kind, (self.of * shape[0], *shape[1:]))
         return every[self.replica * shape[0] : (self.replica + 1) * shape[0]]
 
 
@@ -177,8 +177,8 @@ class Matched(Rng):
 class Twice(Rng):
     """The numbers for S samples, each standing twice on an axis of 2 S."""
 
-    def _repeat(self, draw: Any, shape: Any) -> Tensor:
-        return super()._repeat(draw, (shape[0], shape[1] // 2, *shape[2:])).repeat_interleave(2, 1)
+    def draw(self, kind: Any, shape: Any) -> Tensor:
+        return super().draw(kind, (shape[0], shape[1] // 2, *shape[2:])).repeat_interleave(2, 1)
 
 
 LOG_2PI = math.log(2 * math.pi)

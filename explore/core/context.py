@@ -57,10 +57,10 @@ def execute(**changes: Any) -> None:
 
 
 @contextmanager
-def executing(**changes: Any) -> Iterator[Execution]:
+def executing(**changes: Any) -> Iterator[None]:
     """With these changes within it."""
     token = _execution.set(replace(_execution.get(), **changes))
     try:
-        yield _execution.get()
+        yield
     finally:
         _execution.reset(token)

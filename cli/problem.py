@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from explore.cli import own_network
+from explore.cli.parameters import Values, complete
 from torch import nn
 
 from explore import data, images, registry
-from explore.cli import own_network
-from explore.cli.parameters import Values, complete
 from explore.core import machine
 from explore.core.errors import InputError, check_settings, listed, shown
 from explore.data.base import Dataset, Task, check_units
@@ -211,12 +211,18 @@ def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise:
     return made
 
 
-def configured(name: str, texts: Mapping[str, str], preset: str | None) -> registry.Configured:
-    """A posterior with the settings that were given; without a preset the others go by the number of rows.
+def configured(
+    name: str, texts: Mapping[str, str], preset: str | None, consumer: presets.Consumer = "table"
+) -> registry.Configured:
+    """A posterior with the settings that were given; without a preset the others are those that are recommended.
+
+    For a table they go by the number of rows, and are found later.
 
     Raises:
         InputError: see `registry.configured`.
     """
+    if consumer != "table" and preset is None:
+        preset = presets.recommended_settings(registry.find("posteriors", name), consumer=consumer).preset
     if preset not in (None, presets.BY_ROWS):
         return registry.configured("posteriors", name, texts, preset)
     made = registry.configured("posteriors", name, texts)
@@ -227,10 +233,10 @@ def for_rows(settings: Any, rows: int) -> tuple[Values, Values]:
     """Of a command's settings those of the posterior and of the noise, for so many rows to learn from."""
     own, noise = settings.posterior_settings, settings.likelihood_settings
     if settings.preset == presets.BY_ROWS:
-        cls, classes = registry.find("posteriors", settings.posterior), settings.task == "classification"
-        chosen = presets.for_rows(cls, rows, max(settings.hidden), classes)
+        cls = registry.find("posteriors", settings.posterior)
+        chosen = presets.recommended_settings(cls, rows, task=settings.task, units=max(settings.hidden))
         own = complete(cls, chosen.settings | dict(own))
-        noise = {} if classes else complete(Gaussian, chosen.noise | dict(noise))
+        noise = {} if settings.task == "classification" else complete(Gaussian, chosen.noise | dict(noise))
     return own, noise
 
 

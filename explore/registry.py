@@ -183,7 +183,6 @@ def configured(
     name: str,
     options: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     preset: str | None = None,
-    prefer: Iterable[str] = (),
 ) -> Configured:
     """A plug-in by name, with the settings of a preset and of `-p key=value`, in one look-up.
 
@@ -191,15 +190,13 @@ def configured(
         kind: of `KINDS`.
         name: of the plug-in.
         options: texts, see `parse`.
-        preset: None: the first of `prefer` that there is, else the plug-in's first one.
-        prefer: names of presets.
+        preset: None: the plug-in's first one.
 
     Raises:
         InputError: for an unknown name, preset or setting, or a value of the wrong type.
     """
     make, own = find(kind, name), dict(options)
-    known = presets(make)
-    chosen = next((p for p in prefer if p in known), next(iter(known))) if preset is None else hyphened(preset)
+    chosen = next(iter(presets(make))) if preset is None else hyphened(preset)
     if own and not isinstance(make, type):
         raise InputError(f"{hyphened(name)} has no settings")
     settings = settings_in(make, chosen) | (parse(make, own) if own else {})
@@ -210,7 +207,7 @@ def noise_for(preset: str | None) -> dict[str, float]:
     """The settings of `Gaussian` that a preset was chosen with: a prior that says next to nothing, or the papers'.
 
     Args:
-        preset: of a posterior; None: its first one. `explore.inference.presets.for_rows` has those by number of rows.
+        preset: of a posterior; None: its first one. `explore.inference.presets` has those by number of rows.
     """
     return {"prior_shape": 1.0, "prior_rate": 0.01} if preset in (None, "default", "hundreds") else {}
 

@@ -97,7 +97,7 @@ def test_settings_go_by_the_number_of_examples(n, numbers, classes):
     x, y = np.random.default_rng(0).normal(size=(n, 2)), np.arange(n) % 3
     fit = {"epochs": 1, "hidden": (3,), "samples": 2}
     regression: Any = explore.BayesianRegressor(**fit).fit(x, y).model_.posterior
-    chosen = presets.for_rows(type(regression), n, 3)
+    chosen = presets.recommended_settings(type(regression), n, units=3)
     assert regression.prior_variance == chosen.settings["prior_variance"]
     assert numbers in (None, regression.prior_variance)
     assert regression.likelihood == Gaussian(**chosen.noise)

@@ -72,7 +72,7 @@ def test_underscores_are_hyphens():
 
 
 def test_configured():
-    asked = registry.configured("posteriors", "noisy_kfac", [("lr", "0.5")], prefer=("tiny", "small"))
+    asked = registry.configured("posteriors", "noisy_kfac", [("lr", "0.5")], "small")
     assert (asked.name, asked.make.__name__, asked.preset) == ("noisy-kfac", "NoisyKFAC", "small")
     assert asked.settings == registry.settings_in(asked.make, "small") | {"lr": 0.5}
     assert registry.configured("posteriors", "noisy-kfac", preset="paper_batch_100").preset == "paper-batch-100"

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from explore import registry
 from explore.cli import own_network, parameters, problem
 from explore.cli.parameters import Values
+
+from explore import registry
 from explore.core.errors import InputError
 from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of
@@ -77,7 +78,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if common.net and options["standardise"]:
         raise InputError("--standardise belongs to tables; images are scaled by the moments of all of them")
     asked = options["posterior"], given[""], options["preset"]
-    posterior = registry.configured("posteriors", *asked, ("small",)) if common.net else problem.configured(*asked)
+    posterior = problem.configured(*asked, "pool of images" if common.net else "table")
     by_rows = posterior.preset == presets.BY_ROWS  # what is not given is found in each round
     rule = registry.configured("acquisitions", options["acquisition"], given["acquisition"])
     noise = registry.find("likelihoods", common.likelihood)

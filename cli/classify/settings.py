@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from explore.cli import own_network, parameters, problem
+from explore.cli.parameters import Values
 
 from explore import images, registry
-from explore.cli import own_network, parameters
-from explore.cli.parameters import Values
 from explore.core.errors import InputError, check_settings, one_of
 from explore.execution import parallel
 from explore.images import Images
@@ -179,7 +179,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if not options["images"] and (options["size"] or options["grey"] or options["stream"] is not None):
         raise InputError("--size, --grey and --stream belong to --images; a set by name is as it is")
     given = parameters.split(options["parameters"], ("", "net"), epochs=options["epochs"])
-    posterior = registry.configured("posteriors", options["posterior"], given[""], options["preset"], ("image",))
+    posterior = problem.configured(options["posterior"], given[""], options["preset"], "images")
     own = dict(parameters.complete(posterior.make, posterior.settings))
     if "augmentation" not in given[""]:
         own.pop("augmentation", None)

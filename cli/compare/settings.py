@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from explore import registry
 from explore.cli import parameters, problem
 from explore.cli.parameters import Values
+
+from explore import registry
 from explore.core.errors import InputError, one_of, shown
 from explore.inference import presets
 
@@ -52,9 +53,10 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     common, data = problem.loaded(options)
     noise, numbers = registry.find("likelihoods", common.likelihood), common.task == "regression"
     trained = round(0.9 * len(data.x))  # of the standard splits
-    asked, free = options["preset"], {}
+    asked = options["preset"]
+    free: dict[str, Any] = {}
     if numbers:
-        free = registry.noise_for(asked) if asked else presets.noise_for(trained)
+        free = registry.noise_for(asked) if asked else presets.between(presets.NOISE, trained)
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", "likelihood", *classes], "--grid")
     if both := given["likelihood"].keys() & grid["likelihood"].keys():
@@ -80,8 +82,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
             scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
             choice = problem.configured(name, fixed | point, asked)
             if choice.preset == presets.BY_ROWS:
-                by_rows = presets.for_rows(cls, trained, max(common.hidden), not numbers)
-                choice = choice._replace(preset=by_rows.preset, settings=by_rows.settings | choice.settings)
+                own = presets.recommended_settings(cls, trained, task=common.task, units=max(common.hidden))
+                choice = choice._replace(preset=own.preset, settings=own.settings | choice.settings)
             chosen = {key: choice.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
             label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
             if label in posteriors:

@@ -20,12 +20,12 @@ import click
 import numpy as np
 import pandas as pd
 import torch
+from explore.cli.script import Script
 from torch import Tensor
 from torch.nn.functional import pad
 
 from experiments.shared import FOLDER, fit, markdown, merge, recorded, sections
 from explore import data, registry
-from explore.cli.script import Script
 from explore.core.rng import Rng
 from explore.inference import presets
 from explore.inference.predict import Predictor
@@ -79,7 +79,7 @@ def settings(posterior: str, rows: int, before: bool) -> tuple[dict[str, Any], d
     """Of the posterior and of the noise."""
     cls = registry.find("posteriors", posterior)
     if not before:
-        chosen = presets.for_rows(cls, rows, UNITS)
+        chosen = presets.recommended_settings(cls, rows, units=UNITS)
         return chosen.settings, chosen.noise
     known, wanted = registry.presets(cls), "small" if rows < 64 else "hundreds" if rows < 250 else "default"
     preset = wanted if wanted in known else "default"

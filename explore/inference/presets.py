@@ -1,4 +1,4 @@
-"""Settings for a table by its number of rows, and presets that posteriors by natural gradient share."""
+"""Which settings a posterior is recommended with, and presets that posteriors by natural gradient share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from explore import registry
 
@@ -15,9 +15,13 @@ BY_ROWS = "by-rows"
 NOISE = {20: {"prior_shape": 3.0, "prior_rate": 1.0}, 250: {"prior_shape": 1.0, "prior_rate": 0.01}}
 """The prior of the noise's precision by rows: with 20 it keeps a flexible net from being sure of them, and with 120 a
 noise of a thirtieth of the targets' deviation is still learnt."""
+FEW_ROWS = {"regression": 64, "classification": 100}  # below which a posterior without `BY_ROWS` has its preset `small`
+
+PREFERRED = {"images": "image", "pool of images": "small", "vime": "vime"}  # presets, where a posterior has them
+Consumer = Literal["table", "images", "pool of images", "vime"]
 
 
-class Chosen(NamedTuple):
+class Recommended(NamedTuple):
     """What a posterior is fitted with."""
 
     preset: str
@@ -25,31 +29,41 @@ class Chosen(NamedTuple):
     noise: dict[str, float]  # of `Gaussian`
 
 
-def for_rows(cls: Any, rows: int, units: int, classes: bool = False) -> Chosen:
-    """The settings of a posterior for a table of one's own.
+def recommended_settings(
+    posterior: Any,
+    rows: int = 0,
+    columns: int = 0,
+    task: str = "regression",
+    consumer: Consumer = "table",
+    units: int = 50,
+) -> Recommended:
+    """The settings of a posterior where none are asked for: all rules in one place.
 
-    Where a posterior's file has `BY_ROWS`, settings by units and rows, they move continuously between these, and the
-    prior of the noise does too. Else they are a preset: `small` below 64 rows, `hundreds`, where there is one, below
-    250, then the first; for classes `small` below 100 rows, then `classes`, where there is one, or the first.
+    For images and for VIME it is the preset that is `PREFERRED`, else the posterior's first. For a table, where its
+    file has `BY_ROWS`, settings by units and rows, they move continuously between these, and so does the prior of the
+    noise. Else it is a preset: `small` below `FEW_ROWS`, then, below 250 rows, `hundreds`; for classes `classes`.
 
     Args:
-        cls: of the posterior.
+        posterior: the class.
         rows: to learn from.
+        columns: of a row; no rule depends on it yet.
+        task: "regression" or "classification".
+        consumer: of the fit.
         units: of the widest hidden layer: the more, the narrower is the prior of a weight where rows are few.
-        classes: whether they are told apart; else numbers are predicted.
     """
-    known, anchors = registry.presets(cls), getattr(sys.modules[cls.__module__], "BY_ROWS", None)
-    if anchors and not classes:
-        settings = between({width: between(own, rows) for width, own in anchors.items()}, units)
-        return Chosen("default" if settings == known.get("default") else BY_ROWS, settings, noise_for(rows))
-    prefer = ["small"] if rows < (100 if classes else 64) else ["classes"] if classes else ["hundreds"] * (rows < 250)
-    preset = next((name for name in (*prefer, "default", "uci", "paper") if name in known), next(iter(known)))
-    return Chosen(preset, dict(known[preset]), registry.noise_for(preset))
-
-
-def noise_for(rows: int) -> dict[str, float]:
-    """The prior of the noise for so many rows, see `NOISE`."""
-    return between(NOISE, rows)
+    presets, classes = registry.presets(posterior), task == "classification"
+    anchors = getattr(sys.modules[posterior.__module__], "BY_ROWS", None)
+    if anchors and consumer == "table" and not classes:
+        settings = between({width: between(at_rows, rows) for width, at_rows in anchors.items()}, units)
+        preset = "default" if settings == presets.get("default") else BY_ROWS
+        return Recommended(preset, settings, between(NOISE, rows))
+    if consumer == "table":
+        many = ["classes"] if classes else ["hundreds"] * (rows < 250)
+        preferred = [*(["small"] if rows < FEW_ROWS[task] else many), "default", "uci", "paper"]
+    else:
+        preferred = [PREFERRED[consumer]]
+    preset = next((name for name in preferred if name in presets), next(iter(presets)))
+    return Recommended(preset, dict(presets[preset]), registry.noise_for(preset))
 
 
 def between(anchors: Mapping[int, Mapping[str, Any]], rows: int) -> dict[str, Any]:
@@ -100,7 +114,7 @@ TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
         250: TABLE,
     },
 }
-"""The same for a table of few rows, by units and rows, see `for_rows`.
+"""The same for a table of few rows, by units and rows, see `recommended_settings`.
 
 Five times the units under a prior as wide make functions that few rows cannot hold: everything is then given up as
 noise. Chosen on Boston, Concrete, Yacht and Power.

@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from explore import registry
 from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data.texts import unmeasured
-from explore.inference import presets
+from explore.inference.presets import Recommended, recommended_settings
 from explore.learning.model import FittedModel
 from explore.learning.transforms import KINDS, Transform
 from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
@@ -70,7 +70,10 @@ class _Bayesian(BaseEstimator):
             raise InputError(f"epochs is {self.epochs}, and {own['epochs']} in settings; give one of them")
         preset = self.preset
         if preset is None:
-            preset, own = "plain", self._chosen(x, likelihood.discrete).settings | own
+            preset, own = (
+                "plain",
+                self._recommended(x, likelihood.discrete).settings | own,
+            )
         net = Net(mlp(x.shape[1], self._widths(), outputs))
         posterior = registry.posterior(self.posterior, net, likelihood, preset, **own)
         self.model_ = FittedModel.fit(
@@ -78,10 +81,11 @@ class _Bayesian(BaseEstimator):
             standardise="labelled" if self.standardise else "none", calibrate=self.calibrate,
         )  # fmt: skip
 
-    def _chosen(self, x: np.ndarray, classes: bool) -> presets.Chosen:
+    def _recommended(self, x: np.ndarray, classes: bool) -> Recommended:
         """The settings for so many examples, where no preset is asked for."""
-        units = max(self._widths(), default=1)
-        return presets.for_rows(registry.find("posteriors", self.posterior), len(x), units, classes)
+        task = "classification" if classes else "regression"
+        posterior, units = registry.find("posteriors", self.posterior), max(self._widths(), default=1)
+        return recommended_settings(posterior, len(x), x.shape[1], task, units=units)
 
     def _widths(self) -> list[int]:
         widths = list(self.hidden) if isinstance(self.hidden, Sequence | np.ndarray) else [self.hidden]
@@ -107,7 +111,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
     Args:
         posterior: a name of `explore list posteriors`.
         preset: of the posterior's settings; None: settings that go by the number of examples, see
-            `explore.inference.presets.for_rows`.
+            `explore.inference.presets.recommended_settings`.
         settings: of the posterior, in place of the preset's.
         hidden: units of each hidden layer.
         epochs: passes over the data; None: as many as the preset says.
@@ -137,7 +141,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         if self.keep_na:
             raise InputError("keep_na is of classes, and numbers have none; leave it out")
         self._flat = y.ndim == 1
-        prior = registry.noise_for(self.preset) if self.preset else self._chosen(x, classes=False).noise
+        prior = registry.noise_for(self.preset) if self.preset else self._recommended(x, classes=False).noise
         known, own = registry.settings_of(Gaussian), prior | dict(self.noise or {})
         if unknown := sorted(own.keys() - known):
             raise one_of("setting of the noise", unknown[0], known)

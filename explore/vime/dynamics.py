@@ -18,6 +18,7 @@ from explore.core.shapes import Batch, State
 from explore.execution import graphs
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
+from explore.inference.presets import recommended_settings
 from explore.learning.scaling import Standardiser, bounded
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
@@ -104,8 +105,8 @@ class DynamicsSettings:
             return self.posterior
         with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that the posterior draws anew
             net = Net(mlp(inputs, self.hidden, outputs))
-        presets = registry.presets(registry.find("posteriors", self.posterior))
-        preset = self.preset or ("vime" if "vime" in presets else None)
+        cls = registry.find("posteriors", self.posterior)
+        preset = self.preset or recommended_settings(cls, consumer="vime").preset
         # Next to nothing is said about the noise: it may be far below the scatter of the observations.
         likelihood = Gaussian(noise_std=self.noise_std, prior_shape=1.0, prior_rate=0.01)
         own = {k: tuple(v) if isinstance(v, list) else v for k, v in self.posterior_settings.items()}  # as from JSON

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from explore.cli import parameters
+from explore.cli.active import experiment
+from explore.cli.active.settings import Settings
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import explore
 from explore import acquisitions, images, load_run
-from explore.cli import parameters
-from explore.cli.active import experiment
-from explore.cli.active.settings import Settings
 from explore.data import load, pool_splits
 from explore.inference import presets
 from explore.nets.likelihoods import Gaussian
@@ -85,7 +85,7 @@ def test_report_and_run_folder(active):
     assert recorded["settings"]["posterior_settings"] == {"epochs": 2}  # the others go by the number of labels
     assert recorded["settings"]["likelihood_settings"] == {}
     fitted: Any = load_run(RUN, arm="epig", trial=1).fitted.posterior
-    chosen = presets.for_rows(NoisyKFAC, 22, 10)
+    chosen = presets.recommended_settings(NoisyKFAC, 22, units=10)
     assert fitted.prior_variance == chosen.settings["prior_variance"] and fitted.likelihood == Gaussian(**chosen.noise)
     (session,) = recorded["sessions"]
     assert session["threads"] == 1
@@ -180,7 +180,7 @@ def test_the_first_round_by_hand(active):
     active("--rounds", 1)
     boston, split = load("boston"), pool_splits(506, 2, 20, 20, seed=0)
     net = explore.Net(explore.mlp(13, [10], 1))
-    chosen = presets.for_rows(NoisyKFAC, 20, 10)
+    chosen = presets.recommended_settings(NoisyKFAC, 20, units=10)
     noise, own = Gaussian(**chosen.noise), chosen.settings | {"epochs": 2}
     posterior = explore.posterior("noisy-kfac", net, noise, "plain", **own)
     learner = explore.ActiveLearner(posterior, boston.x, ["epig", "random"], trials=2, samples=5)

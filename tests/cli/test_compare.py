@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from explore.cli import estimate
+from explore.cli.compare import experiment, recording
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import explore as library
 from explore import registry
-from explore.cli import estimate
-from explore.cli.compare import experiment, recording
 from explore.data import load_csv, uci_splits
 from explore.inference import predict, presets
 from explore.learning import compare as comparison
@@ -201,7 +201,7 @@ def test_a_result_by_hand(compare, csv):
         test_y.append((data.y[test] - y_mean) / y_scale)
         scale.append(y_scale)
     tensors = [torch.tensor(np.stack(part), dtype=torch.float32) for part in (x, y, test_x, test_y, scale)]
-    noise = library.Gaussian(**presets.noise_for(54))
+    noise = library.Gaussian(**presets.between(presets.NOISE, 54))
     net = library.Net(library.mlp(data.x.shape[1], [4], 1))
     posterior = library.posterior("ensemble", net, noise, "small", epochs=3)
     rng = library.Rng(0)
@@ -324,7 +324,7 @@ def test_preset_of_tables_with_few_rows(explore, rows, preset):
     assert result.exit_code == 0, result.output
     found = config(Path("runs/compare-few"))["posteriors"]
     assert {name: own["preset"] for name, own in found.items()} == {"noisy-kfac": preset, "map": "by-rows"}
-    chosen = presets.for_rows(registry.find("posteriors", "noisy-kfac"), round(0.9 * rows), 4)
+    chosen = presets.recommended_settings(registry.find("posteriors", "noisy-kfac"), round(0.9 * rows), units=4)
     assert found["noisy-kfac"]["settings"]["prior_variance"] == chosen.settings["prior_variance"]
     assert config(Path("runs/compare-few"))["likelihood_settings"].items() >= chosen.noise.items()
 
@@ -699,7 +699,7 @@ def test_a_grid_over_the_noise(compare, explore):
     run = "runs/compare-grid"
     for std in (0.1, 0.9):
         fitted = library.load_run(run, posterior=f"map likelihood.noise_std={std}").fitted
-        assert fitted.posterior.likelihood == library.Gaussian(**presets.noise_for(54), noise_std=std)
+        assert fitted.posterior.likelihood == library.Gaussian(**presets.between(presets.NOISE, 54), noise_std=std)
     grid, one = (pd.read_csv(f"runs/compare-{n}/results.csv") for n in ("grid", "one"))
     assert grid.groupby("posterior").log_likelihood.mean().nunique() == 2 and len(one) == len(grid) / 2
     said = compare(*axes, "--name", "again").stdout

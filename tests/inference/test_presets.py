@@ -30,7 +30,7 @@ FUNCTIONS = {  # of five columns, with the deviation of the noise
 @pytest.mark.parametrize("name", GRADUAL)
 def test_one_row_more_changes_settings_little(name, units):
     cls = registry.find("posteriors", name)
-    every = [presets.for_rows(cls, n, units) for n in ROWS]
+    every = [presets.recommended_settings(cls, n, units=units) for n in ROWS]
     for old, new in zip(every[:-1], every[1:], strict=True):
         for before, after in ((old.settings, new.settings), (old.noise, new.noise)):
             assert before.keys() == after.keys()
@@ -39,7 +39,7 @@ def test_one_row_more_changes_settings_little(name, units):
                     assert not isinstance(value, bool | str)
                     assert abs(math.log(after[key] / value)) < 0.12 or abs(after[key] - value) == 1, (key, value)
     assert every[-1].settings == registry.settings_in(cls, "default") and every[-1].preset == "default"
-    assert every[0] == presets.for_rows(cls, 1, units)
+    assert every[0] == presets.recommended_settings(cls, 1, units=units)
     assert every[-1].noise == {"prior_shape": 1.0, "prior_rate": 0.01}
 
 
@@ -51,24 +51,38 @@ def test_settings_between_two_anchors():
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "classes", "preset"),
+    ("name", "rows", "task", "preset"),
     [
-        ("bbb", 63, False, "small"), ("bbb", 64, False, "hundreds"), ("bbb", 250, False, "default"),
-        ("vogn", 64, False, "default"), ("noisy-kfac", 99, True, "small"), ("noisy-kfac", 100, True, "classes"),
-        ("vogn", 100, True, "default"),
+        ("bbb", 63, "regression", "small"), ("bbb", 64, "regression", "hundreds"),
+        ("bbb", 250, "regression", "default"), ("vogn", 64, "regression", "default"),
+        ("noisy-kfac", 99, "classification", "small"), ("noisy-kfac", 100, "classification", "classes"),
+        ("vogn", 100, "classification", "default"),
     ],
 )  # fmt: skip
-def test_of_other_posteriors_and_classes_it_is_a_preset(name, rows, classes, preset):
+def test_of_other_posteriors_and_classes_it_is_a_preset(name, rows, task, preset):
     cls = registry.find("posteriors", name)
-    assert presets.for_rows(cls, rows, 10, classes) == (
+    assert presets.recommended_settings(cls, rows, task=task, units=10) == (
         preset, registry.settings_in(cls, preset), registry.noise_for(preset)
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "consumer", "preset"),
+    [
+        ("noisy-kfac", "images", "image"), ("noisy-kfac", "pool of images", "small"), ("noisy-kfac", "vime", "vime"),
+        ("map", "images", "default"), ("ensemble", "vime", "default"),
+    ],
+)  # fmt: skip
+def test_a_consumer_has_a_preset_of_its_own_where_there_is_one(name, consumer, preset):
+    cls = registry.find("posteriors", name)
+    recommended = presets.recommended_settings(cls, 20, consumer=consumer)
+    assert recommended[:2] == (preset, registry.settings_in(cls, preset))
 
 
 def scores(name, rows, functions, columns=COLUMNS):
     """RMSE, and coverage and width of 90 % intervals, [functions, draws]; all of them side by side."""
     cls = registry.find("posteriors", name)
-    chosen, rng, parts = presets.for_rows(cls, rows, 10), Rng(0), []
+    chosen, rng, parts = presets.recommended_settings(cls, rows, units=10), Rng(0), []
     for noise, of in functions:
         drawn = np.random.default_rng(1)
         points = drawn.uniform(-1, 1, (DRAWS, TEST + 512, columns))

@@ -241,7 +241,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from explore.campaign.log import Log
-from explore.errors import InputError
+from explore.core.errors import InputError
 folder, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 done = 0
 while done < count:

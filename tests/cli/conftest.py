@@ -107,7 +107,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from explore.inference.base import Common, Predictive, common
-from explore.shapes import Weights
+from explore.core.shapes import Weights
 
 
 class ToyState(NamedTuple):

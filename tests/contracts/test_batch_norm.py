@@ -102,12 +102,12 @@ def test_vogn_on_resnet18_stays_in_memory():
     # All examples' gradients would be 5.3 GiB, all layers' patches 2.8; the net's own activations are 1.5.
     setup = """
         import torch
-        from explore.networks import resnet18
-        from explore.likelihoods import Categorical
+        from explore.nets.zoo import resnet18
+        from explore.nets.likelihoods import Categorical
         from explore.nets import Net
         from explore.posteriors.vogn import VOGN
-        from explore.rng import Rng
-        from explore.shapes import Batch
+        from explore.core.rng import Rng
+        from explore.core.shapes import Batch
 
         posterior = VOGN(net=Net(resnet18()), likelihood=Categorical(), samples=1)
         rng = Rng(0)

@@ -293,11 +293,11 @@ def test_memory_does_not_hold_every_examples_gradient():
     # 4 samples x 200 examples x 478410 weights would be 1.4 GiB.
     setup = """
         import torch
-        from explore.likelihoods import Categorical
+        from explore.nets.likelihoods import Categorical
         from explore.nets import Net, mlp
         from explore.posteriors.slang import SLANG
-        from explore.rng import Rng
-        from explore.shapes import Batch
+        from explore.core.rng import Rng
+        from explore.core.shapes import Batch
 
         posterior = SLANG(net=Net(mlp(784, [400, 400], 10)), likelihood=Categorical(), rank=8, samples=4)
         rng = Rng(0)

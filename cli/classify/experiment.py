@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from explore.cli import problem
 from explore.cli.classify.settings import PAIRS, Settings
 from explore.cli.saved import Names, Saved
+from torch import Tensor
+
 from explore.core import machine
 from explore.core.errors import InputError, counted, listed
 from explore.core.rng import Rng
 from explore.execution import parallel
+from explore.images import Images
 from explore.images.disk import ImageFiles
 from explore.inference.predict import Predictor
 from explore.learning import classification
@@ -54,47 +55,20 @@ class Experiment:
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
-        loaded, settings = settings.load()
-        self.settings = settings
+        images, self.settings = settings.load()
         self.rng = Rng(settings.seed, device)
-        self.name, self.classes, self.shape = loaded.name, loaded.classes, loaded.shape
-        self.posterior = settings.build(loaded.shape, len(loaded.classes))
+        self.name, self.classes, self.shape = images.name, images.classes, images.shape
+        self.posterior = self.settings.build(images.shape, len(images.classes))
         classification.check_warmup(self.posterior, settings.warmup)
         problem.check_memory(self.posterior, 1, settings.samples)
-        train, test = _parts(len(loaded.x), settings)
-        mean, scale = map(self.rng.tensor, loaded.moments())
+        mean, scale = map(self.rng.tensor, images.moments())
         self._feed = lambda x, rng, augment="none": ImageFeed(x, mean, scale, 1, rng, augment)
-        stored = (part if isinstance(part, ImageFiles) else self.rng.tensor(part) for part in (loaded.x, loaded.test_x))
-        (x, test_x), (y, test_y) = stored, map(self.rng.tensor, (loaded.y, loaded.test_y))
-        if test is not None:
-            test_x, test_y = _of(x, test), y[test]
-        self.places = torch.arange(len(test_y)) if test is None else test
-        if settings.test is not None:
-            some = _some(len(test_y), settings.test, settings.seed)
-            test_x, test_y, self.places = _of(test_x, some), test_y[some], self.places[some]
-        self.task = Task(
-            self._feed(_of(x, train), self.rng.stream("fit"), settings.augment or "none"), y[train].unsqueeze(0),
-            self._feed(test_x, self.rng), test_y,
-        )  # fmt: skip
-        # What cannot be divided among processes is refused before there is a run.
-        parallel.share(len(test_y))
-        slices = batches(len(train), self.posterior.batch_size, self.posterior.min_batches)
-        for batch in slices:
-            parallel.own(batch)
-        left = sum((batch.stop - batch.start) % parallel.world().parts for batch in slices)
         self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
+        self._split(images)
+        left_out = self._left_out()
         self._others, self._missing, converted = None, "", ""  # images of another kind, or why there are none
-        try:
-            if not (old and old.state["finished"]):  # what was found of them is kept
-                others, converted = settings.others(self.shape)
-                if others is not None:
-                    parallel.share(len(others))
-                self.settings = settings = settings.with_others(others)
-                self._others = others
-        except InputError as error:
-            if settings.ood != PAIRS.get(settings.dataset or ""):  # it was asked for
-                raise
-            self._missing = str(error)
+        if not (old and old.state["finished"]):  # their results are kept
+            converted = self._load_others()
         self.finished: Finished | None = None
         self.saved: Saved | None = None
         self._saved: dict[str, Any] | None = None
@@ -102,33 +76,77 @@ class Experiment:
         if old:
             self.load_state_dict(old.state)
         self.parts = (self.name, settings.net, settings.posterior)
-        tested = "validation" if test is not None else "test"
+        weights, train, test = self.posterior.net.weights, self.task.y.shape[1], len(self.task.test_y)
         self.plan = (
-            f"{settings.posterior} on {settings.net} ({self.posterior.net.weights} weights): {len(train)} training and "
-            f"{len(test_y)} {tested} images of {self.name}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
+            f"{settings.posterior} on {settings.net} ({weights} weights): {train} training and {test} {self._tested} images "
+            f"of {self.name}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
         )
-        notes = []
-        if settings.augment != "none":
+        self.note = "\n".join(filter(None, [*self._notes(images.note, converted), left_out]))
+        self.total = self.posterior.epochs
+
+    def _split(self, images: Images) -> None:
+        """Divide the images into those to train on and those to test on."""
+        s, (train, test) = self.settings, _parts(len(images.x), self.settings)
+        self._tested = "test" if test is None else "validation"
+        parts = (part if isinstance(part, ImageFiles) else self.rng.tensor(part) for part in (images.x, images.test_x))
+        (x, test_x), (y, test_y) = parts, map(self.rng.tensor, (images.y, images.test_y))
+        if test is not None:
+            test_x, test_y = _of(x, test), y[test]
+        self.places = torch.arange(len(test_y)) if test is None else test
+        if s.test is not None:
+            chosen = _some(len(test_y), s.test, s.seed)
+            test_x, test_y, self.places = _of(test_x, chosen), test_y[chosen], self.places[chosen]
+        self.task = Task(
+            self._feed(_of(x, train), self.rng.stream("fit"), s.augment or "none"), y[train].unsqueeze(0),
+            self._feed(test_x, self.rng), test_y,
+        )  # fmt: skip
+
+    def _left_out(self) -> str:
+        """A sentence on images that batches leave out in each epoch; what cannot be divided at all is refused."""
+        parallel.share(len(self.task.test_y))
+        count = self.task.y.shape[1]
+        slices = batches(count, self.posterior.batch_size, self.posterior.min_batches)
+        for batch in slices:
+            parallel.own(batch)
+        world = parallel.world()
+        rest = sum((batch.stop - batch.start) % world.parts for batch in slices)
+        if not rest:
+            return ""
+        return (
+            f"Each epoch leaves {rest} of {count} images out, whose batches do not divide into {world.processes} parts."
+        )
+
+    def _load_others(self) -> str:
+        """Load images of another kind; a sentence on how they were converted."""
+        try:
+            others, converted = self.settings.others(self.shape)
+            if others is not None:
+                parallel.share(len(others))
+            self.settings = self.settings.with_others(others)
+            self._others = others
+        except InputError as error:
+            if self.settings.ood != PAIRS.get(self.settings.dataset or ""):  # it was asked for
+                raise
+            self._missing = str(error)
+            return ""
+        return converted
+
+    def _notes(self, *notes: str) -> Iterator[str]:
+        s = self.settings
+        if s.augment != "none":
             worth = self.posterior.stands_for(1)
             each = f"; each counts for {worth:g}" if worth != 1 else ""
-            notes.append(f"Training images are augmented: {settings.augment}{each}.")
-        notes += filter(None, (loaded.note, converted))
-        for part, own in (("training", y[train]), (tested, test_y)):
-            counts = own.bincount(minlength=len(self.classes)).tolist()
+            yield f"Training images are augmented: {s.augment}{each}."
+        yield from notes
+        for part, labels in (("training", self.task.y[0]), (self._tested, self.task.test_y)):
+            counts = labels.bincount(minlength=len(self.classes)).tolist()
             if absent := [name for name, count in zip(self.classes, counts, strict=True) if not count]:
-                notes.append(f"No {part} image is of {listed(absent, 10)}.")
+                yield f"No {part} image is of {listed(absent, 10)}."
         if self.posterior.net.norms and getattr(self.posterior, "batch_norm", "") == "frozen":
             norms = counted(len(self.posterior.net.norms), "batch normalisation")
-            notes.append(f"Scales and shifts of {norms} stay 1 and 0; -p batch_norm=adam trains them.")
-        if settings.stream:
-            notes.append("Images stay in their files, and are decoded when they are needed.")
-        if left:
-            notes.append(
-                f"Each epoch leaves {left} of {len(train)} images out, whose batches do not divide into "
-                f"{parallel.world().processes} parts."
-            )
-        self.note = "\n".join(notes)
-        self.total = self.posterior.epochs
+            yield f"Scales and shifts of {norms} stay 1 and 0; -p batch_norm=adam trains them."
+        if s.stream:
+            yield "Images stay in their files, and are decoded when they are needed."
 
     @property
     def done(self) -> int:

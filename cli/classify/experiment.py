@@ -66,7 +66,8 @@ class Experiment:
         self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
         self._split(images)
         left_out = self._left_out()
-        self._others, self._missing, converted = None, "", ""  # images of another kind, or why there are none
+        self._others: np.ndarray | None = None  # images of another kind, or why there are none
+        self._missing = converted = ""
         if not (old and old.state["finished"]):  # their results are kept
             converted = self._load_others()
         self.finished: Finished | None = None
@@ -78,8 +79,8 @@ class Experiment:
         self.parts = (self.name, settings.net, settings.posterior)
         weights, train, test = self.posterior.net.weights, self.task.y.shape[1], len(self.task.test_y)
         self.plan = (
-            f"{settings.posterior} on {settings.net} ({weights} weights): {train} training and {test} {self._tested} images "
-            f"of {self.name}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
+            f"{settings.posterior} on {settings.net} ({weights} weights): {train} training and {test} {self._tested} "
+            f"images of {self.name}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
         )
         self.note = "\n".join(filter(None, [*self._notes(images.note, converted), left_out]))
         self.total = self.posterior.epochs
@@ -112,9 +113,8 @@ class Experiment:
         rest = sum((batch.stop - batch.start) % world.parts for batch in slices)
         if not rest:
             return ""
-        return (
-            f"Each epoch leaves {rest} of {count} images out, whose batches do not divide into {world.processes} parts."
-        )
+        parts = counted(world.processes, "part")
+        return f"Each epoch leaves {rest} of {count} images out, whose batches do not divide into {parts}."
 
     def _load_others(self) -> str:
         """Load images of another kind; a sentence on how they were converted."""

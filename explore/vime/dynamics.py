@@ -231,3 +231,28 @@ def _check_sizes(posterior: Predictive, inputs: int, outputs: int) -> None:
             f"the posterior's net maps {first - net.biases[0]} numbers to {last}; "
             f"for this environment it must map {inputs} to {outputs}"
         )
+
+
+def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
+    """Refuse a posterior that no such bonus can be made of.
+
+    Args:
+        posterior: of the dynamics model.
+        asked: by its name, or the posterior itself.
+        bonus: that of `RewardSettings`.
+    """
+    name = asked if isinstance(asked, str) else type(asked).__name__
+    if posterior.certain:
+        raise InputError(f"{name} is one net, of which nothing is uncertain; choose another posterior for the bonus")
+    if posterior.whole:
+        raise InputError(f"{name} takes all data at once, and a dynamics model learns from parts; choose another one")
+    if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # a mixture's is its members'
+        has_preset = isinstance(asked, str) and "vime" in registry.presets(registry.find("posteriors", asked))
+        raise InputError(
+            f"{name} begins its training without weight noise, and a dynamics model's never leaves its beginning; "
+            f"give it warm_start=0{', or take its preset vime' if has_preset else ''}"
+        )
+    if bonus == "kl" and not hasattr(posterior, "gain"):
+        raise InputError(
+            f"bonus='kl' needs a posterior with a density, and {name} has none; use bonus='expected-gain' or 'variance'"
+        )

@@ -26,7 +26,6 @@ from gymnasium import spaces
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from explore import registry
 from explore.acquisitions.conditioning import joint_gain, signals
 from explore.core import tree
 from explore.core.errors import Failure, InputError, one_of
@@ -35,7 +34,7 @@ from explore.core.shapes import Batch
 from explore.inference.base import Variational
 from explore.inference.predict import Predictor
 from explore.vime.bonus import Reward, RewardSettings, Transitions
-from explore.vime.dynamics import Dynamics, DynamicsSettings
+from explore.vime.dynamics import Dynamics, DynamicsSettings, check_posterior
 from explore.vime.replay import Replay
 from explore.vime.spaces import Array, Encoder, Vectors
 
@@ -91,28 +90,7 @@ class IntrinsicReward:
         self.actions = Vectors(action_space, "actions")
         self._device = device
         self.seed(seed)
-        posterior = self.dynamics.posterior
-        given = self.dynamics_settings.posterior
-        name = given if isinstance(given, str) else type(given).__name__
-        if posterior.certain:
-            raise InputError(
-                f"{name} is one net, of which nothing is uncertain; choose another posterior for the bonus"
-            )
-        if posterior.whole:
-            raise InputError(
-                f"{name} takes all data at once, and a dynamics model learns from parts; choose another one"
-            )
-        if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # a mixture's is its members'
-            known = isinstance(given, str) and "vime" in registry.presets(registry.find("posteriors", given))
-            raise InputError(
-                f"{name} begins its training without weight noise, and a dynamics model's never leaves its beginning; "
-                f"give it warm_start=0{', or take its preset vime' if known else ''}"
-            )
-        if self.settings.bonus == "kl" and not hasattr(posterior, "gain"):
-            raise InputError(
-                f"bonus='kl' needs a posterior with a density, and {name} has none; "
-                "use bonus='expected-gain' or 'variance'"
-            )
+        check_posterior(self.dynamics.posterior, self.dynamics_settings.posterior, self.settings.bonus)
 
     def seed(self, seed: int) -> None:
         """Start over with an empty replay and an untrained model."""
@@ -248,13 +226,8 @@ class IntrinsicReward:
 
     def _meaning(self) -> dict[str, Any]:
         """What decides what the saved numbers are of."""
-        model = self.dynamics_settings
-        return {
-            "bonus": self.settings.bonus,
-            "normalise": self.settings.normalise,
-            "target": model.target,
-            "n_eff": model.n_eff,
-        }
+        bonus, model = self.settings, self.dynamics_settings
+        return {"bonus": bonus.bonus, "normalise": bonus.normalise, "target": model.target, "n_eff": model.n_eff}
 
     def _raw(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"], call: int) -> Float[Array, " n"]:
         if not (self._trained and len(inputs)):

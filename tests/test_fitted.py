@@ -200,6 +200,20 @@ def test_a_saved_model_predicts_the_same_to_the_bit(name, settings, dtype):
     assert torch.equal(again.sample(NEW, 3), model.sample(NEW, 3))
 
 
+@pytest.mark.parametrize("settings", [{}, {"members": 3}])
+def test_an_older_model_has_one_noise_for_all_outputs(settings):
+    model = FittedModel.fit(posterior(**settings), X, Y, samples=20, dtype=torch.float64)
+    state = model.state_dict()
+    shared = {name: t for name, t in state.items() if name.startswith("state.common.noise.")}
+    assert len(shared) == 2 and all(t.shape[-1] == 2 for t in shared.values())
+    older = state | {name: t[..., 0].clone() for name, t in shared.items()}
+    expected = FittedModel.from_state_dict(
+        model.posterior, state | {n: t[..., :1].expand_as(t) for n, t in shared.items()}
+    )
+    found = FittedModel.from_state_dict(model.posterior, older)
+    assert torch.equal(found.sample(NEW, 7), expected.sample(NEW, 7))
+
+
 def network(activation):
     return Net(torch.nn.Sequential(torch.nn.Linear(2, 6), activation, torch.nn.Linear(6, 2)))
 

@@ -347,13 +347,24 @@ class FittedModel:
         check_same(theirs, dict(described("posterior", posterior)))
         like = posterior.init(n_data, replicas, Rng(0, rng.device, dtype))
         scales = Scales(*(Standardiser(*parts) for parts in moments.values()))
-        model = FittedModel(posterior, tree.restore(like, state), scales, shape, factor=factor, **whole)
+        restored = tree.restore(like, _noise_by_output(state, tree.save(like)))
+        model = FittedModel(posterior, restored, scales, shape, factor=factor, **whole)
         if probed is not None and not alike(posterior.net, outputs(posterior.net, shape, model.rng), probed):
             raise InputError(
                 "the saved model does not belong here: its net has the layers of the one given, but computes something "
                 "else with the same weights; give the posterior that was fitted"
             )
         return model
+
+
+def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A saved state in which every output has a precision of its own; older ones have one for all of them."""
+    return {
+        name: t.unsqueeze(-1).expand(like[name].shape)
+        if name.startswith("common.noise.") and name in like and t.shape == like[name].shape[:-1]
+        else t
+        for name, t in saved.items()
+    }
 
 
 def check_made(posterior: Any) -> None:

@@ -67,4 +67,4 @@ PRESETS: dict[str, dict[str, object]] = {
 }
 
 # As the ensemble's.
-BY_ROWS = {10: {250: {"epochs": 200, "lr": 0.01, "batch_size": 10, "prior_variance": 1.0}, 1000: PRESETS["default"]}}
+BY_ROWS = {10: {500: {"epochs": 200, "lr": 0.01, "batch_size": 10, "prior_variance": 1.0}, 1000: PRESETS["default"]}}

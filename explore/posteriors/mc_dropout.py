@@ -75,4 +75,4 @@ PRESETS: dict[str, dict[str, object]] = {
 }
 
 # As the ensemble's.
-BY_ROWS = {10: {250: {"epochs": 200, "lr": 0.01, "batch_size": 10, "rate": 0.1}, 1000: PRESETS["default"]}}
+BY_ROWS = {10: {500: {"epochs": 200, "lr": 0.01, "batch_size": 10, "rate": 0.1}, 1000: PRESETS["default"]}}

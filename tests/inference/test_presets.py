@@ -116,10 +116,12 @@ def test_little_noise_is_learnt_from_a_hundred_rows():
 
 
 @pytest.mark.slow
-def test_more_rows_are_no_worse():
-    """Within the noise of six draws."""
-    found = [scores("noisy-kfac", rows, FUNCTIONS.values()) for rows in (16, 32, 64, 128, 256, 512)]
-    for which in (0, 2):
-        curve = np.array([np.median(scores[which], 1) for scores in found])  # [rows, functions]
-        assert (curve[1:] < 1.12 * curve[:-1]).all(), curve
-        assert (curve[-1] < 0.8 * curve[0]).all(), curve
+@pytest.mark.parametrize(("name", "measured"), [("noisy-kfac", (0, 2)), ("ensemble", (0,))])
+def test_more_rows_are_no_worse(name, measured):
+    """Within the noise of six draws: the error and, but for the ensemble, which is too sure of 16 rows, the width."""
+    found = [scores(name, rows, FUNCTIONS.values()) for rows in (16, 32, 64, 128, 256, 512)]
+    for which in measured:
+        mean = np.array([scores[which].mean(1) for scores in found])  # [rows, functions]
+        noise = np.array([scores[which].std(1, ddof=1) / DRAWS**0.5 for scores in found])
+        assert (mean[1:] - 1.1 * mean[:-1] < 2 * np.hypot(noise[1:], noise[:-1])).all(), mean
+        assert (mean[-1] < 0.8 * mean[0]).all(), mean

@@ -2,8 +2,7 @@
 
 A number stays as it is, a truth value is 0 or 1, a date counts days, and a category has one feature for each of its
 levels. An empty cell counts as the column's median (as its most frequent truth value), and if the table had empty ones
-when its schema was made, another feature says where. scikit-learn's transformers do it, each made anew of the settings
-of `explore.data.kinds` whenever a schema is applied.
+when its schema was made, another feature says where.
 """
 
 from __future__ import annotations
@@ -18,18 +17,7 @@ import numpy as np
 
 from explore.core.errors import InputError, check_fields, counted, listed, shown
 from explore.data import texts
-from explore.data.kinds import (
-    CYCLES,
-    KINDS,
-    MISSING,
-    OTHER,
-    Category,
-    Column,
-    Date,
-    LeftOut,
-    Quantity,
-    level,
-)
+from explore.data.kinds import CYCLES, KINDS, MISSING, OTHER, Category, Column, Date, LeftOut, Quantity, level
 from explore.data.reading import Cells, called
 
 __all__ = ["Matrix", "Schema"]
@@ -120,28 +108,24 @@ def _column(entry: dict[str, Any]) -> Column:
 
 
 def _quantity(column: Quantity, cells: Cells) -> tuple[np.ndarray, list[str]]:
-    """[N, columns] features of numbers, and what is to be said of them."""
-    from sklearn.impute import MissingIndicator, SimpleImputer  # takes a second
-
-    values = column.values(cells)[:, None]
-    imputer = SimpleImputer(strategy="constant", fill_value=column.fill, keep_empty_features=True)
-    parts = [imputer.fit_transform(values)]
+    """[N, columns] features of numbers, and notes on them."""
+    values = column.values(cells)
+    missing = np.isnan(values)
+    parts = [np.where(missing, column.fill, values)]
     if isinstance(column, Date):
         for cycle in column.cycles:
             angle = (parts[0] + column.origin) * (2 * np.pi / CYCLES[cycle])
             parts += [np.sin(angle), np.cos(angle)]
     if column.gaps:
-        parts.append(MissingIndicator(features="all").fit_transform(values).astype(float))
-    counted = f"{column.fill:.6g}{' days' if isinstance(column, Date) else ''}"
-    own = cells.columns[column.name]
-    empty = {own[row] for row in np.flatnonzero(np.isnan(values)).tolist()}
-    return np.hstack(parts), [*_empty(column, cells, empty, counted), *_others(column, cells, values[:, 0])]
+        parts.append(missing.astype(float))
+    fill = f"{column.fill:.6g}{' days' if isinstance(column, Date) else ''}"
+    written = cells.columns[column.name]
+    empty = {written[row] for row in np.flatnonzero(missing).tolist()}
+    return np.stack(parts, 1), [*_empty(column, cells, empty, fill), *_others(column, cells, values)]
 
 
 def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
-    """[N, groups] features of a category, and what is to be said of its cells."""
-    from sklearn.preprocessing import OneHotEncoder
-
+    """[N, groups] features of a category, and notes on its cells."""
     own, groups = cells.columns[column.name], column.groups
     known, by_number = {*column.levels, *column.rare}, column.by_number
     names, new, empty, notes = {}, [], set(), []
@@ -157,11 +141,9 @@ def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
         names[cell] = name if name in column.levels else OTHER
         if name not in known:
             new.append(cell)
-    encoder = OneHotEncoder(categories=[groups], handle_unknown="ignore", sparse_output=False)
-    encoder.fit(np.array(groups, object)[:, None])
-    places = {cell: place for place, cell in enumerate(names)}
-    each = encoder.transform(np.array(list(names.values()), object)[:, None])
-    x = each[[places[cell] for cell in own]]
+    places = {cell: groups.index(name) if name in groups else -1 for cell, name in names.items()}
+    one_hot = np.eye(len(groups) + 1, len(groups))  # the last row is of no group
+    x = one_hot[[places[cell] for cell in own]]
     taken_as = MISSING if column.gaps else OTHER if column.rare else "none of the known categories"
     return x, [*_empty(column, cells, empty, taken_as), *_unseen(column, cells, new), *notes[:1]]
 

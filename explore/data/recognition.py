@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def _recognised(
     words = {cell.casefold() for cell in present}
     if pair := next((pair for pair in texts.PAIRS if words <= set(pair)), None):
         flags, _ = texts.flags(own, pair)
-        return _remarked(Flag(name, pair, _filling(flags, "most_frequent"), bool(np.isnan(flags).any()), _same(flags)))
+        return _remarked(Flag(name, words=pair, **_filled(flags) | {"fill": float(np.nanmean(flags) > 0.5)}))
     if forms := texts.date_formats(present):
         return _date(name, cells, forms, cycles, wanted or decided)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
@@ -110,7 +111,7 @@ def _number(name: str, values: np.ndarray, wanted: bool) -> tuple[Column, list[s
         identifies = (_ID.fullmatch(name) or name.endswith(("ID", "Id"))) and len(np.unique(values)) == len(values)
         if whole and (identifies or orders.is_named(name) or orders.counts(values, name)):
             return LeftOut(name, "order"), [f"numbers the rows and is left out; {_take_in(name)} takes it in"]
-    column, said = _remarked(Number(name, _filling(values, "median"), bool(np.isnan(values).any()), _same(values)))
+    column, said = _remarked(Number(name, **_filled(values)))
     return column, said if wanted else [*said, *_moving(values)]
 
 
@@ -143,8 +144,7 @@ def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...], wa
     if not wanted and (orders.is_timed(name) or (days[~np.isnan(days)] % 1).any()):
         return _timed(name)
     origin = float(np.floor(np.nanmin(days)))
-    fill, gaps = _filling(days - origin, "median"), bool(np.isnan(days).any())
-    column, said = _remarked(Date(name, form, origin, cycles, fill, gaps, _same(days)))
+    column, said = _remarked(Date(name, form=form, origin=origin, cycles=cycles, **_filled(days - origin)))
     if form != texts.ISO:
         row = int(np.nanargmax(days))
         said.append(f"has dates: {shown(own[row])} is read as {np.datetime64(int(days[row]), 'D')}")
@@ -232,14 +232,10 @@ def _remarked(column: Number | Flag | Date) -> tuple[Column, list[str]]:
     return column, [CONSTANT] if column.same else []
 
 
-def _same(values: np.ndarray) -> bool:
-    return bool(np.min(values) == np.max(values))  # never where some are NaN
-
-
-def _filling(values: np.ndarray, strategy: str) -> float:
-    """What counts for an empty cell."""
-    from sklearn.impute import SimpleImputer  # takes a second
-
+def _filled(values: np.ndarray) -> dict[str, Any]:
+    """Fields of a column of these values, [N] and NaN where there is none: their median counts for empty cells."""
+    present = values[~np.isnan(values)]
     with np.errstate(over="ignore"):  # the median of two may be their mean
-        found = float(SimpleImputer(strategy=strategy).fit(values[:, None]).statistics_[0])
-    return found if np.isfinite(found) else float(np.sort(values[~np.isnan(values)])[0])
+        median = float(np.median(present))
+    fill = median if np.isfinite(median) else float(present.min())
+    return {"fill": fill, "gaps": len(present) < len(values), "same": bool(values.min() == values.max())}

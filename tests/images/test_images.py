@@ -221,7 +221,7 @@ ARRAYS: dict[str, Any] = {
     [
         ({"test_y": np.array([0, 1, 2])}, "classes that y has not: 2"),
         ({"y": np.array([0, 1])}, "7 training images and 2 classes"),
-        ({"y": np.zeros((7, 1))}, r"y of \S* is \[7, 1\]; it must be \[images\]"),
+        ({"y": np.zeros((7, 1))}, r"y of \S* is float64 \[7, 1\]; it must be \[images\]"),
         ({"x": PARTS[0].astype(float)}, "must be uint8"),
         ({"x": PARTS[1]}, "channels last"),
         ({"test_x": PARTS[2][:, :4]}, "all must have one shape"),
@@ -241,7 +241,10 @@ ARRAYS: dict[str, Any] = {
             r"y of .* Python objects; save it as numbers or text, as by y.astype\(str\)",
         ),
         ({"x": PARTS[0].astype(object)}, "x of .* Python objects; save it as uint8$"),
-        ({"y": np.arange(7).astype(complex)}, "y of .* is complex128; it must be numbers or text"),
+        (
+            {"y": np.arange(7).astype(complex)},
+            r"y of .* is complex128 \[7\]; it must be \[images\], a number",
+        ),
     ],
 )
 def test_arrays_that_are_refused(change, message, tmp_path):

@@ -29,7 +29,9 @@ def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
     Raises:
         InputError: for columns whose names are not distinct, no row, or a cell that is no text, number or date.
     """
-    return _of_columns(path, map(str, frame.columns), [frame.iloc[:, i].tolist() for i in range(frame.shape[1])])
+    header, notes = named(path, map(str, frame.columns))
+    columns = {name: _texts(frame.iloc[:, i].tolist(), path, name) for i, name in enumerate(header)}
+    return _complete(path, columns, notes)
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
@@ -70,7 +72,7 @@ def _parquet(path: Path, content: bytes) -> Cells:
     cells = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
     needed = POINTER * cells + sum(group.total_byte_size for group in groups)
     packed.check_size(needed, len(content), path)
-    header, notes = named(path, file.schema_arrow.names, strict=False)
+    header, notes = named(path, file.schema_arrow.names)
     columns: dict[str, list[str]] = {name: [] for name in header}
     distinct: dict[str, str] = {}  # so that a text which many cells have is in memory once
     for batch in file.iter_batches(ROWS):
@@ -127,7 +129,7 @@ def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells
         try:
             rows = _rows(path, values.worksheets[number], formulas.worksheets[number])
             _, names = next(rows, (1, [""]))
-            cells = restored(assembled(path, names, rows, False, len(content))._replace(unit="row"))
+            cells = restored(assembled(path, names, rows, len(content))._replace(unit="row"))
         except InputError as error:
             raise InputError(f"{error}{others(sheets)}") from None
     cells = cells._replace(sheets=tuple(sheets))
@@ -155,11 +157,6 @@ def _rows(path: Path, values: Any, formulas: Any) -> Iterator[tuple[int, list[st
         while texts and not texts[-1]:
             texts.pop()
         yield number, texts or [""]
-
-
-def _of_columns(path: Path, names: Iterator[str] | Sequence[str], columns: Sequence[Sequence[Any]]) -> Cells:
-    header, notes = named(path, names, strict=False)
-    return _complete(path, {n: _texts(values, path, n) for n, values in zip(header, columns, strict=True)}, notes)
 
 
 def _complete(path: Path, columns: dict[str, list[str]], notes: tuple[str, ...]) -> Cells:

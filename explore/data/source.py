@@ -11,6 +11,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,20 +176,21 @@ def cache() -> Path:
 
 
 def download(url: str, name: str, limit: int | None = None) -> bytes:
-    """The content at an address, at most `limit` (by default LIMIT) bytes, kept as `name` in the cache.
+    """The content at an address, at most `limit` (by default LIMIT) bytes, which stays as `name` in the cache.
 
     Raises:
         OSError: when the address cannot be read.
     """
+    get = partial(_get, limit=limit or LIMIT)
     try:
-        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=_get)).read_bytes()
+        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get)).read_bytes()
     except OSError as error:
         raise OSError(
             f"cannot download {url} ({_why(error)}); offline, let EXPLORE_DATA_DIR name a folder with the sets"
         ) from None
 
 
-def _get(url: str, file: str, _: object, limit: int | None = None) -> None:
+def _get(url: str, file: str, _: object, limit: int) -> None:
     """Downloads as pooch asks for it: within a limit, and by HTTPS all the way if the address says so."""
     import requests  # only where it is needed, as pooch does
 
@@ -197,11 +199,9 @@ def _get(url: str, file: str, _: object, limit: int | None = None) -> None:
         plain = [step.url for step in (*answer.history, answer) if not step.url.startswith("https:")]
         if plain and url.startswith("https:"):
             raise OSError(f"it leads over {plain[0]}, which is not HTTPS")
-        size, most = 0, limit or LIMIT
         for part in answer.iter_content(2**16):
-            size += len(part)
-            if size > most:
-                raise OSError(f"it is larger than {most // packed.MIB} MiB")
+            if out.tell() + len(part) > limit:
+                raise OSError(f"it is larger than {limit // packed.MIB} MiB")
             out.write(part)
 
 

@@ -356,6 +356,7 @@ def test_a_download_without_end_is_stopped(site, monkeypatch, tmp_path):
     with pytest.raises(InputError, match="cannot download http.*/australian_scale .it is larger than 1 MiB"):
         data.load("australian")
     assert not list((tmp_path / "cache").iterdir())
+    assert len(source.download(f"{source.LIBSVM}/australian_scale", "large", 2**21)) == 2**20 + 1  # as of images
 
 
 def test_a_download_stays_within_https(monkeypatch, tmp_path):
@@ -371,9 +372,9 @@ def test_a_download_stays_within_https(monkeypatch, tmp_path):
 
     monkeypatch.setattr(requests, "get", get)
     with pytest.raises(OSError, match="it leads over http://b.org/f"):
-        source._get("https://a.org/f", str(tmp_path / "f"), None)
+        source._get("https://a.org/f", str(tmp_path / "f"), None, 99)
     del addresses[1]
-    source._get("https://a.org/f", str(tmp_path / "f"), None)
+    source._get("https://a.org/f", str(tmp_path / "f"), None, 99)
     assert (tmp_path / "f").read_bytes() == b"numbers"
 
 

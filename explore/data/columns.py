@@ -7,8 +7,6 @@ when its schema was made, another feature says where.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -48,39 +46,17 @@ class Schema:
         Raises:
             InputError: naming a column that the table lacks, or a cell that is not of its column's kind.
         """
-        x, notes = np.empty((len(cells.lines), len(self.features))), []
-        start = 0
-        for column in self._used(cells):
-            block, said = _category(column, cells) if isinstance(column, Category) else _quantity(column, cells)
-            x[:, start : start + block.shape[1]] = block
-            start += block.shape[1]
-            notes += said
-        return Matrix(x, self.features, tuple(notes))
-
-    def keys(self, cells: Cells) -> tuple[str, ...]:
-        """A hash of each row's cells by their values: 1.0 is 1, and it does not matter where the columns stand.
-
-        Raises:
-            InputError: see `apply`.
-        """
-        used = sorted(self._used(cells), key=lambda column: column.name)
-        parts: list[list[str]] = [[json.dumps([column.name for column in used])] * len(cells.lines)]
-        for column in used:
-            own = cells.columns[column.name]
-            if isinstance(column, Category):
-                names = {cell: "" if texts.absent(cell, True) else level(cell, cells.decimal) for cell in set(own)}
-                names = {cell: json.dumps(name) for cell, name in names.items()}
-                parts.append([names[cell] for cell in own])
-            else:
-                parts.append([repr(value) for value in (column.values(cells) + 0.0).tolist()])  # -0 is 0
-        return tuple(hashlib.sha256(",".join(row).encode()).hexdigest() for row in zip(*parts, strict=True))
-
-    def _used(self, cells: Cells) -> list[Quantity | Category]:
-        """The columns that have features, all of which the table must have."""
-        used: list[Quantity | Category] = [column for column in self.columns if not isinstance(column, LeftOut)]
+        used = [column for column in self.columns if not isinstance(column, LeftOut)]
         if lacking := [column.name for column in used if column.name not in cells.columns]:
             raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")
-        return used
+        x, notes = np.empty((len(cells.lines), len(self.features))), []
+        start = 0
+        for column in used:
+            block, remarks = _category(column, cells) if isinstance(column, Category) else _quantity(column, cells)
+            x[:, start : start + block.shape[1]] = block
+            start += block.shape[1]
+            notes += remarks
+        return Matrix(x, self.features, tuple(notes))
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` takes, of values that JSON has."""
@@ -153,8 +129,7 @@ def _empty(column: Quantity | Category, cells: Cells, empty: set[str], taken_as:
     if not empty:
         return []
     count = sum(cell in empty for cell in cells.columns[column.name])
-    written = sorted(empty - {""})
-    spelled = f" (or {listed(map(shown, written))})" if written else ""
+    spelled = f" (or {listed(map(shown, sorted(empty - {''})))})" if empty != {""} else ""
     late = "" if column.gaps else "; none was when the table was first read"
     empty_cells = f"{counted(count, 'cell', be=True)} empty{spelled}"
     return [f"Column {shown(column.name)}: {empty_cells}, counted as {taken_as}{late}."]
@@ -176,11 +151,10 @@ def _unseen(column: Category, cells: Cells, new: Sequence[str]) -> list[str]:
     """A sentence on categories that were not known."""
     if not new:
         return []
-    own, those = list(cells.columns[column.name]), set(new)
-    where = f"{cells.unit} {cells.lines[own.index(new[0])]}"
-    count = sum(cell in those for cell in own)
+    unknown = set(new)
+    rows = [row for row, cell in enumerate(cells.columns[column.name]) if cell in unknown]
     taken_as = OTHER if column.rare else "none of the known categories"
     return [
-        f"Column {shown(column.name)}: {counted(count, 'cell', be=True)} of no category that was there when the table "
-        f"was first read, such as {shown(new[0])} in {where}, counted as {taken_as}."
+        f"Column {shown(column.name)}: {counted(len(rows), 'cell', be=True)} of no category that was there when the "
+        f"table was first read, such as {shown(new[0])} in {cells.unit} {cells.lines[rows[0]]}, counted as {taken_as}."
     ]

@@ -70,8 +70,8 @@ def load_csv(
     x, ids = quantities(table, features), table.columns[id_column] if id_column else ()
     y, names, _, notes = _answers(table, targets, task, keep_na)
     _check_varies(table, targets, y)
-    said = "\n".join(filter(None, [repeated(table, id_column), *notes]))
-    return Dataset(_stem(path), x, y, features, task or "regression", names, said, table.lines, tuple(ids))
+    note = "\n".join(filter(None, [repeated(table, id_column), *notes]))
+    return Dataset(_stem(path), x, y, features, task or "regression", names, note, table.lines, tuple(ids))
 
 
 def load_table(

@@ -210,22 +210,12 @@ def _remarks(column: Category, levels: dict[str, str]) -> list[str]:
     if column.rare:
         rare = listed(map(repr, column.rare), 5)
         said.append(f"has {len(column.rare)} rare categories, which count as one: {rare}")
-    first: dict[str, str] = {}
-    for cell, name in levels.items():
-        if (other := first.setdefault(name, cell)) != cell:
-            said.append(f"has {shown(other)} and {shown(cell)}, which are one category")
-            break
-    if alike := texts.alike(first) or _equal(first):
-        said.append(f"has {shown(alike[0])} and {shown(alike[1])}, which are two categories")
+    if same := texts.alike(levels, levels.__getitem__):
+        said.append(f"has {shown(same[0])} and {shown(same[1])}, which are one category")
+    names = dict.fromkeys(levels.values())
+    if different := texts.alike(names) or texts.alike(names, texts.exact):
+        said.append(f"has {shown(different[0])} and {shown(different[1])}, which are two categories")
     return said
-
-
-def _equal(names: Collection[str]) -> tuple[str, str] | None:
-    """The first two names that are one number."""
-    seen: dict[int | float, str] = {}
-    values = ((name, texts.exact(name)) for name in names)
-    pairs = ((seen.setdefault(value, name), name) for name, value in values if value is not None)
-    return next((pair for pair in pairs if pair[0] != pair[1]), None)
 
 
 def _remarked(column: Number | Flag | Date) -> tuple[Column, list[str]]:

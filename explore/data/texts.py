@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import time
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -85,11 +86,12 @@ def unmeasured(cell: str, classes: bool = False) -> bool:
     return cell in _NO_CLASS if classes else absent(cell)
 
 
-def alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two that differ in nothing but the case of letters."""
-    folded: dict[str, str] = {}
+def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tuple[str, str] | None:
+    """The first two names of one key, by default those that differ in the case of letters alone; None is no key."""
+    first: dict[Any, str] = {}
     for name in names:
-        if (other := folded.setdefault(name.casefold(), name)) != name:
+        value = key(name)
+        if value is not None and (other := first.setdefault(value, name)) != name:
             return other, name
     return None
 
@@ -128,19 +130,14 @@ def pointed(cell: str, decimal: str) -> str:
 
 def code(cells: Sequence[str]) -> str:
     """The first cell of digits alone that a number would not give back, for leading zeros or beyond 2^53; or ""."""
-    suspects = _DIGITS.finditer("\n".join(cells))
-    return next((cell for cell in map(re.Match.group, suspects) if cell.lstrip("+-")[0] == "0" or _rounds(cell)), "")
+    suspects = map(re.Match.group, _DIGITS.finditer("\n".join(cells)))
+    return next((cell for cell in suspects if cell.lstrip("+-")[0] == "0" or exact(cell) != number(cell)), "")
 
 
 def ambiguous(cells: Sequence[str]) -> str:
     """The first cell that is a number such as 1E2, which may as well be a name; or ""."""
     found = _BARE_EXPONENT.search("\n".join(cells))
     return found.group() if found else ""
-
-
-def _rounds(cell: str) -> bool:
-    """Whether a whole number would be another one in double precision."""
-    return exact(cell) != number(cell)
 
 
 def exact(cell: str) -> int | float | None:

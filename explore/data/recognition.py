@@ -20,6 +20,7 @@ RARE = 0.01  # of the rows: a category with fewer, or with one row, is pooled wi
 MOST_LEVELS = 30  # of one column; those with fewest rows are pooled
 WORDS = 5  # so many make a text free
 _ID = re.compile(r"(.*[\W_])?(id|uuid)", re.IGNORECASE)  # whole numbers of such a name are none if all differ
+ONE_WAY = "goes one way from row to row; drop it if it is an order or a time of measurement"
 CONSTANT = "is the same in every row, so that what another value does is not learnt"
 
 
@@ -89,7 +90,7 @@ def _recognised(
     words = {cell.casefold() for cell in present}
     if pair := next((pair for pair in texts.PAIRS if words <= set(pair)), None):
         flags, _ = texts.flags(own, pair)
-        return _remarked(Flag(name, words=pair, **_filled(flags) | {"fill": float(np.nanmean(flags) > 0.5)}))
+        return _remarked(Flag(name, words=pair, **_filled(flags) | {"fill": float(np.nanmean(flags) > 0.5)}), flags)
     if forms := texts.date_formats(present):
         return _date(name, cells, forms, cycles, wanted or decided)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
@@ -111,8 +112,7 @@ def _number(name: str, values: np.ndarray, wanted: bool) -> tuple[Column, list[s
         identifies = (_ID.fullmatch(name) or name.endswith(("ID", "Id"))) and len(np.unique(values)) == len(values)
         if whole and (identifies or orders.is_named(name) or orders.counts(values, name)):
             return LeftOut(name, "order"), [f"numbers the rows and is left out; {_take_in(name)} takes it in"]
-    column, said = _remarked(Number(name, **_filled(values)))
-    return column, said if wanted else [*said, *_moving(values)]
+    return _remarked(Number(name, **_filled(values)), values, wanted)
 
 
 def _take_in(name: str) -> str:
@@ -121,14 +121,6 @@ def _take_in(name: str) -> str:
 
 def _timed(name: str) -> tuple[Column, list[str]]:
     return LeftOut(name, "timestamp"), [f"says when rows were measured and is left out; {_take_in(name)} takes it in"]
-
-
-def _moving(values: np.ndarray) -> list[str]:
-    return (
-        ["goes one way from row to row; drop it if it is an order or a time of measurement"]
-        if orders.moves(values)
-        else []
-    )
 
 
 def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...], wanted: bool) -> tuple[Column, list[str]]:
@@ -144,11 +136,12 @@ def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...], wa
     if not wanted and (orders.is_timed(name) or (days[~np.isnan(days)] % 1).any()):
         return _timed(name)
     origin = float(np.floor(np.nanmin(days)))
-    column, said = _remarked(Date(name, form=form, origin=origin, cycles=cycles, **_filled(days - origin)))
+    date = Date(name, form=form, origin=origin, cycles=cycles, **_filled(days - origin))
+    column, remarks = _remarked(date, days, wanted)
     if form != texts.ISO:
         row = int(np.nanargmax(days))
-        said.append(f"has dates: {shown(own[row])} is read as {np.datetime64(int(days[row]), 'D')}")
-    return column, said if wanted else [*said, *_moving(days)]
+        remarks.insert(0, f"has dates: {shown(own[row])} is read as {np.datetime64(int(days[row]), 'D')}")
+    return column, remarks
 
 
 def _refuse(name: str, cells: Cells, odd: np.ndarray) -> None:
@@ -218,8 +211,11 @@ def _remarks(column: Category, levels: dict[str, str]) -> list[str]:
     return said
 
 
-def _remarked(column: Number | Flag | Date) -> tuple[Column, list[str]]:
-    return column, [CONSTANT] if column.same else []
+def _remarked(column: Number | Flag | Date, values: np.ndarray, wanted: bool = True) -> tuple[Column, list[str]]:
+    """A column, with a note if its values are all the same or, unless it is wanted, go one way."""
+    if column.same:
+        return column, [CONSTANT]
+    return column, [ONE_WAY] if not wanted and orders.moves(values) else []
 
 
 def _filled(values: np.ndarray) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 A file of a plug-in package is a plug-in if it defines a class or function of its own name, case and underscores apart
 (`noisy_kfac.py`: `class NoisyKFAC`). Its name for users is the file's, with hyphens or underscores; its description is
 the first line of its docstring, read with `ast`, so that listing imports nothing. A file that plug-ins share says so by
-an `__all__`; any other file that defines nothing of its name is a mistake.
+an `__all__`; any other file that defines nothing of its name is a mistake. Plug-ins that are alike may stand in a table
+of their package, `PLUG_INS`: name -> callable with a `description`.
 Other distributions add theirs through the entry-point groups `explore.posteriors`, `explore.acquisitions`, ...;
 "module:Class" reaches any class without registration.
 """
@@ -83,6 +84,11 @@ def _shared(tree: ast.Module) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
 
 
+def _table(kind: str) -> dict[str, Any]:
+    """Name -> plug-in, of the table in the package of a kind."""
+    return dict(getattr(importlib.import_module(f"explore.{HOMES.get(kind, kind)}"), "PLUG_INS", {}))
+
+
 def _points(kind: str) -> dict[str, EntryPoint]:
     """Name -> plug-in, of other distributions."""
     return {hyphened(point.name): point for point in entry_points(group=f"explore.{kind}")}
@@ -94,7 +100,7 @@ def names(kind: str) -> dict[str, str]:
     Raises:
         InputError: for a file of the package that is no plug-in and no helper.
     """
-    described = {name: file.description for name, file in _files(kind).items()}
+    described = {name: plug_in.description for name, plug_in in (_table(kind) | _files(kind)).items()}
     for name, point in _points(kind).items():
         described.setdefault(name, f"from {point.dist.name if point.dist else 'another package'}: {point.value}")
     return dict(sorted(described.items()))
@@ -113,6 +119,8 @@ def find(kind: str, name: str) -> Any:
     known = hyphened(name)
     if file := _files(kind, known).get(known):
         return getattr(importlib.import_module(file.module), file.attribute)
+    if plug_in := _table(kind).get(known):
+        return plug_in
     if point := _points(kind).get(known):
         try:
             return point.load()

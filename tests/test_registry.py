@@ -40,6 +40,19 @@ def test_a_new_file_is_a_plug_in(tmp_path, monkeypatch):
     assert registry.find("posteriors", "my-own").__name__ == "MyOwn"
 
 
+def test_an_entry_of_a_table_is_a_plug_in_unless_a_file_is(tmp_path, monkeypatch):
+    import explore.data.sets as package
+
+    entry = package.PLUG_INS["yacht"]._replace(name="my-own", description="A set of mine.")
+    monkeypatch.setitem(package.PLUG_INS, "my-own", entry)
+    assert registry.names("data")["my-own"] == "A set of mine."
+    assert registry.find("data", "my_own") is registry.find("data", "my-own") is entry
+    (tmp_path / "my_own.py").write_text('"""Of a file."""\n\n\ndef my_own(folder=None): pass\n')
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    assert registry.names("data")["my-own"] == "Of a file."
+    assert registry.find("data", "my-own").__name__ == "my_own"
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from explore.data.base import Dataset, drop_columns
 from explore.data.columns import Schema
-from explore.data.mapped import map_parquet
 from explore.data.source import fetched
 from explore.data.splits import PoolSplit, pool_splits, uci_splits
 from explore.data.table import Loaded, load_csv, load_table
+from explore.data.typed import map_parquet
 
 __all__ = [
     "Dataset",

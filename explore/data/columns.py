@@ -2,14 +2,11 @@
 
 A number stays as it is, a truth value is 0 or 1, a date counts days, and a category has one feature for each of its
 levels. An empty cell counts as the column's median (as its most frequent truth value), and if the table had empty ones
-when its schema was made, another feature says where. scikit-learn's transformers do it, each made anew of the settings
-of `explore.data.kinds` whenever a schema is applied.
+when its schema was made, another feature says where.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -18,18 +15,7 @@ import numpy as np
 
 from explore.core.errors import InputError, check_fields, counted, listed, shown
 from explore.data import texts
-from explore.data.kinds import (
-    CYCLES,
-    KINDS,
-    MISSING,
-    OTHER,
-    Category,
-    Column,
-    Date,
-    LeftOut,
-    Quantity,
-    level,
-)
+from explore.data.kinds import CYCLES, KINDS, MISSING, OTHER, Category, Column, Date, LeftOut, Quantity, level
 from explore.data.reading import Cells, called
 
 __all__ = ["Matrix", "Schema"]
@@ -60,39 +46,17 @@ class Schema:
         Raises:
             InputError: naming a column that the table lacks, or a cell that is not of its column's kind.
         """
-        x, notes = np.empty((len(cells.lines), len(self.features))), []
-        start = 0
-        for column in self._used(cells):
-            block, said = _category(column, cells) if isinstance(column, Category) else _quantity(column, cells)
-            x[:, start : start + block.shape[1]] = block
-            start += block.shape[1]
-            notes += said
-        return Matrix(x, self.features, tuple(notes))
-
-    def keys(self, cells: Cells) -> tuple[str, ...]:
-        """A hash of each row's cells by their values: 1.0 is 1, and it does not matter where the columns stand.
-
-        Raises:
-            InputError: see `apply`.
-        """
-        used = sorted(self._used(cells), key=lambda column: column.name)
-        parts: list[list[str]] = [[json.dumps([column.name for column in used])] * len(cells.lines)]
-        for column in used:
-            own = cells.columns[column.name]
-            if isinstance(column, Category):
-                names = {cell: "" if texts.absent(cell, True) else level(cell, cells.decimal) for cell in set(own)}
-                names = {cell: json.dumps(name) for cell, name in names.items()}
-                parts.append([names[cell] for cell in own])
-            else:
-                parts.append([repr(value) for value in (column.values(cells) + 0.0).tolist()])  # -0 is 0
-        return tuple(hashlib.sha256(",".join(row).encode()).hexdigest() for row in zip(*parts, strict=True))
-
-    def _used(self, cells: Cells) -> list[Quantity | Category]:
-        """The columns that have features, all of which the table must have."""
-        used: list[Quantity | Category] = [column for column in self.columns if not isinstance(column, LeftOut)]
+        used = [column for column in self.columns if not isinstance(column, LeftOut)]
         if lacking := [column.name for column in used if column.name not in cells.columns]:
             raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")
-        return used
+        x, notes = np.empty((len(cells.lines), len(self.features))), []
+        start = 0
+        for column in used:
+            block, remarks = _category(column, cells) if isinstance(column, Category) else _quantity(column, cells)
+            x[:, start : start + block.shape[1]] = block
+            start += block.shape[1]
+            notes += remarks
+        return Matrix(x, self.features, tuple(notes))
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` takes, of values that JSON has."""
@@ -120,28 +84,24 @@ def _column(entry: dict[str, Any]) -> Column:
 
 
 def _quantity(column: Quantity, cells: Cells) -> tuple[np.ndarray, list[str]]:
-    """[N, columns] features of numbers, and what is to be said of them."""
-    from sklearn.impute import MissingIndicator, SimpleImputer  # takes a second
-
-    values = column.values(cells)[:, None]
-    imputer = SimpleImputer(strategy="constant", fill_value=column.fill, keep_empty_features=True)
-    parts = [imputer.fit_transform(values)]
+    """[N, columns] features of numbers, and notes on them."""
+    values = column.values(cells)
+    missing = np.isnan(values)
+    parts = [np.where(missing, column.fill, values)]
     if isinstance(column, Date):
         for cycle in column.cycles:
             angle = (parts[0] + column.origin) * (2 * np.pi / CYCLES[cycle])
             parts += [np.sin(angle), np.cos(angle)]
     if column.gaps:
-        parts.append(MissingIndicator(features="all").fit_transform(values).astype(float))
-    counted = f"{column.fill:.6g}{' days' if isinstance(column, Date) else ''}"
-    own = cells.columns[column.name]
-    empty = {own[row] for row in np.flatnonzero(np.isnan(values)).tolist()}
-    return np.hstack(parts), [*_empty(column, cells, empty, counted), *_others(column, cells, values[:, 0])]
+        parts.append(missing.astype(float))
+    fill = f"{column.fill:.6g}{' days' if isinstance(column, Date) else ''}"
+    written = cells.columns[column.name]
+    empty = {written[row] for row in np.flatnonzero(missing).tolist()}
+    return np.stack(parts, 1), [*_empty(column, cells, empty, fill), *_others(column, cells, values)]
 
 
 def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
-    """[N, groups] features of a category, and what is to be said of its cells."""
-    from sklearn.preprocessing import OneHotEncoder
-
+    """[N, groups] features of a category, and notes on its cells."""
     own, groups = cells.columns[column.name], column.groups
     known, by_number = {*column.levels, *column.rare}, column.by_number
     names, new, empty, notes = {}, [], set(), []
@@ -157,11 +117,9 @@ def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
         names[cell] = name if name in column.levels else OTHER
         if name not in known:
             new.append(cell)
-    encoder = OneHotEncoder(categories=[groups], handle_unknown="ignore", sparse_output=False)
-    encoder.fit(np.array(groups, object)[:, None])
-    places = {cell: place for place, cell in enumerate(names)}
-    each = encoder.transform(np.array(list(names.values()), object)[:, None])
-    x = each[[places[cell] for cell in own]]
+    places = {cell: groups.index(name) if name in groups else -1 for cell, name in names.items()}
+    one_hot = np.eye(len(groups) + 1, len(groups))  # the last row is of no group
+    x = one_hot[[places[cell] for cell in own]]
     taken_as = MISSING if column.gaps else OTHER if column.rare else "none of the known categories"
     return x, [*_empty(column, cells, empty, taken_as), *_unseen(column, cells, new), *notes[:1]]
 
@@ -171,8 +129,7 @@ def _empty(column: Quantity | Category, cells: Cells, empty: set[str], taken_as:
     if not empty:
         return []
     count = sum(cell in empty for cell in cells.columns[column.name])
-    written = sorted(empty - {""})
-    spelled = f" (or {listed(map(shown, written))})" if written else ""
+    spelled = f" (or {listed(map(shown, sorted(empty - {''})))})" if empty != {""} else ""
     late = "" if column.gaps else "; none was when the table was first read"
     empty_cells = f"{counted(count, 'cell', be=True)} empty{spelled}"
     return [f"Column {shown(column.name)}: {empty_cells}, counted as {taken_as}{late}."]
@@ -194,11 +151,10 @@ def _unseen(column: Category, cells: Cells, new: Sequence[str]) -> list[str]:
     """A sentence on categories that were not known."""
     if not new:
         return []
-    own, those = list(cells.columns[column.name]), set(new)
-    where = f"{cells.unit} {cells.lines[own.index(new[0])]}"
-    count = sum(cell in those for cell in own)
+    unknown = set(new)
+    rows = [row for row, cell in enumerate(cells.columns[column.name]) if cell in unknown]
     taken_as = OTHER if column.rare else "none of the known categories"
     return [
-        f"Column {shown(column.name)}: {counted(count, 'cell', be=True)} of no category that was there when the table "
-        f"was first read, such as {shown(new[0])} in {where}, counted as {taken_as}."
+        f"Column {shown(column.name)}: {counted(len(rows), 'cell', be=True)} of no category that was there when the "
+        f"table was first read, such as {shown(new[0])} in {cells.unit} {cells.lines[rows[0]]}, counted as {taken_as}."
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -14,20 +14,7 @@ from explore.core.errors import InputError, listed, shown
 from explore.data import texts
 from explore.data.reading import Cells
 
-__all__ = [
-    "CYCLES",
-    "KINDS",
-    "MISSING",
-    "OTHER",
-    "Category",
-    "Column",
-    "Date",
-    "Flag",
-    "LeftOut",
-    "Number",
-    "Quantity",
-    "level",
-]
+__all__ = ["CYCLES", "KINDS", "MISSING", "OTHER", "Category", "Column", "Date", "Flag", "LeftOut", "Number", "Quantity"]
 
 OTHER, MISSING = "(other)", "(missing)"
 CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}  # days
@@ -46,13 +33,14 @@ class LeftOut:
         return ()
 
 
+@dataclass(frozen=True)
 class Quantity(ABC):
     """A column whose cells are numbers, or count as such."""
 
     name: str
     fill: float  # for empty cells
     gaps: bool  # whether a feature says which are empty
-    same: bool  # whether every row had one value, which is `fill`
+    same: bool = field(default=False, kw_only=True)  # whether every row had one value, which is `fill`
 
     def values(self, cells: Cells) -> np.ndarray:
         """[N], NaN for empty cells.
@@ -67,6 +55,14 @@ class Quantity(ABC):
             raise InputError(f"{cells.where(row, self.name)}: {self._objection(column[row], cells.decimal)}")
         return values
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        return (*self._names(), f"{self.name} = {MISSING}") if self.gaps else self._names()
+
+    @abstractmethod
+    def _names(self) -> tuple[str, ...]:
+        """Of the features, but for the one that says which cells are empty."""
+
     @abstractmethod
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         """The values [N], and the rows whose cells have none."""
@@ -74,23 +70,15 @@ class Quantity(ABC):
     def _objection(self, cell: str, decimal: str) -> str:
         return texts.objection(cell, decimal, fixed=True)
 
-    def _indicator(self) -> tuple[str, ...]:
-        return (f"{self.name} = {MISSING}",) if self.gaps else ()
-
 
 @dataclass(frozen=True)
 class Number(Quantity):
     """A column of numbers."""
 
-    name: str
-    fill: float
-    gaps: bool
-    same: bool = False
     kind: ClassVar[str] = "number"
 
-    @property
-    def features(self) -> tuple[str, ...]:
-        return (self.name, *self._indicator())
+    def _names(self) -> tuple[str, ...]:
+        return (self.name,)
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         return texts.numbers(column, decimal)
@@ -100,16 +88,11 @@ class Number(Quantity):
 class Flag(Quantity):
     """A column of two words, of which the second one counts 1."""
 
-    name: str
     words: tuple[str, ...]
-    fill: float
-    gaps: bool
-    same: bool = False
     kind: ClassVar[str] = "truth value"
 
-    @property
-    def features(self) -> tuple[str, ...]:
-        return (f"{self.name} = {self.words[1]}", *self._indicator())
+    def _names(self) -> tuple[str, ...]:
+        return (f"{self.name} = {self.words[1]}",)
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         return texts.flags(column, self.words)
@@ -122,20 +105,15 @@ class Flag(Quantity):
 class Date(Quantity):
     """A column of dates, in days since the earliest when the schema was made, and parts of a cycle if asked for."""
 
-    name: str
     form: str
     origin: float  # in days since 1970
     cycles: tuple[str, ...]  # of CYCLES
-    fill: float
-    gaps: bool
-    same: bool = False
     kind: ClassVar[str] = "date"
 
-    @property
-    def features(self) -> tuple[str, ...]:
+    def _names(self) -> tuple[str, ...]:
         start = np.datetime64(int(self.origin), "D")
         waves = [f"{self.name} ({part} of the {cycle})" for cycle in self.cycles for part in ("sine", "cosine")]
-        return (f"{self.name} (days since {start})", *waves, *self._indicator())
+        return (f"{self.name} (days since {start})", *waves)
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         days, odd = texts.dates(column, self.form)

@@ -18,19 +18,7 @@ import numpy as np
 from explore.core import files
 from explore.core.errors import InputError, listed, shown
 
-__all__ = [
-    "LIMIT",
-    "MIB",
-    "PACKED",
-    "arrays",
-    "capped",
-    "check_size",
-    "check_workbook",
-    "most",
-    "read",
-    "reason",
-    "zip_member",
-]
+__all__ = ["LIMIT", "MIB", "PACKED", "arrays", "check_size", "check_workbook", "read", "reason", "zip_member"]
 
 MIB = 2**20
 # What a table of the user's may unpack to. A plain file has no limit: its size is seen before it is read.
@@ -40,15 +28,15 @@ STREAMS: dict[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {".gz": gzip.ope
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
-def most(size: int) -> int:
-    """Bytes of memory that a file of this size may take."""
+def check_size(needed: int, size: int, name: object, limit: int | None = None) -> None:
+    """Refuse a file of `size` bytes that would take `needed` bytes of memory, more than `limit` or its size allows."""
+    most = _most(size) if limit is None else min(limit, _most(size))
+    if needed > most:
+        raise _too_large(name, most)
+
+
+def _most(size: int) -> int:
     return max(FREE, RATIO * size)
-
-
-def check_size(needed: int, size: int, name: object) -> None:
-    """Refuse a file of `size` bytes that would take `needed` bytes of memory, more than `most`."""
-    if needed > (limit := most(size)):
-        raise _too_large(name, limit)
 
 
 def read(path: Path, limit: int | None = None) -> bytes:
@@ -64,12 +52,14 @@ def read(path: Path, limit: int | None = None) -> bytes:
     """
     files.check_regular(path)
     content = path.read_bytes()
-    limit = min(LIMIT, most(len(content))) if limit is None else limit
+    limit = min(LIMIT, _most(len(content))) if limit is None else limit
     inner, outer = ["", "", *(suffix.lower() for suffix in path.suffixes)][-2:]
     try:
         if outer in STREAMS:
             with STREAMS[outer](io.BytesIO(content)) as stream:
-                content = capped(stream.read, limit, path)
+                content = stream.read(limit + 1)  # no more of it is unpacked
+            if len(content) > limit:
+                raise _too_large(path, limit)
             outer = inner
         if outer == ".tar":
             return _tar_member(content, limit, path)
@@ -80,29 +70,16 @@ def read(path: Path, limit: int | None = None) -> bytes:
         raise InputError(f"{path} is damaged or cut short ({reason(error)}); replace it") from None
 
 
-def capped(read: Callable[[int], bytes], limit: int, name: object) -> bytes:
-    """All that a stream's `read` gives.
-
-    Raises:
-        InputError: when that is more than `limit` bytes; no more of it is unpacked.
-    """
-    content = read(limit + 1)
-    if len(content) > limit:
-        raise _too_large(name, limit)
-    return content
-
-
 def _too_large(name: object, limit: int) -> InputError:
     return InputError(f"{name} unpacks to more than {limit // MIB} MiB, the most that is unpacked here")
 
 
 def check_workbook(content: bytes, name: object = "it", limit: int = LIMIT) -> None:
-    """Refuse an Excel file that unpacks to more than `limit` bytes or `most`; its newer format is a zip archive."""
+    """Refuse an Excel file that unpacks to more than `limit` or its size allows; its newer format is a zip archive."""
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             # What an entry declares is the most that is read of it.
-            if sum(entry.file_size for entry in archive.infolist()) > (limit := min(limit, most(len(content)))):
-                raise _too_large(name, limit)
+            check_size(sum(entry.file_size for entry in archive.infolist()), len(content), name, limit)
 
 
 def arrays(
@@ -124,13 +101,13 @@ def arrays(
     files.check_regular(path)
     try:
         content = path.read_bytes()
-        with np.load(io.BytesIO(content), allow_pickle=False) as found:
-            chosen = [key for key in found.files if keys is None or key in keys]
-            headers = {key: _header(found.zip, key) for key in chosen}
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            chosen = [key for key in archive.files if keys is None or key in keys]
+            headers = {key: _header(archive.zip, key) for key in chosen}
             if check is not None:
-                check(headers, found.files)
+                check(headers, archive.files)
             check_size(sum(header.nbytes for header in headers.values()), len(content), path)
-            return {key: found[key] for key in chosen}, [key for key in found.files if key not in chosen]
+            return {key: archive[key] for key in chosen}, [key for key in archive.files if key not in chosen]
     except InputError:
         raise
     except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from explore.core.errors import InputError, listed, shown
 from explore.data import packed, texts
 
-__all__ = ["POINTER", "Cells", "assembled", "called", "content_of", "named", "others", "parsed", "restored"]
+__all__ = ["AS_CSV", "POINTER", "Cells", "assembled", "called", "named", "others", "parsed", "restored"]
 
-AS_CSV = f"save the table as CSV in UTF-8, plain or packed ({listed(packed.PACKED[:5])})"
+AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED[:5])})"
 SEPARATORS = ",;\t|"  # the first wins where several would do
 _MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
 KINDS = "a text file with commas, semicolons, tabs or bars between its cells, an Excel file (.xlsx) or a Parquet file"
@@ -53,46 +53,30 @@ def others(sheets: Sequence[str]) -> str:
     return f" (sheet {shown(sheets[0])} was read; --sheet reads another: {listed(map(shown, sheets[1:]), 20)})"
 
 
-def content_of(path: Path) -> bytes:
-    """What a file holds, unpacked.
-
-    Raises:
-        FileNotFoundError: when there is no such file.
-        InputError: when it is no regular file, or cannot be unpacked.
-    """
-    return packed.read(path)
-
-
-def parsed(path: Path, content: bytes, strict: bool, decimal: str = ".") -> Cells:
-    """The cells of a text with a name for each column in its first line.
+def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
+    """The cells of a text whose first line names the columns, with a note on all that `load_csv` does not take.
 
     Args:
         path: for messages.
-        content: the text, in UTF-8.
-        strict: False: also in Windows-1252, with any of `SEPARATORS`, and columns without a name.
+        content: the text, in UTF-8 or Windows-1252, with any of `SEPARATORS`.
         decimal: the mark in its numbers.
 
     Raises:
         InputError: for anything else.
     """
-    text, note = _text(path, content, strict)
-    notes = [note] if note else []
+    text, note = _text(path, content)
     if _JSON.match(text):
         raise InputError(f"{path} is JSON; a table is {KINDS}")
-    declared = None if strict else _DECLARED.match(text)
-    mark = "," if strict else declared[1] if declared else _separator(text)
-    if mark != ",":
-        notes.append(f"The columns of {path} are separated by {mark!r}.")
+    declared = _DECLARED.match(text)
+    mark = declared[1] if declared else _separator(text)
+    separated = f"The columns of {path} are separated by {mark!r}." if mark != "," else ""
     rows = _rows(path, text, mark)
     if declared:
         next(rows)
     _, names = next(rows, (1, [""]))
-    if strict and len(names) == 1 and (marks := [mark for mark in SEPARATORS if mark in names[0]]):
-        raise InputError(f"the columns of {path} are separated by {marks[0]!r}; save it with commas between them")
-    cells = assembled(path, names, rows, strict, len(content))
-    said = _thousands(cells) if (mark, decimal) == (";", ".") else []
-    cells = cells._replace(decimal=decimal, notes=(*notes, *cells.notes, *said))
-    return cells if strict else restored(cells)
+    cells = assembled(path, names, rows, len(content))
+    thousands = _thousands(cells) if (mark, decimal) == (";", ".") else []
+    return cells._replace(decimal=decimal, notes=(*filter(None, [note, separated]), *cells.notes, *thousands))
 
 
 def restored(cells: Cells) -> Cells:
@@ -114,16 +98,15 @@ def restored(cells: Cells) -> Cells:
 
 def _thousands(cells: Cells) -> list[str]:
     """Sentences on columns such as 950, 1.200 and 12.500, which where semicolons separate may well be thousands."""
-    said = []
+    notes = []
     for name, column in cells.columns.items():
-        if all(map(_MAYBE_THOUSANDS.fullmatch, column)):
-            marked = next((cell for cell in column if "." in cell), "")
-            if marked and any(map(str.isdecimal, column)):
-                said.append(
-                    f"Column {shown(name)}: {shown(marked)} is read as {float(marked):g}; if its point marks "
-                    f"thousands, write {marked.replace('.', '')}."
-                )
-    return said
+        marked = next((cell for cell in column if "." in cell), "")
+        if marked and all(map(_MAYBE_THOUSANDS.fullmatch, column)) and any(map(str.isdecimal, column)):
+            notes.append(
+                f"Column {shown(name)}: {shown(marked)} is read as {float(marked):g}; if its point marks "
+                f"thousands, write {marked.replace('.', '')}."
+            )
+    return notes
 
 
 def called(name: str) -> str:
@@ -131,18 +114,16 @@ def called(name: str) -> str:
     return unicodedata.normalize("NFC", name).strip()
 
 
-def named(path: Path, names: Iterable[str], strict: bool) -> tuple[list[str], tuple[str, ...]]:
+def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
     """The names of columns, with their places for those that have none, which a sentence then says.
 
     Raises:
-        InputError: for names that are missing (if `strict`), or not distinct.
+        InputError: for names that are not distinct, or all missing.
     """
     stripped = [called(name) for name in names]
     if not any(stripped):
         raise InputError(f"the first line of {path} is blank; it must name the columns")
     unnamed = [i for i, name in enumerate(stripped) if not name]
-    if unnamed and strict:
-        raise InputError(f"column {unnamed[0] + 1} of {path} has no name; name it in the first line")
     for i in unnamed:
         stripped[i] = f"column {i + 1}"
     if twice := [name for name, count in Counter(stripped).items() if count > 1]:
@@ -151,16 +132,14 @@ def named(path: Path, names: Iterable[str], strict: bool) -> tuple[list[str], tu
     return stripped, (said,) if unnamed else ()
 
 
-def assembled(
-    path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], strict: bool, size: int
-) -> Cells:
+def assembled(path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
     """The columns of rows that come with their lines, in a file of `size` bytes.
 
     Raises:
         InputError: for names that will not do, rows that are too long, no row, or cells that would take far more
             memory than the file, as where there are many columns of which most rows have few.
     """
-    header, notes = named(path, names, strict)
+    header, notes = named(path, names)
     columns: list[list[str]] = [[] for _ in header]
     lines: list[int] = []
     written = 0
@@ -182,7 +161,7 @@ def assembled(
     return Cells(path, dict(zip(header, columns, strict=True)), tuple(lines), notes=notes)
 
 
-def _text(path: Path, content: bytes, strict: bool) -> tuple[str, str]:
+def _text(path: Path, content: bytes) -> tuple[str, str]:
     """The text, and a sentence where it is not in UTF-8."""
     note = ""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -194,13 +173,10 @@ def _text(path: Path, content: bytes, strict: bool) -> tuple[str, str]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        wrong = InputError(f"{path}, line {line}, is not encoded in UTF-8; {AS_CSV}")
-        if strict:
-            raise wrong from None
         try:
             text = content.decode("cp1252")  # Latin-1 as Windows writes it
         except UnicodeDecodeError:
-            raise wrong from None
+            raise InputError(f"{path}, line {line}, is not encoded in UTF-8; {AS_CSV}") from None
         example = shown(text[max(0, error.start - 20) : error.start + 20])
         note = f"{path} is not encoded in UTF-8 and was read as Latin-1 (Windows-1252); line {line} says {example}."
     if not text.strip():

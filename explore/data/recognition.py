@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ RARE = 0.01  # of the rows: a category with fewer, or with one row, is pooled wi
 MOST_LEVELS = 30  # of one column; those with fewest rows are pooled
 WORDS = 5  # so many make a text free
 _ID = re.compile(r"(.*[\W_])?(id|uuid)", re.IGNORECASE)  # whole numbers of such a name are none if all differ
+ONE_WAY = "goes one way from row to row; drop it if it is an order or a time of measurement"
 CONSTANT = "is the same in every row, so that what another value does is not learnt"
 
 
@@ -88,7 +90,7 @@ def _recognised(
     words = {cell.casefold() for cell in present}
     if pair := next((pair for pair in texts.PAIRS if words <= set(pair)), None):
         flags, _ = texts.flags(own, pair)
-        return _remarked(Flag(name, pair, _filling(flags, "most_frequent"), bool(np.isnan(flags).any()), _same(flags)))
+        return _remarked(Flag(name, words=pair, **_filled(flags) | {"fill": float(np.nanmean(flags) > 0.5)}), flags)
     if forms := texts.date_formats(present):
         return _date(name, cells, forms, cycles, wanted or decided)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
@@ -110,8 +112,7 @@ def _number(name: str, values: np.ndarray, wanted: bool) -> tuple[Column, list[s
         identifies = (_ID.fullmatch(name) or name.endswith(("ID", "Id"))) and len(np.unique(values)) == len(values)
         if whole and (identifies or orders.is_named(name) or orders.counts(values, name)):
             return LeftOut(name, "order"), [f"numbers the rows and is left out; {_take_in(name)} takes it in"]
-    column, said = _remarked(Number(name, _filling(values, "median"), bool(np.isnan(values).any()), _same(values)))
-    return column, said if wanted else [*said, *_moving(values)]
+    return _remarked(Number(name, **_filled(values)), values, wanted)
 
 
 def _take_in(name: str) -> str:
@@ -120,14 +121,6 @@ def _take_in(name: str) -> str:
 
 def _timed(name: str) -> tuple[Column, list[str]]:
     return LeftOut(name, "timestamp"), [f"says when rows were measured and is left out; {_take_in(name)} takes it in"]
-
-
-def _moving(values: np.ndarray) -> list[str]:
-    return (
-        ["goes one way from row to row; drop it if it is an order or a time of measurement"]
-        if orders.moves(values)
-        else []
-    )
 
 
 def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...], wanted: bool) -> tuple[Column, list[str]]:
@@ -143,12 +136,12 @@ def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...], wa
     if not wanted and (orders.is_timed(name) or (days[~np.isnan(days)] % 1).any()):
         return _timed(name)
     origin = float(np.floor(np.nanmin(days)))
-    fill, gaps = _filling(days - origin, "median"), bool(np.isnan(days).any())
-    column, said = _remarked(Date(name, form, origin, cycles, fill, gaps, _same(days)))
+    date = Date(name, form=form, origin=origin, cycles=cycles, **_filled(days - origin))
+    column, remarks = _remarked(date, days, wanted)
     if form != texts.ISO:
         row = int(np.nanargmax(days))
-        said.append(f"has dates: {shown(own[row])} is read as {np.datetime64(int(days[row]), 'D')}")
-    return column, said if wanted else [*said, *_moving(days)]
+        remarks.insert(0, f"has dates: {shown(own[row])} is read as {np.datetime64(int(days[row]), 'D')}")
+    return column, remarks
 
 
 def _refuse(name: str, cells: Cells, odd: np.ndarray) -> None:
@@ -210,36 +203,25 @@ def _remarks(column: Category, levels: dict[str, str]) -> list[str]:
     if column.rare:
         rare = listed(map(repr, column.rare), 5)
         said.append(f"has {len(column.rare)} rare categories, which count as one: {rare}")
-    first: dict[str, str] = {}
-    for cell, name in levels.items():
-        if (other := first.setdefault(name, cell)) != cell:
-            said.append(f"has {shown(other)} and {shown(cell)}, which are one category")
-            break
-    if alike := texts.alike(first) or _equal(first):
-        said.append(f"has {shown(alike[0])} and {shown(alike[1])}, which are two categories")
+    if same := texts.alike(levels, levels.__getitem__):
+        said.append(f"has {shown(same[0])} and {shown(same[1])}, which are one category")
+    names = dict.fromkeys(levels.values())
+    if different := texts.alike(names) or texts.alike(names, texts.exact):
+        said.append(f"has {shown(different[0])} and {shown(different[1])}, which are two categories")
     return said
 
 
-def _equal(names: Collection[str]) -> tuple[str, str] | None:
-    """The first two names that are one number."""
-    seen: dict[int | float, str] = {}
-    values = ((name, texts.exact(name)) for name in names)
-    pairs = ((seen.setdefault(value, name), name) for name, value in values if value is not None)
-    return next((pair for pair in pairs if pair[0] != pair[1]), None)
+def _remarked(column: Number | Flag | Date, values: np.ndarray, wanted: bool = True) -> tuple[Column, list[str]]:
+    """A column, with a note if its values are all the same or, unless it is wanted, go one way."""
+    if column.same:
+        return column, [CONSTANT]
+    return column, [ONE_WAY] if not wanted and orders.moves(values) else []
 
 
-def _remarked(column: Number | Flag | Date) -> tuple[Column, list[str]]:
-    return column, [CONSTANT] if column.same else []
-
-
-def _same(values: np.ndarray) -> bool:
-    return bool(np.min(values) == np.max(values))  # never where some are NaN
-
-
-def _filling(values: np.ndarray, strategy: str) -> float:
-    """What counts for an empty cell."""
-    from sklearn.impute import SimpleImputer  # takes a second
-
+def _filled(values: np.ndarray) -> dict[str, Any]:
+    """Fields of a column of these values, [N] and NaN where there is none: their median counts for empty cells."""
+    present = values[~np.isnan(values)]
     with np.errstate(over="ignore"):  # the median of two may be their mean
-        found = float(SimpleImputer(strategy=strategy).fit(values[:, None]).statistics_[0])
-    return found if np.isfinite(found) else float(np.sort(values[~np.isnan(values)])[0])
+        median = float(np.median(present))
+    fill = median if np.isfinite(median) else float(present.min())
+    return {"fill": fill, "gaps": len(present) < len(values), "same": bool(values.min() == values.max())}

@@ -11,8 +11,9 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,15 +25,15 @@ from explore.data import packed
 from explore.data.base import Dataset
 
 __all__ = [
+    "Published",
     "Rows",
-    "binary",
     "cache",
+    "checked",
     "download",
     "fetched",
     "libsvm",
     "local",
     "openml",
-    "regression",
     "rows",
     "sheet",
     "uci",
@@ -51,99 +52,77 @@ def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
     """A data set or a set of images by name.
 
     Raises:
-        InputError: for an unknown name, or a function "module:name" that gives none.
+        InputError: for an unknown name, a set that cannot be had, or a function "module:name" that gives none.
     """
     fetch = registry.find(kind, name)
     try:
-        found = fetch(folder)
-    except (InputError, OSError, ImportError):
+        loaded = fetch(folder)
+    except InputError:
         raise
+    except (OSError, ImportError) as error:  # no network, or no library for the format
+        if ":" in name:
+            raise
+        raise InputError(str(error)) from None
     except Exception as error:
         if ":" not in name:
             raise
         raise InputError(f"{name} gives no {registry.KINDS[kind]}: {raised(error)}") from error
-    if not isinstance(found, expected):
+    if not isinstance(loaded, expected):
         raise InputError(
-            f"{name} gives a {type(found).__name__}; it must give {expected.__module__}.{expected.__name__}"
+            f"{name} gives a {type(loaded).__name__}; it must give {expected.__module__}.{expected.__name__}"
         )
-    return found
+    return loaded
 
 
-def regression(
-    name: str,
-    folder: Path | None,
-    sha256: str,
-    shape: tuple[int, int],
-    features: Sequence[str],
-    fetch: Callable[[], Rows],
-    sorted_sha256: str = "",
-) -> Dataset:
-    """One of the UCI regression sets.
+class Published(NamedTuple):
+    """A set that others publish: called with a folder, it comes from there or is downloaded."""
 
-    Args:
-        name: of the set.
-        folder: where local files are.
-        sha256: of the canonical text.
-        shape: (N, D).
-        features: their D names.
-        fetch: gives the downloaded rows.
-        sorted_sha256: of the canonical text with its lines sorted; for a set that is published in another order.
+    name: str
+    description: str  # for `explore list datasets`
+    sha256: str  # of the canonical text
+    features: str  # D names with blanks between them
+    fetch: Callable[[], Rows]  # gives the downloaded rows
+    classes: tuple[str, ...] = ()  # of labels -1 and 1, in the LIBSVM sets; the UCI sets have numbers
+    sorted_sha256: str = ""  # of the canonical text with its lines sorted, where it is published in another order
 
-    Raises:
-        InputError: when the local or the downloaded file is not the known one, or there is neither.
-    """
-    table, note = _table(name, f"uci/{name}.txt", folder, sha256, shape, fetch, sorted_sha256)
-    return Dataset(name, table[:, :-1], table[:, -1:], tuple(features), "regression", note=note)
+    def __call__(self, folder: Path | None = None) -> Dataset:
+        """The set.
 
+        Raises:
+            InputError: when the local or the downloaded file is not the known one.
+            OSError: when it cannot be downloaded.
+            ImportError: without a library that reads its format.
+        """
+        file = f"libsvm/{self.name.replace('-', '_')}_scale.txt.gz" if self.classes else f"uci/{self.name}.txt.gz"
+        text, note = _local(file, folder, self.sha256), ""
+        if text is None:
+            text, note = self._downloaded()
+        table, features = np.loadtxt(io.BytesIO(text), ndmin=2), tuple(self.features.split())
+        if self.classes:
+            y = (table[:, -1] > 0).astype(np.int64)
+            return Dataset(self.name, table[:, :-1], y, features, "classification", self.classes, note)
+        return Dataset(self.name, table[:, :-1], table[:, -1:], features, "regression", note=note)
 
-def binary(
-    name: str,
-    folder: Path | None,
-    file: str,
-    sha256: str,
-    shape: tuple[int, int],
-    features: Sequence[str],
-    classes: tuple[str, str],
-    fetch: Callable[[], Rows],
-) -> Dataset:
-    """One of the LIBSVM sets of two classes, whose labels -1 and +1 become 0 and 1; see `regression`."""
-    table, note = _table(name, f"libsvm/{file}.txt", folder, sha256, shape, fetch)
-    y = (table[:, -1] > 0).astype(np.int64)
-    return Dataset(name, table[:, :-1], y, tuple(features), "classification", classes, note)
-
-
-def _table(
-    name: str,
-    file: str,
-    folder: Path | None,
-    sha256: str,
-    shape: tuple[int, int],
-    fetch: Callable[[], Rows],
-    sorted_sha256: str = "",
-) -> tuple[np.ndarray, str]:
-    """The canonical table, [N, D + 1], and the note for whoever uses it."""
-    if (text := _local(file, folder, sha256)) is not None:
-        return _parse(text, shape), ""
-    try:
-        text = "".join(" ".join(row) + "\n" for row in fetch()).encode()
-        table = _parse(text, shape)
-    except (OSError, ImportError) as error:  # no network, or no library for the format
-        raise InputError(str(error)) from None
-    except Exception as error:  # whatever the bytes make of the readers, the file is what is wrong
-        reason = packed.reason(error)
-        raise InputError(f"the download of {name} cannot be read ({reason}); {_again()}") from None
-    return table, _known(name, text, sha256, sorted_sha256)
-
-
-def _known(name: str, text: bytes, sha256: str, sorted_sha256: str) -> str:
-    """A note on a download whose rows are the known ones in another order; other numbers are refused."""
-    if (actual := _sha256(text)) == sha256:
-        return ""
-    if _sha256(b"".join(sorted(text.splitlines(keepends=True)))) == sorted_sha256:
-        return f"{name}: the download is not in the canonical row order; splits differ from published ones"
-    raise InputError(
-        f"the download of {name} has other numbers than the known set (sha256 {actual}, expected {sha256}); {_again()}"
-    )
+    def _downloaded(self) -> tuple[bytes, str]:
+        """The canonical text, and a note where its rows are in another order; other numbers are refused."""
+        try:
+            text = "".join(" ".join(row) + "\n" for row in self.fetch()).encode()
+        except (OSError, ImportError):
+            raise
+        except Exception as error:  # whatever the bytes make of the readers, the file is what is wrong
+            reason = packed.reason(error)
+            raise InputError(f"the download of {self.name} cannot be read ({reason}); {_again()}") from None
+        if (actual := _sha256(text)) == self.sha256:
+            return text, ""
+        if _sha256(b"".join(sorted(text.splitlines(keepends=True)))) == self.sorted_sha256:
+            return (
+                text,
+                f"{self.name}: the download is not in the canonical row order; splits differ from published ones",
+            )
+        raise InputError(
+            f"the download of {self.name} has other numbers than the known set (sha256 {actual}, expected "
+            f"{self.sha256}); {_again()}"
+        )
 
 
 def _again() -> str:
@@ -152,6 +131,20 @@ def _again() -> str:
 
 def _sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
+
+
+def checked(content: bytes, sha256: str, path: Path) -> bytes:
+    """The content of a file, which must be the known one.
+
+    Raises:
+        InputError: when it is another one.
+    """
+    if (actual := _sha256(content)) != sha256:
+        raise InputError(
+            f"{path} has the wrong content (sha256 {actual}, expected {sha256}); replace it, or delete it to "
+            "download it anew"
+        )
+    return content
 
 
 def local(file: str, folder: Path | None, holds: str = "uci/") -> Path | None:
@@ -172,25 +165,9 @@ def local(file: str, folder: Path | None, holds: str = "uci/") -> Path | None:
 
 
 def _local(file: str, folder: Path | None, sha256: str) -> bytes | None:
-    """The text of FOLDER/FILE.gz after checking it, or None where there is no such file."""
-    path = local(f"{file}.gz", folder)
-    if path is None:
-        return None
-    text = packed.read(path, LIMIT)
-    if (actual := _sha256(text)) != sha256:
-        raise InputError(
-            f"{path} has the wrong content (sha256 {actual}, expected {sha256}); "
-            "replace it, or delete it to download the set"
-        )
-    return text
-
-
-def _parse(text: bytes, shape: tuple[int, int]) -> np.ndarray:
-    table = np.loadtxt(io.BytesIO(text), ndmin=2)
-    n, d = shape
-    if table.shape != (n, d + 1):
-        raise ValueError(f"it has {table.shape[0]} rows of {table.shape[1]} columns, expected {n} of {d + 1}")
-    return table
+    """The text of a file below the folder, which must be the known one, or None where there is no such file."""
+    path = local(file, folder)
+    return None if path is None else checked(packed.read(path, LIMIT), sha256, path)
 
 
 def cache() -> Path:
@@ -199,20 +176,21 @@ def cache() -> Path:
 
 
 def download(url: str, name: str, limit: int | None = None) -> bytes:
-    """The content at an address, at most `limit` (by default LIMIT) bytes, kept as `name` in the cache.
+    """The content at an address, at most `limit` (by default LIMIT) bytes, which stays as `name` in the cache.
 
     Raises:
         OSError: when the address cannot be read.
     """
+    get = partial(_get, limit=limit or LIMIT)
     try:
-        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=_get)).read_bytes()
+        return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get)).read_bytes()
     except OSError as error:
         raise OSError(
             f"cannot download {url} ({_why(error)}); offline, let EXPLORE_DATA_DIR name a folder with the sets"
         ) from None
 
 
-def _get(url: str, file: str, _: object, limit: int | None = None) -> None:
+def _get(url: str, file: str, _: object, limit: int) -> None:
     """Downloads as pooch asks for it: within a limit, and by HTTPS all the way if the address says so."""
     import requests  # only where it is needed, as pooch does
 
@@ -221,11 +199,9 @@ def _get(url: str, file: str, _: object, limit: int | None = None) -> None:
         plain = [step.url for step in (*answer.history, answer) if not step.url.startswith("https:")]
         if plain and url.startswith("https:"):
             raise OSError(f"it leads over {plain[0]}, which is not HTTPS")
-        size, most = 0, limit or LIMIT
         for part in answer.iter_content(2**16):
-            size += len(part)
-            if size > most:
-                raise OSError(f"it is larger than {most // packed.MIB} MiB")
+            if out.tell() + len(part) > limit:
+                raise OSError(f"it is larger than {limit // packed.MIB} MiB")
             out.write(part)
 
 

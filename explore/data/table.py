@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from explore.core.errors import InputError, counted, listed, one_of, shown
-from explore.data import texts
+from explore.data import packed, texts
 from explore.data.base import Dataset, Task
 from explore.data.columns import Schema
-from explore.data.reading import Cells, called, content_of, parsed
+from explore.data.reading import AS_CSV, Cells, called, parsed, restored
 from explore.data.recognition import infer
 from explore.data.targets import classes, quantities, repeated
 from explore.data.typed import of_file, of_frame
@@ -58,7 +58,9 @@ def load_csv(
         InputError: when the file cannot be used as asked; the message names the column and the line.
     """
     path = Path(path)
-    table = parsed(path, content_of(path), strict=True)
+    table = parsed(path, packed.read(path))
+    if table.notes:
+        raise InputError(f"{table.notes[0]} load_csv takes no such file; {AS_CSV} with a name for each column")
     id_column = id_column and called(id_column)
     targets, features = roles(table, target, drop, task, id_column)
     for name in features:
@@ -68,8 +70,8 @@ def load_csv(
     x, ids = quantities(table, features), table.columns[id_column] if id_column else ()
     y, names, _, notes = _answers(table, targets, task, keep_na)
     _check_varies(table, targets, y)
-    said = "\n".join(filter(None, [repeated(table, id_column), *notes]))
-    return Dataset(_stem(path), x, y, features, task or "regression", names, said, table.lines, tuple(ids))
+    note = "\n".join(filter(None, [repeated(table, id_column), *notes]))
+    return Dataset(_stem(path), x, y, features, task or "regression", names, note, table.lines, tuple(ids))
 
 
 def load_table(
@@ -189,10 +191,10 @@ def cells_of(
             raise InputError("a data frame has no sheets; leave sheet out")
         return _pointed(of_frame(source), decimal)
     path = Path(source)
-    content = content_of(path)
+    content = packed.read(path)
     if (typed := of_file(path, content, sheet, strict)) is not None:
         return _pointed(typed, decimal)
-    return parsed(path, content, strict=False, decimal=decimal)
+    return restored(parsed(path, content, decimal))
 
 
 def _pointed(cells: Cells, decimal: str) -> Cells:

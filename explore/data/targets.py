@@ -167,7 +167,6 @@ def classes(
 
 def _check_whole(table: Cells, target: str, numbers: dict[str, int | float]) -> None:
     """Numbers that name classes must be whole, and each written in one way."""
-    written: dict[int | float, str] = {}
     for name, value in numbers.items():
         if not float(value).is_integer():
             where = table.where(table.columns[target].index(name), target)
@@ -175,8 +174,8 @@ def _check_whole(table: Cells, target: str, numbers: dict[str, int | float]) -> 
                 f"{where}: {shown(name)} is not a whole number, as classes in numbers must be; "
                 "numbers to predict need the task regression"
             )
-        if (other := written.setdefault(value, name)) != name:
-            raise InputError(
-                f"column {shown(target)} of {table.path} writes one class as {shown(other)} and as {shown(name)}; "
-                "write it in one way"
-            )
+    if same := texts.alike(numbers, numbers.__getitem__):
+        raise InputError(
+            f"column {shown(target)} of {table.path} writes one class as {shown(same[0])} and as {shown(same[1])}; "
+            "write it in one way"
+        )

@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import time
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -85,11 +86,12 @@ def unmeasured(cell: str, classes: bool = False) -> bool:
     return cell in _NO_CLASS if classes else absent(cell)
 
 
-def alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two that differ in nothing but the case of letters."""
-    folded: dict[str, str] = {}
+def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tuple[str, str] | None:
+    """The first two names of one key, by default those that differ in the case of letters alone; None is no key."""
+    first: dict[Any, str] = {}
     for name in names:
-        if (other := folded.setdefault(name.casefold(), name)) != name:
+        value = key(name)
+        if value is not None and (other := first.setdefault(value, name)) != name:
             return other, name
     return None
 
@@ -128,19 +130,14 @@ def pointed(cell: str, decimal: str) -> str:
 
 def code(cells: Sequence[str]) -> str:
     """The first cell of digits alone that a number would not give back, for leading zeros or beyond 2^53; or ""."""
-    suspects = _DIGITS.finditer("\n".join(cells))
-    return next((cell for cell in map(re.Match.group, suspects) if cell.lstrip("+-")[0] == "0" or _rounds(cell)), "")
+    suspects = map(re.Match.group, _DIGITS.finditer("\n".join(cells)))
+    return next((cell for cell in suspects if cell.lstrip("+-")[0] == "0" or exact(cell) != number(cell)), "")
 
 
 def ambiguous(cells: Sequence[str]) -> str:
     """The first cell that is a number such as 1E2, which may as well be a name; or ""."""
     found = _BARE_EXPONENT.search("\n".join(cells))
     return found.group() if found else ""
-
-
-def _rounds(cell: str) -> bool:
-    """Whether a whole number would be another one in double precision."""
-    return exact(cell) != number(cell)
 
 
 def exact(cell: str) -> int | float | None:
@@ -153,38 +150,28 @@ def exact(cell: str) -> int | float | None:
 def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.ndarray]:
     """Values, [N], NaN where there is none, and the rows whose cells are neither a finite number nor absent."""
     plain = "\n".join(cells) if decimal == "." else "_"
-    if plain.isascii() and "_" not in plain:
+    if plain.isascii() and "_" not in plain:  # as nearly all are: quickly
         try:
-            empty = cells.count("")
-            found = (float(cell) if cell else math.nan for cell in cells) if empty else map(float, cells)
-            values = np.fromiter(found, float, len(cells))
-            if np.isfinite(values).sum() == len(cells) - empty:
+            values = np.array([float(cell or "nan") for cell in cells])
+            if np.isfinite(values).sum() == len(cells) - cells.count(""):
                 return values, np.empty(0, np.int64)
         except ValueError:
             pass
-    known = {cell: _finite(cell, decimal) for cell in set(cells)}
-    odd = {cell for cell, value in known.items() if value is None}
-    return np.array([known[cell] for cell in cells], float), _rows(cells, odd)
+    known = {cell: number(cell, decimal) for cell in set(cells)}
+    return _values(cells, {cell: v for cell, v in known.items() if v is not None and math.isfinite(v)})
 
 
-def _finite(cell: str, decimal: str) -> float | None:
-    """The value of a cell, NaN if it is absent; None: it is no finite number."""
-    if absent(cell):
-        return math.nan
-    value = number(cell, decimal)
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _rows(cells: Sequence[str], chosen: Collection[str]) -> np.ndarray:
-    return np.array([row for row, cell in enumerate(cells) if cell in chosen] if chosen else [], np.int64)
+def _values(cells: Sequence[str], values: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
+    """The value of each cell, [N], NaN where there is none, and the rows of cells without one that are not absent."""
+    odd = {cell for cell in set(cells) if cell not in values and not absent(cell)}
+    rows = [row for row, cell in enumerate(cells) if cell in odd] if odd else []
+    return np.array([values.get(cell, math.nan) for cell in cells], float), np.array(rows, np.int64)
 
 
 def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """0 for the first word, 1 for the second, [N], NaN where there is none, and the rows of other cells."""
-    values = {words[0]: 0.0, words[1]: 1.0}
-    known = {cell: math.nan if absent(cell) else values.get(cell.casefold()) for cell in set(cells)}
-    odd = {cell for cell, value in known.items() if value is None}
-    return np.array([known[cell] for cell in cells], float), _rows(cells, odd)
+    distinct = set(cells)
+    return _values(cells, {cell: float(cell.casefold() == words[1]) for cell in distinct if cell.casefold() in words})
 
 
 def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
@@ -199,12 +186,9 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
     moments = _moments(texts, form)
     if "%b" in form:
         moments = moments.fillna(_moments(texts, form.replace("%b", "%B")))
-    none = moments.isna().to_numpy()
     # One unit, so that equal dates give equal bits.
     days = moments.dt.as_unit("us").astype(np.int64).to_numpy() / 86_400_000_000
-    known = dict(zip(distinct, np.where(none, np.nan, days).tolist(), strict=True))
-    odd = {cell for cell, failed in zip(distinct, none, strict=True) if failed}
-    return np.array([known.get(cell) for cell in cells], float), _rows(cells, odd)
+    return _values(cells, {distinct[i]: float(days[i]) for i in np.flatnonzero(moments.notna())})
 
 
 def iso(cells: Sequence[str], form: str) -> list[str]:

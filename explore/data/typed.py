@@ -1,22 +1,28 @@
-"""Data frames, Excel and Parquet files, whose cells have types: as the text that a CSV file would have of them."""
+"""Data frames, Excel and Parquet files, whose cells have types: as the text that a CSV file would have of them.
+
+A Parquet file that is larger than memory becomes features in a memory map.
+"""
 
 import io
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from datetime import date, time, timedelta
 from decimal import Decimal
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from explore.core.errors import InputError, one_of, shown
+from explore.core.files import check_regular
 from explore.data import packed
+from explore.data.columns import Schema
 from explore.data.reading import POINTER, Cells, assembled, named, others, restored
 
-__all__ = ["ROWS", "of_file", "of_frame", "parquet_file"]
+__all__ = ["MappedTable", "map_parquet", "of_file", "of_frame"]
 
 ROWS = 2**14  # of a Parquet file, whose values are in memory at one time
 ALLOWED = "a cell must be a text, a number, a truth value or a date"
@@ -29,7 +35,9 @@ def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
     Raises:
         InputError: for columns whose names are not distinct, no row, or a cell that is no text, number or date.
     """
-    return _of_columns(path, map(str, frame.columns), [frame.iloc[:, i].tolist() for i in range(frame.shape[1])])
+    header, notes = named(path, map(str, frame.columns))
+    columns = {name: _texts(frame.iloc[:, i].tolist(), path, name) for i, name in enumerate(header)}
+    return _complete(path, columns, notes)
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
@@ -65,12 +73,12 @@ def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool =
 
 
 def _parquet(path: Path, content: bytes) -> Cells:
-    file = parquet_file(io.BytesIO(content))
+    file = _parquet_file(io.BytesIO(content))
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     cells = sum(group.column(i).num_values for group in groups for i in range(group.num_columns))
     needed = POINTER * cells + sum(group.total_byte_size for group in groups)
     packed.check_size(needed, len(content), path)
-    header, notes = named(path, file.schema_arrow.names, strict=False)
+    header, notes = named(path, file.schema_arrow.names)
     columns: dict[str, list[str]] = {name: [] for name in header}
     distinct: dict[str, str] = {}  # so that a text which many cells have is in memory once
     for batch in file.iter_batches(ROWS):
@@ -82,7 +90,47 @@ def _parquet(path: Path, content: bytes) -> Cells:
     return _complete(path, columns, notes)
 
 
-def parquet_file(source: Any) -> Any:
+class MappedTable(NamedTuple):
+    """The features of a file."""
+
+    x: np.memmap  # float64 [N, D], read-only
+    notes: tuple[str, ...]  # sentences on what was imputed or not known, with the rows, which count from 1
+
+
+def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os.PathLike[str]) -> MappedTable:
+    """Write the features of a Parquet file's rows, in their order, to a file of NumPy (.npy), and map it.
+
+    Args:
+        source: the Parquet file; columns that the schema does not have are passed over.
+        schema: what the columns become, `load_table(measured, ...).schema` of the rows that are measured.
+        target: the file to write, from which the map reads for as long as it is used.
+
+    Raises:
+        InputError: when the file cannot be read, has no row, lacks a column, or has a cell that is not of its
+            column's kind.
+    """
+    import pyarrow
+
+    path = shown(os.fspath(source))
+    try:
+        check_regular(Path(source))
+        file = _parquet_file(source)
+    except (OSError, pyarrow.ArrowInvalid) as error:
+        raise InputError(f"{path} is no Parquet file that can be read ({error})") from None
+    if not file.metadata.num_rows:
+        raise InputError(f"{path} has no row")
+    x = np.lib.format.open_memmap(target, "w+", np.float64, (file.metadata.num_rows, len(schema.features)))
+    start, notes = 0, []
+    for batch in file.iter_batches(ROWS):
+        matrix, stop = schema.apply(of_frame(batch.to_pandas())), start + len(batch)
+        x[start:stop] = matrix.x
+        notes += [f"Rows {start + 1} to {stop}: {note}" for note in matrix.notes]
+        start = stop
+    x.flush()
+    return MappedTable(np.load(Path(target), mmap_mode="r"), tuple(notes))
+
+
+def _parquet_file(source: Any) -> Any:
     """A Parquet file, whose repeated texts stay in memory once when it is read in batches.
 
     Raises:
@@ -127,13 +175,13 @@ def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells
         try:
             rows = _rows(path, values.worksheets[number], formulas.worksheets[number])
             _, names = next(rows, (1, [""]))
-            cells = restored(assembled(path, names, rows, False, len(content))._replace(unit="row"))
+            cells = restored(assembled(path, names, rows, len(content)))
         except InputError as error:
             raise InputError(f"{error}{others(sheets)}") from None
-    cells = cells._replace(sheets=tuple(sheets))
-    if sheet is not None or len(sheets) == 1:
-        return cells
-    return cells._replace(notes=(f"{path} has several sheets{others(sheets)}.", *cells.notes))
+    notes = cells.notes
+    if sheet is None and len(sheets) > 1:
+        notes = (f"{path} has several sheets{others(sheets)}.", *notes)
+    return cells._replace(unit="row", sheets=tuple(sheets), notes=notes)
 
 
 def _rows(path: Path, values: Any, formulas: Any) -> Iterator[tuple[int, list[str]]]:
@@ -157,11 +205,6 @@ def _rows(path: Path, values: Any, formulas: Any) -> Iterator[tuple[int, list[st
         yield number, texts or [""]
 
 
-def _of_columns(path: Path, names: Iterator[str] | Sequence[str], columns: Sequence[Sequence[Any]]) -> Cells:
-    header, notes = named(path, names, strict=False)
-    return _complete(path, {n: _texts(values, path, n) for n, values in zip(header, columns, strict=True)}, notes)
-
-
 def _complete(path: Path, columns: dict[str, list[str]], notes: tuple[str, ...]) -> Cells:
     rows = len(next(iter(columns.values())))
     if not rows:
@@ -170,13 +213,8 @@ def _complete(path: Path, columns: dict[str, list[str]], notes: tuple[str, ...])
 
 
 def _texts(values: Sequence[Any], path: Path, name: str, first: int = 1) -> list[str]:
-    """The texts of a column's values, of which the first one is in this row."""
-    kinds = set(map(type, values))
-    if kinds == {float}:
-        return ["" if value != value else repr(value) for value in values]
+    """The texts of a column's values, of which the first one is in this row; those that repeat are one object."""
     stripped = {value: value.strip() for value in {v for v in values if type(v) is str}}
-    if kinds == {str}:
-        return [stripped[value] for value in values]
     return [
         stripped[value] if type(value) is str else _text(value, path, row, name)
         for row, value in enumerate(values, first)
@@ -185,6 +223,8 @@ def _texts(values: Sequence[Any], path: Path, name: str, first: int = 1) -> list
 
 def _text(value: Any, path: Path, row: int, column: str) -> str:
     """What a CSV file would have of a cell."""
+    if type(value) is float:  # as most are
+        return "" if value != value else repr(value)
     if value is None or value is pd.NaT or value is pd.NA or value != value:
         return ""
     if isinstance(value, str):

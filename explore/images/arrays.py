@@ -25,10 +25,11 @@ def read(path: Path) -> Images:
     Raises:
         InputError: naming the array, and what is allowed.
     """
-    found, others = packed.arrays(path, ARRAYS, lambda headers, names: _check(path, _with_test(headers), names))
-    found = _with_test(found)
-    x, test_x = _channels(found["x"]), _channels(found["test_x"])
-    y, test_y = (_labels(key, found[key], path) for key in ("y", "test_y"))
+    arrays, others = packed.arrays(path, ARRAYS, lambda headers, names: _check(path, headers, names))
+    x, y = _channels(arrays["x"]), _labels("y", arrays["y"], path)
+    test_x, test_y = x[:0], y[:0]
+    if "test_x" in arrays:
+        test_x, test_y = _channels(arrays["test_x"]), _labels("test_y", arrays["test_y"], path)
     if (y.dtype.kind == "U") != (test_y.dtype.kind == "U"):
         raise InputError(f"y of {path} is {y.dtype}, test_y {test_y.dtype}; both must be numbers, or both text")
     if {y.dtype.kind, test_y.dtype.kind} == {"i", "u"}:  # they would meet as floating-point numbers
@@ -50,7 +51,7 @@ def read_x(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     """
 
     def check(headers: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
-        _check_there(path, headers, names, ("x",))
+        _check_present(path, headers, names, ("x",))
         x = headers["x"]
         if not _are_images(x) or _shape(x) != shape:
             axes = ", ".join(map(str, [*shape[1:], shape[0]] if shape[0] > 1 else shape[1:]))
@@ -61,14 +62,7 @@ def read_x(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     return _channels(packed.arrays(path, ("x",), check)[0]["x"])
 
 
-def _with_test(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays, with none for testing where both are left out."""
-    if found.keys() >= {"x", "y"} and not found.keys() & {"test_x", "test_y"}:
-        return found | {"test_x": found["x"][:0], "test_y": found["y"][:0]}
-    return found
-
-
-def _check_there(path: Path, headers: Mapping[str, np.ndarray], names: Sequence[str], needed: Sequence[str]) -> None:
+def _check_present(path: Path, headers: Mapping[str, np.ndarray], names: Sequence[str], needed: Sequence[str]) -> None:
     """Refuse arrays that are missing, or of Python objects, before any is read."""
     if missing := [key for key in needed if key not in headers]:
         raise InputError(f"{path} has no {listed(missing)}, but {listed(names)}")
@@ -80,23 +74,18 @@ def _check_there(path: Path, headers: Mapping[str, np.ndarray], names: Sequence[
 
 def _check(path: Path, headers: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
     """Refuse arrays of other shapes and types, before any is read."""
-    _check_there(path, headers, names, ARRAYS[:2])
-    for key in ("x", "test_x"):
-        if key not in headers or key.replace("x", "y") not in headers:
-            raise InputError(f"{path} has {listed(headers)}; it must have test_x and test_y, or neither")
-        if not _are_images(x := headers[key]):
-            raise InputError(
-                f"{key} of {path} is {x.dtype} {list(x.shape)}; it must be uint8 [images, height, width], or with 1 or "
-                "3 channels last"
-            )
-    if _shape(headers["x"]) != _shape(headers["test_x"]):
-        shapes = [list(headers[key].shape) for key in ("x", "test_x")]
-        raise InputError(f"x and test_x of {path} are {shapes[0]} and {shapes[1]}; all must have one shape")
-    for key in ("y", "test_y"):
-        if (y := headers[key]).ndim != 1:
-            raise InputError(f"{key} of {path} is {list(y.shape)}; it must be [images], a number or a name for each")
-        if y.dtype.kind not in "biufUS":
-            raise InputError(f"{key} of {path} is {y.dtype}; it must be numbers or text")
+    _check_present(path, headers, names, ARRAYS[:2])
+    if ("test_x" in headers) != ("test_y" in headers):
+        raise InputError(f"{path} has {listed(headers)}; it must have test_x and test_y, or neither")
+    for key, array in headers.items():
+        shape = f"{key} of {path} is {array.dtype} {list(array.shape)}"
+        if key.endswith("x") and not _are_images(array):
+            raise InputError(f"{shape}; it must be uint8 [images, height, width], or with 1 or 3 channels last")
+        if key.endswith("y") and (array.ndim != 1 or array.dtype.kind not in "biufUS"):
+            raise InputError(f"{shape}; it must be [images], a number or a text for each")
+    if _shape(headers["x"]) != _shape(test_x := headers.get("test_x", headers["x"])):
+        shapes = f"{list(headers['x'].shape)} and {list(test_x.shape)}"
+        raise InputError(f"x and test_x of {path} are {shapes}; all must have one shape")
 
 
 def _labels(key: str, y: np.ndarray, path: Path) -> np.ndarray:

@@ -30,19 +30,14 @@ DEEP = ("PNG", "PPM", "TIFF")  # formats in which 16-bit grey is told from other
 BITS, PHOTOMETRIC = 258, 262  # tags of TIFF: bits of each channel, and 0 where 0 is white
 
 
-def pixels(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.ndarray, "C H W"]:
-    """An image as bytes, scaled and cut to a height and a width, or as it is.
+def _read(file: Path, sides: tuple[int, ...] | None, grey: bool) -> tuple[UInt8[np.ndarray, "C H W"], str]:
+    """An image as bytes, scaled and cut to a height and a width, or as it is; and what was converted.
 
     Of grey values of 16 bits the upper eight are kept; what is transparent is laid on white.
 
     Raises:
         InputError: when it is none, too large, or of values that 8 bits cannot stand for.
     """
-    return _read(file, sides, grey)[0]
-
-
-def _read(file: Path, sides: tuple[int, ...] | None, grey: bool) -> tuple[UInt8[np.ndarray, "C H W"], str]:
-    """The same, and what was converted."""
     with _opened(file) as image:
         converted = _conversion(image)
         if converted == DEEPER and int(np.asarray(image).max()) < 4096:
@@ -73,7 +68,7 @@ def _opaque(image: Image.Image) -> Image.Image:
 
 
 def _looked_at(file: Path) -> tuple[tuple[int, int], str]:
-    """Height and width as `pixels` will find them, and what it converts, without decoding the image."""
+    """Height and width as `_read` will find them, and what it converts, without decoding the image."""
     with _opened(file) as image:
         (width, height), turned = image.size, image.getexif().get(ORIENTATION, 1) >= 5
         return (width, height) if turned else (height, width), _conversion(image)
@@ -133,9 +128,9 @@ class ImageFiles:
         shape: Sequence[int] | None = None,
     ):
         self.files, self._sides, self._grey = files, sides, grey
-        one = pixels(files[0], sides, grey).shape if shape is None else shape
+        one = _read(files[0], sides, grey)[0].shape if shape is None else shape
         self.shape: tuple[int, ...] = (len(files), *one)
-        self._converted: dict[int, str] = {}  # of those that were looked at, those that are converted
+        self._converted: dict[int, str] = {}  # of those that were looked at
         self._coming: dict[int, Future[np.ndarray]] = {}
 
     def __len__(self) -> int:
@@ -151,11 +146,10 @@ class ImageFiles:
         Raises:
             InputError: where one is no image, or, without `sides`, has another size.
         """
-        for i, (found, converted) in enumerate(self._threads.map(_looked_at, self.files)):
+        for i, (sides, converted) in enumerate(self._threads.map(_looked_at, self.files)):
+            self._converted[i] = converted
             if self._sides is None:
-                self._fits(self.files[i], found)
-            if converted:
-                self._converted[i] = converted
+                self._fits(self.files[i], sides)
         return self
 
     def converted(self) -> Counter[str]:
@@ -174,10 +168,10 @@ class ImageFiles:
         numbers = self._numbers(points)
         order = numbers.flatten().tolist()
         self._begin(order)
-        found = {i: self._coming.pop(i).result() for i in dict.fromkeys(order)}
+        decoded = {i: self._coming.pop(i).result() for i in dict.fromkeys(order)}
         whole = np.empty((len(order), *self.shape[1:]), np.uint8)
         for place, i in zip(whole, order, strict=True):
-            place[:] = found[i]
+            place[:] = decoded[i]
         return whole.reshape(*numbers.shape, *self.shape[1:])
 
     @property
@@ -201,8 +195,7 @@ class ImageFiles:
 
     def counted(self) -> Sequence[int]:
         """At most `COUNTED` of them, at equal distances."""
-        every = -(-len(self) // COUNTED)
-        return range(0, len(self), every)
+        return range(0, len(self), -(-len(self) // COUNTED))
 
     def _begin(self, points: Iterable[int]) -> None:
         for i in points:
@@ -213,11 +206,9 @@ class ImageFiles:
         return np.arange(len(self))[points] if isinstance(points, slice) else points
 
     def _decoded(self, i: int) -> np.ndarray:
-        found, converted = _read(self.files[i], self._sides, self._grey)
-        if converted:
-            self._converted[i] = converted
-        self._fits(self.files[i], (found.shape[1], found.shape[2]))
-        return found
+        image, self._converted[i] = _read(self.files[i], self._sides, self._grey)
+        self._fits(self.files[i], (image.shape[1], image.shape[2]))
+        return image
 
     def _fits(self, file: Path, sides: tuple[int, int]) -> None:
         if sides != self.shape[2:]:

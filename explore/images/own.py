@@ -71,50 +71,44 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
     if path.suffix.lower() == ".npz":
         x = arrays.read_x(path, shape)
         return Inputs([str(i) for i in range(len(x))], x, "")
-    there = sorted(_files(path)) if path.is_dir() else [path]
-    files = list(filter(_is_image, there)) if path.is_dir() else there
+    files, names, count = [path], [path.name], 0
+    if path.is_dir():
+        files, count = _images(path)
+        names = [str(file.relative_to(path)) for file in files]
     if not files:
         raise InputError(f"{path} holds no image ({', '.join(ENDINGS)})")
-    names = [str(file.relative_to(path)) for file in files] if path.is_dir() else [path.name]
-    found = ImageFiles(files, shape[1:], shape[0] == 1, shape)
-    x = found.loaded()
-    left = _left_out(path, len(there) - len(files), "")
-    return Inputs(names, x, " ".join(filter(None, [left, *_converted(found)])))
+    stored = ImageFiles(files, shape[1:], shape[0] == 1, shape)
+    x = stored.loaded()
+    return Inputs(names, x, " ".join(filter(None, [_left_out(path, count, ""), *_converted(stored)])))
 
 
 def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Images:
     train, *test = parts = _parts(path)
     classes = _classes(train)
-    files: list[list[Path]] = []
-    y, left, deep = [], 0, Counter[str]()
-    for part in parts:
-        found, indices, others = _part(part, classes)
-        files.append(found)
-        y.append(indices)
-        left += others
-        deep.update(classes[i] for file, i in zip(found, indices, strict=True) if file.parent != part / classes[i])
-    if not test:
-        files.append([])
-        y.append(np.zeros(0, np.int64))
-    counts = np.bincount(y[0], minlength=len(classes))
+    (files, y, count), *tested = [_part(part, classes) for part in parts]
+    test_files, test_y, test_count = tested[0] if tested else ([], np.zeros(0, np.int64), 0)
+    counts = np.bincount(y, minlength=len(classes))
     if not counts.all():
         raise InputError(
             f"{train / classes[counts.argmin()]} holds no image ({', '.join(ENDINGS)}); each folder of {train.name} is "
             "a class, and must hold at least one"
         )
     sides = None if size is None else (size, size)
-    x = ImageFiles(files[0], sides, grey)
-    test_x = ImageFiles(files[1], sides, grey, x.shape[1:])
+    x = ImageFiles(files, sides, grey)
+    test_x = ImageFiles(test_files, sides, grey, x.shape[1:])
     if stream is None:
         stream = x.nbytes + test_x.nbytes > SHARE * machine.memory()
-    own = (x.check(), test_x.check()) if stream else (x.loaded(), test_x.loaded())
+    read = (x.check(), test_x.check()) if stream else (x.loaded(), test_x.loaded())
+    folders = {part / name for part in parts for name in classes}
+    labelled = zip([*files, *test_files], [*y, *test_y], strict=True)
+    deep = Counter(classes[i] for file, i in labelled if file.parent not in folders)
     nested = listed(f"{name} ({count})" for name, count in deep.items())
     merged = f"Images in folders within that of a class are of that class: {nested}." if deep else ""
     spare = [] if train == path else [name for name in _classes(path) if path / name not in parts]
-    tested = f"; those of {test[0]} are tested on" if test else ""
-    unused = f"Folders of {path} that are not looked at: {listed(spare, 10)}{tested}." if spare else ""
-    note = " ".join(filter(None, [_left_out(path, left), unused, merged, *_converted(x, test_x)]))
-    return Images(path.name, own[0], y[0], own[1], y[1], tuple(classes), "crop-flip", note)
+    used = f"; those of {test[0]} are tested on" if test else ""
+    unused = f"Folders of {path} that are not looked at: {listed(spare, 10)}{used}." if spare else ""
+    note = " ".join(filter(None, [_left_out(path, count + test_count), unused, merged, *_converted(x, test_x)]))
+    return Images(path.name, read[0], y, read[1], test_y, tuple(classes), "crop-flip", note)
 
 
 def _parts(path: Path) -> list[Path]:
@@ -122,11 +116,11 @@ def _parts(path: Path) -> list[Path]:
     train, test, val = (path / name for name in PARTS)
     if train.is_dir():
         return [train, *([test] if test.is_dir() else [val] if val.is_dir() else [])]
-    there = _classes(path)
-    if not there or any(name.lower() in (*PARTS, "training", "valid", "validation") for name in there):
+    classes = _classes(path)
+    if not classes or any(name.lower() in (*PARTS, "training", "valid", "validation") for name in classes):
         raise InputError(
             f"{path} must have the folders train and test, or train and val, or one for each class; it has "
-            f"{listed(there, 10) or 'none'}"
+            f"{listed(classes, 10) or 'none'}"
         )
     return [path]
 
@@ -135,18 +129,17 @@ def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int
     """The images of a part with their class indices [N], and how many other files it holds."""
     files: list[Path] = []
     y: list[int] = []
-    left = sum(entry.is_file() and not entry.name.startswith(".") for entry in folder.iterdir())
+    others = sum(entry.is_file() and not entry.name.startswith(".") for entry in folder.iterdir())
     for name in _classes(folder):
         if name not in classes:
             raise one_of(f"class of {folder}", name, classes)
-        there = sorted(_files(folder / name))
-        own = [file for file in there if _is_image(file)]
-        files += own
-        y += [classes.index(name)] * len(own)
-        left += len(there) - len(own)
+        images, count = _images(folder / name)
+        files += images
+        y += [classes.index(name)] * len(images)
+        others += count
     if not files:
         raise InputError(f"{folder} holds no image ({', '.join(ENDINGS)}) in a folder of its class")
-    return files, np.array(y, np.int64), left
+    return files, np.array(y, np.int64), others
 
 
 def _left_out(path: Path, count: int, other: str = ", or lie in no folder of a class") -> str:
@@ -169,8 +162,11 @@ def _classes(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _is_image(file: Path) -> bool:
-    return file.suffix.lower() in ENDINGS
+def _images(folder: Path) -> tuple[list[Path], int]:
+    """All images in a folder, and how many other files it holds."""
+    files = sorted(_files(folder))
+    images = [file for file in files if file.suffix.lower() in ENDINGS]
+    return images, len(files) - len(images)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -1,108 +1,97 @@
 """Where the benchmark sets come from: a local folder, else a download, each file with its checksum."""
 
-import hashlib
 import io
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from explore.core.errors import InputError
 from explore.data import packed
-from explore.data.source import cache, download, local
+from explore.data.source import cache, checked, download, local
 from explore.images.base import Images
 
-__all__ = ["HOLDS", "binary_batches", "idx_set", "npz_part"]
+__all__ = ["Cifar", "Idx"]
 
 LIMIT = 256 * packed.MIB  # of a download, and of what it unpacks to
 HOLDS = "mnist/"  # what tells the folder of data from others
 CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 
-def idx_set(
-    name: str, folder: Path | None, where: str, url: str, sha256: Mapping[str, str], classes: tuple[str, ...]
-) -> Images:
-    """A set in the format of MNIST.
+class Idx(NamedTuple):
+    """A set in the format of MNIST: called with a folder, it comes from there or is downloaded."""
 
-    Args:
-        name: of the set.
-        folder: where local files are.
-        where: they are below that.
-        url: of the folder with the downloads.
-        sha256: of each unpacked file.
-        classes: their names.
+    name: str  # and of the folder of local files
+    description: str  # for `explore list images`
+    classes: tuple[str, ...]
+    url: str  # of the folder with the downloads
+    sha256: Mapping[str, str]  # of each unpacked file: images and classes for training, then for testing
+    packaged: str = ""  # a folder with the files that may be there too
 
-    Raises:
-        InputError: when a file is not the known one, or is neither there nor to be had.
-    """
-    parts = []
-    for file, expected in sha256.items():
-        path = local(f"{where}/{file}.gz", folder, HOLDS)
-        try:
-            if path is None:
-                download(f"{url}/{file}.gz", f"{name}-{file}.gz")
-                path = cache() / f"{name}-{file}.gz"
-            content = packed.read(path, LIMIT)
-        except OSError as error:
-            raise InputError(str(error)) from None
-        parts.append(_array(_known(content, expected, path)))
-    x, y, test_x, test_y = parts
-    return Images(name, x[:, None], y.astype(np.int64), test_x[:, None], test_y.astype(np.int64), classes)
+    def __call__(self, folder: Path | None = None) -> Images:
+        """The set.
 
+        Raises:
+            InputError: when a file is not the known one.
+            OSError: when it cannot be downloaded.
+        """
+        x, y, test_x, test_y = (self._array(file, folder) for file in self.sha256)
+        return Images(self.name, x[:, None], y.astype(np.int64), test_x[:, None], test_y.astype(np.int64), self.classes)
 
-def _array(content: bytes) -> np.ndarray:
-    """Of an idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, and the bytes."""
-    axes = content[3]
-    shape = np.frombuffer(content, ">i4", axes, 4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+    def _array(self, file: str, folder: Path | None) -> np.ndarray:
+        """Of an idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, and the bytes."""
+        path = local(f"{self.name}/{file}.gz", folder, HOLDS)
+        if path is None and self.packaged and Path(self.packaged).is_dir():
+            path = local(f"{self.name}/{file}.gz", Path(self.packaged), HOLDS)
+        if path is None:
+            path = cache() / f"{self.name}-{file}.gz"
+            download(f"{self.url}/{file}.gz", path.name)
+        content = checked(packed.read(path, LIMIT), self.sha256[file], path)
+        axes = content[3]
+        shape = np.frombuffer(content, ">i4", axes, 4)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
-def npz_part(path: Path, sha256: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images and classes of a local file with `x` [N, height, width, channels] and `y`.
+class Cifar(NamedTuple):
+    """A set in the binary format of CIFAR, `labels` bytes and an image, again and again; else as `Idx`."""
 
-    Raises:
-        InputError: when it is not the known one.
-    """
-    with np.load(io.BytesIO(_known(path.read_bytes(), sha256, path))) as found:
-        return np.ascontiguousarray(found["x"].transpose(0, 3, 1, 2)), found["y"].astype(np.int64)
+    name: str
+    description: str
+    classes: str  # with blanks between them
+    archive: str  # its name on the publisher's page
+    sha256: str  # of the archive
+    labels: int  # bytes before an image; the last of them is its class
+    train: tuple[str, ...]  # names of its files
+    test: str
+    shards: Mapping[
+        str, str
+    ] = {}  # local files in place of it, `x` [N, height, width, channels] and `y`: name -> sha256
 
+    def __call__(self, folder: Path | None = None) -> Images:
+        """See `Idx`."""
+        paths = [path for file in self.shards if (path := local(f"{self.name}/{file}", folder, HOLDS))]
+        if paths and len(paths) == len(self.shards):
+            parts = [_shard(path, sha256) for path, sha256 in zip(paths, self.shards.values(), strict=True)]
+        else:
+            parts = self._downloaded()
+        x, y = (np.concatenate(part) for part in zip(*parts[:-1], strict=True))
+        return Images(self.name, x, y, *parts[-1], tuple(self.classes.split()), "crop-flip")
 
-def binary_batches(
-    archive: str, sha256: str, labels: int, train: list[str], test: list[str]
-) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Training and test part of a set in the binary format of CIFAR: `labels` bytes and an image, again and again.
-
-    Args:
-        archive: its name on the publisher's page.
-        sha256: of the archive.
-        labels: bytes before an image; the last of them is its class.
-        train: names of its files.
-        test: the same.
-
-    Raises:
-        InputError: when the download is not the known one, or cannot be had.
-    """
-    try:
-        content = download(f"{CIFAR}/{archive}", archive, LIMIT)
-    except OSError as error:
-        raise InputError(str(error)) from None
-    _known(content, sha256, cache() / archive)
-    with tarfile.open(fileobj=io.BytesIO(content)) as files:
-        members = {Path(member.name).name: member for member in files if member.isfile()}
-
-        def part(names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-            whole = b"".join(files.extractfile(members[name]).read() for name in names)  # type: ignore[union-attr]
-            rows = np.frombuffer(whole, np.uint8).reshape(-1, labels + 3072)
-            return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].astype(np.int64)
-
-        return part(train), part(test)
+    def _downloaded(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The parts for training, then the one for testing."""
+        content = checked(download(f"{CIFAR}/{self.archive}", self.archive, LIMIT), self.sha256, cache() / self.archive)
+        with tarfile.open(fileobj=io.BytesIO(content)) as files:
+            members = {Path(member.name).name: member for member in files if member.isfile()}
+            parts = []
+            for name in (*self.train, self.test):
+                whole = files.extractfile(members[name]).read()  # type: ignore[union-attr]
+                rows = np.frombuffer(whole, np.uint8).reshape(-1, self.labels + 3072)
+                x, y = rows[:, self.labels :].reshape(-1, 3, 32, 32), rows[:, self.labels - 1].astype(np.int64)
+                parts.append((x, y))
+        return parts
 
 
-def _known(content: bytes, expected: str, path: Path) -> bytes:
-    if (actual := hashlib.sha256(content).hexdigest()) != expected:
-        raise InputError(
-            f"{path} has the wrong content (sha256 {actual}, expected {expected}); replace it, or delete it to "
-            "download it anew"
-        )
-    return content
+def _shard(path: Path, sha256: str) -> tuple[np.ndarray, np.ndarray]:
+    with np.load(io.BytesIO(checked(path.read_bytes(), sha256, path))) as arrays:
+        return np.ascontiguousarray(arrays["x"].transpose(0, 3, 1, 2)), arrays["y"].astype(np.int64)

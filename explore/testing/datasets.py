@@ -30,9 +30,10 @@ class DatasetSubject:
 
     @functools.cached_property
     def declared(self) -> tuple[int, int, str]:
-        """N, D and the task that the first line of its file's docstring ends with."""
+        """N, D and the task that its description, or the first line of its file's docstring, ends with."""
         module = sys.modules[self.function.__module__]
-        match = re.search(r"\((\d+) x (\d+), (regression|classification)\)\.?$", (module.__doc__ or "").split("\n")[0])
+        description = getattr(self.function, "description", module.__doc__ or "").split("\n")[0]
+        match = re.search(r"\((\d+) x (\d+), (regression|classification)\)\.?$", description)
         assert match, f'{self.name}: add "(N x D, task)" to the end of the first line of {module.__file__}'
         return int(match[1]), int(match[2]), match[3]
 

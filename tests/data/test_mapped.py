@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from explore.core.errors import InputError
-from explore.data import load_table, map_parquet, mapped
+from explore.data import load_table, map_parquet, typed
 
 FRAME = pd.DataFrame({
     "solvent": ["water", "ethanol", "water", "ethanol", "water", "ethanol"] * 4,
@@ -16,7 +16,7 @@ FRAME = pd.DataFrame({
 
 @pytest.mark.parametrize("rows", [5, 24, 100])
 def test_the_map_holds_what_the_table_does(tmp_path, rows, monkeypatch):
-    monkeypatch.setattr(mapped, "ROWS", rows)
+    monkeypatch.setattr(typed, "ROWS", rows)
     FRAME.to_parquet(tmp_path / "pool.parquet")
     table = load_table(FRAME, "yield")
     x, notes = map_parquet(tmp_path / "pool.parquet", table.schema, tmp_path / "pool.npy")

@@ -69,8 +69,12 @@ def header(shape, dtype="|u1"):
         (((2**40,), "<f8"), ((3,), "<i8"), r"x of \S* is float64 \[1099511627776\]; it must be uint8 \[images"),
         (((3, 2**20, 2**20), "|u1"), ((3,), "<i8"), "bomb.npz unpacks to more than 128 MiB"),
         (((3, 4, 4), "|u1"), ((3,), "<U100000000"), "bomb.npz unpacks to more than 128 MiB"),
-        (((3, 4, 4), "|u1"), ((3, 2**40), "<i8"), r"y of \S* is \[3, 1099511627776\]; it must be \[images\]"),
-        (((3, 4, 4), "|u1"), ((3,), "<c16"), r"y of \S* is complex128; it must be numbers or text"),
+        (((3, 4, 4), "|u1"), ((3, 2**40), "<i8"), r"y of \S* is int64 \[3, 1099511627776\]; it must be \[images\]"),
+        (
+            ((3, 4, 4), "|u1"),
+            ((3,), "<c16"),
+            r"y of \S* is complex128 \[3\]; it must be \[images\], a number",
+        ),
         (((3, 4, 4), "|O"), ((3,), "<i8"), "x of .* Python objects; save it as uint8"),
     ],
 )

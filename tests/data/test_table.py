@@ -301,7 +301,7 @@ def test_a_long_number_is_read(csv):
         (GOOD, {"drop": ["a", "b", "c"]}, "has no feature left"),
         ("y\n1\n", {}, "has no feature left"),
         ("a,a,y\n1,2,3\n", {}, "has several columns named a;"),
-        (",a,y\n0,2,3\n", {}, "column 1 of .* has no name"),
+        (",a,y\n0,2,3\n", {}, "columns without a name, which are called column 1. .* a name for each column"),
         ("", {}, "houses.csv is empty"),
         ("a,y\n", {}, "has no line of data"),
         ("a,y\n\n", {}, "has no line of data"),
@@ -319,9 +319,13 @@ def test_a_long_number_is_read(csv):
         (b"a,y\n1,2\n3,\x004\n", {}, "line 3, has a NUL byte"),
         ("a,y\n1,2\n".encode("utf-16"), {}, "is encoded in UTF-16, not in UTF-8"),
         ("a,y\n1,2\n".encode("utf-32"), {}, "houses.csv .*UTF-8"),
-        (b"a,y\n1,\xff\n", {}, "line 2, is not encoded in UTF-8; save .* packed \\(.gz, .bz2, .xz, .zip, .tar\\)"),
-        ("a;y\n1,5;2\n", {}, "separated by ';'; save it with commas"),
-        ("a\ty\n1.5\t2\n", {}, r"separated by '\\t'; save it with commas"),
+        (
+            b"a,y\n1,\xff\n",
+            {},
+            "is not encoded in UTF-8 .* line 2 says .*; save .* packed \\(.gz, .bz2, .xz, .zip, .tar\\)",
+        ),
+        ("a;y\n1,5;2\n", {}, "separated by ';'. load_csv takes no such file; save .* with commas"),
+        ("a\ty\n1.5\t2\n", {}, r"separated by '\\t'. load_csv takes no such file; save .* with commas"),
     ],
 )
 def test_errors(csv, text, options, message):

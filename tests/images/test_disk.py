@@ -15,8 +15,13 @@ from explore.execution import parallel
 from explore.execution.parallel import World
 from explore.images import disk, own
 from explore.images.base import Images
-from explore.images.disk import ImageFiles, pixels
+from explore.images.disk import ImageFiles
 from explore.learning.feed import ImageFeed
+
+
+def pixels(*arguments):
+    """An image as bytes."""
+    return disk._read(*arguments)[0]
 
 
 @pytest.fixture

@@ -38,16 +38,17 @@ PARTS = [RNG.integers(0, 256, shape, np.uint8) for shape in ((7, 5, 4), (7,), (3
 
 def test_the_format_of_mnist(tmp_path):
     sums = written(tmp_path / "own", dict(zip("abcd", map(idx, PARTS), strict=True)))
-    found = source.idx_set("own", tmp_path, "own", "", sums, tuple(map(str, range(256))))
+    known = source.Idx("own", "", tuple(map(str, range(256))), "", sums)
+    found = known(tmp_path)
     assert found.x.shape == (7, 1, 5, 4) and found.test_x.shape == (3, 1, 5, 4) and found.shape == (1, 5, 4)
     for ours, theirs in zip(found[1:5], PARTS, strict=True):
         np.testing.assert_array_equal(ours.squeeze(), theirs)
     with pytest.raises(InputError, match="own/b.gz has the wrong content"):
-        source.idx_set("own", tmp_path, "own", "", sums | {"b": "0"}, ())
+        known._replace(sha256=sums | {"b": "0"})(tmp_path)
     whole = (tmp_path / "own" / "a.gz").read_bytes()
     (tmp_path / "own" / "a.gz").write_bytes(whole[:-20])
     with pytest.raises(InputError, match="own/a.gz is damaged or cut short"):
-        source.idx_set("own", tmp_path, "own", "", sums, ())
+        known(tmp_path)
 
 
 def test_the_format_of_cifar(monkeypatch):
@@ -61,14 +62,15 @@ def test_the_format_of_cifar(monkeypatch):
     content = archive.getvalue()
     monkeypatch.setattr(source, "download", lambda *_: content)
     sha = hashlib.sha256(content).hexdigest()
-    (x, y), (test_x, test_y) = source.binary_batches("c.tar.gz", sha, 2, ["one.bin", "two.bin"], ["t.bin"])
+    known = source.Cifar("c", "", "a b", "c.tar.gz", sha, 2, ("one.bin", "two.bin"), "t.bin")
+    _, x, y, test_x, test_y, *_ = known()
     both = np.concatenate([rows["one"], rows["two"]])
     np.testing.assert_array_equal(x, both[:, 2:].reshape(5, 3, 32, 32))
     np.testing.assert_array_equal(y, both[:, 1])
     np.testing.assert_array_equal(test_x.reshape(2, -1), rows["t"][:, 2:])
     np.testing.assert_array_equal(test_y, rows["t"][:, 1])
     with pytest.raises(InputError, match="wrong content"):
-        source.binary_batches("c.tar.gz", "0", 2, ["one.bin"], ["t.bin"])
+        known._replace(sha256="0")()
 
 
 def test_what_is_neither_there_nor_to_be_had(monkeypatch, tmp_path):
@@ -219,7 +221,7 @@ ARRAYS: dict[str, Any] = {
     [
         ({"test_y": np.array([0, 1, 2])}, "classes that y has not: 2"),
         ({"y": np.array([0, 1])}, "7 training images and 2 classes"),
-        ({"y": np.zeros((7, 1))}, r"y of \S* is \[7, 1\]; it must be \[images\]"),
+        ({"y": np.zeros((7, 1))}, r"y of \S* is float64 \[7, 1\]; it must be \[images\]"),
         ({"x": PARTS[0].astype(float)}, "must be uint8"),
         ({"x": PARTS[1]}, "channels last"),
         ({"test_x": PARTS[2][:, :4]}, "all must have one shape"),
@@ -239,7 +241,10 @@ ARRAYS: dict[str, Any] = {
             r"y of .* Python objects; save it as numbers or text, as by y.astype\(str\)",
         ),
         ({"x": PARTS[0].astype(object)}, "x of .* Python objects; save it as uint8$"),
-        ({"y": np.arange(7).astype(complex)}, "y of .* is complex128; it must be numbers or text"),
+        (
+            {"y": np.arange(7).astype(complex)},
+            r"y of .* is complex128 \[7\]; it must be \[images\], a number",
+        ),
     ],
 )
 def test_arrays_that_are_refused(change, message, tmp_path):

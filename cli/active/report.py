@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from explore.cli import saved
@@ -16,8 +14,8 @@ from explore.cli.active.experiment import Experiment
 from explore.cli.console import Table
 from explore.cli.display import literal
 from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, unit
+from explore.cli.report.drawing import band, panels, save, whole
 from explore.cli.run import Report
-from explore.core import files
 from explore.core.errors import curvature_note
 from explore.runs.record import plain
 
@@ -137,24 +135,15 @@ def summary(experiment: Experiment, folder: Path) -> dict[str, Any]:
 
 def plot(experiment: Experiment, path: Path) -> None:
     """Learning curves with a band of one standard error, one panel a metric."""
-    shown = metrics(experiment)
-    figure = Figure(figsize=(5 * len(shown), 4), layout="constrained")  # not pyplot, which keeps global state
-    labels = experiment.history["labels"].tolist()
-    for i, metric in enumerate(shown):
-        axes = figure.add_subplot(1, len(shown), i + 1)
-        estimates = curves(experiment, metric)
+    shown, labels = metrics(experiment), experiment.history["labels"].tolist()
+    figure, every = panels(len(shown), columns=len(shown), height=4)
+    for axes, metric in zip(every, shown, strict=True):
+        trials = per_trial(experiment, metric)
         for arm, style in zip(experiment.arms, ("o-", "s--"), strict=False):
-            mean = [e.mean for e in estimates[arm]]
-            band = [0.0 if math.isnan(e.se) else e.se for e in estimates[arm]]
-            (line,) = axes.plot(labels, mean, style, markersize=4, label=literal(arm))
-            low, high = ([m + sign * b for m, b in zip(mean, band, strict=True)] for sign in (-1, 1))
-            axes.fill_between(labels, low, high, alpha=0.2, color=line.get_color(), linewidth=0)
-        axes.set_xlabel("labelled points")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylabel(TITLES[metric] + unit(metric))
-        axes.grid(alpha=0.3)
-    figure.axes[0].legend()
+            band(axes, labels, trials[arm].numpy(), arm, style)
+        axes.set(xlabel="labelled points", ylabel=TITLES[metric] + unit(metric))
+        whole(axes)
+    every[0].legend()
     posterior = experiment.settings.posterior
     figure.suptitle(literal(f"{experiment.dataset.name}, {posterior}: {spread(experiment)}"), fontsize=11)
-    with files.replacing(path) as draft:
-        figure.savefig(draft, dpi=120)
+    save(figure, path)

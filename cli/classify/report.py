@@ -12,8 +12,8 @@ from explore.cli import saved
 from explore.cli.classify.experiment import Experiment, Finished
 from explore.cli.console import Table
 from explore.cli.display import literal
+from explore.cli.report.drawing import panels, save
 from explore.cli.run import Report
-from explore.core import files
 from explore.core.errors import curvature_note
 from explore.learning import classification
 from explore.learning.classification import Classified
@@ -37,8 +37,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     values = metrics(finished)
     drawn = {f"{name}.png": figure for name, figure in pictures(experiment, finished).items()}
     for file, figure in drawn.items():
-        with files.replacing(folder / file) as draft:
-            figure.savefig(draft, dpi=100)
+        save(figure, folder / file)
     part = "validation" if experiment.settings.validation else "test"
     table = Table("metric", part)
     table.columns[1].justify = "right"
@@ -94,8 +93,7 @@ def reliability(experiment: Experiment, finished: Finished) -> Figure:
     bins = confidence_bins(finished.found.probabilities[None], y[None])
     expected, observed, weight = (t[0].cpu().numpy() for t in bins)
     there = weight > 0
-    figure = Figure(figsize=(4.2, 4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(1, width=4.2, height=4)
     axes.bar(
         (0.5 + np.arange(len(weight))) / len(weight), weight, 1 / len(weight), color="C0", alpha=0.2, label="share"
     )
@@ -108,11 +106,11 @@ def reliability(experiment: Experiment, finished: Finished) -> Figure:
 
 def told_apart(known: Classified, others: Classified, names: tuple[str, str]) -> Figure:
     """How the two scores are spread over the test images and over the others, of these names."""
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
-    for axes, score in zip(figure.subplots(1, 2), ("entropy", "information"), strict=True):
+    figure, every = panels(2, width=4, height=3.4)
+    for axes, score in zip(every, SCORES, strict=True):
         values = [getattr(found, score) for found in (known, others)]
         both = [v[v.isfinite()].double().cpu().numpy() for v in values]  # a fit that diverged has others
-        bins = np.linspace(0, max(part.max(initial=0) for part in both) or 1, 41)
+        bins = np.linspace(0, max(part.max(initial=0) for part in both) or 1, 41).tolist()
         for part, called in zip(both, names, strict=True):
             share = np.full(len(part), 1 / max(1, len(part)))
             axes.hist(part, bins, weights=share, histtype="step", linewidth=2, label=literal(called))

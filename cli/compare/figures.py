@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -12,6 +11,7 @@ from matplotlib.figure import Figure
 
 from explore.cli.compare.experiment import Finished
 from explore.cli.display import literal
+from explore.cli.report.drawing import panels
 
 
 def _bands(axes: Axes, f: Finished) -> None:
@@ -61,14 +61,12 @@ def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
     title, panel = PICTURES[picture]
     if any(getattr(f, picture) is None for f in finished.values()):
         return None
-    columns = min(4, len(finished))
-    rows = math.ceil(len(finished) / columns)
-    figure = Figure(figsize=(3.6 * columns, 0.4 + 3.4 * rows), layout="constrained")  # not pyplot: no global state
-    for i, (name, f) in enumerate(finished.items()):
-        axes = figure.add_subplot(rows, columns, i + 1)
+    figure, every = panels(len(finished), columns=4, width=3.6, height=3.6)
+    for axes, (name, f) in zip(every, finished.items(), strict=True):
+        axes.grid(visible=False)
         panel(axes, f)
         axes.set_title(literal(name))
-    figure.axes[0].legend(fontsize="x-small", loc="upper left")
+    every[0].legend(fontsize="x-small", loc="upper left")
     if len(finished) > 1:
         figure.suptitle(title, fontsize=11)
     return figure

@@ -16,8 +16,8 @@ from explore.cli.compare.experiment import Experiment
 from explore.cli.compare.settings import LIKELIHOOD
 from explore.cli.console import Table
 from explore.cli.estimate import SIGN, clipped, decimals, estimate, title, unit
+from explore.cli.report.drawing import save
 from explore.cli.run import Report
-from explore.core import files
 from explore.core.errors import curvature_note, listed
 from explore.learning.compare import OWN
 from explore.runs.record import plain
@@ -30,8 +30,7 @@ def report(comparison: Experiment, folder: Path) -> Report:
     """All of it; the pictures are drawn into the folder."""
     for picture in figures.PICTURES:
         if (figure := figures.plot(picture, comparison.finished)) is not None:
-            with files.replacing(folder / f"{picture}.png") as draft:
-                figure.savefig(draft, dpi=100)
+            save(figure, folder / f"{picture}.png")
     facts, verdict = [("model", saved.said(folder))], "\n".join(verdicts(comparison))
     return Report(
         list(failures(comparison)), list(tables(comparison)), summary(comparison, folder), verdict, facts=facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from sklearn.decomposition import PCA
 
 from explore.cli.display import literal
+from explore.core import files
 
 
 def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
@@ -24,6 +26,20 @@ def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8
     for axes in every:
         axes.grid(alpha=0.3)
     return figure, every
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG; at any moment there is the old file or the new one."""
+    with files.replacing(path) as draft:
+        figure.savefig(draft, dpi=120)
+
+
+def curve(axes: Axes, values: pd.Series, label: str) -> None:
+    """A line over the index, and the points too where one stands alone, which a line does not show."""
+    is_finite = pd.Series(np.isfinite(values))
+    has_neighbour = is_finite.shift(1, fill_value=False) | is_finite.shift(-1, fill_value=False)
+    style = ".-" if (is_finite & ~has_neighbour).any() else "-"
+    axes.plot(values.index, values, style, label=literal(label))
 
 
 def band(axes: Axes, steps: Sequence[float], values: np.ndarray, label: str, style: str = "o-") -> None:

@@ -5,39 +5,65 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
-from string import Template
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
+from jinja2 import Environment
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from explore.cli.report import drawing
 from explore.core import files
-from explore.core.errors import InputError, counted, printable
+from explore.core.errors import InputError, printable
 
 MARK = '<meta name="generator" content="explore report">'
-PAGE = Template(f"""<!DOCTYPE html>
+TEXTS = Environment(
+    autoescape=True, trim_blocks=True, finalize=lambda text: text if isinstance(text, Markup) else printable(text)
+)
+PAGE = TEXTS.from_string("""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-{MARK}
-<title>$title</title>
+{{ mark }}
+<title>{{ title }}</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-h1 {{ font-size: 1.6rem; }} h2 {{ font-size: 1.2rem; margin-top: 2.5rem; border-bottom: 1px solid #ddd; }}
-figure {{ margin: 1rem 0; }} figure svg {{ max-width: 100%; height: auto; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.2rem 0.7rem; border-bottom: 1px solid #eee; text-align: right; }}
-th:first-child, td:first-child {{ text-align: left; }}
-.note {{ color: #666; font-size: 0.9rem; }}
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; border-bottom: 1px solid #ddd; }
+figure { margin: 1rem 0; } figure svg { max-width: 100%; height: auto; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.2rem 0.7rem; border-bottom: 1px solid #eee; text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+.note { color: #666; font-size: 0.9rem; }
 </style>
 </head>
 <body>
-<h1>$title</h1>
-$body
+<h1>{{ title }}</h1>
+{% for section in sections %}
+<h2>{{ section.title }}</h2>
+{% if section.figure %}
+<figure role="img" aria-label="{{ section.title }}">{{ section.svg }}</figure>
+{% endif %}
+{% for sentence in section.sentences|list + section.warnings|list %}
+<p class="note">{{ sentence }}</p>
+{% endfor %}
+{% if section.rows %}
+{% if section.fold %}
+<details><summary>{{ section.rows|length }} rows</summary>
+{% endif %}
+<div class="wide"><table><thead><tr>{% for cell in section.header %}<th>{{ cell }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in section.rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% if section.fold %}
+</details>
+{% endif %}
+{% endif %}
+{% endfor %}
 </body>
 </html>
 """)
@@ -58,6 +84,15 @@ class Section(NamedTuple):
     def name(self) -> str:
         """Of its figure's file."""
         return re.sub(r"\W+", "-", self.title.lower()).strip("-")
+
+    @property
+    def svg(self) -> Markup:
+        """The figure; its salt keeps the names in it apart from those of other figures, and the same every time."""
+        assert self.figure is not None
+        text = io.StringIO()
+        with mpl.rc_context({"svg.hashsalt": self.name}):
+            self.figure.savefig(text, format="svg", metadata={"Date": None})
+        return Markup(text.getvalue()[text.getvalue().index("<svg") :])  # matplotlib has escaped its texts
 
 
 def check(path: Path) -> None:
@@ -81,13 +116,11 @@ def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
     figures = {path.with_name(f"{path.stem}-{s.name}.png"): s.figure for s in sections if s.figure is not None}
     if not path.exists() and (foreign := [str(picture) for picture in figures if picture.exists()]):
         raise InputError(f"{foreign[0]} exists, as a figure of the page would be called; choose another --out")
-    body = "\n".join(map(_html, sections))
     try:
         with files.replacing(path) as draft:
-            draft.write_text(PAGE.substitute(title=_text(title), body=body), encoding="utf-8")
+            draft.write_text(PAGE.render(mark=Markup(MARK), title=title, sections=sections), encoding="utf-8")
         for picture, figure in figures.items():
-            with files.replacing(picture) as draft:
-                figure.savefig(draft, dpi=120)
+            drawing.save(figure, picture)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another --out") from error
     return list(figures)
@@ -108,31 +141,3 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, st
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _text(text: str) -> str:
-    """As HTML shows it letter by letter."""
-    return escape(printable(text))
-
-
-def _html(section: Section) -> str:
-    parts = [f"<h2>{_text(section.title)}</h2>"]
-    if section.figure is not None:
-        parts.append(f'<figure role="img" aria-label="{_text(section.title)}">{_svg(section)}</figure>')
-    parts += [f'<p class="note">{_text(sentence)}</p>' for sentence in (*section.sentences, *section.warnings)]
-    if section.rows:
-        head = "".join(f"<th>{_text(cell)}</th>" for cell in section.header)
-        body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>\n" for row in section.rows)
-        table = f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
-        summary = f"<summary>{counted(len(section.rows), 'row')}</summary>"
-        parts.append(f"<details>{summary}{table}</details>" if section.fold else table)
-    return "\n".join(parts)
-
-
-def _svg(section: Section) -> str:
-    """The figure; its salt keeps the names in it apart from those of other figures, and the same every time."""
-    assert section.figure is not None
-    text = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": section.name}):
-        section.figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]

@@ -810,7 +810,7 @@ def test_compare_reads_the_curves(train):
     train(*TINY, *LEARN)
     train(*TINY, "--posterior", "none")
     curves = overlay.read(RUN) | overlay.read(Path("runs/rl-explore-Chain-v0-trpo-none"))
-    assert curves["noisy-kfac-seed-0"].tags["rollout/success"] == [row["rollout/success"] for row in metrics()]
+    assert curves["noisy-kfac-seed-0"]["rollout/success"].tolist() == [row["rollout/success"] for row in metrics()]
     assert {"rollout/ep_extrinsic_mean", "rollout/ep_rew_mean", "train/value_loss"} <= set(overlay.shared(curves))
 
 

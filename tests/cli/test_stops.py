@@ -13,7 +13,7 @@ from stable_baselines3 import PPO
 from torch.utils.tensorboard import SummaryWriter
 
 from explore.cli import start as starting
-from explore.cli.compare import overlay
+from explore.cli.report import drawing
 from explore.runs import provenance
 from explore.runs.record import Run
 
@@ -201,11 +201,9 @@ def test_a_command_has_no_tables_that_it_does_not_write(explore):
         assert not Path(f"runs/{command}-x/selected.csv").exists()
 
 
-def test_a_point_that_stands_alone_is_drawn(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: figures.append(self))
+def test_a_point_that_stands_alone_is_drawn():
     nan = float("nan")
     for values, expected in (([1.0], "."), ([1.0, 2.0], "None"), ([1.0, 2.0, nan, 3.0], "."), ([nan, nan], "None")):
-        series = overlay.Series("rl", list(range(len(values))), {"tag": values})
-        overlay.plot({"a": series}, ["tag"], tmp_path / "x.png")
-        assert figures[-1].axes[0].lines[0].get_marker() == expected
+        axes = Figure().add_subplot()
+        drawing.curve(axes, pd.Series(values), "a")
+        assert axes.lines[0].get_marker() == expected

@@ -154,11 +154,3 @@ def _digits(text: str) -> int:
     if value is None or not math.isfinite(value):
         return 0
     return len(Decimal(text).normalize().as_tuple().digits)
-
-
-def coarse(cells: Mapping[str, str], digits: int) -> str:
-    """The fingerprint of cells whose numbers are rounded: nearly always the same where all cells are the `same`."""
-    values = {name: number(cell) for name, cell in cells.items()}
-    return fingerprint(
-        {n: cells[n] if (v := values[n]) is None else f"{v:.{digits - 1}e}" for n in cells}  # inf and the like too
-    )

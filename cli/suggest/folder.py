@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from explore.cli import parameters, saved, trust
-from explore.cli.saved import MODEL, Names, Saved
+from explore.cli.saved import MODEL, Saved
 from explore.cli.suggest.model import Model
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
@@ -83,9 +83,8 @@ def keep(folder: Path, table: Table, settings: Settings, made: Model) -> None:
     Raises:
         Failure: when they cannot be written.
     """
-    called = Names(table.schema.features, settings.target, made.classes)
     models = {settings.posterior: made.fitted}
     try:
-        saved.write(folder, Saved(called, ({},), models, table.schema, made.transform))
+        saved.write(folder, Saved(made.names, ({},), models, table.schema, made.transform))
     except OSError as error:
         raise Failure(f"cannot write {folder / MODEL}: {error.strerror}") from error

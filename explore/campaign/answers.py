@@ -175,9 +175,7 @@ class Answers:
                 corrected[target] = values
             elif new:
                 added[target] = [*before, *new]
-        for changes, replaced in ((added, False), (corrected, True)):
-            if changes:
-                self._reading.measured(name, changes, replaced, self._file.path.name)
+        self._reading.measured(name, added, corrected, self._file.path.name)
 
     def _is_echo(self, row: Row, target: str, value: Value) -> bool:
         """Whether a value is the mean of what is known, or what next.csv was written with before the table changed."""

@@ -3,8 +3,8 @@
 Every line is one event in JSON. What was appended together counts together: `left` says how many lines of it follow, so
 that the lines of a process that was killed while it wrote are recognised and cut off. `sum` is the beginning of the
 SHA-256 of the line before it and the `sum` of the line before, of the first line the campaign's id: no line can be
-changed, left out or moved unnoticed. campaign.json has the id, how many entries were written, and the last sum. As it is
-written after the log, a process that is killed leaves a log that is ahead of it, never one that is behind.
+changed, left out or moved unnoticed. campaign.json has the id, how many entries were written, and the last sum. It is
+written after the log, so that a process that is killed leaves a log that is ahead of it, never one that is behind.
 """
 
 from __future__ import annotations

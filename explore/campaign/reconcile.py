@@ -15,7 +15,7 @@ from typing import Any
 
 from explore.campaign.cells import Value, folded, same
 from explore.campaign.log import Event
-from explore.campaign.matching import Found, agrees, found_again, identical, same_value
+from explore.campaign.matching import agrees, found_again, identical, same_value
 from explore.campaign.memory import FORMAT, Memory, Row
 from explore.campaign.sheet import Sheet, key
 from explore.core.errors import InputError, listed, shown

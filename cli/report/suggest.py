@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from explore.campaign import short
 from explore.campaign.log import Log
@@ -69,10 +70,10 @@ def read(run: Opened) -> History:
     asked = []
     for event in suggested:
         later = (e for e in told if e["id"] == event["id"] and e["batch"] > event["batch"])
-        answer = next(later, {"time": None, "values": {}})
-        values = {target: _value(measured) for target, measured in answer["values"].items()}
-        number = batches.index(event["batch"]) + 1
-        asked.append(Asked(event["id"], number, event["time"], event["values"] or {}, answer["time"], values))
+        answer = next(later, None)
+        values = {target: _value(measured) for target, measured in answer["values"].items()} if answer else {}
+        when, number = answer["time"] if answer else None, batches.index(event["batch"]) + 1
+        asked.append(Asked(event["id"], number, event["time"], event["values"] or {}, when, values))
     return History(memory, asked, [(event["time"], event["id"], event["values"]) for event in told])
 
 
@@ -186,15 +187,13 @@ def _chosen(run: Opened, history: History) -> Iterator[Section]:
 
 
 def _scores(history: History) -> Iterator[Section]:
-    scores: dict[int, list[float]] = {}
-    for a in history.asked:
-        if isinstance(a.said.get("score"), int | float):
-            scores.setdefault(a.round, []).append(float(a.said["score"]))
+    scores = [(a.round, a.said["score"]) for a in history.asked if isinstance(a.said.get("score"), int | float)]
     if not scores:
         return
+    rounds = pd.DataFrame(scores, columns=["round", "score"]).groupby("round").score
     figure, (axes,) = panels(1, width=6)
-    axes.plot(list(scores), [max(own) for own in scores.values()], "o-", label="best")
-    axes.plot(list(scores), [float(np.mean(own)) for own in scores.values()], "s--", label="mean")
+    axes.plot(rounds.max(), "o-", label="best")
+    axes.plot(rounds.mean(), "s--", label="mean")
     axes.set(xlabel="round", ylabel="score, as the rule counts it")
     whole(axes)
     axes.legend(fontsize="small")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,17 +30,10 @@ UNITS = {
 GAINS = {"epig", "information-gain", "batch-bald"}  # their scores are information
 
 
-class Suggestion(NamedTuple):
-    """A row to measure next."""
-
-    row: int
-    said: dict[str, Any]  # by the names of the columns of next.csv, without their underscore
-
-
 class Choice(NamedTuple):
     """The rows to measure next."""
 
-    suggestions: list[Suggestion]
+    rows: pd.DataFrame = pd.DataFrame()  # by their numbers, best first; columns as next.csv has them, without their _
     score: str = ""  # what the scores are, with their unit
     notes: Sequence[str] = ()
     measures: Mapping[str, float] = {}  # what --stop-when goes by
@@ -63,20 +56,16 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
         choice = _learnt(table, rows, settings, k, device, progress)
     else:
         choice = _spread(rows, settings, k)
-    costs = [1.0 if rows.costs is None else float(rows.costs[s.row]) for s in choice.suggestions]
-    prices = [{"labels": 1, "budget": cost} for cost in costs]
+    chosen = choice.rows if rows.costs is None else choice.rows.assign(cost=rows.costs[choice.rows.index])
+    prices = [{"labels": 1, "budget": float(row.get("cost", 1))} for _, row in chosen.iterrows()]
     n = stopping.allowed(limits, rows.spent, prices)
     stopped = stopping.reached(limits, choice.measures) or ("" if n else stopping.exhausted(limits, rows.spent))
     n = 0 if stopped else n
     spent = {name: value + sum(price[name] for price in prices[:n]) for name, value in rows.spent.items()}
-    suggestions = choice.suggestions[:n]
     if rows.costs is None:
         del spent["budget"]
-    else:
-        suggestions = [s._replace(said={**s.said, "cost": c}) for s, c in zip(suggestions, costs[:n], strict=True)]
     notes = [*doubts, *choice.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
-    measures = {**choice.measures, **spent}
-    return choice._replace(suggestions=suggestions, notes=notes, measures=measures, stopped=stopped)
+    return choice._replace(rows=chosen[:n], notes=notes, measures={**choice.measures, **spent}, stopped=stopped)
 
 
 def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
@@ -90,15 +79,10 @@ def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, p
     chosen, scores = asked.indices[0].tolist(), _in_units(asked.scores[0], learnt, settings)
     prediction = learnt.predict(rows.x[chosen])
     parts = _columns(learnt, "mean", "low", "high") or [f"p_{name}" for name in learnt.names.classes]
-    suggestions = [
-        Suggestion(row, {"rank": rank, **values, "score": score, "reason": reason})
-        for rank, (row, values, score, reason) in enumerate(
-            zip(
-                chosen, prediction[parts].to_dict("records"), scores,
-                _reasons(rows, chosen, scores, learnt, prediction, settings), strict=True,
-            ), 1,
-        )
-    ]  # fmt: skip
+    suggestions = prediction[parts].set_axis(chosen)
+    suggestions.insert(0, "rank", range(1, len(chosen) + 1))
+    reasons = _reasons(rows, chosen, scores, learnt, prediction, settings)
+    suggestions = suggestions.assign(score=scores, reason=reasons)
     # The first one's is not the largest where costs count, and nothing is known enough while any row promises more.
     best = min if (settings.acquisition, settings.goal) == ("upper-confidence-bound", "minimise") else max
     measures = {"gain": best(scores)}
@@ -148,13 +132,11 @@ def _sample(rows: Rows) -> list[int]:
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
     """Rows far from each other, where there is too little to learn from."""
     chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
-    suggestions = []
-    for rank, (row, distance) in enumerate(zip(chosen, distances, strict=True), 1):
-        score, reason = None, "the row nearest to the middle of all"
-        if np.isfinite(distance):
-            score = distance
-            reason = f"spread over the table: {distance:.2g} deviations from the nearest row that was taken"
-        suggestions.append(Suggestion(row, {"rank": rank, "score": score, "reason": reason}))
+    far = "spread over the table: {:.2g} deviations from the nearest row that was taken"
+    scores = [distance if np.isfinite(distance) else None for distance in distances]
+    reasons = ["the row nearest to the middle of all" if score is None else far.format(score) for score in scores]
+    columns = {"rank": range(1, len(chosen) + 1), "score": scores, "reason": reasons}
+    suggestions = pd.DataFrame(columns, index=chosen, dtype=object)
     needed = "two classes and " if settings.task == "classification" else ""
     notes = [
         f"{counted(len(rows.measured), 'row', be=True)} measured, too few for a model, which needs "

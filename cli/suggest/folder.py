@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,9 +39,8 @@ def read(folder: Path, trusted: Sequence[str]) -> Kept | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         recorded, rows = dict(found["settings"]), int(found["rows"])
-        learnt = (
-            Learnt(*(tuple(map(str, found["learnt"][key])) for key in Learnt._fields)) if "learnt" in found else None
-        )
+        columns = found.get("learnt")
+        learnt = Learnt(*(tuple(map(str, columns[key])) for key in Learnt._fields)) if "learnt" in found else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
@@ -61,20 +59,21 @@ def write(folder: Path, now: Kept, old: Kept | None) -> None:
     """
     if now == old:
         return
-    before = old.settings if old else None
-    alike = {
-        field.name: getattr(before or now.settings, field.name) for field in fields(Settings) if field.name in LOOSE
-    }
     content = {"format": FORMAT, "settings": parameters.written(now.settings), "rows": now.rows}
     content |= {"learnt": now.learnt._asdict()} if now.learnt else {}
     text = json.dumps(content, indent=2) + "\n"
     try:
-        if replace(now.settings, **alike) != before:
+        if old is None or _lasting(now.settings) != _lasting(old.settings):
             (folder / MODEL).unlink(missing_ok=True)
         with files.replacing(folder / CONFIG) as draft:
             draft.write_text(text, encoding="utf-8")
     except OSError as error:
         raise Failure(f"cannot write {folder / CONFIG}: {error.strerror}") from error
+
+
+def _lasting(settings: Settings) -> dict[str, object]:
+    """The settings that a model depends on."""
+    return {name: value for name, value in vars(settings).items() if name not in LOOSE}
 
 
 def keep(folder: Path, table: Table, settings: Settings, made: Model) -> None:
@@ -83,8 +82,8 @@ def keep(folder: Path, table: Table, settings: Settings, made: Model) -> None:
     Raises:
         Failure: when they cannot be written.
     """
-    models = {settings.posterior: made.fitted}
+    model = Saved(made.names, ({},), {settings.posterior: made.fitted}, table.schema, made.transform)
     try:
-        saved.write(folder, Saved(made.names, ({},), models, table.schema, made.transform))
+        saved.write(folder, model)
     except OSError as error:
         raise Failure(f"cannot write {folder / MODEL}: {error.strerror}") from error

@@ -58,11 +58,10 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
     if options["as_json"]:
         display.echo(json.dumps(plain(_summary(outcome, options["dry_run"]))))
         return
-    rows = _rows(known)
+    rows, latest = _rows(outcome)
     if made and rows:
-        new = max(row.pending or 0 for row in rows) if made.suggestions else 0
-        console.show(*_titled("To measure next", [r for r in rows if r.pending == new], outcome, made.score))
-        if older := [r for r in rows if r.pending != new]:
+        console.show(*_titled("To measure next", [r for r in rows if r.pending == latest], outcome, made.score))
+        if older := [row for row in rows if row.pending != latest]:
             console.show(*_titled("Handed out before, not measured yet", older, outcome))
     for line in known.status():
         display.echo(line)
@@ -81,9 +80,10 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
         display.echo("Nothing was written (--dry-run).")
 
 
-def _rows(known: Campaign) -> list[Row]:
-    """The pending rows, in the order in which they were handed out."""
-    return sorted(known.pending, key=lambda row: (row.pending or 0, row.said.get("rank", 0)))
+def _rows(outcome: Outcome) -> tuple[list[Row], int | None]:
+    """The pending rows, in the order in which they were handed out, and the batch that was chosen now, if one was."""
+    rows = sorted(outcome.known.pending, key=lambda row: (row.pending or 0, row.said.get("rank", 0)))
+    return rows, rows[-1].pending if rows and outcome.made and len(outcome.made.rows) else None
 
 
 def _titled(title: str, rows: list[Row], outcome: Outcome, score: str = "") -> Iterator[Any]:
@@ -119,10 +119,10 @@ def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
     """As JSON can hold it."""
     known, made = outcome.known, outcome.made
     lines = dict(zip(known.ids, outcome.table.cells.lines, strict=True))
-    new = max((row.pending or 0 for row in known.pending), default=0) if made and made.suggestions else None
+    rows, latest = _rows(outcome)
     pending = [
-        {"id": row.id, "line": lines.get(row.id), "batch": row.pending, "new": row.pending == new, **row.said}
-        for row in _rows(known)
+        {"id": row.id, "line": lines.get(row.id), "batch": row.pending, "new": row.pending == latest, **row.said}
+        for row in rows
     ]
     return {
         "rows": [row for row in pending if row["new"]],

@@ -52,13 +52,17 @@ def run(options: Mapping[str, Any]) -> None:
         report.note(doubts, options)
         if not dry:
             folder.write(beside, kept, old)
+        made, written = None, []
         if operates:
             _operate(known, options)
-            made = None
         else:
             with report.progress(options) as progress:
                 made = _suggest(read, known, now, device, progress)
-        written = [] if dry else _keep(beside, out, read, known, now, before, made)
+        if not dry:
+            if made and made.model:
+                folder.keep(beside, read, now, made.model)
+            sheet.check_told(out, read, known, now, before)  # again: a fit takes long enough to fill in a cell
+            written = sheet.write(out, read, known, now)
         more = [*known.notes[told:], *(made.notes if made else []), *written]
         report.note(more, options)
         report.say(report.Outcome(read, known, made, now, out, [*notes, *doubts, *more]), options)
@@ -92,16 +96,6 @@ def _labels(given: str | None, out: Path, read: Table, now: Settings) -> Cells |
     return sheet.read(out, read, now) if own else table.labels(path, read, now)
 
 
-def _keep(
-    beside: Path, out: Path, read: Table, known: Campaign, now: Settings, before: Sequence[str], made: Choice | None
-) -> list[str]:
-    """Write model and next.csv; gives what there is to say of it."""
-    if made and made.model:
-        folder.keep(beside, read, now, made.model)
-    sheet.check_told(out, read, known, now, before)  # again: a fit takes long enough to fill in a cell
-    return sheet.write(out, read, known, now)
-
-
 def _changes(old: folder.Kept, now: folder.Kept) -> list[str]:
     """Sentences on what is not as at the last start."""
     rows = [f"The table has {now.rows} rows; it had {old.rows}."] if now.rows != old.rows else []
@@ -126,29 +120,25 @@ def _operate(known: Campaign, options: Mapping[str, Any]) -> None:
 
 
 def _suggest(read: Table, known: Campaign, now: Settings, device: str, progress: choice.Progress) -> Choice:
-    """Choose, and log what is chosen."""
+    """Choose, and log what is chosen; the notes begin with why fewer rows are handed out than --batch says."""
     rows = table.rows(read, known)
     waiting = [] if known.answered else known.pending
     k = min(now.batch - len(waiting), len(known.pool))
-    notes = [*rows.notes, *_why(now, known, waiting, k)]
-    if k < 1:
-        return Choice([], notes=notes)
-    made = choice.choose(read, rows, now, k, device, progress)
-    chosen = made.suggestions
-    known.suggest([s.row for s in chosen], [s.said for s in chosen])
-    return made._replace(notes=[*notes, *made.notes])
-
-
-def _why(now: Settings, known: Campaign, waiting: Sequence[Any], k: int) -> list[str]:
-    """Why fewer rows are handed out than --batch says."""
+    notes, new = list(rows.notes), counted(k, "row", be=True)
     if not known.pool and not waiting:
-        return ["No row is left that may be handed out."]
-    if waiting and k < 1:
-        return [
+        notes.append("No row is left that may be handed out.")
+    elif waiting and k < 1:
+        notes.append(
             f"Nothing was measured since rows were handed out last, of which {len(waiting)} are pending; a larger "
             "--batch gives more, --release all chooses anew."
-        ]
-    if waiting:
-        pending, new = counted(len(waiting), "row", be=True), counted(k, "row", be=True)
-        return [f"{pending} pending since rows were handed out last, so that {new} added."]
-    return [f"Only {counted(k, 'row', be=True)} left that may be handed out."] if k < now.batch else []
+        )
+    elif waiting:
+        pending = counted(len(waiting), "row", be=True)
+        notes.append(f"{pending} pending since rows were handed out last, so that {new} added.")
+    elif k < now.batch:
+        notes.append(f"Only {new} left that may be handed out.")
+    if k < 1:
+        return Choice(notes=notes)
+    chosen = choice.choose(read, rows, now, k, device, progress)
+    known.suggest(chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
+    return chosen._replace(notes=[*notes, *chosen.notes])

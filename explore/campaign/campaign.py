@@ -109,7 +109,7 @@ class Campaign:
                 return "suggest" not in kinds
         return False
 
-    def suggest(self, rows: Sequence[int], values: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    def suggest(self, rows: Sequence[int], values: Sequence[Mapping[Any, Any]] = ()) -> list[str]:
         """Hand out rows of the table: they are pending until they are answered or released.
 
         Args:

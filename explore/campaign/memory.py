@@ -105,7 +105,7 @@ class Memory:
 
     def apply(self, event: Mapping[str, Any], counts: bool = True) -> None:
         """Change the state by one event; of one that was taken back, what it says of the table remains."""
-        kind, values = event["event"], event.get("values")
+        kind, values = event["event"], event.get("values") or {}
         if kind not in KINDS or (kind == "schema" and values["format"] > FORMAT):
             raise InputError("the log is of a newer version of explore; update it")
         if kind == "schema":

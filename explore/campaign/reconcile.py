@@ -16,7 +16,7 @@ from typing import Any
 from explore.campaign.cells import Value, folded, same
 from explore.campaign.log import Event
 from explore.campaign.matching import agrees, found_again, identical, same_value
-from explore.campaign.memory import FORMAT, Memory, Row
+from explore.campaign.memory import FORMAT, Memory, Row, Schema
 from explore.campaign.sheet import Sheet, key
 from explore.core.errors import InputError, listed, shown
 from explore.data.texts import FAILED
@@ -43,7 +43,9 @@ class Reading:
         self._lines: dict[str, list[str]] = defaultdict(list)  # of what several rows share: name by name
         self._cells: dict[str, dict[str, str]] = {}  # features by id, of the rows that something is known of
         self.names: dict[str, str] = {}  # of the same, as messages call them
-        self._groups = _groups(sheet)
+        self._groups: dict[str, list[int]] = {}  # rows of the table by what they are told apart by
+        for i, k in enumerate(sheet.keys):
+            self._groups.setdefault(k, []).append(i)
         changed = self._columns()
         self._move(changed)
         self.ids = self._match()
@@ -117,11 +119,7 @@ class Reading:
                 f"the measurements so far are {'classes' if old.classes else 'numbers'}, not "
                 f"{'classes' if new.classes else 'numbers'}; begin anew with a copy of the table"
             )
-        if old is not None and (old.targets, set(old.features), old.id_column) == (
-            new.targets,
-            set(new.features),
-            new.id_column,
-        ):
+        if old is not None and _sets(old) == _sets(new):
             return False
         values = {"targets": list(new.targets), "features": list(new.features), "id": new.id_column, "format": FORMAT}
         values |= {"classes": True} if new.classes else {}
@@ -271,11 +269,9 @@ class Reading:
         return [*self.notes, *shared]
 
 
-def _groups(sheet: Sheet) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = defaultdict(list)
-    for i, k in enumerate(sheet.keys):
-        groups[k].append(i)
-    return dict(groups)
+def _sets(schema: Schema) -> tuple[object, ...]:
+    """Columns whose order does not matter where they are features."""
+    return schema.targets, set(schema.features), schema.id_column
 
 
 def free(k: str, taken: Collection[str]) -> Iterator[str]:

@@ -76,14 +76,14 @@ def _lasting(settings: Settings) -> dict[str, object]:
     return {name: value for name, value in vars(settings).items() if name not in LOOSE}
 
 
-def keep(folder: Path, table: Table, settings: Settings, made: Model) -> None:
+def keep(folder: Path, table: Table, settings: Settings, model: Model) -> None:
     """Keep the fitted model with its schema, for `explore predict`.
 
     Raises:
         Failure: when they cannot be written.
     """
-    model = Saved(made.names, ({},), {settings.posterior: made.fitted}, table.schema, made.transform)
+    content = Saved(model.names, ({},), {settings.posterior: model.fitted}, table.schema, model.transform)
     try:
-        saved.write(folder, model)
+        saved.write(folder, content)
     except OSError as error:
         raise Failure(f"cannot write {folder / MODEL}: {error.strerror}") from error

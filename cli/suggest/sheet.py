@@ -43,7 +43,7 @@ def read(path: Path, table: Table, settings: Settings) -> Cells | None:
         raise
 
 
-def check_told(path: Path, table: Table, known: Campaign, settings: Settings, before: Sequence[str]) -> None:
+def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:
     """Whether nothing is lost when the file is written anew: all its measurements are known, of targets `before`, too.
 
     Raises:
@@ -53,9 +53,9 @@ def check_told(path: Path, table: Table, known: Campaign, settings: Settings, be
     if file is None:
         return
     targets = [name for name in dict.fromkeys([*table.roles.targets, *before]) if name in file.columns]
-    at = {name: i for i, name in enumerate(known.ids)}
-    names = list(_rows(file, known, at))
-    rows = [known.memory.find(name) for name in names]
+    at = {name: i for i, name in enumerate(campaign.ids)}
+    names = list(_rows(file, campaign, at))
+    rows = [campaign.memory.find(name) for name in names]
     places = [f"{file.unit} {line}" for line in file.lines]
     values = told(file, targets, table.roles)
     lines = list(zip(places, names, rows, values, strict=True))
@@ -84,20 +84,20 @@ def check_told(path: Path, table: Table, known: Campaign, settings: Settings, be
         )
 
 
-def _rows(file: Cells, known: Campaign, at: Mapping[str, int]) -> Iterator[str]:
+def _rows(file: Cells, campaign: Campaign, at: Mapping[str, int]) -> Iterator[str]:
     """The rows that the lines of the file are of; "" for one that is not known."""
     spelled: dict[str, str] = {}  # of so many rows made only where a spreadsheet has written 7 for 007
     for name in file.columns.get(ID, [""] * len(file.lines)):
-        row = known.memory.find(name)
+        row = campaign.memory.find(name)
         if not row and name not in at:
-            spelled = spelled or {canonical(other): other for other in (*known.memory.rows, *at)}
+            spelled = spelled or {canonical(other): other for other in (*campaign.memory.rows, *at)}
         yield row.id if row else name if name in at else spelled.get(canonical(name), "")
 
 
-def write(path: Path, table: Table, known: Campaign, settings: Settings) -> list[str]:
+def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> list[str]:
     """Write all rows that are pending, the latest first; gives what there is to say of it."""
-    pending = sorted(known.pending, key=lambda row: (-(row.pending or 0), row.said.get("rank", 0)))
-    at = {name: i for i, name in enumerate(known.ids)}
+    pending = sorted(campaign.pending, key=lambda row: (-(row.pending or 0), row.said.get("rank", 0)))
+    at = {name: i for i, name in enumerate(campaign.ids)}
     decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
     cells = [list(_cells(row, table, at, decimal)) for row in pending]
     columns = {name: [row[i] for row in cells] for i, name in enumerate(table.written.columns)}

@@ -43,7 +43,7 @@ class Answers:
         if not self._ids and self._partial:
             which = listed(map(shown, columns))
             raise InputError(f"{file.path} does not say which rows it is of; it needs {which}, or all features")
-        self._told = told(file, targets, schema)
+        self._values = told(file, targets, schema)
 
     def tell(self) -> None:
         """Add to the reading what the file tells.
@@ -57,7 +57,7 @@ class Answers:
         self._reading.notes += marked(self._file, self._reading.sheet.schema)
         rows: dict[str, list[int]] = defaultdict(list)
         unnamed: dict[str, list[int]] = defaultdict(list)
-        for line, values in enumerate(self._told):
+        for line, values in enumerate(self._values):
             if values:
                 name = self._named(line)
                 (rows[name] if name else unnamed[fingerprint(self._cells(line))]).append(line)
@@ -147,7 +147,7 @@ class Answers:
         first, chosen = free[0].id, {}
         for exact in (True, False):
             for line in (line for line in lines if line not in chosen):
-                fitting = (row for row in free if not exact or (row.values and agrees(row, self._told[line])))
+                fitting = (row for row in free if not exact or (row.values and agrees(row, self._values[line])))
                 if (row := next(fitting, None)) is not None:
                     chosen[line] = row.id
                     free.remove(row)
@@ -162,7 +162,7 @@ class Answers:
         row = self._rows.get(name) or Row(name)
         answers: dict[str, list[Value]] = defaultdict(list)
         for line in lines:
-            for target, value in self._told[line].items():
+            for target, value in self._values[line].items():
                 answers[target].append(value)
         added: dict[str, list[Value]] = {}
         corrected: dict[str, list[Value]] = {}

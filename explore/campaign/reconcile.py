@@ -190,9 +190,9 @@ class Reading:
                 kept = "; its measurement stays with it" if row.values else ""
                 self.notes.append(f"{self.names[name]}: {_changes(common, self._cells[name])}{kept}.")
             self.tell("change", name, to=name, cells=self._cells[name])
-        self._told(name, row or Row(name), now)
+        self._filled_in(name, row or Row(name), now)
 
-    def _told(self, name: str, row: Row, now: Mapping[str, Value]) -> None:
+    def _filled_in(self, name: str, row: Row, now: Mapping[str, Value]) -> None:
         """What the cells of the targets say anew."""
         new = {t: v for t, v in now.items() if t not in row.seen or not same_value(v, row.seen[t])}
         labels = {t: [v] for t, v in new.items() if t not in row.values}

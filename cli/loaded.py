@@ -17,7 +17,7 @@ import torch
 
 from explore import registry
 from explore.cli import parameters, saved, trust
-from explore.cli.saved import Saved
+from explore.cli.saved import Names, Saved
 from explore.core.errors import InputError, check_range, listed, one_of, shown
 from explore.data.kinds import Number
 from explore.data.reading import Cells, others
@@ -25,6 +25,7 @@ from explore.data.table import cells_of
 from explore.data.targets import quantities
 from explore.images.own import Inputs, read_inputs
 from explore.learning.model import FittedModel
+from explore.learning.transforms import Transform
 from explore.runs.record import read_config
 
 COMMANDS = ("active", "classify", "compare", "suggest")  # whose folders keep a model
@@ -185,31 +186,42 @@ class LoadedRun:
 
     def predictions(self, x: np.ndarray, level: float | None = None, quantiles: Sequence[float] = ()) -> pd.DataFrame:
         """Those of `predict`, of inputs [P, D]."""
-        if self.classes:
-            if quantiles or level is not None:
-                what = "quantiles" if quantiles else "intervals"
-                raise InputError(f"classes have probabilities, not {what}; leave --quantiles and --level out")
-            p, entropy, information = map(_plain, self.fitted.predict_classes(x))
-            columns = {f"p_{name}": p[:, i] for i, name in enumerate(self.classes)}
-            columns |= {"class": np.array(self.classes, object)[p.argmax(1)]}
-            return pd.DataFrame(columns | {"entropy": entropy, "information": information})
-        level = 0.9 if level is None else level
-        check_range("an interval's level", level, "(0, 1)")
-        levels = (0.5, (1 - level) / 2, (1 + level) / 2, *quantiles)
-        found, undo = self.fitted.predict(x), self.kept.transform.undo
-        middle, low, high, *more = (undo(_plain(q)) for q in self.fitted.quantiles(x, levels))
-        mean = _plain(found.mean) if self.kept.transform.kind == "none" else middle
-        parts = {"mean": mean, "low": low, "high": high}
-        parts |= {"epistemic": _plain(found.epistemic), "noise": _plain(found.noise)}
-        parts |= {f"q{q:g}": values for q, values in zip(quantiles, more, strict=True)}
-        targets = self.kept.names.targets
-        return pd.DataFrame(
-            {
-                name if len(targets) < 2 else f"{name}_{target}": values[:, o]
-                for o, target in enumerate(targets or ("",))
-                for name, values in parts.items()
-            }
-        )
+        return predictions(self.fitted, self.kept.names, self.kept.transform, x, level, quantiles)
+
+
+def predictions(
+    fitted: FittedModel,
+    names: Names,
+    transform: Transform,
+    x: np.ndarray,
+    level: float | None = None,
+    quantiles: Sequence[float] = (),
+) -> pd.DataFrame:
+    """What a model predicts at inputs [P, D], of targets that were learnt in another scale; see `LoadedRun.predict`."""
+    if names.classes:
+        if quantiles or level is not None:
+            what = "quantiles" if quantiles else "intervals"
+            raise InputError(f"classes have probabilities, not {what}; leave --quantiles and --level out")
+        p, entropy, information = map(_plain, fitted.predict_classes(x))
+        columns = {f"p_{name}": p[:, i] for i, name in enumerate(names.classes)}
+        columns |= {"class": np.array(names.classes, object)[p.argmax(1)]}
+        return pd.DataFrame(columns | {"entropy": entropy, "information": information})
+    level = 0.9 if level is None else level
+    check_range("an interval's level", level, "(0, 1)")
+    levels = (0.5, (1 - level) / 2, (1 + level) / 2, *quantiles)
+    moments, undo = fitted.predict(x), transform.undo
+    middle, low, high, *more = (undo(_plain(q)) for q in fitted.quantiles(x, levels))
+    mean = _plain(moments.mean) if transform.kind == "none" else middle
+    parts = {"mean": mean, "low": low, "high": high}
+    parts |= {"epistemic": _plain(moments.epistemic), "noise": _plain(moments.noise)}
+    parts |= {f"q{q:g}": values for q, values in zip(quantiles, more, strict=True)}
+    return pd.DataFrame(
+        {
+            names.of(name, target): values[:, o]
+            for o, target in enumerate(names.targets or ("",))
+            for name, values in parts.items()
+        }
+    )
 
 
 def _plain(values: torch.Tensor) -> np.ndarray:

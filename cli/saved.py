@@ -43,6 +43,10 @@ class Names:
     targets: tuple[str, ...]  # none: of a data set by name, which has one
     classes: tuple[str, ...] = ()
 
+    def of(self, part: str, target: str) -> str:
+        """The column of a part of a prediction, such as its mean: it names its target where there are several."""
+        return part if len(self.targets) < 2 else f"{part}_{target}"
+
     @property
     def dataset(self) -> Dataset:
         """A data set of these features and targets, without examples: what a posterior is made for."""

@@ -7,10 +7,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from explore.campaign import short
 from explore.campaign.log import Log
-from explore.campaign.memory import Memory
+from explore.campaign.memory import Memory, mean
 from explore.cli import saved
 from explore.cli.display import literal
 from explore.cli.report.drawing import components, map_of, panels, whole
@@ -25,7 +26,7 @@ class Asked(NamedTuple):
 
     row: str
     round: int  # from 1
-    when: datetime
+    when: datetime  # UTC
     said: dict[str, Any]
     answered: datetime | None
     values: dict[str, Any]  # by target; none before it is answered
@@ -56,39 +57,30 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 def read(run: Opened) -> History:
     """The log as a history, without what was taken back."""
-    events = Log(run.folder, dry=True).events
-    memory = Memory(events)
-    counted = {(event["batch"], event["left"]) for own in memory.batches.values() for event in own}
-    kept = [event for event in events if (event["batch"], event["left"]) in counted]
-    batches = list(dict.fromkeys(event["batch"] for event in kept if event["event"] == "suggest"))
-    told = [e for e in kept if e["event"] in ("label", "correct")]
+    memory = Memory(Log(run.folder, dry=True).events)
+    events = [
+        {**event, "id": row.id if (row := memory.find(event["id"])) else event["id"]}  # as it is called now
+        | {"time": datetime.fromisoformat(event["time"]).replace(tzinfo=None)}
+        for batch in memory.batches.values()
+        for event in batch
+    ]
+    told = [event for event in events if event["event"] in ("label", "correct")]
+    suggested = [event for event in events if event["event"] == "suggest"]
+    batches = list(dict.fromkeys(event["batch"] for event in suggested))
     asked = []
-    for event in (e for e in kept if e["event"] == "suggest"):
-        name = _now(memory, event["id"])
-        later = [e for e in told if _now(memory, e["id"]) == name and e["batch"] > event["batch"]]
-        answer = later[0] if later else None
-        asked.append(
-            Asked(
-                name, batches.index(event["batch"]) + 1, datetime.fromisoformat(event["time"]), event["values"] or {},
-                datetime.fromisoformat(answer["time"]) if answer else None,
-                {t: _mean(v) for t, v in answer["values"].items()} if answer else {},
-            )
-        )  # fmt: skip
-    values = [(datetime.fromisoformat(e["time"]), _now(memory, e["id"]), e["values"]) for e in told]
-    return History(memory, asked, values)
+    for event in suggested:
+        later = (e for e in told if e["id"] == event["id"] and e["batch"] > event["batch"])
+        answer = next(later, None)
+        values = {target: _value(measured) for target, measured in answer["values"].items()} if answer else {}
+        when, number = answer["time"] if answer else None, batches.index(event["batch"]) + 1
+        asked.append(Asked(event["id"], number, event["time"], event["values"] or {}, when, values))
+    return History(memory, asked, [(event["time"], event["id"], event["values"]) for event in told])
 
 
-def _now(memory: Memory, name: str) -> str:
-    """The id that a row has now."""
-    row = memory.find(name)
-    return name if row is None else row.id
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    """What was measured of several times; of experiments that failed the word."""
-    numbers = [value for value in values if isinstance(value, int | float)]
-    names = [value for value in values if isinstance(value, str)]
-    return float(np.mean(numbers)) if numbers else names[-1] if names else "failed"
+def _value(measured: Sequence[Any]) -> Any:
+    """The mean, or the most frequent class; the word where all experiments failed."""
+    value = mean(measured)
+    return "failed" if value is None else value
 
 
 def _targets(history: History) -> tuple[str, ...]:
@@ -103,19 +95,13 @@ def _said(asked: Asked, part: str, target: str, targets: Sequence[str]) -> Any:
 def _rounds(history: History) -> Section:
     targets = _targets(history)
     figure, (axes,) = panels(1, width=8, height=3.5)
-    asked = sorted(a.when.replace(tzinfo=None) for a in history.asked)
-    answered = sorted(a.answered.replace(tzinfo=None) for a in history.asked if a.answered)
-    told = sorted(when.replace(tzinfo=None) for when, _, _ in history.told)
+    asked = sorted(a.when for a in history.asked)
+    answered = sorted(a.answered for a in history.asked if a.answered)
+    told = sorted(when for when, _, _ in history.told)
     for label, times in (("measured", told), ("asked for", asked), ("asked for and answered", answered)):
         if times:
-            axes.step(
-                np.array(times, "datetime64[s]"),
-                range(1, len(times) + 1),
-                "o-",
-                where="post",
-                markersize=3,
-                label=label,
-            )
+            x = np.array(times, "datetime64[s]")
+            axes.step(x, range(1, len(x) + 1), "o-", where="post", markersize=3, label=label)
     axes.set(xlabel="time (UTC)", ylabel="rows so far")
     axes.tick_params(axis="x", labelrotation=20)
     if axes.lines:
@@ -201,15 +187,13 @@ def _chosen(run: Opened, history: History) -> Iterator[Section]:
 
 
 def _scores(history: History) -> Iterator[Section]:
-    scores: dict[int, list[float]] = {}
-    for a in history.asked:
-        if isinstance(a.said.get("score"), int | float):
-            scores.setdefault(a.round, []).append(float(a.said["score"]))
+    scores = [(a.round, a.said["score"]) for a in history.asked if isinstance(a.said.get("score"), int | float)]
     if not scores:
         return
+    rounds = pd.DataFrame(scores, columns=["round", "score"]).groupby("round").score
     figure, (axes,) = panels(1, width=6)
-    axes.plot(list(scores), [max(own) for own in scores.values()], "o-", label="best")
-    axes.plot(list(scores), [float(np.mean(own)) for own in scores.values()], "s--", label="mean")
+    axes.plot(rounds.max(), "o-", label="best")
+    axes.plot(rounds.mean(), "s--", label="mean")
     axes.set(xlabel="round", ylabel="score, as the rule counts it")
     whole(axes)
     axes.legend(fontsize="small")
@@ -219,7 +203,7 @@ def _scores(history: History) -> Iterator[Section]:
 def _found(run: Opened, history: History) -> Iterator[Section]:
     """Measurements in their order, and the best so far where one is looked for."""
     targets, goal = _targets(history), str(run.config.get("goal", "learn"))
-    means = {t: [_mean(values[t]) for _, _, values in history.told if values.get(t)] for t in targets}
+    means = {t: [_value(values[t]) for _, _, values in history.told if values.get(t)] for t in targets}
     numbers = {t: [value for value in own if not isinstance(value, str)] for t, own in means.items()}
     if not any(numbers.values()):
         return

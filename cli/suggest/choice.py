@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 
 from explore import registry
 from explore.acquisitions.base import RedundancyWarning, redundancy
 from explore.cli.suggest import model, stopping
-from explore.cli.suggest.model import Model, Prediction
+from explore.cli.suggest.model import Model
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
 from explore.core import spread
@@ -27,20 +28,12 @@ UNITS = {
     "margin": "1 less the margin",
 }  # fmt: skip
 GAINS = {"epig", "information-gain", "batch-bald"}  # their scores are information
-SPREAD = "distance"  # the score of rows that no model chose
-
-
-class Suggestion(NamedTuple):
-    """A row to measure next."""
-
-    row: int
-    said: dict[str, Any]  # by the names of the columns of next.csv, without their underscore
 
 
 class Choice(NamedTuple):
     """The rows to measure next."""
 
-    suggestions: list[Suggestion]
+    rows: pd.DataFrame = pd.DataFrame()  # by their numbers, best first; columns as next.csv has them, without their _
     score: str = ""  # what the scores are, with their unit
     notes: Sequence[str] = ()
     measures: Mapping[str, float] = {}  # what --stop-when goes by
@@ -60,60 +53,60 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
     if missing := every - len(rows.measured):
         doubts.append(f"{settings.posterior} does not learn from {counted(missing, 'row')} with a target that is open.")
     if model.enough(rows, settings):
-        made = _learnt(table, rows, settings, k, device, progress)
+        choice = _learnt(table, rows, settings, k, device, progress)
     else:
-        made = _spread(rows, settings, k)
-    suggestions = [s._replace(said=s.said | _price(rows, s.row)) for s in made.suggestions]
-    prices = [{"labels": 1, **_price(rows, s.row, "budget", 1)} for s in suggestions]
+        choice = _spread(rows, settings, k)
+    chosen = choice.rows if rows.costs is None else choice.rows.assign(cost=rows.costs[choice.rows.index])
+    prices = [{"labels": 1, "budget": float(row.get("cost", 1))} for _, row in chosen.iterrows()]
     n = stopping.allowed(limits, rows.spent, prices)
-    stopped = stopping.reached(limits, made.measures) or ("" if n else stopping.exhausted(limits, rows.spent))
-    handed = [] if stopped else prices[:n]
-    spent = {name: value + sum(price[name] for price in handed) for name, value in rows.spent.items()}
+    stopped = stopping.reached(limits, choice.measures) or ("" if n else stopping.exhausted(limits, rows.spent))
+    n = 0 if stopped else n
+    spent = {name: value + sum(price[name] for price in prices[:n]) for name, value in rows.spent.items()}
     if rows.costs is None:
         del spent["budget"]
-    measures = {**made.measures, **spent}
-    notes = [*doubts, *made.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
-    return made._replace(
-        suggestions=[] if stopped else suggestions[:n], notes=notes, measures=measures, stopped=stopped
-    )
-
-
-def _price(rows: Rows, row: int, name: str = "cost", default: float | None = None) -> dict[str, Any]:
-    if rows.costs is None:
-        return {} if default is None else {name: default}
-    return {name: float(rows.costs[row])}
+    notes = [*doubts, *choice.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
+    return choice._replace(rows=chosen[:n], notes=notes, measures={**choice.measures, **spent}, stopped=stopped)
 
 
 def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
     """The choice of a model."""
-    made = model.build(table, rows, settings, device)
-    for done, total in model.fit(made):
+    learnt = model.build(table, rows, settings, device)
+    for done, total in model.fit(learnt):
         progress(done, total)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RedundancyWarning)  # said below
-        asked = made.learner.ask(k, pending=np.array([rows.pending], np.int64) if rows.pending else None)
-    chosen, scores = asked.indices[0].tolist(), _in_units(asked.scores[0], made, settings)
-    prediction = model.predict(made, rows.x[chosen])
-    told = list(_predicted(settings, prediction, made.classes))
-    reasons = _reasons(rows, chosen, scores, prediction, settings)
-    suggestions = [
-        Suggestion(row, {"rank": i + 1, **told[i], "score": scores[i], "reason": reasons[i]})
-        for i, row in enumerate(chosen)
-    ]
-    unit = _unit(settings)
-    title = f"{settings.acquisition} ({unit})" if unit else settings.acquisition
+        asked = learnt.learner.ask(k, pending=np.array([rows.pending], np.int64) if rows.pending else None)
+    chosen, scores = asked.indices[0].tolist(), _in_units(asked.scores[0], learnt, settings)
+    prediction = learnt.predict(rows.x[chosen])
+    parts = _columns(learnt, "mean", "low", "high") or [f"p_{name}" for name in learnt.names.classes]
+    suggestions = prediction[parts].set_axis(chosen)
+    suggestions.insert(0, "rank", range(1, len(chosen) + 1))
+    reasons = _reasons(rows, chosen, scores, learnt, prediction, settings)
+    suggestions = suggestions.assign(score=scores, reason=reasons)
     # The first one's is not the largest where costs count, and nothing is known enough while any row promises more.
     best = min if (settings.acquisition, settings.goal) == ("upper-confidence-bound", "minimise") else max
-    measures = {"gain": best(scores), **_width(made, rows, settings)}
-    said = redundancy(made.learner.acquisitions[0], k, len(rows.pending))
-    curved = curvature_note(made.learner.model.initial_curvature_share.tolist())
-    notes = [*_doubts(rows, settings), *filter(None, (said, curved))]
-    return Choice(suggestions, title, notes, measures, model=made)
+    measures = {"gain": best(scores)}
+    if settings.task == "regression":  # of the target for which it is largest
+        every = learnt.predict(rows.x[_sample(rows)])
+        low, high = (every[_columns(learnt, part)].to_numpy() for part in ("low", "high"))
+        measures["width"] = float((high - low).mean(0).max())
+    repeated = redundancy(learnt.learner.acquisitions[0], k, len(rows.pending))
+    curved = curvature_note(learnt.learner.model.initial_curvature_share.tolist())
+    unit = _unit(settings)
+    title = f"{settings.acquisition} ({unit})" if unit else settings.acquisition
+    notes = [*_doubts(rows, settings), *filter(None, (repeated, curved))]
+    return Choice(suggestions, title, notes, measures, model=learnt)
 
 
-def _in_units(scores: Tensor, made: Model, settings: Settings) -> list[float]:
+def _columns(learnt: Model, *parts: str) -> list[str]:
+    """The columns of some parts of the predictions of every target; classes have none."""
+    targets = () if learnt.names.classes else learnt.names.targets
+    return [learnt.names.of(part, target) for target in targets for part in parts]
+
+
+def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
     """Scores as `_unit` says, which rules give in the standardised units of the model."""
-    mean, scale = (moment.flatten()[0] for moment in made.learner.fitted.scales.y)
+    mean, scale = (moment.flatten()[0] for moment in learnt.learner.fitted.scales.y)
     if settings.acquisition == "expected-improvement":
         scores = scores * scale
     elif settings.acquisition == "upper-confidence-bound":
@@ -123,38 +116,27 @@ def _in_units(scores: Tensor, made: Model, settings: Settings) -> list[float]:
 
 def _unit(settings: Settings) -> str:
     """What the scores are measured in."""
-    if settings.acquisition in ("expected-improvement", "upper-confidence-bound"):
-        target = settings.target[0]
-        return {"none": f"units of {target}", "log": f"logarithm of {target}", "rank": "normal scores"}[
-            settings.transform
-        ]
-    return UNITS.get(settings.acquisition, "")
-
-
-def _width(made: Model, rows: Rows, settings: Settings) -> dict[str, float]:
-    """The mean width of the candidates' intervals, of the target for which it is largest."""
-    if settings.task == "classification":
-        return {}
-    prediction = model.predict(made, rows.x[_sample(rows)])
-    return {"width": float((prediction.high - prediction.low).mean(0).max())}
+    if settings.acquisition not in ("expected-improvement", "upper-confidence-bound"):
+        return UNITS.get(settings.acquisition, "")
+    target = settings.target[0]
+    units = {"none": f"units of {target}", "log": f"logarithm of {target}", "rank": "normal scores"}
+    return units[settings.transform]
 
 
 def _sample(rows: Rows) -> list[int]:
     """Candidates that stand for all of them."""
-    found: list[int] = np.random.default_rng(0).permutation(rows.pool)[:SAMPLE].tolist()
-    return found
+    sample: list[int] = np.random.default_rng(0).permutation(rows.pool)[:SAMPLE].tolist()
+    return sample
 
 
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
     """Rows far from each other, where there is too little to learn from."""
     chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
-    suggestions = []
-    for i, (row, distance) in enumerate(zip(chosen, distances, strict=True)):
-        first = "the row nearest to the middle of all"
-        far = f"spread over the table: {distance:.2g} deviations from the nearest row that was taken"
-        score = distance if np.isfinite(distance) else None
-        reason = first if score is None else far
-        suggestions.append(Suggestion(row, {"rank": i + 1, "score": score, "reason": reason}))
+    far = "spread over the table: {:.2g} deviations from the nearest row that was taken"
+    scores = [distance if np.isfinite(distance) else None for distance in distances]
+    reasons = ["the row nearest to the middle of all" if score is None else far.format(score) for score in scores]
+    columns = {"rank": range(1, len(chosen) + 1), "score": scores, "reason": reasons}
+    suggestions = pd.DataFrame(columns, index=chosen, dtype=object)
     needed = "two classes and " if settings.task == "classification" else ""
     notes = [
         f"{counted(len(rows.measured), 'row', be=True)} measured, too few for a model, which needs "
@@ -163,53 +145,34 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
     ]
     if settings.cost and rows.costs is not None:
         notes.append("Their costs did not count yet.")
-    return Choice(suggestions, f"{SPREAD} (standard deviations)", notes)
-
-
-def _predicted(settings: Settings, prediction: Prediction, classes: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """What is predicted of each row: mean and interval by target, or the probability of each class."""
-    for i in range(len(prediction.mean)):
-        if classes:
-            yield {f"p_{name}": float(p) for name, p in zip(classes, prediction.mean[i], strict=True)}
-        else:
-            parts = {"mean": prediction.mean[i], "low": prediction.low[i], "high": prediction.high[i]}
-            yield {name: float(v[o]) for o, name, v in _columns(settings, parts)}
-
-
-def _columns(settings: Settings, parts: dict[str, Any]) -> Iterator[tuple[int, str, Any]]:
-    """Of each target its parts; they are called by the target where there are several."""
-    for o, target in enumerate(settings.target):
-        for name, values in parts.items():
-            yield o, name if len(settings.target) == 1 else f"{name}_{target}", values
+    return Choice(suggestions, "distance (standard deviations)", notes)
 
 
 def _reasons(
-    rows: Rows, chosen: list[int], scores: list[float], prediction: Prediction, settings: Settings
+    rows: Rows, chosen: list[int], scores: list[float], learnt: Model, prediction: pd.DataFrame, settings: Settings
 ) -> list[str]:
     """One line on each row: what stands out of it."""
     z = spread.standardised(rows.x)
     usual = spread.nearest(z, _sample(rows), rows.measured)
     near = spread.nearest(z, chosen, rows.measured)
     far, middle = float(np.quantile(usual, FAR)), float(np.median(usual))
-    known = {"expected-improvement": "expected improvement", "upper-confidence-bound": "may be as good as"}
-    gain = "expected gain" if settings.acquisition in GAINS else known.get(settings.acquisition, settings.acquisition)
+    goals = {"expected-improvement": "expected improvement", "upper-confidence-bound": "may be as good as"}
+    gain = "expected gain" if settings.acquisition in GAINS else goals.get(settings.acquisition, settings.acquisition)
+    scale = {"none": "", "log": ", in logarithms", "rank": ", in normal scores"}[settings.transform]
+    epistemic, noise = (prediction[_columns(learnt, part)].to_numpy() for part in ("epistemic", "noise"))
+    apart = epistemic / np.maximum(noise, 1e-300)
     reasons = []
     for i, score in enumerate(scores):
-        apart = prediction.epistemic[i] / np.maximum(prediction.noise[i], 1e-300)
-        if settings.goal != "learn":
-            said = f"{gain}: {score:.3g} {_unit(settings)}".rstrip()
-        elif near[i] > far:
-            said = f"far from everything measured: {near[i]:.2g} deviations, half of the rows {middle:.2g}"
-        elif apart.size and apart.max() > 1:
-            o = int(apart.argmax())
-            scale = {"none": "", "log": ", in logarithms", "rank": ", in normal scores"}[settings.transform]
-            said = (
-                f"disagreement: sampled networks differ by {prediction.epistemic[i, o]:.3g}, beside noise of "
-                f"{prediction.noise[i, o]:.3g}{scale}"
+        reason = f"{gain}: {score:.3g} {_unit(settings)}".rstrip()
+        if settings.goal == "learn" and near[i] > far:
+            reason = f"far from everything measured: {near[i]:.2g} deviations, half of the rows {middle:.2g}"
+        elif settings.goal == "learn" and (apart[i] > 1).any():
+            o = int(apart[i].argmax())
+            reason = (
+                f"disagreement: sampled networks differ by {epistemic[i, o]:.3g}, beside noise of "
+                f"{noise[i, o]:.3g}{scale}"
             )
-        else:
-            said = f"{gain}: {score:.3g} {_unit(settings)}".rstrip()
-        reasons.append(said)
+        reasons.append(reason)
     return reasons
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from explore.cli import parameters, saved, trust
-from explore.cli.saved import MODEL, Names, Saved
+from explore.cli.saved import MODEL, Saved
 from explore.cli.suggest.model import Model
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
@@ -40,9 +39,8 @@ def read(folder: Path, trusted: Sequence[str]) -> Kept | None:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         recorded, rows = dict(found["settings"]), int(found["rows"])
-        learnt = (
-            Learnt(*(tuple(map(str, found["learnt"][key])) for key in Learnt._fields)) if "learnt" in found else None
-        )
+        columns = found.get("learnt")
+        learnt = Learnt(*(tuple(map(str, columns[key])) for key in Learnt._fields)) if "learnt" in found else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
@@ -61,15 +59,11 @@ def write(folder: Path, now: Kept, old: Kept | None) -> None:
     """
     if now == old:
         return
-    before = old.settings if old else None
-    alike = {
-        field.name: getattr(before or now.settings, field.name) for field in fields(Settings) if field.name in LOOSE
-    }
     content = {"format": FORMAT, "settings": parameters.written(now.settings), "rows": now.rows}
     content |= {"learnt": now.learnt._asdict()} if now.learnt else {}
     text = json.dumps(content, indent=2) + "\n"
     try:
-        if replace(now.settings, **alike) != before:
+        if old is None or _lasting(now.settings) != _lasting(old.settings):
             (folder / MODEL).unlink(missing_ok=True)
         with files.replacing(folder / CONFIG) as draft:
             draft.write_text(text, encoding="utf-8")
@@ -77,15 +71,19 @@ def write(folder: Path, now: Kept, old: Kept | None) -> None:
         raise Failure(f"cannot write {folder / CONFIG}: {error.strerror}") from error
 
 
-def keep(folder: Path, table: Table, settings: Settings, made: Model) -> None:
+def _lasting(settings: Settings) -> dict[str, object]:
+    """The settings that a model depends on."""
+    return {name: value for name, value in vars(settings).items() if name not in LOOSE}
+
+
+def keep(folder: Path, table: Table, settings: Settings, model: Model) -> None:
     """Keep the fitted model with its schema, for `explore predict`.
 
     Raises:
         Failure: when they cannot be written.
     """
-    called = Names(table.schema.features, settings.target, made.classes)
-    models = {settings.posterior: made.fitted}
+    content = Saved(model.names, ({},), {settings.posterior: model.fitted}, table.schema, model.transform)
     try:
-        saved.write(folder, Saved(called, ({},), models, table.schema, made.transform))
+        saved.write(folder, content)
     except OSError as error:
         raise Failure(f"cannot write {folder / MODEL}: {error.strerror}") from error

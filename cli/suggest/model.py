@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+import pandas as pd
 
 from explore import registry
-from explore.cli import problem
+from explore.cli import loaded, problem
+from explore.cli.saved import Names
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
 from explore.core.errors import FailedFitWarning, Failure, InputError
@@ -25,17 +26,6 @@ from explore.learning.transforms import Transform
 
 FEWEST = 5  # measured rows that a model is fitted to; before, rows are spread over the features
 UPDATES = 5_000  # of a fit, unless --epochs says otherwise
-LEVEL = 0.9  # of the intervals
-
-
-class Prediction(NamedTuple):
-    """Of some rows, [P, O] each; of classes only probabilities, [P, C]."""
-
-    mean: np.ndarray  # in the targets' own units; of transformed targets the median
-    low: np.ndarray
-    high: np.ndarray
-    epistemic: np.ndarray  # deviations in the scale in which the targets are learnt
-    noise: np.ndarray
 
 
 class Model(NamedTuple):
@@ -43,13 +33,17 @@ class Model(NamedTuple):
 
     learner: ActiveLearner
     transform: Transform
-    classes: tuple[str, ...]
+    names: Names
     posterior: Predictive  # as the settings have it, for rows of which all targets are measured
 
     @property
     def fitted(self) -> FittedModel:
         """What predicts, of the posterior that the settings make."""
         return replace(self.learner.model, posterior=self.posterior)
+
+    def predict(self, x: np.ndarray) -> pd.DataFrame:
+        """Predictions at some inputs [P, D], in the targets' own units; see `loaded.predictions`."""
+        return loaded.predictions(self.learner.model, self.names, self.transform, x)
 
 
 def enough(rows: Rows, settings: Settings) -> bool:
@@ -63,18 +57,18 @@ def enough(rows: Rows, settings: Settings) -> bool:
 
 def classes(rows: Rows) -> tuple[str, ...]:
     """The classes that were measured: in the order of their numbers, or of their letters."""
-    found = {str(values[0]) for values in rows.values}
-    values = {name: None if absent(name) else number(name) for name in found}
-    if all(value is not None for value in values.values()):
-        return tuple(sorted(found, key=lambda name: values[name] or 0.0))
-    return tuple(sorted(found))
+    names = sorted({str(values[0]) for values in rows.values})
+    numbers = {name: None if absent(name) else number(name) for name in names}
+    if None not in numbers.values():
+        names.sort(key=lambda name: numbers[name] or 0.0)
+    return tuple(names)
 
 
 def dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
     """The measured rows."""
     names: tuple[str, ...] = ()
-    y = np.array(rows.values if settings.task == "regression" else [], float)
     if settings.task == "regression":
+        y = np.array(rows.values, float)
         check_units(settings.target, y)
     else:
         names = classes(rows)
@@ -106,12 +100,12 @@ def build(table: Table, rows: Rows, settings: Settings, device: str) -> Model:
     x = np.concatenate([rows.x, rows.x[np.array(rows.measured)[partly]]])
     allowed = np.zeros((1, len(x)), bool)
     allowed[0, [*told, *rows.pending, *rows.pool]] = True
-    made = ActiveLearner(
+    learner = ActiveLearner(
         posterior("partial-gaussian") if partly else plain, x, [rule], allowed=allowed, cost=_cost(rows, len(x)),
         seed=settings.seed, samples=settings.samples, standardise="pool", device=device,
     )  # fmt: skip
-    made.tell(told, transform.apply(data.y) if settings.task == "regression" else data.y)
-    return Model(made, transform, data.classes, plain)
+    learner.tell(told, transform.apply(data.y) if settings.task == "regression" else data.y)
+    return Model(learner, transform, Names(table.schema.features, settings.target, data.classes), plain)
 
 
 def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> Transform:
@@ -123,8 +117,9 @@ def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> T
     if settings.transform == "log" and (y <= 0).any():
         i, o = np.argwhere(y <= 0)[0].tolist()
         row, target = rows.measured[i], settings.target[o]
-        there = row < len(table.cells.lines)
-        where = table.cells.where(row, target) if there else f"{target} of a row that is no longer in {table.path}"
+        where = f"{target} of a row that is no longer in {table.path}"
+        if row < len(table.cells.lines):
+            where = table.cells.where(row, target)
         raise InputError(f"{where}: {y[i, o]:.12g} has no logarithm; correct it, or leave --transform at none")
     return Transform.fit(settings.transform, y) if settings.task == "regression" else Transform()
 
@@ -143,7 +138,7 @@ def epochs(labels: int, settings: Any) -> int:
     return max(1, min(int(settings["epochs"]), UPDATES // steps))
 
 
-def fit(made: Model) -> Iterable[tuple[int, int]]:
+def fit(model: Model) -> Iterable[tuple[int, int]]:
     """Fit it; yields the epochs that are done, and all of them.
 
     Raises:
@@ -151,26 +146,7 @@ def fit(made: Model) -> Iterable[tuple[int, int]]:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FailedFitWarning)  # it is a failure here
-        for epoch in made.learner.fit():
+        for epoch in model.learner.fit():
             yield epoch.epoch, epoch.epochs
-    if not bool(made.learner.fitted.state.common.alive.all()):
+    if not bool(model.learner.fitted.state.common.alive.all()):
         raise Failure("the fit failed; take another --posterior, or other settings of it by -p")
-
-
-def predict(made: Model, x: np.ndarray) -> Prediction:
-    """Predictions at some inputs [P, D]."""
-    model, undo = made.learner.model, made.transform.undo
-    if model.posterior.likelihood.discrete:
-        p = _plain(model.probabilities(x))
-        none = np.zeros((len(p), 0))
-        return Prediction(p, none, none, none, none)
-    found = model.predict(x)
-    low, middle, high = map(_plain, model.quantiles(x, ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)).unsqueeze(1).unbind())
-    mean = _plain(found.mean) if made.transform.kind == "none" else undo(middle)
-    return Prediction(mean, undo(low), undo(high), _plain(found.epistemic), _plain(found.noise))
-
-
-def _plain(values: torch.Tensor) -> np.ndarray:
-    """Of the one replica."""
-    array: np.ndarray = values.reshape(-1, *values.shape[-2:])[0].double().cpu().numpy()
-    return array

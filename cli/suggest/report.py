@@ -29,8 +29,8 @@ class Outcome(NamedTuple):
     """All that there is to say."""
 
     table: Table
-    known: Campaign
-    made: Choice | None  # None: nothing was to be chosen
+    campaign: Campaign
+    chosen: Choice | None  # None: nothing was to be chosen
     settings: Settings
     out: Path
     notes: list[str]
@@ -54,23 +54,22 @@ def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:
 
 def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
     """Print it."""
-    made, known = outcome.made, outcome.known
+    chosen, campaign = outcome.chosen, outcome.campaign
     if options["as_json"]:
         display.echo(json.dumps(plain(_summary(outcome, options["dry_run"]))))
         return
-    rows = _rows(known)
-    if made and rows:
-        new = max(row.pending or 0 for row in rows) if made.suggestions else 0
-        console.show(*_titled("To measure next", [r for r in rows if r.pending == new], outcome, made.score))
-        if older := [r for r in rows if r.pending != new]:
+    rows, latest = _rows(outcome)
+    if chosen and rows:
+        console.show(*_titled("To measure next", [r for r in rows if r.pending == latest], outcome, chosen.score))
+        if older := [row for row in rows if row.pending != latest]:
             console.show(*_titled("Handed out before, not measured yet", older, outcome))
-    for line in known.status():
+    for line in campaign.status():
         display.echo(line)
-    if made and made.measures:
-        display.echo("; ".join(f"{MEASURES[name]}: {value:.4g}" for name, value in made.measures.items()))
-    if made and made.stopped:
-        display.echo(made.stopped)
-    if made and rows and not options["dry_run"]:
+    if chosen and chosen.measures:
+        display.echo("; ".join(f"{MEASURES[name]}: {value:.4g}" for name, value in chosen.measures.items()))
+    if chosen and chosen.stopped:
+        display.echo(chosen.stopped)
+    if chosen and rows and not options["dry_run"]:
         again = shlex.join(["explore", "suggest", str(outcome.table.path)])
         display.echo(
             f"The rows to measure are in {outcome.out}; fill in {', '.join(outcome.settings.target)} there, and"
@@ -81,9 +80,10 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
         display.echo("Nothing was written (--dry-run).")
 
 
-def _rows(known: Campaign) -> list[Row]:
-    """The pending rows, in the order in which they were handed out."""
-    return sorted(known.pending, key=lambda row: (row.pending or 0, row.said.get("rank", 0)))
+def _rows(outcome: Outcome) -> tuple[list[Row], int | None]:
+    """The pending rows, in the order in which they were handed out, and the batch that was chosen now, if one was."""
+    rows = sorted(outcome.campaign.pending, key=lambda row: (row.pending or 0, row.said.get("rank", 0)))
+    return rows, rows[-1].pending if rows and outcome.chosen and len(outcome.chosen.rows) else None
 
 
 def _titled(title: str, rows: list[Row], outcome: Outcome, score: str = "") -> Iterator[Any]:
@@ -104,7 +104,7 @@ def _titled(title: str, rows: list[Row], outcome: Outcome, score: str = "") -> I
 
 def _name(row: Row, outcome: Outcome) -> str:
     """How a row is found: by its identifier, or its line and the beginning of its id."""
-    ids = outcome.known.ids
+    ids = outcome.campaign.ids
     if outcome.table.roles.id_column or row.id not in ids:
         return short(row.id)
     cells = outcome.table.cells
@@ -117,24 +117,24 @@ def _number(value: Any) -> str:
 
 def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
     """As JSON can hold it."""
-    known, made = outcome.known, outcome.made
-    lines = dict(zip(known.ids, outcome.table.cells.lines, strict=True))
-    new = max((row.pending or 0 for row in known.pending), default=0) if made and made.suggestions else None
+    campaign, chosen = outcome.campaign, outcome.chosen
+    lines = dict(zip(campaign.ids, outcome.table.cells.lines, strict=True))
+    rows, latest = _rows(outcome)
     pending = [
-        {"id": row.id, "line": lines.get(row.id), "batch": row.pending, "new": row.pending == new, **row.said}
-        for row in _rows(known)
+        {"id": row.id, "line": lines.get(row.id), "batch": row.pending, "new": row.pending == latest, **row.said}
+        for row in rows
     ]
     return {
         "rows": [row for row in pending if row["new"]],
         "pending": [row for row in pending if not row["new"]],
-        "score": made.score if made else None,
-        "measures": dict(made.measures) if made else {},
-        "stopped": made.stopped or None if made else None,
-        "measured": len(known.measured),
-        "pool": len(known.pool),
-        "partly": [row.id for row in known.partly if not row.failed],
-        "failed": [row.id for row in known.failed],
-        "skipped": [row.id for row in known.skipped],
+        "score": chosen.score if chosen else None,
+        "measures": dict(chosen.measures) if chosen else {},
+        "stopped": chosen.stopped or None if chosen else None,
+        "measured": len(campaign.measured),
+        "pool": len(campaign.pool),
+        "partly": [row.id for row in campaign.partly if not row.failed],
+        "failed": [row.id for row in campaign.failed],
+        "skipped": [row.id for row in campaign.skipped],
         "notes": outcome.notes,
         "out": None if dry else str(outcome.out),
         "folder": str(folder_of(outcome.table.path)),

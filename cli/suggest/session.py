@@ -42,40 +42,44 @@ def run(options: Mapping[str, Any]) -> None:
             _tell(rehearsal, read, labels, options)
             _check(out, read, rehearsal, now, before, dry)
             _operate(rehearsal, options)
-    with Campaign(beside, dry=dry) as known:
+    with Campaign(beside, dry=dry) as campaign:
         if folder.read(beside, trusted) != old:
             raise InputError(f"{beside} was changed by another start just now; run the command again")
-        _tell(known, read, labels, options)
-        notes, told = [*read.notes, *changes, *known.notes], len(known.notes)
+        _tell(campaign, read, labels, options)
+        notes, count = [*read.notes, *changes, *campaign.notes], len(campaign.notes)
         report.note(notes, options)  # first: what was told is in the log, whatever is refused now
-        doubts = _check(out, read, known, now, before, dry)
+        doubts = _check(out, read, campaign, now, before, dry)
         report.note(doubts, options)
         if not dry:
             folder.write(beside, kept, old)
+        chosen, written = None, []
         if operates:
-            _operate(known, options)
-            made = None
+            _operate(campaign, options)
         else:
             with report.progress(options) as progress:
-                made = _suggest(read, known, now, device, progress)
-        written = [] if dry else _keep(beside, out, read, known, now, before, made)
-        more = [*known.notes[told:], *(made.notes if made else []), *written]
+                chosen = _suggest(read, campaign, now, device, progress)
+        if not dry:
+            if chosen and chosen.model:
+                folder.keep(beside, read, now, chosen.model)
+            sheet.check_told(out, read, campaign, now, before)  # again: a fit takes long enough to fill in a cell
+            written = sheet.write(out, read, campaign, now)
+        more = [*campaign.notes[count:], *(chosen.notes if chosen else []), *written]
         report.note(more, options)
-        report.say(report.Outcome(read, known, made, now, out, [*notes, *doubts, *more]), options)
+        report.say(report.Outcome(read, campaign, chosen, now, out, [*notes, *doubts, *more]), options)
 
 
 def _learnt(beside: Path, old: folder.Kept | None) -> Learnt | None:
     """Which columns were learnt from at the last start; an older version wrote down no others."""
     if old is None or old.learnt is not None:
         return old and old.learnt
-    with Campaign(beside, dry=True) as known:
-        return Learnt(known.memory.schema.features if known.memory.schema else (), ())
+    with Campaign(beside, dry=True) as campaign:
+        return Learnt(campaign.memory.schema.features if campaign.memory.schema else (), ())
 
 
-def _check(out: Path, read: Table, known: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:
+def _check(out: Path, read: Table, campaign: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:
     """Refuse to write over what was filled in; a start that writes nothing only says so."""
     try:
-        sheet.check_told(out, read, known, now, before)
+        sheet.check_told(out, read, campaign, now, before)
     except InputError as error:
         if not dry:
             raise
@@ -92,63 +96,49 @@ def _labels(given: str | None, out: Path, read: Table, now: Settings) -> Cells |
     return sheet.read(out, read, now) if own else table.labels(path, read, now)
 
 
-def _keep(
-    beside: Path, out: Path, read: Table, known: Campaign, now: Settings, before: Sequence[str], made: Choice | None
-) -> list[str]:
-    """Write model and next.csv; gives what there is to say of it."""
-    if made and made.model:
-        folder.keep(beside, read, now, made.model)
-    sheet.check_told(out, read, known, now, before)  # again: a fit takes long enough to fill in a cell
-    return sheet.write(out, read, known, now)
-
-
 def _changes(old: folder.Kept, now: folder.Kept) -> list[str]:
     """Sentences on what is not as at the last start."""
     rows = [f"The table has {now.rows} rows; it had {old.rows}."] if now.rows != old.rows else []
     return [*settings.changes(old.settings, now.settings), *rows]
 
 
-def _tell(known: Campaign, read: Table, labels: Cells | None, options: Mapping[str, Any]) -> None:
+def _tell(campaign: Campaign, read: Table, labels: Cells | None, options: Mapping[str, Any]) -> None:
     """What table and labels say, once the last batch is taken back if that is asked for."""
     if options["undo"]:
-        known.undo()
-    known.read(read.cells, read.roles, labels)
+        campaign.undo()
+    campaign.read(read.cells, read.roles, labels)
 
 
-def _operate(known: Campaign, options: Mapping[str, Any]) -> None:
+def _operate(campaign: Campaign, options: Mapping[str, Any]) -> None:
     """Skip, release and retract rows."""
     if options["retract"]:
-        known.retract(options["retract"])
+        campaign.retract(options["retract"])
     if options["release"]:
-        known.release(None if "all" in options["release"] else options["release"])
+        campaign.release(None if "all" in options["release"] else options["release"])
     if options["skip"]:
-        known.skip(options["skip"])
+        campaign.skip(options["skip"])
 
 
-def _suggest(read: Table, known: Campaign, now: Settings, device: str, progress: choice.Progress) -> Choice:
-    """Choose, and log what is chosen."""
-    rows = table.rows(read, known)
-    waiting = [] if known.answered else known.pending
-    k = min(now.batch - len(waiting), len(known.pool))
-    notes = [*rows.notes, *_why(now, known, waiting, k)]
-    if k < 1:
-        return Choice([], notes=notes)
-    made = choice.choose(read, rows, now, k, device, progress)
-    chosen = made.suggestions
-    known.suggest([s.row for s in chosen], [s.said for s in chosen])
-    return made._replace(notes=[*notes, *made.notes])
-
-
-def _why(now: Settings, known: Campaign, waiting: Sequence[Any], k: int) -> list[str]:
-    """Why fewer rows are handed out than --batch says."""
-    if not known.pool and not waiting:
-        return ["No row is left that may be handed out."]
-    if waiting and k < 1:
-        return [
+def _suggest(read: Table, campaign: Campaign, now: Settings, device: str, progress: choice.Progress) -> Choice:
+    """Choose, and log what is chosen; the notes begin with why fewer rows are handed out than --batch says."""
+    rows = table.rows(read, campaign)
+    waiting = [] if campaign.answered else campaign.pending
+    k = min(now.batch - len(waiting), len(campaign.pool))
+    notes, new = list(rows.notes), counted(k, "row", be=True)
+    if not campaign.pool and not waiting:
+        notes.append("No row is left that may be handed out.")
+    elif waiting and k < 1:
+        notes.append(
             f"Nothing was measured since rows were handed out last, of which {len(waiting)} are pending; a larger "
             "--batch gives more, --release all chooses anew."
-        ]
-    if waiting:
-        pending, new = counted(len(waiting), "row", be=True), counted(k, "row", be=True)
-        return [f"{pending} pending since rows were handed out last, so that {new} added."]
-    return [f"Only {counted(k, 'row', be=True)} left that may be handed out."] if k < now.batch else []
+        )
+    elif waiting:
+        pending = counted(len(waiting), "row", be=True)
+        notes.append(f"{pending} pending since rows were handed out last, so that {new} added.")
+    elif k < now.batch:
+        notes.append(f"Only {new} left that may be handed out.")
+    if k < 1:
+        return Choice(notes=notes)
+    chosen = choice.choose(read, rows, now, k, device, progress)
+    campaign.suggest(chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
+    return chosen._replace(notes=[*notes, *chosen.notes])

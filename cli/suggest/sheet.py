@@ -43,72 +43,61 @@ def read(path: Path, table: Table, settings: Settings) -> Cells | None:
         raise
 
 
-def check_told(path: Path, table: Table, known: Campaign, settings: Settings, before: Sequence[str]) -> None:
+def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:
     """Whether nothing is lost when the file is written anew: all its measurements are known, of targets `before`, too.
 
     Raises:
         InputError: otherwise.
     """
-    there = read(path, table, settings)
-    if there is None:
+    file = read(path, table, settings)
+    if file is None:
         return
-    targets = [name for name in dict.fromkeys([*table.roles.targets, *before]) if name in there.columns]
-    at = {name: i for i, name in enumerate(known.ids)}
-    rows = list(_rows(there, known, at))
-    lost = []
-    for i, values in enumerate(told(there, targets, table.roles)):
-        row = rows[i] and known.memory.find(rows[i])
-        if values and not (row and logged(row, values)):
-            lost.append(f"{there.unit} {there.lines[i]}")
-    if lost:
+    targets = [name for name in dict.fromkeys([*table.roles.targets, *before]) if name in file.columns]
+    at = {name: i for i, name in enumerate(campaign.ids)}
+    names = list(_rows(file, campaign, at))
+    rows = [campaign.memory.find(name) for name in names]
+    places = [f"{file.unit} {line}" for line in file.lines]
+    values = told(file, targets, table.roles)
+    lines = list(zip(places, names, rows, values, strict=True))
+    if lost := [place for place, _, row, now in lines if now and not (row and logged(row, now))]:
         raise InputError(
             f"{path} has measurements ({listed(lost, 5)}) that were not told and would be overwritten; tell them by "
             f"--labels {path}, or choose another --out"
         )
-    if strange := [f"{there.unit} {there.lines[i]}" for i, name in enumerate(rows) if not name]:
+    if strange := [place for place, name, *_ in lines if not name]:
         raise InputError(
             f"{path} has rows ({listed(strange, 5)}) that are not among those of {table.path} and would be "
             "overwritten; choose another --out"
         )
-    places = [at.get(name) for name in rows]
-    beside = [name for name in there.columns if name not in targets and not name.startswith(OWN)]
-    had = [row.had if (row := known.memory.find(name)) else {} for name in rows]
-    if added := [
-        name
-        for name in beside
-        if _added(there.columns[name], table.cells.columns.get(name), places, [cells.get(name, "") for cells in had])
-    ]:
+
+    def is_added(column: str, i: int) -> bool:
+        """Whether a cell stands neither in the table nor in a column that was renamed or taken out."""
+        row, cell, column_now = rows[i], canonical(file.columns[column][i]), table.cells.columns.get(column)
+        new = names[i] in at and cell and not same(cell, row.had.get(column, "") if row else "")
+        return bool(new) and not (column_now and canonical(column_now[at[names[i]]]))
+
+    beside = [name for name in file.columns if name not in targets and not name.startswith(OWN)]
+    if added := [shown(name) for name in beside if any(is_added(name, i) for i in range(len(names)))]:
         raise InputError(
-            f"{path} has cells in {listed(map(shown, added))} that {table.path} does not have and that would be "
-            "overwritten; copy them there, or choose another --out"
+            f"{path} has cells in {listed(added)} that {table.path} does not have and that would be overwritten; copy "
+            "them there, or choose another --out"
         )
 
 
-def _rows(there: Cells, known: Campaign, at: Mapping[str, int]) -> Iterator[str]:
+def _rows(file: Cells, campaign: Campaign, at: Mapping[str, int]) -> Iterator[str]:
     """The rows that the lines of the file are of; "" for one that is not known."""
     spelled: dict[str, str] = {}  # of so many rows made only where a spreadsheet has written 7 for 007
-    for given in there.columns.get(ID, [""] * len(there.lines)):
-        row = known.memory.find(given)
-        if not row and given not in at:
-            spelled = spelled or {canonical(name): name for name in (*known.memory.rows, *at)}
-        yield row.id if row else given if given in at else spelled.get(canonical(given), "")
+    for name in file.columns.get(ID, [""] * len(file.lines)):
+        row = campaign.memory.find(name)
+        if not row and name not in at:
+            spelled = spelled or {canonical(other): other for other in (*campaign.memory.rows, *at)}
+        yield row.id if row else name if name in at else spelled.get(canonical(name), "")
 
 
-def _added(column: Sequence[str], own: Sequence[str] | None, places: Sequence[int | None], had: Sequence[str]) -> bool:
-    """Whether something was filled in in a column of the file that stands nowhere in the table's own, if it has it.
-
-    `places` are the lines' rows in the table, None for rows that it has no more; `had` is what a column of this name
-    said before it was renamed or taken out.
-    """
-    lines = zip(places, map(canonical, column), had, strict=True)
-    filled = [i for i, cell, old in lines if i is not None and cell and not same(cell, old)]
-    return not all(own and canonical(own[i]) for i in filled)
-
-
-def write(path: Path, table: Table, known: Campaign, settings: Settings) -> list[str]:
+def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> list[str]:
     """Write all rows that are pending, the latest first; gives what there is to say of it."""
-    pending = sorted(known.pending, key=lambda row: (-(row.pending or 0), row.said.get("rank", 0)))
-    at = {name: i for i, name in enumerate(known.ids)}
+    pending = sorted(campaign.pending, key=lambda row: (-(row.pending or 0), row.said.get("rank", 0)))
+    at = {name: i for i, name in enumerate(campaign.ids)}
     decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
     cells = [list(_cells(row, table, at, decimal)) for row in pending]
     columns = {name: [row[i] for row in cells] for i, name in enumerate(table.written.columns)}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from explore.core.errors import InputError, shown
 from explore.data.texts import number
 
-# What each measures, as sentences call it.
+# What each measures, as sentences call it: below its limit enough is known, within it rows may be handed out.
 BELOW = {
     "gain": "the best candidate's score",
     "width": "the mean width of the candidates' intervals",
@@ -35,26 +35,19 @@ def parse(text: str, classes: bool = False) -> Limit:
     Raises:
         InputError: when it is none, or says nothing of classes.
     """
-    match = re.fullmatch(r"\s*(\w+)\s*(<=|<)\s*(\S+)\s*", text)
+    match = re.fullmatch(r"\s*(?:(gain|width)\s*<|(budget|labels)\s*<=)\s*([^\s=]\S*)\s*", text)
     value = number(match[3]) if match else None
-    known = {**dict.fromkeys(BELOW, "<"), **dict.fromkeys(WITHIN, "<=")}
-    if not match or known.get(match[1]) != match[2] or value is None or not (0 < value < math.inf):
+    if not match or value is None or not (0 < value < math.inf):
         raise InputError(
             f"--stop-when is {shown(text)}; it must be gain<X, width<X, budget<=X or labels<=X with a positive number X"
         )
     if match[1] == "width" and classes:
         raise InputError("--stop-when width<X is for numbers; classes have no intervals")
-    return Limit(match[1], value, text.strip())
+    return Limit(match[1] or match[2], value, text.strip())
 
 
 def allowed(limits: Sequence[Limit], spent: Mapping[str, float], costs: Sequence[Mapping[str, float]]) -> int:
-    """How many of the next rows stay within the limits.
-
-    Args:
-        limits: conditions.
-        spent: of "budget" and "labels", so far.
-        costs: of each of the next rows, in their order.
-    """
+    """How many of the next rows, of which each has `costs`, stay within the limits on what is `spent`."""
     total = dict(spent)
     for n, cost in enumerate(costs):
         total = {name: total[name] + cost[name] for name in total}
@@ -66,17 +59,18 @@ def allowed(limits: Sequence[Limit], spent: Mapping[str, float], costs: Sequence
 
 def reached(limits: Sequence[Limit], measures: Mapping[str, float]) -> str:
     """A sentence on the first condition that is fulfilled; "": none is."""
-    for limit in limits:
-        if limit.name in BELOW and limit.name in measures and measures[limit.name] < limit.value:
+    for name, limit, text in limits:
+        if name in BELOW and measures.get(name, math.inf) < limit:
             return (
-                f"Enough is known: {BELOW[limit.name]} is {measures[limit.name]:.4g}, which --stop-when {limit.text} "
-                "asks for; no row is handed out."
+                f"Enough is known: {BELOW[name]} is {measures[name]:.4g}, which --stop-when {text} asks for; no row is "
+                "handed out."
             )
     return ""
 
 
 def exhausted(limits: Sequence[Limit], spent: Mapping[str, float]) -> str:
     """A sentence where no further row stays within the limits."""
-    said = [f"{WITHIN[limit.name]} is {spent[limit.name]:.12g}" for limit in limits if limit.name in WITHIN]
-    texts = [limit.text for limit in limits if limit.name in WITHIN]
-    return f"The limit is reached: {' and '.join(said)}, and --stop-when {', '.join(texts)} leaves no row to hand out."
+    within = [limit for limit in limits if limit.name in WITHIN]
+    sums = " and ".join(f"{WITHIN[limit.name]} is {spent[limit.name]:.12g}" for limit in within)
+    texts = ", ".join(limit.text for limit in within)
+    return f"The limit is reached: {sums}, and --stop-when {texts} leaves no row to hand out."

@@ -56,12 +56,7 @@ class Table:
 
 
 def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
-    """The table; its columns are looked at anew every time, as rows may have come.
-
-    Args:
-        path: of the file.
-        settings: of the campaign.
-        before: which columns were learnt from at the last start, and which were not; None at the first one.
+    """The table; its columns are looked at anew every time, as rows may have come, but stay what they were `before`.
 
     Raises:
         InputError: when it cannot be used; the sentence names the column or the cell.
@@ -69,12 +64,7 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     written, classes = opened(path, settings.decimal, settings.sheet), settings.task == "classification"
     drop = [*settings.drop_columns, *([settings.cost] if settings.cost else [])]
     names, features = roles(written, settings.target, drop, settings.task, settings.id_column)
-    if own := [name for name in written.columns if name in _own(settings) or (classes and name.startswith(f"{OWN}p_"))]:
-        raise InputError(f"{path} has a column {shown(own[0])}, as next.csv has; rename it, or give the table itself")
-    for option, chosen in (("categorical", settings.categorical), ("feature", settings.feature)):
-        if wrong := [name for name in chosen if name not in features]:
-            raise InputError(f"--{option}: {path} has no feature {shown(wrong[0])}")
-    check_kept(written, names, settings.task, settings.keep_na)
+    _check(written, names, features, settings)
     rule = campaign.Schema(tuple(names), (), None, classes, bool(settings.keep_na), settings.failed)
     asked = {*settings.categorical, *settings.feature}
     late = _late(written, [name for name in features if name not in settings.categorical], rule)
@@ -93,14 +83,17 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     learnt = tuple(column.name for column in schema.columns if not isinstance(column, LeftOut))
     known_by = rule._replace(features=learnt, id_column=settings.id_column)
     costs = _costs(written, settings.cost) if settings.cost else None
+    notes = [*written.notes, *decided]
     if late:
-        decided = (
-            *decided,
+        notes.append(
             f"Next to nothing stands in {listed(map(shown, late))} where {listed(names)} is not measured yet: left "
-            "out; what an experiment tells besides may be another --target.",
+            "out; what an experiment tells besides may be another --target."
         )
-    notes = (*written.notes, *decided, *_hint(schema, settings))
-    return Table(path, written, cells, known_by, schema, costs, notes, before.updated(schema, learnt))
+    naming = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ("identifier", "order")]
+    if naming and not settings.id_column:
+        names_rows = f"If column {shown(naming[0])} names the rows, say so by --id"
+        notes.append(f"{names_rows}; without it rows are known by their features.")
+    return Table(path, written, cells, known_by, schema, costs, tuple(notes), before.updated(schema, learnt))
 
 
 def _late(cells: Cells, features: Sequence[str], rule: campaign.Schema) -> list[str]:
@@ -108,29 +101,34 @@ def _late(cells: Cells, features: Sequence[str], rule: campaign.Schema) -> list[
 
     They say which rows are measured and nothing of the others, which would be other rows once they are filled in.
     """
-    told = {
-        row
-        for name in rule.targets
-        for row, cell in enumerate(cells.columns[name])
-        if cell and (rule.keep_na or not texts.unmeasured(cell, rule.classes))
-    }
-    if len(told) == len(cells.lines):
-        return []
-    filled = {n: {row for row, cell in enumerate(cells.columns[n]) if not texts.absent(cell, True)} for n in features}
-    left = len(cells.lines) - len(told)
+    measured = np.zeros(len(cells.lines), bool)
+    for name in rule.targets:
+        measured |= [bool(c) and (rule.keep_na or not texts.unmeasured(c, rule.classes)) for c in cells.columns[name]]
+    pool = len(measured) - measured.sum()
 
-    def late(rows: set[int]) -> bool:
-        strayed = len(rows - told) <= STRAY * left and len(rows & told) > len(told) / 2
-        return rows == told or (left >= FEW and (rows <= told or strayed))
+    def late(name: str) -> bool:
+        filled = np.array([not texts.absent(cell, True) for cell in cells.columns[name]])
+        strayed, answered = (filled & ~measured).sum(), (filled & measured).sum()
+        few = strayed == 0 or (strayed <= STRAY * pool and answered > measured.sum() / 2)
+        return bool(filled.any() and ((filled == measured).all() or (pool >= FEW and few)))
 
-    return [name for name, rows in filled.items() if rows and late(rows)]
+    return [name for name in features if late(name)] if pool else []
 
 
-def _own(settings: Settings) -> set[str]:
-    """What next.csv may call the columns that it has more, but for probabilities."""
-    parts = ("mean", "low", "high")
-    names = {"id", "rank", "cost", "score", "reason", *parts}
-    return {OWN + name for name in names | {f"{part}_{target}" for part in parts for target in settings.target}}
+def _check(cells: Cells, names: Sequence[str], features: Sequence[str], settings: Settings) -> None:
+    """Refuse columns that next.csv has beside the table's, and options that name no column of their kind."""
+    parts, classes = ("mean", "low", "high"), settings.task == "classification"
+    beside = {"id", "rank", "cost", "score", "reason", *parts}
+    beside |= {f"{part}_{target}" for part in parts for target in settings.target}
+    for name in cells.columns:
+        if name.startswith(OWN) and (name[len(OWN) :] in beside or (classes and name.startswith(f"{OWN}p_"))):
+            raise InputError(
+                f"{cells.path} has a column {shown(name)}, as next.csv has; rename it, or give the table itself"
+            )
+    for option, chosen in (("categorical", settings.categorical), ("feature", settings.feature)):
+        if wrong := [name for name in chosen if name not in features]:
+            raise InputError(f"--{option}: {cells.path} has no feature {shown(wrong[0])}")
+    check_kept(cells, names, settings.task, settings.keep_na)
 
 
 def _costs(cells: Cells, name: str) -> np.ndarray:
@@ -193,14 +191,6 @@ def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cel
     return cells._replace(columns=columns, decimal=".")
 
 
-def _hint(schema: data.Schema, settings: Settings) -> list[str]:
-    """A column that may name the rows."""
-    named = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ("identifier", "order")]
-    if not named or settings.id_column:
-        return []
-    return [f"If column {shown(named[0])} names the rows, say so by --id; without it rows are known by their features."]
-
-
 @dataclass(frozen=True)
 class Rows:
     """What a model sees: the rows of the table, behind them known ones that are no longer there."""
@@ -228,24 +218,21 @@ def rows(table: Table, known: Campaign) -> Rows:
     gone = [row for row in known.memory.rows.values() if row.gone and (row.values or row.pending)]
     kept, x, lost = _gone(table, gone)
     at = {name: i for i, name in enumerate(known.ids)} | {row.id: len(matrix.x) + i for i, row in enumerate(kept)}
-    complete = [row for row in known.measured if row.id in at]
-    measured = [*complete, *(row for row in known.partly if row.id in at)]
-    pending = [row for row in known.pending if row.id in at]
-    failed = [row for row in known.failed if row.id in at]
-    costs, taken = table.costs, [at[row.id] for row in (*complete, *failed, *pending)]
+    complete, failed, pending = (
+        [at[row.id] for row in some if row.id in at] for some in (known.measured, known.failed, known.pending)
+    )
+    measured = [row for row in (*known.measured, *known.partly) if row.id in at]
+    costs, taken = table.costs, [*complete, *failed, *pending]
     if costs is not None:
         costs = np.concatenate([costs, [float(row.said.get("cost", "nan")) for row in kept]])
         if unknown := int(np.isnan(costs[taken]).sum()):
             lost = [*lost, f"The costs of {unknown} rows that are no longer in the table are not known, nor counted."]
     budget = float(len(taken) if costs is None else np.nansum(costs[taken]))
     spent = {"labels": float(len(complete) + len(pending)), "budget": budget}
+    values = [[np.nan if (v := row.mean.get(t)) is None else v for t in table.roles.targets] for row in measured]
     return Rows(
-        np.concatenate([matrix.x, x]) if kept else matrix.x,
-        [at[row.id] for row in measured],
-        [[np.nan if (v := row.mean.get(t)) is None else v for t in table.roles.targets] for row in measured],
-        [at[row.id] for row in pending],
-        taken,
-        list(known.pool), costs, spent, (*matrix.notes, *lost),
+        np.concatenate([matrix.x, x]), [at[row.id] for row in measured], values, pending, taken, list(known.pool),
+        costs, spent, (*matrix.notes, *lost),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,7 @@ class Campaign:
     """
 
     def __init__(self, folder: Path, dry: bool = False):
-        """Open the folder, or make it.
-
-        Args:
-            folder: see `folder_of`.
-            dry: what is done is not written, and the folder is neither locked nor made.
+        """Open the folder, or make it; `dry`: nothing is written, locked or made.
 
         Raises:
             InputError: when another process is at it, or its log is damaged.
@@ -82,37 +78,38 @@ class Campaign:
     @property
     def measured(self) -> list[Row]:
         """The rows of which every target is measured, those that are no longer in the table with them."""
-        return [row for row in self.memory.rows.values() if self.memory.complete(row)]
+        return self._which(self.memory.complete)
 
     @property
     def partly(self) -> list[Row]:
         """The rows of which some targets are measured, others not, or failed."""
-        rows = (row for row in self.memory.rows.values() if not self.memory.complete(row))
-        return [row for row in rows if any(value is not None for value in row.mean.values())]
+        return self._which(lambda row: not self.memory.complete(row) and any(v is not None for v in row.mean.values()))
 
     @property
     def failed(self) -> list[Row]:
         """The rows whose experiment failed, for one target or all; they are not handed out again."""
-        return [row for row in self.memory.rows.values() if row.failed]
+        return self._which(lambda row: row.failed)
 
     @property
     def pending(self) -> list[Row]:
         """The rows that were handed out and are not answered yet."""
-        return [row for row in self.memory.rows.values() if row.pending is not None]
-
-    @property
-    def answered(self) -> bool:
-        """Whether anything was measured since rows were last handed out."""
-        kinds = [(number, {event["event"] for event in events}) for number, events in self.memory.batches.items()]
-        last = max((number for number, kind in kinds if "suggest" in kind), default=0)
-        return any(number > last and kind & {"label", "correct"} for number, kind in kinds)
+        return self._which(lambda row: row.pending is not None)
 
     @property
     def skipped(self) -> list[Row]:
         """The rows that are never to be handed out."""
-        return [row for row in self.memory.rows.values() if row.skipped]
+        return self._which(lambda row: row.skipped)
 
-    def suggest(self, rows: Sequence[int], values: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    @property
+    def answered(self) -> bool:
+        """Whether anything was measured since rows were last handed out."""
+        for _, events in sorted(self.memory.batches.items(), reverse=True):
+            kinds = {event["event"] for event in events}
+            if kinds & {"suggest", "label", "correct"}:
+                return "suggest" not in kinds
+        return False
+
+    def suggest(self, rows: Sequence[int], values: Sequence[Mapping[Any, Any]] = ()) -> list[str]:
         """Hand out rows of the table: they are pending until they are answered or released.
 
         Args:
@@ -138,30 +135,26 @@ class Campaign:
         Raises:
             InputError: when there is no such row, or it is measured or failed.
         """
-        ids = self._resolved(names)
-        for name in ids:
-            if (row := self.memory.find(name)) and self.memory.done(row):
-                what = "failed" if row.failed else "is measured"
-                raise InputError(f"row {short(name)} {what} and will not be handed out; --retract withdraws that")
-        self._tell([{"event": "skip", "id": name} for name in ids])
-        self.notes.append(f"Never to be handed out: {self._listed(ids)}.")
+
+        def objection(row: Row) -> str:
+            state = "failed" if row.failed else "is measured" if self.memory.done(row) else ""
+            return state and f"{state} and will not be handed out; --retract withdraws that"
+
+        self._operate("skip", self._resolved(names), objection, "Never to be handed out")
 
     def release(self, names: Iterable[str] | None = None) -> None:
-        """Let rows that are pending or skipped be handed out again.
-
-        Args:
-            names: their ids; None: all that are pending.
+        """Let rows that are pending or skipped be handed out again; without names all that are pending.
 
         Raises:
             InputError: when one is neither.
         """
+
+        def objection(row: Row) -> str:
+            neither = not row.skipped and row.pending is None
+            return "is neither pending nor skipped; there is nothing to release" if neither else ""
+
         ids = [row.id for row in self.pending] if names is None else self._resolved(names)
-        for name in ids:
-            row = self.memory.find(name)
-            if row is None or not (row.skipped or row.pending is not None):
-                raise InputError(f"row {short(name)} is neither pending nor skipped; there is nothing to release")
-        self._tell([{"event": "release", "id": name} for name in ids])
-        self.notes.append(f"May be handed out again: {self._listed(ids)}." if ids else "No row is pending.")
+        self._operate("release", ids, objection, "May be handed out again")
 
     def retract(self, names: Iterable[str]) -> None:
         """Withdraw all measurements and failures of some rows; they may be handed out again.
@@ -169,13 +162,11 @@ class Campaign:
         Raises:
             InputError: when one was not measured.
         """
-        ids = self._resolved(names)
-        rows = [self.memory.find(name) for name in ids]
-        for name, row in zip(ids, rows, strict=True):
-            if row is None or not row.values:
-                raise InputError(f"row {short(name)} was not measured; there is nothing to retract")
-        self._tell([{"event": "retract", "id": row.id, "was": dict(row.values)} for row in rows if row is not None])
-        self.notes.append(f"No longer measured: {self._listed(ids)}.")
+
+        def objection(row: Row) -> str:
+            return "" if row.values else "was not measured; there is nothing to retract"
+
+        self._operate("retract", self._resolved(names), objection, "No longer measured")
 
     def undo(self) -> None:
         """Take back the last batch of what was told or handed out; what the table looks like stays noticed.
@@ -200,17 +191,16 @@ class Campaign:
         away = f", {gone} of them no longer in the table" if gone else ""
         pool = f"; {len(self.pool)} may be handed out" if self._sheet else ""
         lines = [f"{counted(len(self.measured), 'row', be=True)} measured{away}{pool}."]
-        batches: dict[int, list[str]] = {}
+        batches: dict[int, list[Row]] = {}
         for row in self.pending:
-            batches.setdefault(row.pending or 0, []).append(row.id)
-        for batch, ids in sorted(batches.items()):
+            batches.setdefault(row.pending or 0, []).append(row)
+        groups = []
+        for batch, rows in sorted(batches.items()):
             since = next(event["time"][:10] for event in self._log.events if event["batch"] == batch)
-            lines.append(f"Pending since {since} (batch {batch}): {self._listed(ids)}.")
-        partly = [row for row in self.partly if not row.failed]
-        for what, rows in (("Measured in part", partly), ("Failed", self.failed), ("Skipped", self.skipped)):
-            if rows:
-                lines.append(f"{what}: {self._listed([row.id for row in rows])}.")
-        return lines
+            groups.append((f"Pending since {since} (batch {batch})", rows))
+        groups.append(("Measured in part", [row for row in self.partly if not row.failed]))
+        groups += [("Failed", self.failed), ("Skipped", self.skipped)]
+        return lines + [f"{title}: {self._listed([row.id for row in rows])}." for title, rows in groups if rows]
 
     def close(self) -> None:
         """Let others use the folder."""
@@ -222,24 +212,35 @@ class Campaign:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _which(self, test: Callable[[Row], bool]) -> list[Row]:
+        return [row for row in self.memory.rows.values() if test(row)]
+
     def _resolved(self, names: Iterable[str]) -> list[str]:
         return list(dict.fromkeys(self.memory.resolve(name.strip(), self.ids) for name in names))
 
     def _listed(self, names: Sequence[str]) -> str:
         return listed([self._names.get(name) or short(name) for name in names], SHOWN)
 
-    def _tell(self, events: Sequence[Mapping[str, Any]]) -> None:
+    def _operate(self, kind: str, ids: Sequence[str], objection: Callable[[Row], str], sentence: str) -> None:
+        """Log an operation on some rows, unless there is an objection to one of them."""
+        events = []
+        for name in ids:
+            row = self.memory.find(name) or Row(name)
+            if why := objection(row):
+                raise InputError(f"row {short(name)} {why}")
+            events.append({"event": kind, "id": name} | ({"was": dict(row.values)} if kind == "retract" else {}))
+        self._tell(events)
+        self.notes.append(f"{sentence}: {self._listed(ids)}." if ids else "No row is pending.")
+
+    def _tell(self, events: Sequence[dict[str, Any]]) -> None:
         """Log events, with the features of rows that nothing was known of."""
         at = {name: i for i, name in enumerate(self.ids)}
-        more: list[dict[str, Any]] = []
         for event in events:
             name = event["id"]
             if name not in self.memory.rows and self._sheet is not None:
-                more.append({**event, "cells": self._sheet.cells(at[name])})
+                event["cells"] = self._sheet.cells(at[name])
                 self._names[name] = self._sheet.name(at[name])
-            else:
-                more.append(dict(event))
-        self._append(more)
+        self._append(events)
         self._renew()
 
     def _append(self, events: Sequence[Mapping[str, Any]]) -> None:
@@ -247,8 +248,5 @@ class Campaign:
             self.memory.apply(event)
 
     def _renew(self) -> None:
-        rows = self.memory.rows
-        self.pool = tuple(i for i, name in enumerate(self.ids) if name not in rows or self._free(rows[name]))
-
-    def _free(self, row: Row) -> bool:
-        return row.pending is None and not row.skipped and not self.memory.done(row)
+        closed = {row.id for row in self._which(lambda r: r.pending is not None or r.skipped or self.memory.done(r))}
+        self.pool = tuple(i for i, name in enumerate(self.ids) if name not in closed)

@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, time
 from decimal import Decimal
+from functools import cache
 from json.encoder import encode_basestring_ascii as escaped
 
 from explore.core.errors import InputError, shown
@@ -52,12 +53,7 @@ def stripped(cell: object) -> str:
 def canonicals(column: Sequence[object]) -> list[str]:
     """The canonical texts of many cells, quickly where they are numbers or repeat."""
     texts = [cell if isinstance(cell, str) else stripped(cell) for cell in column]
-    known: dict[str, str] = {}
-
-    def slow(text: str) -> str:
-        return known[text] if text in known else known.setdefault(text, canonical(text))
-
-    plain = "".join(texts)
+    slow, plain = cache(canonical), "".join(texts)
     if plain.isascii() and "_" not in plain:
         try:
             values = [float(text) if text else math.nan for text in texts]
@@ -87,11 +83,8 @@ def measured(
 ) -> tuple[Value, ...]:
     """What a cell of a target says: nothing is measured yet, (); it failed, (None,); or a value.
 
-    Args:
-        cell: as it was read.
-        classes: whether it names a class, in any text, in place of a number.
-        keep_na: whether NA and other marks name classes.
-        failed: what says that the experiment failed, `folded`.
+    With `classes` it names a class, in any text, in place of a number; with `keep_na` marks such as NA do so, too. The
+    texts in `failed`, `folded`, say that the experiment failed.
 
     Raises:
         InputError: when it is something else; the message does not say what to do.
@@ -154,11 +147,3 @@ def _digits(text: str) -> int:
     if value is None or not math.isfinite(value):
         return 0
     return len(Decimal(text).normalize().as_tuple().digits)
-
-
-def coarse(cells: Mapping[str, str], digits: int) -> str:
-    """The fingerprint of cells whose numbers are rounded: nearly always the same where all cells are the `same`."""
-    values = {name: number(cell) for name, cell in cells.items()}
-    return fingerprint(
-        {n: cells[n] if (v := values[n]) is None else f"{v:.{digits - 1}e}" for n in cells}  # inf and the like too
-    )

@@ -1,9 +1,10 @@
-"""The log of a campaign: log.jsonl, to which events are appended before anything is done with them.
+"""The log of a campaign: log.jsonl, to which events are appended before anything is done with them; and campaign.json.
 
 Every line is one event in JSON. What was appended together counts together: `left` says how many lines of it follow, so
 that the lines of a process that was killed while it wrote are recognised and cut off. `sum` is the beginning of the
 SHA-256 of the line before it and the `sum` of the line before, of the first line the campaign's id: no line can be
-changed, left out or moved unnoticed, and lines at the end are missed by what `campaign.json` says, see `head`.
+changed, left out or moved unnoticed. campaign.json has the id, how many entries were written, and the last sum. It is
+written after the log, so that a process that is killed leaves a log that is ahead of it, never one that is behind.
 """
 
 from __future__ import annotations
@@ -11,21 +12,56 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import BaseFileLock
 
-from explore.campaign import head as heads
-from explore.campaign.head import Head
 from explore.core import files
 from explore.core.errors import Failure, InputError
 
 NAME = "log.jsonl"
+HEAD = "campaign.json"
+SETTINGS = "config.json"  # of a folder in which something was logged
+FORMAT = 1  # of campaign.json
 SUM = 16  # hexadecimal digits
 Event = dict[str, Any]
+
+
+class Head(NamedTuple):
+    """The content of campaign.json; a campaign from before there was such a file has the id ""."""
+
+    id: str
+    entries: int  # of the log
+    sum: str  # of the last one
+
+
+def read_head(folder: Path) -> Head | None:
+    """Read campaign.json; None where there is none.
+
+    Raises:
+        InputError: when the file is damaged or of another version.
+    """
+    path = folder / HEAD
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        head = Head(str(content["id"]), int(content["entries"]), str(content["sum"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error}); {_remedy(folder)}") from error
+    if content.get("format") != FORMAT:
+        raise InputError(f"{path} is of a newer version of explore; update it")
+    return head
+
+
+def write_head(folder: Path, head: Head) -> None:
+    """Write campaign.json, whole or not at all."""
+    with files.replacing(folder / HEAD) as draft:
+        draft.write_text(json.dumps({"format": FORMAT, **head._asdict()}, indent=2) + "\n", encoding="utf-8")
 
 
 class Log:
@@ -37,11 +73,7 @@ class Log:
     """
 
     def __init__(self, folder: Path, dry: bool = False):
-        """Open it, and make the folder where there is none.
-
-        Args:
-            folder: where log.jsonl is.
-            dry: nothing is written or locked, and what is appended is kept in memory only.
+        """Open it, and make the folder where there is none; `dry`: nothing is written, locked or made.
 
         Raises:
             InputError: when another process has it open, or when it is damaged or not all of the campaign's log; the
@@ -57,27 +89,26 @@ class Log:
                 raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
             self._lock = files.lock(folder)
         try:
-            self._saved = heads.read(folder)  # before the log, which another process may be writing
+            self._saved = read_head(folder)  # before the log, which another process may be writing
             self.events, self._head = self._read()
         except BaseException:
             self.close()
             raise
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> Sequence[Event]:
-        """Write events as one batch, and come back when they are on the disk.
+        """Write events as one batch to the disk.
 
         Returns:
-            The events with what every one gets: batch, a number that counts up from 1, time, in UTC, and left.
+            The events with batch, a number that counts up from 1, time, in UTC, and left.
 
         Raises:
             Failure: when they cannot be written; then none of them is.
         """
-        listed, now = list(events), datetime.now(UTC).isoformat(timespec="seconds")
-        batch = self.events[-1]["batch"] + 1 if self.events else 1
-        left = reversed(range(len(listed)))
+        batch, now = list(events), datetime.now(UTC).isoformat(timespec="seconds")
+        number = self.events[-1]["batch"] + 1 if self.events else 1
+        empty = {"event": None, "id": None, "values": None}
         new = [
-            {"event": None, "id": None, "values": None, **event, "time": now, "batch": batch, "left": n}
-            for event, n in zip(listed, left, strict=True)
+            {**empty, **event, "time": now, "batch": number, "left": len(batch) - i} for i, event in enumerate(batch, 1)
         ]
         lines, total = [], self._head.sum
         for event in new:
@@ -100,10 +131,9 @@ class Log:
         try:
             if self._saved is None:  # first of all: a log without it is one whose campaign is not known
                 self._save(self._head)
-            with open(self.path, "ab", buffering=0) as file:
-                rest = memoryview(text)
-                while rest:
-                    rest = rest[file.write(rest) :]
+            with open(self.path, "ab") as file:
+                file.write(text)
+                file.flush()
                 os.fsync(file.fileno())
             self._save(head)
         except OSError as error:
@@ -112,75 +142,88 @@ class Log:
             raise Failure(f"cannot write to {self.path}: {error.strerror}; nothing of it was written") from error
 
     def _save(self, head: Head) -> None:
-        heads.write(self._folder, head)
+        write_head(self._folder, head)
         self._saved = head
 
     def _read(self) -> tuple[list[Event], Head]:
         """All events that are complete, after which the rest is cut off, and the head that goes with them."""
         try:
-            whole = self.path.read_bytes()
+            content = self.path.read_bytes()
         except FileNotFoundError:
-            whole = b""
+            content = b""
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror}") from error
-        self._saved = self._saved or heads.read(self._folder)  # another process may have begun just now
-        events, sums, ends = self._entries(whole, self._saved.id if self._saved else "")
-        heads.check(self._folder, self.path, self._saved, sums)
-        if self._saved is None and not whole:
-            return [], heads.fresh()
+        self._saved = self._saved or read_head(self._folder)  # another process may have begun just now
+        events, sums, end = self._entries(content)
+        self._check(sums)
+        if self._saved is None and not content:
+            name = secrets.token_hex(16)
+            return [], Head(name, 0, name)
         head = Head(sums[0], len(events), sums[-1])
-        self._cut(whole, ends[-1])
+        self._cut(content, end)
         if not self._dry and head != self._saved:
             if self._saved is None:
                 self.notes.append(f"{self._folder} is of an earlier version of explore; its log is now tied to it.")
             try:
                 self._save(head)
             except OSError as error:
-                raise Failure(f"cannot write {self._folder / heads.NAME}: {error.strerror}") from error
+                raise Failure(f"cannot write {self._folder / HEAD}: {error.strerror}") from error
         return events, head
 
-    def _entries(self, whole: bytes, name: str) -> tuple[list[Event], list[str], list[int]]:
-        """The events of complete batches; and, from before the first on, their sums and where they end."""
-        *lines, tail = whole.split(b"\n")
-        if tail:
-            lines.append(tail)
+    def _entries(self, content: bytes) -> tuple[list[Event], list[str], int]:
+        """The events of complete batches, their sums behind the id, and where they end."""
+        *lines, tail = content.split(b"\n")
         events: list[Event] = []
-        sums, ends, size = [name], [0], 0
-        for n, line in enumerate(lines, 1):
+        sums, sizes = [self._saved.id if self._saved else ""], [0]
+        for n, line in enumerate([*lines, tail] if tail else lines, 1):
             event = _event(line, sums[-1])
             if event is None:  # torn, unless only what ended it is another byte now
-                if n == len(lines) and tail and _event(tail[:-1], sums[-1]) is None:
+                if n > len(lines) and _event(tail[:-1], sums[-1]) is None:
                     break
-                raise self._damaged(n)
-            events.append(event)
+                first = ", or the file is of another campaign" if self._saved else f", or {HEAD} is missing"
+                raise InputError(
+                    f"{self.path}, line {n}, is damaged or was edited, or lines before it are missing"
+                    f"{first if n == 1 else ''}; {_remedy(self._folder)}"
+                )
             sums.append(event.pop("sum"))
-            size += len(line) + 1
-            ends.append(size)
-        complete = next((n for n in range(len(events), 0, -1) if events[n - 1]["left"] == 0), 0)
-        return events[:complete], sums[: complete + 1], ends[: complete + 1]
+            events.append(event)
+            sizes.append(len(line) + 1)
+        complete = max((n for n, event in enumerate(events, 1) if event["left"] == 0), default=0)
+        return events[:complete], sums[: complete + 1], sum(sizes[: complete + 1])
 
-    def _damaged(self, line: int) -> InputError:
-        other = f", or {heads.NAME} is missing" if self._saved is None else ", or the file is of another campaign"
-        return InputError(
-            f"{self.path}, line {line}, is damaged or was edited, or lines before it are missing"
-            f"{other if line == 1 else ''}; {heads.remedy(self._folder)}"
-        )
+    def _check(self, sums: list[str]) -> None:
+        """Refuse a log that is not the one that the campaign wrote, or lacks entries of it."""
+        folder, head, entries = self._folder, self._saved, len(sums) - 1
+        if head is None:
+            if not entries and (folder / SETTINGS).exists():
+                raise InputError(f"{self.path} is missing or empty, though {folder} has a campaign; {_remedy(folder)}")
+        elif entries < head.entries:
+            raise InputError(
+                f"{self.path} has {entries} of the {head.entries} entries that were written: "
+                f"{'its end is' if entries else 'all are'} missing; {_remedy(folder)}"
+            )
+        elif sums[head.entries] != head.sum:
+            raise InputError(f"{self.path} is of another campaign than {folder / HEAD}; {_remedy(folder)}")
 
-    def _cut(self, whole: bytes, end: int) -> None:
+    def _cut(self, content: bytes, end: int) -> None:
         """Discard what stands behind the complete entries."""
-        if end < len(whole):
+        if end < len(content):
             why = "the last run was interrupted"
             if self._saved is None:  # nothing says how long the file was
                 why += ", or the file was cut short"
             self.notes.append(f"Discarded an incomplete entry at the end of {self.path} ({why}).")
-        if not self._dry and end != len(whole):
+        if not self._dry and end != len(content):
             with open(self.path, "r+b") as file:
-                file.truncate(min(end, len(whole)))
-                if end > len(whole):
+                file.truncate(min(end, len(content)))
+                if end > len(content):  # its last line is whole but for the end of it
                     file.seek(0, os.SEEK_END)
                     file.write(b"\n")
                 file.flush()
                 os.fsync(file.fileno())
+
+
+def _remedy(folder: Path) -> str:
+    return f"put back a copy of the whole folder {folder}, or move it away to start over"
 
 
 def _line(event: Mapping[str, Any], before: str) -> tuple[bytes, str]:

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from explore.campaign.cells import Value, canonical, coarse, fingerprint, same, saved_short
+from explore.campaign.cells import Value, canonical, same, saved_short
 from explore.campaign.memory import Row
 from explore.campaign.sheet import Sheet
+from explore.data.texts import number
 
 COARSE = (4, 3)  # digits; rarely one of them separates what is the same
 
@@ -84,15 +85,10 @@ def _within(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
 
 
 class Found(NamedTuple):
-    """Rows that are in the table under another id.
+    """Rows that are in the table under another id."""
 
-    Attributes:
-        keys: the key that each has now, by its id until now.
-        unclear: rows for which several of the table fit.
-    """
-
-    keys: dict[str, str]
-    unclear: list[Row]
+    keys: dict[str, str]  # the key that each has now, by its id until now
+    unclear: list[Row]  # rows for which several of the table fit
 
 
 def found_again(lost: Iterable[Row], sheet: Sheet, fresh: Mapping[str, int], by_id: bool) -> Found:
@@ -108,17 +104,19 @@ def found_again(lost: Iterable[Row], sheet: Sheet, fresh: Mapping[str, int], by_
         fresh: the keys of rows that nothing is known of, each with one of its rows in the table.
         by_id: whether ids are identifiers in the same column as before.
     """
-    result = Found({}, [])
+    keys: dict[str, str] = {}
+    unclear: list[Row] = []
     groups = defaultdict(list)
     for row in lost:
         groups[tuple(sorted(row.cells))].append(row)
     for columns, rows in groups.items():
-        for names, needs, certain in _names(columns, sheet.schema.features):
-            found = _Search(sheet, names, certain, by_id).run([r for r in rows if r.id not in result.keys], fresh)
-            if len(found.keys) >= needs * len(rows):
-                result.keys.update(found.keys)
-                result.unclear.extend(found.unclear)
-    return Found(result.keys, [row for row in result.unclear if row.id not in result.keys])
+        for names, share, certain in _names(columns, sheet.schema.features):
+            open_rows = [row for row in rows if row.id not in keys]
+            found = _search(open_rows, sheet, fresh, names, certain, by_id)
+            if len(found.keys) >= share * len(rows):
+                keys |= found.keys
+                unclear += found.unclear
+    return Found(keys, [row for row in unclear if row.id not in keys])
 
 
 def _names(columns: Sequence[str], features: Sequence[str]) -> Iterator[tuple[dict[str, str], float, bool]]:
@@ -131,53 +129,44 @@ def _names(columns: Sequence[str], features: Sequence[str]) -> Iterator[tuple[di
         yield common, 0.0, not (removed and added)
 
 
-class _Search:
-    """Rows of the table that agree with known rows in some columns."""
-
-    def __init__(self, sheet: Sheet, names: Mapping[str, str], certain: bool, by_id: bool):
-        self._sheet, self._names, self._certain, self._by_id = sheet, names, certain, by_id
-
-    def run(self, rows: Sequence[Row], fresh: Mapping[str, int]) -> Found:
-        found = Found({}, [])
-        if self._by_id:
-            ids = {canonical(row.id) for row in rows}
-            fresh = {key: row for key, row in fresh.items() if canonical(key) in ids}
-        rounded = any(saved_short(cell) for row in rows for cell in row.cells.values())
-        for digits in (None, *COARSE) if rounded else (None,):
-            self._pass(digits, [row for row in rows if row.id not in found.keys], fresh, found)
-        return found
-
-    def _pass(self, digits: int | None, rows: Sequence[Row], fresh: Mapping[str, int], found: Found) -> None:
-        """Compare what is rounded to some digits, or is not."""
-
-        def project(cells: Mapping[str, str]) -> str:
-            return fingerprint(cells) if digits is None else coarse(cells, digits)
-
-        if not (rows and fresh):
-            return
+def _search(
+    rows: Sequence[Row], sheet: Sheet, fresh: Mapping[str, int], names: Mapping[str, str], certain: bool, by_id: bool
+) -> Found:
+    """Rows of the table that agree with known rows in some columns: first in all digits, then in fewer."""
+    found = Found({}, [])
+    cells = {row.id: {new: row.cells[old] for old, new in names.items()} for row in rows}
+    ids = {canonical(name) for name in cells}
+    candidates = {key: i for key, i in fresh.items() if cells and (not by_id or canonical(key) in ids)}
+    theirs = {key: {name: sheet.cells(i)[name] for name in names.values()} for key, i in candidates.items()}
+    rounded = any(saved_short(cell) for row in cells.values() for cell in row.values())
+    for digits in (None, *COARSE) if rounded and theirs else (None,):
         buckets, twins = defaultdict(list), defaultdict(list)
-        for key, i in fresh.items():
-            buckets[project(self._theirs(i))].append(key)
+        for key in theirs:
+            buckets[_rounded(theirs[key], digits)].append(key)
         for row in rows:
-            twins[project(self._ours(row))].append(row)
-        for name, alike in twins.items():
-            fitting = [(row, [k for k in buckets[name] if self._fits(row, k, fresh[k])]) for row in alike]
-            for row, keys in fitting:
-                rivals = [r for r in alike if r is not row and r.seen and _within(row.seen, r.seen)]
-                told = [k for k in keys if row.seen and not rivals and _within(row.seen, self._sheet.told[fresh[k]])]
-                if (len(keys) == 1 and self._certain) or len(told) == 1:
-                    found.keys[row.id] = (told or keys)[0]
+            if row.id not in found.keys:
+                twins[_rounded(cells[row.id], digits)].append(row)
+        for bucket, alike in twins.items():
+            for row in alike:
+                keys = [
+                    key
+                    for key in buckets[bucket]
+                    if all(same(cell, theirs[key][name]) for name, cell in cells[row.id].items())
+                    and (not by_id or canonical(key) == canonical(row.id))
+                ]
+                rivals = any(r is not row and r.seen and _within(row.seen, r.seen) for r in alike)
+                decided = [k for k in keys if row.seen and not rivals and _within(row.seen, sheet.told[fresh[k]])]
+                if (len(keys) == 1 and certain) or len(decided) == 1:
+                    found.keys[row.id] = (decided or keys)[0]
                 elif keys:
                     found.unclear.append(row)
+    return found
 
-    def _ours(self, row: Row) -> dict[str, str]:
-        return {new: row.cells[old] for old, new in self._names.items()}
 
-    def _theirs(self, row: int) -> dict[str, str]:
-        cells = self._sheet.cells(row)
-        return {new: cells[new] for new in self._names.values()}
-
-    def _fits(self, row: Row, key: str, i: int) -> bool:
-        theirs = self._theirs(i)
-        alike = all(same(cell, theirs[name]) for name, cell in self._ours(row).items())
-        return alike and (not self._by_id or canonical(key) == canonical(row.id))
+def _rounded(cells: Mapping[str, str], digits: int | None) -> tuple[tuple[str, str], ...]:
+    """Cells whose numbers have so many digits: nearly always equal where all cells are the `same`."""
+    values = {name: None if digits is None else number(cell) for name, cell in cells.items()}
+    return tuple(
+        (name, cells[name] if (value := values[name]) is None else f"{value:.{(digits or 1) - 1}e}")
+        for name in sorted(cells)
+    )

@@ -29,14 +29,12 @@ from explore.campaign.cells import Value
 from explore.campaign.log import Event
 from explore.core.errors import InputError, listed, shown
 
-TOLD = ("label", "correct", "retract", "suggest", "skip", "release")
-KINDS = (*TOLD, "seen", "retire", "return")
+MEASURED = ("label", "correct")
+TOLD = (*MEASURED, "retract", "suggest", "skip", "release")
+KINDS = (*TOLD, "seen", "retire", "return", "change", "schema", "undo")
 FORMAT = 1  # of the events
 FINGERPRINT = 64  # letters of a row's id when there is no column of identifiers
 FEWEST = 6  # of them stand for all
-
-
-NEWER = InputError("the log is of a newer version of explore; update it")
 
 
 class Schema(NamedTuple):
@@ -54,38 +52,25 @@ class Schema(NamedTuple):
 class Row:
     """A row that something is known of.
 
-    Attributes:
-        id: its cell in the column of identifiers, or the fingerprint of its features, from the second of several
-            identical rows on with -2, -3, ... behind it.
-        cells: its features, canonical.
-        values: every measurement, by target; None for one that failed.
-        logged: all values that were ever told of it, by target, with their means; also those that were taken back.
-        seen: what its cells of the targets held when the table was last read.
-        pending: the batch in which it was handed out, if it is not answered yet.
-        said: what was said of it when it was last handed out.
-        skipped: whether it is never to be handed out.
-        gone: whether it is no longer in the table.
-        had: what its features were before they changed, those of columns that are no longer there with them.
+    Its id is its cell in the column of identifiers, or the fingerprint of its features, from the second of several
+    identical rows on with -2, -3, ... behind it.
     """
 
     id: str
-    cells: dict[str, str] = field(default_factory=dict)
-    values: dict[str, list[Value]] = field(default_factory=dict)
-    logged: dict[str, list[Value]] = field(default_factory=dict)
-    seen: dict[str, Value] = field(default_factory=dict)
-    pending: int | None = None
-    said: dict[str, Any] = field(default_factory=dict)
-    skipped: bool = False
-    gone: bool = False
-    had: dict[str, str] = field(default_factory=dict)
+    cells: dict[str, str] = field(default_factory=dict)  # its features, canonical
+    values: dict[str, list[Value]] = field(default_factory=dict)  # every measurement, by target; None: it failed
+    logged: dict[str, list[Value]] = field(default_factory=dict)  # and all that were replaced or taken back, and means
+    seen: dict[str, Value] = field(default_factory=dict)  # in its cells of the targets when the table was last read
+    pending: int | None = None  # the batch in which it was handed out, if it is not answered yet
+    said: dict[str, Any] = field(default_factory=dict)  # of it when it was last handed out
+    skipped: bool = False  # never to be handed out
+    gone: bool = False  # no longer in the table
+    had: dict[str, str] = field(default_factory=dict)  # its features before they changed, also in columns now gone
 
     @property
     def mean(self) -> dict[str, Value]:
-        """What a model learns from, by target: the mean of the measurements, or their most frequent class.
-
-        None where all of them failed.
-        """
-        return {target: _mean(values) for target, values in self.values.items()}
+        """What a model learns from, by target."""
+        return {target: mean(values) for target, values in self.values.items()}
 
     @property
     def failed(self) -> bool:
@@ -120,22 +105,20 @@ class Memory:
 
     def apply(self, event: Mapping[str, Any], counts: bool = True) -> None:
         """Change the state by one event; of one that was taken back, what it says of the table remains."""
-        kind = event["event"]
+        kind, values = event["event"], event.get("values") or {}
+        if kind not in KINDS or (kind == "schema" and values["format"] > FORMAT):
+            raise InputError("the log is of a newer version of explore; update it")
         if kind == "schema":
-            values = event["values"]
-            if values["format"] > FORMAT:
-                raise NEWER
-            self.schema = Schema(
-                tuple(values["targets"]), tuple(values["features"]), values["id"], values.get("classes", False)
-            )
+            columns = tuple(values["targets"]), tuple(values["features"]), values["id"]
+            self.schema = Schema(*columns, values.get("classes", False))
             for row in self.rows.values():
                 row.pending = None if self.done(row) else row.pending
         elif kind == "change":
-            self._change(event)
-        elif kind in KINDS:
-            self._row(event, counts and kind in TOLD, event.get("batch"))
+            self._change(event["id"], event["to"], event["cells"])
         elif kind != "undo":
-            raise NEWER
+            row = self._described(event)
+            if counts and kind in TOLD:
+                self._tell(row, event)
 
     def find(self, name: str) -> Row | None:
         """The row of an id, of one that it had, or None."""
@@ -152,29 +135,26 @@ class Memory:
         return self.complete(row) or row.failed
 
     def resolve(self, name: str, ids: Iterable[str] = ()) -> str:
-        """The id that a user means by an id or its first letters.
-
-        Args:
-            name: as it was given.
-            ids: of the rows in the table.
+        """The id that a user means by an id or its first letters; `ids` are those of the rows in the table.
 
         Raises:
             InputError: when there is no such row, or several.
         """
         if (row := self.find(name)) is not None:
             return row.id
-        known = {*self.rows, *ids}
-        if name in known:
+        every = {*self.rows, *ids}
+        if name in every:
             return name
         start, dash, number = name.partition("-")
         by_start = len(start) >= FEWEST and self.schema is not None and self.schema.id_column is None
-        meant = sorted(i for i in known if by_start and i.startswith(start) and i[FINGERPRINT:] == dash + number)
+        meant = sorted(i for i in every if by_start and i.startswith(start) and i[FINGERPRINT:] == dash + number)
         if len(meant) == 1:
             return meant[0]
         several = f"; it may be {listed(meant, 3)}" if meant else ""
         raise InputError(f"there is no row {shown(name)}{several}")
 
-    def _row(self, event: Mapping[str, Any], told: bool, batch: int | None) -> None:
+    def _described(self, event: Mapping[str, Any]) -> Row:
+        """The row of an event, with what this says of the table and has logged of it, which no undo changes."""
         name, kind = event["id"], event["event"]
         if name not in self.rows:
             self._aliases.pop(name, None)
@@ -183,13 +163,15 @@ class Memory:
         row.seen = dict(event.get("table", row.seen))
         if kind in ("retire", "return"):
             row.gone = kind == "retire"
-        for target, values in event["values"].items() if kind in ("label", "correct") else ():
-            row.logged[target] = [*row.logged.get(target, []), *values, _mean(values)]
-        if not told:
-            return
+        for target, values in event["values"].items() if kind in MEASURED else ():
+            row.logged[target] = [*row.logged.get(target, []), *values, mean(values)]
+        return row
+
+    def _tell(self, row: Row, event: Mapping[str, Any]) -> None:
+        kind, batch = event["event"], event.get("batch")
         if batch is not None:
             self.batches.setdefault(batch, []).append(dict(event))
-        if kind in ("label", "correct"):
+        if kind in MEASURED:
             row.values = row.values | {target: list(values) for target, values in event["values"].items()}
             row.skipped = False
             row.pending = None if self.done(row) else row.pending
@@ -200,19 +182,18 @@ class Memory:
         else:
             row.pending, row.skipped = None, kind == "skip"
 
-    def _change(self, event: Mapping[str, Any]) -> None:
-        name, to = event["id"], event["to"]
+    def _change(self, name: str, to: str, cells: Mapping[str, str]) -> None:
         row = self.rows.pop(name, None) or Row(name)
         row.had |= row.cells
-        row.id, row.cells = to, dict(event["cells"])
+        row.id, row.cells = to, dict(cells)
         self.rows[to] = row
         self._aliases.pop(to, None)
         if name != to:
             self._aliases[name] = to
 
 
-def _mean(values: Sequence[Value]) -> Value:
-    """Of classes as frequent as each other it is the one that was measured last."""
+def mean(values: Sequence[Value]) -> Value:
+    """The mean of numbers, or the most frequent class, the latest of several; None where all failed."""
     numbers = [value for value in values if isinstance(value, int | float)]
     names = Counter(value for value in reversed(values) if isinstance(value, str))
     return fmean(numbers) if numbers else names.most_common(1)[0][0] if names else None

@@ -15,8 +15,8 @@ from typing import Any
 
 from explore.campaign.cells import Value, folded, same
 from explore.campaign.log import Event
-from explore.campaign.matching import Found, agrees, found_again, identical, same_value
-from explore.campaign.memory import FORMAT, Memory, Row
+from explore.campaign.matching import agrees, found_again, identical, same_value
+from explore.campaign.memory import FORMAT, Memory, Row, Schema
 from explore.campaign.sheet import Sheet, key
 from explore.core.errors import InputError, listed, shown
 from explore.data.texts import FAILED
@@ -43,7 +43,9 @@ class Reading:
         self._lines: dict[str, list[str]] = defaultdict(list)  # of what several rows share: name by name
         self._cells: dict[str, dict[str, str]] = {}  # features by id, of the rows that something is known of
         self.names: dict[str, str] = {}  # of the same, as messages call them
-        self._groups = _groups(sheet)
+        self._groups: dict[str, list[int]] = {}  # rows of the table by what they are told apart by
+        for i, k in enumerate(sheet.keys):
+            self._groups.setdefault(k, []).append(i)
         changed = self._columns()
         self._move(changed)
         self.ids = self._match()
@@ -61,31 +63,43 @@ class Reading:
         """Remember a row of the table, of which something is to be told."""
         self.names[name], self._cells[name] = self.sheet.name(i), self.sheet.cells(i)
 
-    def measured(self, name: str, values: Mapping[str, list[Value]], corrected: bool, source: str) -> None:
-        """Measurements that a file tells; those that they replace are said."""
-        row = self.memory.rows.get(name) or Row(name)
-        pending, now = row.pending, {t: _values(v) for t, v in values.items()}
-        if corrected:
-            was = {t: list(row.values[t]) for t in values}
-            for t in values:
-                cell = f", though the table says {_values([row.seen[t]])}" if t in row.seen else ""
-                self.notes.append(
-                    f"{self.name(row)}: {t} is corrected from {_values(was[t])} to {now[t]}, as {source} says{cell}."
-                )
-            self.tell("correct", name, values=values, was=was, **{"from": source})
-        else:
-            self.tell("label", name, values=values, **{"from": source})
-            self._answered(self.memory.rows[name], values, pending)
+    def measured(
+        self,
+        name: str,
+        labels: Mapping[str, list[Value]],
+        corrected: Mapping[str, list[Value]],
+        source: str,
+        **table: Mapping[str, Value],
+    ) -> None:
+        """Tell measurements of a row by target, new ones and others than before.
 
-    def _answered(self, row: Row, values: Mapping[str, list[Value]], pending: int | None) -> None:
-        """Say that a row was measured, or failed."""
-        failed = [target for target, own in values.items() if own == [None]]
-        if failed:
-            which = "" if len(self.sheet.schema.targets) == 1 else f" ({listed(failed)})"
-            self._lines["Failed, and not suggested again: "].append(self.name(row) + which)
-        if len(failed) < len(values):
-            batch = "New measurements: " if pending is None else f"Answered, of batch {pending}: "
-            self._lines[batch].append(self.name(row))
+        Args:
+            name: the row's id.
+            labels: all measurements of targets of which there were none, or fewer.
+            corrected: those that replace what is known.
+            source: the name of a file; "table", or "failed" for classes that are declared as failures.
+            table: what the cells of the targets hold, if they tell it.
+        """
+        row = self.memory.rows.get(name) or Row(name)
+        pending, was = row.pending, {t: list(row.values[t]) for t in corrected}
+        for t, values in corrected.items():
+            reason = "" if source in ("table", "failed") else f", as {source} says"
+            if reason and t in row.seen:
+                reason += f", though the table says {_values([row.seen[t]])}"
+            self.notes.append(
+                f"{self.name(row)}: {t} is corrected from {_values(was[t])} to {_values(values)}{reason}."
+            )
+        if labels:
+            self.tell("label", name, values=labels, **{"from": source}, **table)
+            failed = [target for target, values in labels.items() if values == [None]]
+            if failed:
+                which = "" if len(self.sheet.schema.targets) == 1 else f" ({listed(failed)})"
+                self._lines["Failed, and not suggested again: "].append(self.name(row) + which)
+            if len(failed) < len(labels):
+                batch = "New measurements: " if pending is None else f"Answered, of batch {pending}: "
+                self._lines[batch].append(self.name(row))
+        if corrected:
+            self.tell("correct", name, values=corrected, was=was, **{"from": source}, **table)
 
     def outside(self, name: str, cells: Mapping[str, str], where: str) -> None:
         """Remember a row that only a file of labels has."""
@@ -105,11 +119,7 @@ class Reading:
                 f"the measurements so far are {'classes' if old.classes else 'numbers'}, not "
                 f"{'classes' if new.classes else 'numbers'}; begin anew with a copy of the table"
             )
-        if old is not None and (old.targets, set(old.features), old.id_column) == (
-            new.targets,
-            set(new.features),
-            new.id_column,
-        ):
+        if old is not None and _sets(old) == _sets(new):
             return False
         values = {"targets": list(new.targets), "features": list(new.features), "id": new.id_column, "format": FORMAT}
         values |= {"classes": True} if new.classes else {}
@@ -142,13 +152,11 @@ class Reading:
                 if not anew:
                     what = f"{short(name)} is now {short(to)}" if schema.id_column else _changes(was, row.cells)
                     self._lines["Found again, though written in another way: "].append(what)
-        self._unclear(found)
-
-    def _unclear(self, found: Found) -> None:
-        if rows := [row for row in found.unclear if row.known]:
+        if unclear := [short(row.id) for row in found.unclear if row.known]:
+            rows_known = "the row that was known" if len(unclear) == 1 else f"the {len(unclear)} rows that were known"
             self.notes.append(
-                f"Several rows of the table may be {_the(rows)}, by {listed([short(r.id) for r in rows], SHOWN)}; what "
-                "is known of them is kept apart. Write measurements in the cells of the rows that they are of."
+                f"Several rows of the table may be {rows_known}, by {listed(unclear, SHOWN)}; what is known of them is "
+                "kept apart. Write measurements in the cells of the rows that they are of."
             )
 
     def _match(self) -> list[str]:
@@ -182,53 +190,42 @@ class Reading:
                 kept = "; its measurement stays with it" if row.values else ""
                 self.notes.append(f"{self.names[name]}: {_changes(common, self._cells[name])}{kept}.")
             self.tell("change", name, to=name, cells=self._cells[name])
-        self._told(name, row or Row(name), now)
+        self._filled_in(name, row or Row(name), now)
 
-    def _told(self, name: str, row: Row, now: Mapping[str, Value]) -> None:
-        seen, values, pending = dict(row.seen), row.values, row.pending
-        new = {t: v for t, v in now.items() if t not in seen or not same_value(v, seen[t])}
-        labels = {t: [v] for t, v in new.items() if t not in values}
-        corrected = {t: [v] for t, v in new.items() if t in values and not agrees(row, {t: v})}
-        for t, v in corrected.items():
-            self.notes.append(f"{self.names[name]}: {t} is corrected from {_values(values[t])} to {_values(v)}.")
-        for t in seen:
-            if t not in now and t in values:
-                self._lines["Emptied cells change nothing (--retract withdraws a measurement): "].append(
-                    self.names[name]
-                )
-        if labels:
-            self.tell("label", name, values=labels, **{"from": "table", "table": dict(now)})
-            self._answered(self.memory.rows[name], labels, pending)
-        if corrected:
-            was = {t: list(values[t]) for t in corrected}
-            self.tell("correct", name, values=corrected, was=was, **{"from": "table", "table": dict(now)})
-        if not labels and not corrected and now != seen and (new or seen.keys() != now.keys()):
+    def _filled_in(self, name: str, row: Row, now: Mapping[str, Value]) -> None:
+        """What the cells of the targets say anew."""
+        new = {t: v for t, v in now.items() if t not in row.seen or not same_value(v, row.seen[t])}
+        labels = {t: [v] for t, v in new.items() if t not in row.values}
+        corrected = {t: [v] for t, v in new.items() if t in row.values and not agrees(row, {t: v})}
+        emptied = [t for t in row.seen if t not in now]
+        withdrawn = [self.names[name] for t in emptied if t in row.values]
+        if withdrawn:
+            self._lines["Emptied cells change nothing (--retract withdraws a measurement): "] += withdrawn
+        if labels or corrected:
+            self.measured(name, labels, corrected, "table", table=dict(now))
+        elif new or emptied:
             self.tell("seen", name, table=dict(now))
 
     def _declare(self) -> None:
         """Take classes that files told for failures where they are declared as such since."""
         failed = set(map(folded, self.sheet.schema.failed))
         for row in [row for row in self.memory.rows.values() if self.sheet.schema.classes and failed]:
-            for t, was in row.values.items():
-                now = [None if isinstance(value, str) and folded(value) in failed else value for value in was]
-                if now != was:
-                    self.notes.append(f"{self.name(row)}: {t} is corrected from {_values(was)} to {_values(now)}.")
-                    self.tell("correct", row.id, values={t: now}, was={t: list(was)}, **{"from": "failed"})
+            changed: dict[str, list[Value]] = {}
+            for t, values in row.values.items():
+                changed[t] = [None if isinstance(v, str) and folded(v) in failed else v for v in values]
+            self.measured(row.id, {}, {t: v for t, v in changed.items() if v != row.values[t]}, "failed")
 
     def _retire(self) -> None:
-        for row in list(self.memory.rows.values()):
-            if row.known and not row.gone and row.id not in self.names:
-                self.tell("retire", row.id)
-                answer = "failed" if row.failed else "measured" if row.values else ""
-                what = answer or ("pending" if row.pending is not None else "skipped")
-                self._lines[f"No longer in the table, but still known as {what}: "].append(short(row.id))
-        self._edited()
+        """Notice rows that are gone.
 
-    def _edited(self) -> None:
-        """Say where a row that is gone seems to be there with another feature: without identifiers, that is a guess."""
-        gone = [e["id"] for e in self.events if e["event"] == "retire"]
+        Without identifiers one may seem to be there with another feature, which is a guess that is said.
+        """
         new = [e for e in self.events if e["event"] == "label" and "cells" in e]
-        for row in (self.memory.rows[name] for name in gone):
+        for row in [r for r in self.memory.rows.values() if r.known and not r.gone and r.id not in self.names]:
+            self.tell("retire", row.id)
+            answer = "failed" if row.failed else "measured" if row.values else ""
+            what = answer or ("pending" if row.pending is not None else "skipped")
+            self._lines[f"No longer in the table, but still known as {what}: "].append(short(row.id))
             alike = [e for e in new if row.seen and e["table"] == row.seen]
             near = [e for e in alike if _differences(row.cells, e["cells"]) == 1]
             if len(near) == 1 and not self.sheet.schema.id_column:
@@ -249,45 +246,32 @@ class Reading:
 
     def sentences(self) -> list[str]:
         """All that there is to say, with the cells of the table that do not say what is known."""
-        shared = [f"{sentence}{listed(names, SHOWN)}." for sentence, names in self._lines.items()]
-        return [*self.notes, *shared, *self._replicates(), *self._disagreements()]
-
-    def _replicates(self) -> list[str]:
-        several = [
-            f"{self.name(row)} ({target} {_values(values)}: {_values([row.mean[target]])})"
-            for row in self.memory.rows.values()
-            for target, values in row.values.items()
-            if len(values) > 1
-        ]
         used = "most frequent class" if self.sheet.schema.classes else "mean"
-        return [f"Measured more than once; the {used} is used: {listed(several, SHOWN)}."] if several else []
-
-    def _disagreements(self) -> list[str]:
-        unlike, withdrawn = [], []
+        several = f"Measured more than once; the {used} is used: "
+        unlike, withdrawn = "The table still has what was corrected since: ", "The table still has what was withdrawn: "
+        ends = {
+            unlike: " The corrections count.",
+            withdrawn: " It is not used; empty these cells, or tell them again by --labels.",
+        }
+        lines = defaultdict(list, self._lines)
+        for row in self.memory.rows.values():
+            for t, values in row.values.items():
+                if len(values) > 1:
+                    lines[several].append(f"{self.name(row)} ({t} {_values(values)}: {_values([row.mean[t]])})")
         for row in (self.memory.rows[name] for name in self.names if name in self.memory.rows):
             for t, value in row.seen.items():
+                cell = f"{self.name(row)} ({t} {_values([value])}"
                 if t not in row.values:
-                    withdrawn.append(f"{self.name(row)} ({t} {_values([value])})")
+                    lines[withdrawn].append(f"{cell})")
                 elif not agrees(row, {t: value}):
-                    unlike.append(f"{self.name(row)} ({t} {_values([value])}, not {_values(row.values[t])})")
-        notes = []
-        if unlike:
-            notes.append(
-                f"The table still has what was corrected since: {listed(unlike, SHOWN)}. The corrections count."
-            )
-        if withdrawn:
-            notes.append(
-                f"The table still has what was withdrawn: {listed(withdrawn, SHOWN)}. It is not used; empty these "
-                "cells, or tell them again by --labels."
-            )
-        return notes
+                    lines[unlike].append(f"{cell}, not {_values(row.values[t])})")
+        shared = [f"{start}{listed(names, SHOWN)}.{ends.get(start, '')}" for start, names in lines.items()]
+        return [*self.notes, *shared]
 
 
-def _groups(sheet: Sheet) -> dict[str, list[int]]:
-    groups: dict[str, list[int]] = defaultdict(list)
-    for i, k in enumerate(sheet.keys):
-        groups[k].append(i)
-    return dict(groups)
+def _sets(schema: Schema) -> tuple[object, ...]:
+    """Columns whose order does not matter where they are features."""
+    return schema.targets, set(schema.features), schema.id_column
 
 
 def free(k: str, taken: Collection[str]) -> Iterator[str]:
@@ -300,10 +284,6 @@ def free(k: str, taken: Collection[str]) -> Iterator[str]:
 def short(name: str) -> str:
     """An id as messages show it: of a fingerprint the first letters, by which it can be named."""
     return name if len(name) < 64 else name[:12] + name[64:]
-
-
-def _the(rows: Sequence[Row]) -> str:
-    return "the row that was known" if len(rows) == 1 else f"the {len(rows)} rows that were known"
 
 
 def _values(values: Sequence[Value]) -> str:

@@ -18,18 +18,13 @@ class Sheet:
     Attributes:
         schema: which of its columns are what.
         columns: the names of all of them.
-        keys: of every row what tells it from others: its identifier, or the fingerprint of its features, which
-            identical rows share.
+        keys: of every row its identifier, or the fingerprint of its features, which identical rows share.
         told: of every row the values in its cells of the targets, by target.
         notes: sentences on how they were read.
     """
 
     def __init__(self, table: Cells, schema: Schema):
-        """Read the cells.
-
-        Args:
-            table: its cells may be text, or what Excel and Parquet have instead.
-            schema: the targets, the features, which may be any columns but these, and the column of identifiers.
+        """Read the cells, which may be text, or what Excel and Parquet have instead.
 
         Raises:
             InputError: when a column is missing, an identifier too or there twice, or when a target is no number.

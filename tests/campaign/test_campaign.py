@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from explore.campaign import Campaign, Schema, folder_of, head
-from explore.campaign.log import NAME
+from explore.campaign import Campaign, Schema, folder_of
+from explore.campaign.log import HEAD, NAME
 from explore.core.errors import InputError
 from tests.campaign.tables import SCHEMA, known, read, table, text
 
@@ -518,7 +518,7 @@ def test_ids_by_their_first_letters(folder):
 def test_killed_at_every_byte_of_a_round(folder):
     ask(folder, text(POOL), 0, 1)
     now = text(POOL.replace("1,\nb", "1, 9\nb").replace("1.5", "2"))
-    start, before = (folder / NAME).read_bytes(), (folder / head.NAME).read_bytes()
+    start, before = (folder / NAME).read_bytes(), (folder / HEAD).read_bytes()
     states = [known(read(folder, now, schema=IDS, dry=True))]
     ask(folder, now, 3)
     whole = (folder / NAME).read_bytes()
@@ -526,7 +526,7 @@ def test_killed_at_every_byte_of_a_round(folder):
         states.append(known(campaign))
     for size in [*range(len(start), len(whole), 7), *range(len(whole) - 12, len(whole) + 1)]:
         (folder / NAME).write_bytes(whole[:size])
-        (folder / head.NAME).write_bytes(before)  # it is written after the log
+        (folder / HEAD).write_bytes(before)  # it is written after the log
         with Campaign(folder) as campaign:
             campaign.read(now, IDS)
             assert known(campaign) == states[len(campaign.pending) - 1]

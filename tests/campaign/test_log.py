@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explore.campaign import head, log
+from explore.campaign import log
 from explore.campaign.log import Log
 from explore.core.errors import Failure, InputError
 
@@ -41,7 +41,7 @@ def events(folder, dry=False):
 
 def snapshot(folder):
     """The files of a campaign."""
-    return {path: path.read_bytes() for path in (folder / log.NAME, folder / head.NAME)}
+    return {path: path.read_bytes() for path in (folder / log.NAME, folder / log.HEAD)}
 
 
 def restore(files):
@@ -83,11 +83,11 @@ def test_killed_at_every_byte(tmp_path):
 def test_killed_at_every_byte_of_the_first(tmp_path):
     path = write(tmp_path, FIRST)
     whole = path.read_bytes()
-    saved = head.read(tmp_path)
+    saved = log.read_head(tmp_path)
     assert saved is not None
-    start = head.Head(saved.id, 0, saved.id)
+    start = log.Head(saved.id, 0, saved.id)
     for size in range(0, len(whole) - 1, 7):
-        head.write(tmp_path, start)
+        log.write_head(tmp_path, start)
         path.write_bytes(whole[:size])
         assert events(tmp_path)[0] == []
     path.unlink()
@@ -131,7 +131,7 @@ def test_a_log_that_is_not_all_of_the_campaigns_is_refused(tmp_path):
 def test_a_campaign_without_its_head(tmp_path):
     """Where the head was removed, nothing says that the log is whole."""
     path = write(tmp_path, FIRST)
-    (tmp_path / head.NAME).unlink()
+    (tmp_path / log.HEAD).unlink()
     with pytest.raises(InputError, match=r"line 1, is damaged .*, or campaign.json is missing; put back"):
         events(tmp_path)
     path.unlink()
@@ -139,7 +139,7 @@ def test_a_campaign_without_its_head(tmp_path):
     for dry in (True, False):
         with pytest.raises(InputError, match=r"log.jsonl is missing or empty, though .* has a campaign; put back"):
             events(tmp_path, dry)
-    (tmp_path / head.NAME).write_text("[" * 10**5)
+    (tmp_path / log.HEAD).write_text("[" * 10**5)
     with pytest.raises(InputError, match=r"campaign.json is damaged .*; put back"):
         events(tmp_path)
 
@@ -159,7 +159,7 @@ def earlier(folder, *batches):
 def test_a_campaign_of_an_earlier_version_goes_on_and_is_tied_to_its_log(tmp_path):
     path = earlier(tmp_path / "a", FIRST, SECOND)
     before = path.read_bytes()
-    assert len(events(path.parent, dry=True)[0]) == 5 and not (path.parent / head.NAME).exists()
+    assert len(events(path.parent, dry=True)[0]) == 5 and not (path.parent / log.HEAD).exists()
     found, note = events(path.parent)
     assert len(found) == 5 and "is of an earlier version of explore; its log is now tied to it." in note
     assert events(path.parent) == (found, "") and path.read_bytes() == before

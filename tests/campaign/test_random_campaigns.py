@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from explore.campaign import Campaign, Schema, head
+from explore.campaign import Campaign, Schema
 from explore.campaign.cells import canonical
-from explore.campaign.log import NAME
+from explore.campaign.log import NAME, Head, read_head, write_head
 from tests.campaign.tables import rewritten, table
 from tests.seeds import seeds
 
@@ -146,14 +146,14 @@ def run(world, now, labels, picks):
 
 def killed(world, now, labels, picks, before):
     """The same, killed at some byte of what it writes: what it leaves behind is the state of before or after a step."""
-    start = head.read(world.folder)
+    start = read_head(world.folder)
     run(world, now, labels, picks)
-    log, end = world.folder / NAME, head.read(world.folder)
+    log, end = world.folder / NAME, read_head(world.folder)
     assert end is not None
     whole = log.read_bytes()
     size = int(world.rng.integers(before, len(whole) + 1))
     log.write_bytes(whole[:size])
-    head.write(world.folder, start or head.Head(end.id, 0, end.id))  # it is written after the log
+    write_head(world.folder, start or Head(end.id, 0, end.id))  # it is written after the log
     return size == len(whole)
 
 

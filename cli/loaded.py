@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from explore.cli import parameters, saved, trust
-from explore.cli.saved import Names, Saved
 
 from explore import registry
+from explore.cli import parameters, saved, trust
+from explore.cli.saved import Names, Saved
 from explore.core.errors import InputError, check_range, listed, one_of, shown
 from explore.data.kinds import Number
 from explore.data.reading import Cells, others

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from explore.cli import own_network
-from explore.cli.parameters import Values, complete
 from torch import nn
 
 from explore import data, images, registry
+from explore.cli import own_network
+from explore.cli.parameters import Values, complete
 from explore.core import machine
 from explore.core.errors import InputError, check_settings, listed, shown
 from explore.data.base import Dataset, Task, check_units

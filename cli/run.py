@@ -96,14 +96,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
         for change in differences(old.config["sessions"][-1], now):
             display.echo(f"Warning: {change}", err=True)
         old.resumed(now)
-    plan = f"{old.folder}: {experiment.where(old.state)} are done." if old else experiment.plan
-    if not options["quiet"]:
-        for note in filter(None, (experiment.note, plan)):
-            display.echo(note, err=True)
-    warnings = list(experiment.warnings())
-    for warning in warnings:
-        display.echo(f"Warning: {warning}", err=True)
-
+    warnings = _announce(experiment, old, options["quiet"])
     new = (command, *experiment.parts), parameters.written(experiment.settings), experiment.state_dict(), now
     here = old or start.create(Path(options["out"]), options["name"], *new)
     ranks.remember(here.folder)
@@ -122,6 +115,17 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     ranks.forget()
     said = {"notes": [note for note in experiment.note.splitlines() if note], "warnings": warnings}
     _print(result, here, said, options["as_json"], options["quiet"])
+
+
+def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]:
+    """Print what is planned and what to keep in mind; the warnings among it."""
+    plan = f"{old.folder}: {experiment.where(old.state)} are done." if old else experiment.plan
+    for note in () if quiet else filter(None, (experiment.note, plan)):
+        display.echo(note, err=True)
+    warnings = list(experiment.warnings())
+    for warning in warnings:
+        display.echo(f"Warning: {warning}", err=True)
+    return warnings
 
 
 def places(folder: Path, figure: str = "") -> Iterator[tuple[str, str]]:

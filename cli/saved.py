@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from explore.cli import problem
-from explore.cli.problem import Problem
 
 from explore.campaign.log import NAME as LOG
+from explore.cli import problem
+from explore.cli.problem import Problem
 from explore.core import files
 from explore.core.errors import InputError
 from explore.data import Dataset, Schema, packed

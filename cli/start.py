@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+
 from explore.cli import parameters, ranks, trust
 from explore.cli.options import THREADS
-
 from explore.core import machine
 from explore.core.context import execute
 from explore.core.errors import InputError, shown

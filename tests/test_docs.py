@@ -13,11 +13,11 @@ from pathlib import Path
 
 import click
 import pytest
-from explore.cli.main import main
 
 import explore
 from explore import registry
 from explore.acquisitions.base import needs_of
+from explore.cli.main import main
 
 ROOT = Path(explore.__file__).parent.parent
 PAGES = {

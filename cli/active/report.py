@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from explore.cli import saved
 from explore.cli.active.experiment import Experiment
 from explore.cli.console import Table
@@ -14,8 +16,6 @@ from explore.cli.display import literal
 from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, unit
 from explore.cli.report.drawing import band, panels, save, whole
 from explore.cli.run import Report
-from torch import Tensor
-
 from explore.core.errors import curvature_note
 from explore.runs.record import plain
 

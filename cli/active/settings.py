@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from explore import registry
 from explore.cli import own_network, parameters, problem
 from explore.cli.parameters import Values
-
-from explore import registry
 from explore.core.errors import InputError
 from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
+
 from explore.cli import problem
 from explore.cli.classify.settings import PAIRS, Settings
 from explore.cli.saved import Names, Saved
-from torch import Tensor
-
 from explore.core import machine
 from explore.core.errors import InputError, counted, listed
 from explore.core.rng import Rng

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
+
 from explore.cli import saved
 from explore.cli.classify.experiment import Experiment, Finished
 from explore.cli.console import Table
 from explore.cli.display import literal
 from explore.cli.report.drawing import panels, save
 from explore.cli.run import Report
-from matplotlib.figure import Figure
-
 from explore.core.errors import curvature_note
 from explore.learning import classification
 from explore.learning.classification import Classified

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from explore.cli import own_network, parameters, problem
-from explore.cli.parameters import Values
 
 from explore import images, registry
+from explore.cli import own_network, parameters, problem
+from explore.cli.parameters import Values
 from explore.core.errors import InputError, check_settings, one_of
 from explore.execution import parallel
 from explore.images import Images

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from explore.cli.compare.experiment import Finished
-from explore.cli.display import literal
-from explore.cli.report.drawing import panels
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from explore.cli.compare.experiment import Finished
+from explore.cli.display import literal
+from explore.cli.report.drawing import panels
 
 
 def _bands(axes: Axes, f: Finished) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+
 from explore.cli import console, display, start, trust
 from explore.cli.report.drawing import curve, panels, save
 from explore.cli.run import echo, places
-
 from explore.core.errors import InputError
 from explore.runs.provenance import session
 from explore.runs.record import plain, read_config, read_run

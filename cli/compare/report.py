@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from explore.cli import saved
 from explore.cli.compare import figures
 from explore.cli.compare.experiment import Experiment
@@ -16,8 +18,6 @@ from explore.cli.console import Table
 from explore.cli.estimate import SIGN, clipped, decimals, estimate, title, unit
 from explore.cli.report.drawing import save
 from explore.cli.run import Report
-from torch import Tensor
-
 from explore.core.errors import curvature_note, listed
 from explore.learning.compare import OWN
 from explore.runs.record import plain

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from explore import registry
 from explore.cli import parameters, problem
 from explore.cli.parameters import Values
-
-from explore import registry
 from explore.core.errors import InputError, one_of, shown
 from explore.inference import presets
 
@@ -54,9 +53,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     noise, numbers = registry.find("likelihoods", common.likelihood), common.task == "regression"
     trained = round(0.9 * len(data.x))  # of the standard splits
     asked = options["preset"]
-    free: dict[str, Any] = {}
-    if numbers:
-        free = registry.noise_for(asked) if asked else presets.between(presets.NOISE, trained)
+    free = _noise(asked, trained) if numbers else {}
     given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", "likelihood", *classes], "--grid")
     if both := given["likelihood"].keys() & grid["likelihood"].keys():
@@ -95,6 +92,11 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         calibrate=_share(options["calibrate"], common), validation=options["validate"] or 0.0,
         likelihood_settings=parameters.complete(noise, free | registry.parse(noise, given["likelihood"])),
     )  # fmt: skip
+
+
+def _noise(preset: str | None, rows: int) -> dict[str, Any]:
+    """The prior of the noise: that of the preset, or of so many rows."""
+    return registry.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
 
 
 def _points(axes: Mapping[str, str]) -> Iterator[dict[str, str]]:

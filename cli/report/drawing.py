@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from explore.cli.display import literal
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from sklearn.decomposition import PCA
 
+from explore.cli.display import literal
 from explore.core import files
 
 

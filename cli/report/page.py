@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
-from explore.cli.report import drawing
 from jinja2 import Environment
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from explore.cli.report import drawing
 from explore.core import files
 from explore.core.errors import InputError, printable
 

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+
+from explore.campaign import short
+from explore.campaign.log import Log
+from explore.campaign.memory import Memory, mean
 from explore.cli import saved
 from explore.cli.display import literal
 from explore.cli.report.drawing import components, map_of, panels, whole
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
-
-from explore.campaign import short
-from explore.campaign.log import Log
-from explore.campaign.memory import Memory, mean
 from explore.core.errors import InputError, counted
 from explore.data.reading import Cells
 

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import joblib
 import torch
+from joblib.externals.loky import get_reusable_executor
+
 from explore.cli.rl.callbacks import Row
 from explore.cli.rl.settings import Settings
 from explore.cli.rl.training import Training
 from explore.cli.start import file_name
-from joblib.externals.loky import get_reusable_executor
-
 from explore.core import files
 from explore.core.context import execute, execution
 from explore.core.errors import InputError

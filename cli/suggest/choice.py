@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from explore.cli.suggest import model, stopping
-from explore.cli.suggest.model import Model
-from explore.cli.suggest.settings import Settings
-from explore.cli.suggest.table import Rows, Table
 from torch import Tensor
 
 from explore import registry
 from explore.acquisitions.base import RedundancyWarning, redundancy
+from explore.cli.suggest import model, stopping
+from explore.cli.suggest.model import Model
+from explore.cli.suggest.settings import Settings
+from explore.cli.suggest.table import Rows, Table
 from explore.core import spread
 from explore.core.errors import counted, curvature_note, listed
 

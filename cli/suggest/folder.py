@@ -12,7 +12,6 @@ from explore.cli.saved import MODEL, Saved
 from explore.cli.suggest.model import Model
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
-
 from explore.core import files
 from explore.core.errors import Failure, InputError
 

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+
+from explore import registry
 from explore.cli import loaded, problem
 from explore.cli.saved import Names
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
-
-from explore import registry
 from explore.core.errors import FailedFitWarning, Failure, InputError
 from explore.data.base import Dataset, check_units
 from explore.data.texts import absent, number

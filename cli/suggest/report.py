@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+
+from explore.campaign import Campaign, Row, folder_of, short
 from explore.cli import console, display
 from explore.cli.suggest import choice
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Table
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-
-from explore.campaign import Campaign, Row, folder_of, short
 from explore.runs.record import plain
 
 MEASURES = {

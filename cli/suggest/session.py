@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from explore.campaign import Campaign, folder_of
 from explore.cli import start, tables, trust
 from explore.cli.suggest import choice, folder, report, settings, sheet, table
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
-
-from explore.campaign import Campaign, folder_of
 from explore.core.errors import InputError, counted
 from explore.data.reading import Cells
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from explore.cli import tables
-from explore.cli.suggest.settings import Settings
-from explore.cli.suggest.table import OWN, Table, labels
 
 from explore.campaign import Campaign, Row
 from explore.campaign.cells import canonical, same
 from explore.campaign.matching import logged
 from explore.campaign.sheet import told
+from explore.cli import tables
+from explore.cli.suggest.settings import Settings
+from explore.cli.suggest.table import OWN, Table, labels
 from explore.core.errors import InputError, listed, shown
 from explore.data.reading import Cells
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from explore.cli.suggest.settings import Settings
 
 from explore import campaign, data
 from explore.campaign import Campaign, Row
 from explore.campaign.cells import folded
+from explore.cli.suggest.settings import Settings
 from explore.core.errors import InputError, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units

@@ -31,11 +31,11 @@ import click
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from explore.cli.script import Script
 from torch import Tensor
 
 from experiments.shared import FOLDER, Names, card, markdown
 from explore import registry
+from explore.cli.script import Script
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch

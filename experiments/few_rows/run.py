@@ -20,12 +20,12 @@ import click
 import numpy as np
 import pandas as pd
 import torch
-from explore.cli.script import Script
 from torch import Tensor
 from torch.nn.functional import pad
 
 from experiments.shared import FOLDER, fit, markdown, merge, recorded, sections
 from explore import data, registry
+from explore.cli.script import Script
 from explore.core.rng import Rng
 from explore.inference import presets
 from explore.inference.predict import Predictor

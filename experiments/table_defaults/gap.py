@@ -14,12 +14,12 @@ from pathlib import Path
 import click
 import pandas as pd
 import torch
-from explore.cli.script import Script
 
 from experiments.shared import FOLDER, markdown, merge
 from experiments.table_defaults.run import CHOSEN, FIVE, NOISE
 from experiments.table_defaults.study import SAMPLES
 from explore import registry
+from explore.cli.script import Script
 from explore.core.rng import Rng
 from explore.learning import toys
 from explore.nets.net import Net, mlp

@@ -197,14 +197,11 @@ def measure(
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
     nll = -predictor.log_prob(splits.x[:, :TRAINING], splits.y[:, :TRAINING]).mean((1, 2))
     log_scale = 0.0 if splits.scale is None else splits.scale.log().sum(1)
-    kl = elbo = objective = bound = share = nan
+    train = dict.fromkeys(("bound", "elbo", "objective"), nan) | {"nll": nll, "kl": nan}
+    share = nan
     if hasattr(posterior, "divergence"):
-        kl, weighted = posterior.divergence(state), float(state.common.n_data)
-        objective = -(weighted * nll + posterior.kl_weight * kl)
-        examples = weighted / posterior.stands_for(1.0)
-        elbo = -(examples * nll + kl)
+        train |= _bounds(posterior, state, nll, log_scale)
         share = posterior.initial_curvature_share(state).to(nll)
-        bound = elbo / examples - log_scale
     predictor = predictor if factor is None else predictor.stretched(factor)
     test = predictor.evaluate(splits.test_x, splits.test_y, splits.scale)
     joint = predictor.log_prob(splits.test_x, splits.test_y).sum(2)
@@ -215,17 +212,22 @@ def measure(
     test |= {} if factor is None else {"variance_factor": factor}
     structure = posterior.diagnostics(state) if hasattr(posterior, "diagnostics") else dict.fromkeys(STRUCTURE, nan)
     return {
-        "train/bound": bound,
-        "train/elbo": elbo,
-        "train/objective": objective,
-        "train/nll": nll,
-        "train/kl": kl,
+        **{f"train/{name}": value for name, value in train.items()},
         **{f"test/{name}": value for name, value in sorted(test.items())},
         "uncertainty/epistemic_mean": epistemic,
         **{f"structure/{name}": structure[name] for name in STRUCTURE},
         "structure/initial_curvature_share": share,
         **{f"train/{name}": value for name, value in posterior.learned(state).items()},
     }
+
+
+def _bounds(posterior: Any, state: State, nll: Tensor, log_scale: Tensor | float) -> dict[str, Tensor]:
+    """Those that `measure` describes."""
+    kl, weighted = posterior.divergence(state), float(state.common.n_data)
+    examples = weighted / posterior.stands_for(1.0)
+    elbo = -(examples * nll + kl)
+    objective = -(weighted * nll + posterior.kl_weight * kl)
+    return {"bound": elbo / examples - log_scale, "elbo": elbo, "objective": objective, "kl": kl}
 
 
 def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:

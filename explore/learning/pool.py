@@ -86,21 +86,13 @@ class Pool:
             )
         if not len(self._raw):
             raise InputError("a pool needs at least one point, [points, ...]")
-        given = np.ones((trials, len(self.x)), bool) if allowed is None else allowed
-        mask = given if isinstance(given, Tensor) else np.asarray(given)
-        if mask.dtype not in (torch.bool, np.bool_) or tuple(mask.shape) != (trials, len(self.x)):
-            raise InputError(
-                f"allowed is true or false for {counted(trials, 'trial')} and {counted(len(self.x), 'point')}, "
-                f"[{trials}, {len(self.x)}]; "
-                f"got {list(mask.shape)} of {mask.dtype}"
-            )
         likelihood, out = posterior.likelihood, at_zero(posterior, self._raw[:2].to(rng.dtype))
         check_logits(likelihood, out)
         width = likelihood.mean(out).shape[-1]
         self._outputs, self._classes = (1, width) if likelihood.discrete else (width, 0)
         self._scaled = likelihood.scaling == "affine" and not self._trained  # whether targets are standardised
         self._partial = bool(getattr(likelihood, "partial", False))  # whether labels may be NaN in some outputs
-        self.allowed: Bool[Tensor, "R P"] = torch.as_tensor(mask, device=rng.device).repeat(len(arms), 1)
+        self.allowed: Bool[Tensor, "R P"] = _mask(allowed, trials, len(self.x)).to(rng.device).repeat(len(arms), 1)
         self.mask, self.replicas = self.allowed, len(self.allowed)
         self.points: Int[Tensor, "R n"] = torch.zeros(self.replicas, 0, dtype=torch.long, device=rng.device)
         self.y: Tensor | None = None
@@ -331,3 +323,16 @@ def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "
 def _first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:
     """The points of each replica in their order, but those of the mask first."""
     return (~mask).to(torch.uint8).argsort(dim=1, stable=True)
+
+
+def _mask(allowed: np.ndarray | Tensor | None, trials: int, points: int) -> Bool[Tensor, "trials points"]:
+    """Which points may be asked for in each trial; all where nothing is said."""
+    if allowed is None:
+        return torch.ones(trials, points, dtype=torch.bool)
+    mask = allowed if isinstance(allowed, Tensor) else np.asarray(allowed)
+    if mask.dtype not in (torch.bool, np.bool_) or tuple(mask.shape) != (trials, points):
+        raise InputError(
+            f"allowed is true or false for {counted(trials, 'trial')} and {counted(points, 'point')}, "
+            f"[{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}"
+        )
+    return torch.as_tensor(mask)

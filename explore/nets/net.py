@@ -201,14 +201,7 @@ class Net(Network):
             raise InputError(f"{len(layers)} weight matrices for {count} layers{also}")
         replicas, batch = x.shape[:2]
         samples = count_samples(layers, samples)
-        if self._shared:
-            folded = x.flatten(0, 1)
-        else:
-            # repeat, not expand: with S = 1 that would be a view, and the module may work in place.
-            folded = x.unsqueeze(1).repeat(1, samples, *[1] * (x.dim() - 1)).flatten(0, 2)
-        if folded.dim() == 4:
-            one = replicas * samples == 1  # else slots would copy them back
-            folded = folded.contiguous(memory_format=self._layout if one else torch.contiguous_format)
+        folded = self._folded(x, samples)
         self._buffers.move(x)
         lead = (replicas, samples, batch)
         leads = [lead] * count
@@ -234,14 +227,21 @@ class Net(Network):
         finally:
             for each in (*self._slots, *self._norms):
                 each.end()
-        if not isinstance(out, Tensor):
-            raise InputError(f"the network must give one tensor [B, outputs]; it gave a {type(out).__name__}")
-        if out.dim() != 2:
-            raise InputError(f"the network must map [B, ...] to [B, outputs]; it gave {out.dim()} axes")
-        if len(out) != math.prod(lead):
-            raise InputError(f"the network must map [B, ...] to [B, outputs]; of {math.prod(lead)} it made {len(out)}")
+        _check_output(out, math.prod(lead))
         out = (out.to(x.dtype) if self.amp else out).unflatten(0, lead)
         return _Pass(out, calls, leads, statistics)
+
+    def _folded(self, x: Tensor, samples: int) -> Tensor:
+        """The inputs on the one axis of examples that the module knows: R, S where samples differ, and B."""
+        if self._shared:
+            folded = x.flatten(0, 1)
+        else:
+            # repeat, not expand: with S = 1 that would be a view, and the module may work in place.
+            folded = x.unsqueeze(1).repeat(1, samples, *[1] * (x.dim() - 1)).flatten(0, 2)
+        if folded.dim() == 4:
+            one = len(x) * samples == 1  # else slots would copy them back
+            folded = folded.contiguous(memory_format=self._layout if one else torch.contiguous_format)
+        return folded
 
     def check(self, x: Float[Tensor, "R B ..."]) -> None:
         """Refuse a forward that the library cannot take, by the first and the last of two examples or more.
@@ -280,21 +280,33 @@ class Net(Network):
                 "the network's output for an example depends on the other examples of its batch or on the training "
                 "mode (batch statistics in a forward); each example must be predicted by itself"
             )
-        one = [layer[:, :1] for layer in layers]
+        self._check_alone([layer[:, :1] for layer in layers], x)
+        self._checked = True
+
+    def _check_alone(self, layers: Sequence[Layer], x: Tensor) -> None:
+        """Refuse a forward that takes no example alone, and find the layout in which convolutions are fastest."""
         try:
-            self._pass(one, x[:, 1:], None)
+            self._pass(layers, x[:, 1:], None)
         except Exception as error:
             raise InputError(
                 f"the network takes no example alone ({raised(error)}); squeeze() would lose the axis of examples, "
                 "which flatten(1) keeps"
             ) from error
         if any(self.convolutions):
-            self._layout = torch.channels_last  # in which convolutions are fastest
+            self._layout = torch.channels_last
             try:
-                self._pass(one, x, None)
+                self._pass(layers, x, None)
             except RuntimeError:  # of a view in the module's forward
                 self._layout = torch.contiguous_format
-        self._checked = True
+
+
+def _check_output(out: object, count: int) -> None:
+    if not isinstance(out, Tensor):
+        raise InputError(f"the network must give one tensor [B, outputs]; it gave a {type(out).__name__}")
+    if out.dim() != 2:
+        raise InputError(f"the network must map [B, ...] to [B, outputs]; it gave {out.dim()} axes")
+    if len(out) != count:
+        raise InputError(f"the network must map [B, ...] to [B, outputs]; of {count} it made {len(out)}")
 
 
 def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:

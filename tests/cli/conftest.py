@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from explore.cli.main import main
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from explore import posteriors
+from explore.cli.main import main
 
 TINY = ["--trials", "2", "--rounds", "3", "--epochs", "2", "--test-size", "20", "--samples", "5"]
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from explore.cli import parameters
-from explore.cli.active import experiment
-from explore.cli.active.settings import Settings
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import explore
 from explore import acquisitions, images, load_run
+from explore.cli import parameters
+from explore.cli.active import experiment
+from explore.cli.active.settings import Settings
 from explore.data import load, pool_splits
 from explore.inference import presets
 from explore.nets.likelihoods import Gaussian

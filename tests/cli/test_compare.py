@@ -15,12 +15,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from explore.cli import estimate
-from explore.cli.compare import experiment, recording
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import explore as library
 from explore import registry
+from explore.cli import estimate
+from explore.cli.compare import experiment, recording
 from explore.data import load_csv, uci_splits
 from explore.inference import predict, presets
 from explore.learning import compare as comparison

@@ -18,18 +18,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from explore.cli import parameters, rl
-from explore.cli.compare import overlay
-from explore.cli.rl import report as rl_report
-from explore.cli.rl.seeds import Seed
-from explore.cli.rl.settings import Settings, resolve
-from explore.cli.rl.training import Training
 from joblib.externals.loky import get_reusable_executor
 from PIL import Image
 from sb3_contrib import TRPO
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from explore import registry
+from explore.cli import parameters, rl
+from explore.cli.compare import overlay
+from explore.cli.rl import report as rl_report
+from explore.cli.rl.seeds import Seed
+from explore.cli.rl.settings import Settings, resolve
+from explore.cli.rl.training import Training
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.runs import record
 from explore.runs.recorded import run_id

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from explore.cli import start as starting
-from explore.cli.report import drawing
 from matplotlib.figure import Figure
 from stable_baselines3 import PPO
 from torch.utils.tensorboard import SummaryWriter
 
+from explore.cli import start as starting
+from explore.cli.report import drawing
 from explore.runs import provenance
 from explore.runs.record import Run
 

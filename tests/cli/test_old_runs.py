@@ -1,0 +1,55 @@
+"""Runs and a campaign that commit c5625cc wrote, before targets had noises of their own and files named their run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from explore import images
+
+OLD = Path(__file__).parent / "old"
+pytestmark = pytest.mark.filterwarnings("ignore:.*earlier version of explore:UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def _copied(tmp_path, monkeypatch):
+    shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+
+
+def succeed(explore, *arguments):
+    result = explore(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_run_on_a_table_predicts_what_it_did_and_goes_on(explore):
+    succeed(explore, "predict", "active", "table.csv", "--out", "new.csv")
+    pd.testing.assert_frame_equal(pd.read_csv("new.csv"), pd.read_csv("expected.csv"), rtol=1e-5)
+    succeed(explore, "report", "active", "--out", "page.html")
+    first = pd.read_csv("active/selected.csv")
+    succeed(explore, "active", "--resume", "active", "--rounds", 3, "--quiet")
+    assert pd.read_csv("active/selected.csv").iloc[: len(first)].equals(first)
+
+
+def test_a_run_on_images_predicts_what_it_did(explore):
+    with np.load("classify/probabilities.npz") as kept:
+        expected, places = kept["probabilities"], kept["index"]
+    np.savez("some.npz", x=images.load("digits").test_x[places, 0])
+    succeed(explore, "predict", "classify", "some.npz", "--out", "new.csv")
+    found = pd.read_csv("new.csv").filter(regex="^_p_").to_numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_campaign_goes_on(explore):
+    said = json.loads(succeed(explore, "suggest", "pool.csv", "--status", "--json"))
+    assert [row["id"] for row in said["pending"]] == ["S-04", "S-08"] and said["measured"] == 6
+    pool = pd.read_csv("pool.csv")
+    pool.loc[pool.name.isin(["S-04", "S-08"]), "yield"] = [4.5, 5.5]
+    pool.to_csv("pool.csv", index=False)
+    said = json.loads(succeed(explore, "suggest", "pool.csv", "--batch", 2, "--json"))
+    assert said["measured"] == 8 and len(said["rows"]) == 2
+    succeed(explore, "report", "pool.explore", "--out", "page.html")

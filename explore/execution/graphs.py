@@ -44,6 +44,7 @@ def use(asked: bool | None) -> AbstractContextManager[Any]:
     return executing(record=asked)
 
 
+@runtime_checkable
 class Trainable(Protocol):
     """What graphs ask of a posterior."""
 

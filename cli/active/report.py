@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from explore.cli import saved
@@ -140,7 +141,9 @@ def plot(experiment: Experiment, path: Path) -> None:
     for axes, metric in zip(every, shown, strict=True):
         trials = per_trial(experiment, metric)
         for arm, style in zip(experiment.arms, ("o-", "s--"), strict=False):
-            band(axes, labels, trials[arm].numpy(), arm, style)
+            values = trials[arm].numpy()
+            # The mean of fewer trials would be another curve: a gap stands where one of them has no number.
+            band(axes, labels, np.where(np.isnan(values).any(1, keepdims=True), np.nan, values), arm, style)
         axes.set(xlabel="labelled points", ylabel=TITLES[metric] + unit(metric))
         whole(axes)
     every[0].legend()

@@ -79,8 +79,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
             scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
             choice = problem.configured(name, fixed | point, asked)
             if choice.preset == presets.BY_ROWS:
-                own = presets.recommended_settings(cls, trained, task=common.task, units=max(common.hidden))
-                choice = choice._replace(preset=own.preset, settings=own.settings | choice.settings)
+                advice = presets.recommended_settings(cls, trained, task=common.task, units=max(common.hidden))
+                choice = choice._replace(preset=advice.preset, settings=advice.settings | choice.settings)
             chosen = {key: choice.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
             label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
             if label in posteriors:

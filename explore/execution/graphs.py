@@ -171,9 +171,7 @@ class Updates:
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
         """As `posterior.update`."""
         turn = self.posterior.turn(int(state.common.step) + 1, progress) if self.recorder else Turn()
-        apart = any(
-            isinstance(number, Tensor) for number in turn.numbers
-        )  # of candidates, see `explore.inference.candidates`
+        apart = any(isinstance(number, Tensor) for number in turn.numbers)  # of candidates
         if self.recorder is None or turn.kind is None or apart:
             return self.posterior.update(state, batch, self.rng, progress)
         if (constants := _constants(state)) != self._constants:

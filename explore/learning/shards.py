@@ -70,12 +70,11 @@ def sharded_fit(
     order = torch.cat(parts).argsort()
     posteriors = [candidates.part(posterior, part) for part in parts]
     states: list[State | None] = [None if state is None else tree.part(state, part) for part in parts]
+    threads, record = torch.get_num_threads(), execution().record  # of this thread: joblib asks for tasks in others too
     with joblib.Parallel(n_jobs=len(rngs)) as parallel:
         for stop in (epoch for epoch in at if epoch > done):
             ends: list[_Advanced] = parallel(
-                joblib.delayed(_advance)(
-                    own, x[part], y[part], rng, done, old, stop, torch.get_num_threads(), execution().record
-                )
+                joblib.delayed(_advance)(own, x[part], y[part], rng, done, old, stop, threads, record)
                 for own, part, rng, old in zip(posteriors, parts, rngs, states, strict=True)
             )
             for rng, end in zip(rngs, ends, strict=True):

@@ -15,7 +15,8 @@ import pandas as pd
 import torch
 from sklearn import datasets
 
-from experiments.shared import FOLDER, markdown
+from experiments.driver import FOLDER
+from experiments.tables import markdown
 from explore import ActiveLearner, Bernoulli, Categorical, Net, mlp, posterior, registry
 from explore.acquisitions.base import Choice, Needs, View
 from explore.cli.script import Script

@@ -17,11 +17,9 @@ import click
 import numpy as np
 import pandas as pd
 
-from experiments import shared
+from experiments import driver, tables
 from experiments.active_learning import gp
-from explore.cli.script import Script
 from explore.data import load, pool_splits
-from explore.runs import provenance
 
 HERE = Path(__file__).parent
 TRIALS, ROUNDS, INITIAL, TEST = 40, 10, 20, 100  # but for the trials, the defaults of `explore active`
@@ -42,7 +40,7 @@ def tasks() -> Iterator[tuple[str, str, int]]:
 def command(method: str, dataset: str, seed: int, runs: Path) -> pd.DataFrame:
     """The curves of `explore active`: arm, trial, round, rmse."""
     options = ["--dataset", dataset, *(METHODS[method] or []), "--trials", str(TRIALS), "--seed", str(seed)]
-    rows = shared.active(runs, f"{dataset}-{method}-{seed}", *options)
+    rows = driver.active(runs, f"{dataset}-{method}-{seed}", *options)
     rows["arm"] = rows.arm.where(rows.arm == "random", "active")
     return rows
 
@@ -62,7 +60,7 @@ def process(dataset: str, seed: int) -> pd.DataFrame:
             )
         )
     ]  # fmt: skip
-    return pd.DataFrame(found).assign(commits=provenance.session()["git"]["commit"][:7])
+    return pd.DataFrame(found).assign(commits=driver.commit())
 
 
 def trials(rows: pd.DataFrame) -> pd.DataFrame:
@@ -84,28 +82,26 @@ def table(every: pd.DataFrame) -> str:
         form = ".3f" if rows.area.mean() > 0.3 else ".5f"
         ratio, won = f"{area.mean() / area.sem():.1f}", f"{(area < 0).mean():.0%}"
         median = f"{area.median():{form}}"
-        first, gained, end = (shared.mean_se(values, form) for values in (arms.area.random, area, last))
+        first, gained, end = (tables.mean_se(values, form) for values in (arms.area.random, area, last))
         lines.append([dataset, method, seeds, len(arms), first, gained, median, ratio, won, end])
     heads = ["data set", "method", "seeds", "trials", "random: area", "active − random: area", "median", "in s.e.",
              "lower in", "active − random: last round"]  # fmt: skip
-    return shared.markdown(heads, lines)
+    return tables.markdown(heads, lines)
 
 
-@click.command(cls=Script)
-@click.option("--only", type=shared.Names("data set", ["boston", *OTHERS]), default=["boston", *OTHERS])
-@click.option("--methods", type=shared.Names("method", METHODS), default=list(METHODS))
-@click.option("--runs", type=shared.FOLDER, default=HERE / "runs", show_default=True)
-@click.option("--out", type=shared.FOLDER, default=HERE / "results", show_default=True)
+@driver.experiment(__file__)
+@driver.names("--only", "data set", ["boston", *OTHERS])
+@driver.names("--methods", "method", METHODS)
+@click.option("--runs", type=driver.FOLDER, default=HERE / "runs", show_default=True)
 def main(only: list[str], methods: list[str], runs: Path, out: Path) -> None:
     """Run what is left, and print the table of what is there."""
-    path = out / "trials.csv"
-    done = set(map(tuple, pd.read_csv(path)[KEY].drop_duplicates().to_numpy().tolist())) if path.exists() else set()
-    for method, dataset, seed in tasks():
-        if dataset in only and method in methods and (method, dataset, seed) not in done:
-            rows = process(dataset, seed) if method == "gp" else command(method, dataset, seed, runs)
-            new = trials(rows).assign(method=method, dataset=dataset, seed=seed)
-            shared.merge(path, new[[*KEY, "arm", "trial", "area", "last", "commits"]], KEY)
-    click.echo(table(pd.read_csv(path)))
+
+    def run(method: str, dataset: str, seed: int) -> pd.DataFrame:
+        curves = process(dataset, seed) if method == "gp" else command(method, dataset, seed, runs)
+        return trials(curves)[["arm", "trial", "area", "last", "commits"]]
+
+    cells = (cell for cell in tasks() if cell[0] in methods and cell[1] in only)
+    click.echo(table(driver.run_missing(out / "trials.csv", KEY, cells, run)))
 
 
 if __name__ == "__main__":

@@ -15,16 +15,17 @@ What is there is not run again, and what was stopped goes on.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from experiments import shared
+from experiments import driver
 from experiments.active_default.run import OTHERS, TRIALS, process, trials
-from experiments.shared import FOLDER, Names, markdown, mean_se, merge, recorded, sections
-from explore.cli.script import Script
+from experiments.driver import FOLDER, experiment, merge, names, run_missing, with_key, write
+from experiments.tables import markdown, mean_se, sections
 
 HERE = Path(__file__).parent
 DATASETS = ("boston", *OTHERS)
@@ -45,7 +46,7 @@ def posterior(dataset: str, method: str, rule: str, runs: Path) -> pd.DataFrame:
         "--dataset", dataset, *METHODS[method], "--acquisition", rule, "--trials", str(TRIALS), "--seed", str(SEED),
         "--control" if rule == RULES[0] else "--no-control",
     ]  # fmt: skip
-    return shared.active(runs, f"{dataset}-{method}-{rule}".replace(" ", "-"), *options)
+    return driver.active(runs, f"{dataset}-{method}-{rule}".replace(" ", "-"), *options)
 
 
 def anchor(dataset: str) -> pd.DataFrame:
@@ -54,12 +55,12 @@ def anchor(dataset: str) -> pd.DataFrame:
     return rows.assign(arm=rows.arm.replace("active", RULES[0]))
 
 
-def record(rows: pd.DataFrame, dataset: str, method: str, rule: str, out: Path) -> None:
-    """Append what a run found."""
-    key = {"dataset": dataset, "method": method, "rule": rule}
+def train(dataset: str, method: str, rule: str, *, runs: Path, curves: Path) -> pd.DataFrame:
+    """Run a cell: its trials. Means over them by round are written to `curves`."""
+    rows = anchor(dataset) if method == PROCESS else posterior(dataset, method, rule, runs)
     means = rows.groupby(["arm", "round"]).rmse.agg(["mean", "sem"]).reset_index()
-    for name, found in {"curves.csv": means, "trials.csv": trials(rows)}.items():
-        merge(out / name, found.assign(**key)[[*KEY, *found]], KEY)
+    merge(curves, with_key(means, KEY, (dataset, method, rule)), KEY)
+    return trials(rows)
 
 
 def tables(every: pd.DataFrame) -> str:
@@ -96,23 +97,21 @@ def picture(curves: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=100)
 
 
-@click.command(cls=Script)
-@click.option("--datasets", type=Names("data set", DATASETS), default=",".join(DATASETS), show_default=True)
-@click.option("--methods", type=Names("method", [*METHODS, PROCESS]), help="[default: all of them but hmc]")
+@experiment(__file__)
+@names("--datasets", "data set", DATASETS)
+@names("--methods", "method", [*METHODS, PROCESS], [name for name in [*METHODS, PROCESS] if name != "hmc"])
 @click.option("--runs", type=FOLDER, default=HERE / "runs", show_default=True, help="For run folders.")
-@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
-def main(datasets: list[str], methods: list[str] | None, runs: Path, out: Path) -> None:
+def main(datasets: list[str], methods: list[str], runs: Path, out: Path) -> None:
     """Run what is missing, and write the tables."""
-    for method in methods or [name for name in [*METHODS, PROCESS] if name != "hmc"]:
-        for dataset in datasets:
-            for rule in RULES[:1] if method == PROCESS else RULES:
-                if not recorded(out / "trials.csv", KEY, (dataset, method, rule)):
-                    found = anchor(dataset) if method == PROCESS else posterior(dataset, method, rule, runs)
-                    record(found, dataset, method, rule, out)
-    made = tables(pd.read_csv(out / "trials.csv"))
-    (out / "table.md").write_text(made, encoding="utf-8")
+    cells = (
+        (dataset, method, rule)
+        for method in methods
+        for dataset in datasets
+        for rule in (RULES[:1] if method == PROCESS else RULES)
+    )
+    run = partial(train, runs=runs, curves=out / "curves.csv")
+    write(out / "table.md", tables(run_missing(out / "trials.csv", KEY, cells, run)))
     picture(pd.read_csv(out / "curves.csv"), out / "curves.png")
-    click.echo(made)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from gymnasium.spaces import Box
 
-from experiments.shared import markdown
+from experiments.tables import markdown
 from explore.core.shapes import Batch
 from explore.vime import IntrinsicReward, Transitions
 

@@ -23,7 +23,7 @@ import click
 import torch
 from torch import nn
 
-from experiments.shared import markdown, sections
+from experiments.tables import markdown, sections
 from explore import registry
 from explore.cli.script import Script
 from explore.core.rng import Rng

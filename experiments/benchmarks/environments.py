@@ -22,7 +22,7 @@ import pandas as pd
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import explore.envs  # noqa: F401
-from experiments.shared import markdown
+from experiments.tables import markdown
 
 HERE = Path(__file__).parent
 CASES: list[tuple[str, dict[str, Any], int]] = [  # environment, settings, share of the episodes in percent

@@ -32,7 +32,8 @@ import click
 import pandas as pd
 import torch
 
-from experiments.shared import FOLDER, markdown, sections
+from experiments.driver import FOLDER
+from experiments.tables import markdown, sections
 from explore.core.hadamard import hadamard
 from explore.core.rng import Rng
 from explore.inference.base import Predictive

@@ -28,7 +28,7 @@ import pandas as pd
 import torch
 
 import explore
-from experiments.shared import markdown
+from experiments.tables import markdown
 
 RESULTS = Path(__file__).parent / "results" / "large_pool"
 SIZES = [(200_000, 8), (1_000_000, 13)]

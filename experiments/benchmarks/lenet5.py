@@ -27,7 +27,8 @@ import pandas as pd
 import torch
 
 from experiments.benchmarks.uci_speed import worker
-from experiments.shared import FOLDER, markdown, mean_se, merge, recorded
+from experiments.driver import FOLDER, merge, recorded
+from experiments.tables import markdown, mean_se
 from explore import images
 from explore.cli.script import Script
 from explore.learning.classification import Classified, scores

@@ -22,7 +22,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.shared import FOLDER, Names, markdown
+from experiments.driver import FOLDER, Names
+from experiments.tables import markdown
 from explore import registry
 from explore.core.rng import Rng
 from explore.data import load

@@ -19,7 +19,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from experiments.shared import FOLDER, markdown
+from experiments.driver import FOLDER
+from experiments.tables import markdown
 from explore import images
 from explore.cli.script import Script
 from explore.core.rng import Rng

@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from experiments.shared import markdown, sections
+from experiments.tables import markdown, sections
 from explore import registry
 from explore.cli.script import Script
 from explore.core.rng import Rng

@@ -25,7 +25,8 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from experiments.shared import FOLDER, markdown
+from experiments.driver import FOLDER
+from experiments.tables import markdown
 from explore.cli.script import Script
 
 HERE = Path(__file__).parent

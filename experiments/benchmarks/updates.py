@@ -33,7 +33,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from experiments.shared import FOLDER, Names, card, markdown
+from experiments.driver import FOLDER, Names, card
+from experiments.tables import markdown
 from explore import registry
 from explore.cli.script import Script
 from explore.core.errors import InputError

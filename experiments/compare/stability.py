@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from experiments import shared
+from experiments import driver, tables
 from explore import registry
 from explore.data import load, uci_splits
 
@@ -26,7 +26,7 @@ SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "
 
 def compare(dataset: str, names: list[str], hidden: int, splits: int, epochs: int, out: str) -> pd.DataFrame:
     """Results of the posteriors on a set, a line a posterior and split."""
-    result = shared.explore(
+    result = driver.explore(
         "compare", "--dataset", dataset, "--posterior", ",".join(names), "--hidden", str(hidden),
         "--splits", str(splits), "--epochs", str(epochs), "--no-figures", "--out", out,
     )  # fmt: skip
@@ -56,10 +56,10 @@ def main(updates: int, splits: int, posteriors: str | None, out: str) -> None:
             rows["relative_rmse"] = rows["rmse"] / rows["split"].map(lambda s, of=spread: of[s - 1])
             rows = rows[["dataset", "posterior", "split", "epochs", "rmse", "relative_rmse", "alive", "seconds"]]
             print(rows.to_string(), flush=True)
-            table = shared.merge(HERE / "stability.csv", rows, ["dataset", "posterior"], None)
+            table = driver.merge(HERE / "stability.csv", rows, ["dataset", "posterior"], None)
     table["shown"] = table["relative_rmse"].map("{:.2f}".format).where(table["alive"], "failed")
     worst = table.sort_values("relative_rmse").groupby(["posterior", "dataset"])["shown"].last().unstack()
-    text = shared.markdown(["posterior", *worst.columns], worst.reset_index().values.tolist())
+    text = tables.markdown(["posterior", *worst.columns], worst.reset_index().values.tolist())
     (HERE / "stability.md").write_text(text, encoding="utf-8")
     diverged = table[~table["alive"] | ~(table["relative_rmse"] < 1)]
     print(f"{len(table)} fits, {len(diverged)} diverged", diverged.to_string() if len(diverged) else "", sep="\n")

@@ -15,8 +15,7 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from experiments import shared
-from explore.cli.script import Script
+from experiments import driver, tables
 
 HERE = Path(__file__).parent
 BATCH = 5000  # steps an iteration
@@ -32,23 +31,15 @@ KEPT = ["iteration", "extrinsic_total", "ep_extrinsic_mean", "bonus_median", "dy
 
 def train(task: str, seed: int, iterations: int, runs: Path) -> Path:
     """The run folder of a seed, complete."""
-    folder = runs / f"rl-{task}-seed-{seed}"
-    if folder.exists():
-        options = ["--resume", str(folder)]
-    else:
-        options = [
-            *TASKS[task][0], *OWN, "--timesteps", str(iterations * BATCH), "--seed", str(seed), "--out", str(runs),
-            "--name", folder.name.removeprefix("rl-"),
-        ]  # fmt: skip
-    shared.explore("rl", *options, "--quiet")
-    return folder
+    options = [*TASKS[task][0], *OWN, "--timesteps", str(iterations * BATCH), "--seed", str(seed)]
+    return driver.resumed("rl", runs, f"{task}-seed-{seed}", *options)[0]
 
 
 def curve(folder: Path, task: str, seed: int) -> pd.DataFrame:
     """A line an iteration: the return is an episode's on the chain, on the mountain car that of 500 steps."""
     rows = pd.read_csv(folder / "results.csv")[KEPT]
     rows["return"] = rows.extrinsic_total * 500 / BATCH if task == "mountain-car" else rows.ep_extrinsic_mean
-    return rows.assign(task=task, seed=seed, commits=shared.commits(folder))
+    return rows.assign(task=task, seed=seed, commits=driver.commits(folder))
 
 
 def table(every: pd.DataFrame) -> str:
@@ -59,21 +50,20 @@ def table(every: pd.DataFrame) -> str:
     for (task, seed), rows in every.groupby(["task", "seed"]):
         found, total = rows["return"], [f"{rows.restarts.max():.0f}", f"{rows.seconds.sum():.0f}"]
         lines.append([task, seed, len(rows), f"{found.iloc[-1]:.2f}", f"{found.tail(LAST).mean():.2f}", *total])
-    return shared.markdown(heads, lines)
+    return tables.markdown(heads, lines)
 
 
-@click.command(cls=Script)
+@driver.experiment(__file__)
 @click.option("--seeds", default="0,1,2,3,4", show_default=True)
 @click.option("--tasks", default=",".join(TASKS), show_default=True)
 @click.option("--iterations", type=click.IntRange(min=1), default=100, show_default=True, help="On the mountain car.")
-@click.option("--runs", type=shared.FOLDER, default=HERE / "runs", show_default=True)
-@click.option("--out", type=shared.FOLDER, default=HERE / "results", show_default=True)
+@click.option("--runs", type=driver.FOLDER, default=HERE / "runs", show_default=True)
 def main(seeds: str, tasks: str, iterations: int, runs: Path, out: Path) -> None:
     """Train what is left, and write the results of what is there."""
     for task in tasks.split(","):
         for seed in map(int, seeds.split(",")):
             folder = train(task, seed, TASKS[task][1] or iterations, runs)
-            every = shared.merge(out / "curves.csv", curve(folder, task, seed), ["task", "seed"], "%.5g")
+            every = driver.merge(out / "curves.csv", curve(folder, task, seed), ["task", "seed"], "%.5g")
     click.echo(table(every))
 
 

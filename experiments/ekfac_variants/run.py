@@ -12,23 +12,21 @@ epochs and split) and results/table.md. What the CSV has already is not run agai
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 import pandas as pd
-import torch
 
-from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, recorded, sections
-from explore.cli.script import Script
+from experiments.driver import experiment, fit, names, run_missing, write
+from experiments.tables import markdown, mean_se, sections
 from explore.core.rng import Rng
 from explore.data import load
 from explore.learning import compare
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import mlp
-from explore.runs import provenance
 
-HERE = Path(__file__).parent
 KEY = ["dataset", "variant", "epochs", "splits"]
 SAMPLES = 10
 TAGS = {"rmse": "RMSE", "log_likelihood": "log-likelihood", "coverage_95": "coverage of 95 %"}
@@ -70,10 +68,9 @@ def train(dataset: str, variant: str, epochs: int, splits: int) -> pd.DataFrame:
     preset = "paper" if name == "noisy-kfac" else "paper-text"
     settings: dict[str, Any] = {"preset": preset, "samples": SAMPLES, "epochs": epochs} | VARIANTS[variant]
     done = fit(name, mlp(parts.x.shape[2], [50], 1), Gaussian(), parts.x, parts.y, rng, **settings)
-    found = compare.measure(done.posterior, done.state, parts, rng.stream("test", epochs), SAMPLES)
-    first = dict(zip(KEY, (dataset, variant, epochs, splits), strict=True)) | {"split": range(1, splits + 1)}
-    scores = {tag: found[f"test/{tag}"].numpy() for tag in TAGS} | {"elbo": found["train/elbo"].numpy()}
-    return pd.DataFrame(first | scores | {"cpu": done.cpu, "commit": provenance.session()["git"]["commit"][:7]})
+    measures = compare.measure(done.posterior, done.state, parts, rng.stream("test", epochs), SAMPLES)
+    scores = {tag: measures[f"test/{tag}"].numpy() for tag in TAGS} | {"elbo": measures["train/elbo"].numpy()}
+    return pd.DataFrame({"split": range(1, splits + 1)} | scores | {"cpu": done.cpu})
 
 
 def table(runs: pd.DataFrame) -> str:
@@ -103,25 +100,16 @@ def _cells(runs: pd.DataFrame, sets: list[str], tag: str, base: str | None) -> I
         yield variant, [mean_se(own) if len(own) else "" for own in found.values()]
 
 
-@click.command(cls=Script)
-@click.option("--datasets", type=Names("data set", DATASETS), default="boston,yacht,energy,concrete,wine")
-@click.option("--variants", type=Names("variant", VARIANTS), default=",".join(VARIANTS), show_default=True)
+@experiment(__file__)
+@names("--datasets", "data set", DATASETS)
+@names("--variants", "variant", VARIANTS)
 @click.option("--epochs", type=click.IntRange(min=1), default=200, show_default=True)
 @click.option("--splits", type=click.IntRange(2, 20), default=10, show_default=True)
-@click.option("--out", type=FOLDER, default=HERE / "results")
 def main(datasets: list[str], variants: list[str], epochs: int, splits: int, out: Path) -> None:
     """Run what is missing, and write the table."""
-    torch.set_num_threads(1)
-    path = out / "runs.csv"
-    for dataset in datasets:
-        for variant in variants:
-            key = (dataset, variant, epochs, splits)
-            if recorded(path, KEY, key):
-                continue
-            rows = train(*key)
-            print(*key, *(f"{tag} {mean_se(rows[tag])}" for tag in TAGS), f"{rows.cpu[0]:.0f} s", flush=True)
-            merge(path, rows, KEY)
-    (out / "table.md").write_text(table(pd.read_csv(path)), encoding="utf-8")
+    cells = product(datasets, variants, [epochs], [splits])
+    rows = run_missing(out / "runs.csv", KEY, cells, train, [*TAGS, "cpu"])
+    write(out / "table.md", table(rows))
 
 
 if __name__ == "__main__":

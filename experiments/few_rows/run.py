@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from experiments.shared import FOLDER, fit, markdown, merge, recorded, sections
+from experiments.driver import experiment, fit, run_missing
+from experiments.tables import markdown, sections
 from explore import data, registry
-from explore.cli.script import Script
 from explore.core.rng import Rng
 from explore.inference import presets
 from explore.inference.predict import Predictor
@@ -33,7 +33,6 @@ from explore.learning.scaling import Standardiser
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import mlp
 
-HERE = Path(__file__).parent
 DRAWS, SEED, TEST, UNITS, SAMPLES, MOST = 8, 7, 200, 50, 100, 500
 KEY = ["group", "rows", "posterior", "settings"]
 GROUPS = {
@@ -86,13 +85,13 @@ def settings(posterior: str, rows: int, before: bool) -> tuple[dict[str, Any], d
     return known[preset], registry.noise_for(preset)
 
 
-def score(group: str, rows: int, posterior: str, before: bool) -> pd.DataFrame:
-    """A line a data set and draw."""
+def score(group: str, rows: int, posterior: str, which: str) -> pd.DataFrame:
+    """Fit and measure: a row a data set and draw."""
     names, begin, rng = GROUPS[group], time.process_time(), Rng(SEED)
     columns = max(draw(name, 2)[0].shape[2] for name in names)
     parts = [standardised(name, rows, columns) for name in names]
     x, test_x, y, test_y, unit = (torch.cat(part) for part in zip(*parts, strict=True))
-    own, noise = settings(posterior, rows, before)
+    own, noise = settings(posterior, rows, which == "before")
     done = fit(posterior, mlp(columns, [UNITS], 1), Gaussian(**noise), x, y, rng, preset="plain", **own)
     predictor = Predictor.sample(done.posterior, done.state, SAMPLES, rng.stream("test"))
     found = predictor.evaluate(test_x, test_y, unit)
@@ -100,7 +99,6 @@ def score(group: str, rows: int, posterior: str, before: bool) -> pd.DataFrame:
     half = 1.645 * (variance + scatter).sqrt()
     return pd.DataFrame(
         {
-            "group": group, "rows": rows, "posterior": posterior, "settings": "before" if before else "now",
             "dataset": np.repeat(names, DRAWS), "draw": list(range(1, DRAWS + 1)) * len(names), "rmse": found["rmse"],
             "log_likelihood": found["log_likelihood"],
             "coverage_90": ((test_y - mean).abs() <= half).float().mean((1, 2)),
@@ -134,18 +132,12 @@ def intervals(every: pd.DataFrame) -> str:
     return markdown(["noise", "rows", "settings", "90 % intervals hold", "width / that of the noise alone"], lines)
 
 
-@click.command(cls=Script)
-@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
+@experiment(__file__)
 def main(out: Path) -> None:
     """Run what is missing, and print the tables."""
-    torch.set_num_threads(1)
-    path = out / "fits.csv"
-    for group, rows, posterior in TASKS:
-        for before in (False, True):
-            if not recorded(path, KEY, (group, rows, posterior, "before" if before else "now")):
-                merge(path, score(group, rows, posterior, before), KEY)
-    every = pd.read_csv(path)
-    tables, noise = every[every.group == "tables"], every[every.group == "noise"]
+    cells = ((*task, which) for task in TASKS for which in ("now", "before"))
+    fits = run_missing(out / "fits.csv", KEY, cells, score, ["cpu"])
+    tables, noise = fits[fits.group == "tables"], fits[fits.group == "noise"]
     click.echo(sections({"Now beside before": differences(tables), "Intervals of a sine": intervals(noise)}))
 
 

@@ -23,17 +23,17 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
+from experiments.driver import experiment, fit, merge, names, write
 from experiments.gp_random_features import kernel as kernels
 from experiments.gp_random_features import mean_field, sparse
 from experiments.gp_random_features.functions import FUNCTIONS
-from experiments.shared import FOLDER, Names, fit, markdown, mean_sd, merge, sections
-from explore.cli.script import Integers, Script
+from experiments.tables import markdown, mean_sd, sections
+from explore.cli.script import Integers
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.learning import compare
 from explore.nets.likelihoods import Gaussian
 
-HERE = Path(__file__).parent
 NOISE_STD = 0.05  # of the targets, in standard deviations of the function
 LEARNT_FROM = 500  # points for the kernel
 NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
@@ -174,8 +174,8 @@ def picture(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-@click.command(cls=Script)
-@click.option("--functions", type=Names("function", FUNCTIONS), default=",".join(FUNCTIONS), show_default=True)
+@experiment(__file__)
+@names("--functions", "function", FUNCTIONS)
 @click.option("--sides", type=Integers(), default=(16, 32, 64), show_default=True, help="D of WHVI's square matrices.")
 @click.option("--replicas", type=click.IntRange(min=2), default=3, show_default=True)
 @click.option("--train", type=click.IntRange(min=2), default=2000, show_default=True, help="Points to learn.")
@@ -183,7 +183,6 @@ def picture(rows: pd.DataFrame) -> Figure:
 @click.option("--steps", type=click.IntRange(min=1), default=1000, show_default=True, help=f"Of {BATCH} points.")
 @click.option("--samples", type=click.IntRange(min=2), default=64, show_default=True, help="For predictions.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--out", type=FOLDER, default=HERE / "results")
 def main(
     functions: list[str], sides: tuple[int, ...], replicas: int, train: int, test: int, steps: int, samples: int,
     seed: int, out: Path,
@@ -192,7 +191,6 @@ def main(
     for side in sides:
         if side < 1 or side & (side - 1):
             raise InputError(f"--sides takes powers of two; got {side}")
-    torch.set_num_threads(1)
     rng = Rng(seed)
     for name in functions:
         splits = sample_splits(name, replicas, train, test, rng)
@@ -209,7 +207,7 @@ def main(
         every = pd.concat(rows)
         every.insert(0, "function", name)
         found = merge(out / "results.csv", every, ["function"])
-    (out / "table.md").write_text(table(found))
+    write(out / "table.md", table(found))
     picture(found).savefig(out / "rmse.png", dpi=80)
 
 

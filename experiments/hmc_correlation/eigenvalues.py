@@ -18,8 +18,9 @@ import click
 import torch
 
 import explore
+from experiments.driver import FOLDER
 from experiments.hmc_correlation.run import HIDDEN, LABELLED, SETTINGS, task
-from experiments.shared import FOLDER, markdown
+from experiments.tables import markdown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.inference.structures.base import mean_squares

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 import explore
-from experiments.shared import FOLDER, Fit, fit, markdown, mean_se, merge
+from experiments.driver import FOLDER, Fit, fit, merge
+from experiments.tables import markdown, mean_se
 from explore.core.rng import Rng
 from explore.data.splits import pool_splits
 from explore.inference.gaussian import GaussianPosterior

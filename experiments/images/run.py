@@ -25,6 +25,7 @@ measured), results/table.md and results/curves.png. What is there is not run aga
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,9 +34,9 @@ import click
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from experiments.shared import FOLDER, Names, cards, commits, explore, markdown, mean_se, merge, recorded, sections
+from experiments.driver import FOLDER, cards, commits, experiment, merge, names, resumed, run_missing, with_key, write
+from experiments.tables import markdown, mean_se, sections
 from explore import registry
-from explore.cli.script import Script
 from explore.core.errors import counted
 
 HERE = Path(__file__).parent
@@ -198,21 +199,20 @@ def options(study: str, arm: str, length: str, lr: float) -> tuple[str, ...]:
 
 
 def train(
-    study: str, arm: str, length: str, lr: float, seed: int, runs: Path, device: str
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What a run of `explore classify` comes to, and its measurements by epoch."""
-    key = {"study": study, "arm": arm, "length": length, "lr": lr, "seed": seed}
-    name = "-".join(map(str, key.values())).replace(" ", "-").replace(",", "").replace("=", "")
-    folder = runs / f"classify-{name}"
-    first = (*options(study, arm, length, lr), "--seed", str(seed), "--out", str(runs), "--name", name)
-    begun = ("--resume", str(folder)) if folder.exists() else first
-    found = explore("classify", *begun, "--device", device, "--quiet")
-    about = {"epochs": found["epochs"], "alive": found["alive"], "epoch_seconds": found["epoch_seconds"]}
-    about["device"] = cards(folder)
-    row = key | {m: found["test"][m] for m in METRICS} | about | {"commits": commits(folder)}
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    curve = [key | {"epoch": line["step"]} | {m: line[f"test/{m}"] for m in METRICS} for line in lines]
-    return pd.DataFrame([row]), pd.DataFrame(curve)
+    study: str, arm: str, length: str, lr: float, seed: int, *, runs: Path, device: str, curves: Path
+) -> pd.DataFrame:
+    """Run `explore classify`: its scores in a row. Unless it chooses, its measured epochs are written to `curves`."""
+    cell = study, arm, length, lr, seed
+    name = "-".join(map(str, cell)).replace(" ", "-").replace(",", "").replace("=", "")
+    chosen = (*options(study, arm, length, lr), "--seed", str(seed))
+    folder, result = resumed("classify", runs, name, *chosen, device=device)
+    if length != "choose":
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        curve = [{"epoch": line["step"]} | {m: line[f"test/{m}"] for m in METRICS} for line in lines]
+        merge(curves, with_key(pd.DataFrame(curve), KEY, cell), KEY)
+    about = {name: result[name] for name in ("epochs", "alive", "epoch_seconds")}
+    about |= {"device": cards(folder), "commits": commits(folder)}
+    return pd.DataFrame([{m: result["test"][m] for m in METRICS} | about])
 
 
 def chosen(path: Path, study: str, arm: str) -> float:
@@ -274,33 +274,28 @@ def picture(curves: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=100)
 
 
-@click.command(cls=Script)
-@click.argument("what", type=click.Choice(["choose", "report"]))
-@click.option("--studies", type=Names("study", STUDIES), default=",".join(STUDIES), show_default=True)
+@experiment(__file__)
+@click.argument("part", type=click.Choice(["choose", "report"]))
+@names("--studies", "study", STUDIES)
 @click.option("--full", is_flag=True, help="At the papers' lengths.")
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--runs", type=FOLDER, default=HERE / "runs", show_default=True, help="For run folders.")
-@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
-def main(what: str, studies: list[str], full: bool, device: str, runs: Path, out: Path) -> None:
+def main(part: str, studies: list[str], full: bool, device: str, runs: Path, out: Path) -> None:
     """Run what is missing, and write the tables."""
-    length = "choose" if what == "choose" else "full" if full else "short"
-    path = out / ("choose.csv" if what == "choose" else "runs.csv")
-    for seed, study in product((VALIDATED,) if what == "choose" else SEEDS, studies):
-        for arm, own in STUDIES[study].arms.items():
-            for lr in own.grid if what == "choose" else (chosen(out / "choose.csv", study, arm),):
-                if not recorded(path, KEY, (study, arm, length, lr, seed)):
-                    row, curve = train(study, arm, length, lr, seed, runs, device)
-                    merge(path, row, KEY)
-                    if what == "report":
-                        merge(out / "curves.csv", curve, KEY)
-                    click.echo(f"{study}, {arm}, lr {lr:g}, seed {seed}: error {row.error[0]:.4f}")
-    if what == "report":
-        rows = pd.read_csv(path)
-        steps = [chosen(out / "choose.csv", study, arm) for study, arm in zip(rows.study, rows.arm, strict=True)]
-        made = tables(rows[rows.lr == steps])  # those of steps that were chosen before are of another table
-        (out / "table.md").write_text(made, encoding="utf-8")
+    choosing, choices = part == "choose", out / "choose.csv"
+    length = "choose" if choosing else "full" if full else "short"
+    cells = (
+        (study, name, length, lr, seed)
+        for seed, study in product((VALIDATED,) if choosing else SEEDS, studies)
+        for name, arm in STUDIES[study].arms.items()
+        for lr in (arm.grid if choosing else (chosen(choices, study, name),))
+    )
+    run = partial(train, runs=runs, device=device, curves=out / "curves.csv")
+    rows = run_missing(choices if choosing else out / "runs.csv", KEY, cells, run, ["error"])
+    if not choosing:
+        steps = [chosen(choices, study, arm) for study, arm in zip(rows.study, rows.arm, strict=True)]
+        write(out / "table.md", tables(rows[rows.lr == steps]))  # earlier choices of a step are left out
         picture(pd.read_csv(out / "curves.csv"), out / "curves.png")
-        click.echo(made)
 
 
 if __name__ == "__main__":

@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
-import click
 import numpy as np
 import pandas as pd
 from sklearn.datasets import make_friedman1
 
-from experiments import shared
+from experiments import driver, tables
 from experiments.label_savings import gp
 from explore import ActiveLearner, data, posterior
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
-from explore.runs import provenance
 
-HERE = Path(__file__).parent
 SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht")
 METHODS = ("noisy-kfac", "ensemble", "gp")
 INITIAL, K, LABELS, TRIALS, TEST = 10, 5, 60, 20, 100
@@ -86,7 +84,7 @@ def learn(name: str, method: str) -> pd.DataFrame:
         curves = [gp.errors(found.x, found.y, *start, rounds(LABELS), K) for start in starts]
         return lines("max-variance", curves, "rmse")
     with tempfile.TemporaryDirectory() as out:
-        result = shared.explore(
+        result = driver.explore(
             "active", "--dataset", name, "--posterior", method, "--trials", str(TRIALS), "--seed", str(SEED),
             "--initial", str(INITIAL), "--acquire", str(K), "--rounds", str(rounds(LABELS)), "--test-size", str(TEST),
             "--out", out, "--device", "cpu", "--quiet",
@@ -177,37 +175,18 @@ def to_best(problem: str) -> Callable[..., tuple[float, float]]:
 def table(rows: pd.DataFrame, what: str) -> str:
     """Of all problems and methods."""
     every = (line for problem, part in rows.groupby("problem", sort=False) for line in needed(part, what, str(problem)))
-    return shared.markdown(["", "method", "rule", "labels", "random", "of random's"], every)
+    return tables.markdown(["", "method", "rule", "labels", "random", "of random's"], every)
 
 
-def update(path: Path, work: Callable[[str, str], pd.DataFrame], problems: list[str], methods: list[str]) -> None:
-    """Do what is missing, and write it."""
-    done = set()
-    if path.exists():
-        done = set(pd.read_csv(path)[KEY].itertuples(index=False, name=None))
-    for problem in problems:
-        for method in methods:
-            if (problem, method) not in done:
-                rows = work(problem, method).assign(problem=problem, method=method, commit=commit())
-                shared.merge(path, rows, KEY)
-
-
-def commit() -> str:
-    """Of the working tree."""
-    git = provenance.session()["git"]
-    return f"{git['commit'][:7]}{'+' if git['changed'] else ''}"
-
-
-@click.command()
-@click.option("--problems", type=shared.Names("problem", PROBLEMS), default=",".join(PROBLEMS))
-@click.option("--methods", type=shared.Names("method", METHODS), default=",".join(METHODS))
-def main(problems: list[str], methods: list[str]) -> None:
+@driver.experiment(__file__)
+@driver.names("--problems", "problem", PROBLEMS)
+@driver.names("--methods", "method", METHODS)
+def main(problems: list[str], methods: list[str], out: Path) -> None:
     """Run what is missing, and print the tables."""
     for work, what in ((learn, "rmse"), (maximise, "best")):
-        path = HERE / "results" / f"{work.__name__}.csv"
-        update(path, work, [name for name in problems if (name in SETS) == (what == "rmse")], methods)
-        if path.exists():
-            print(table(pd.read_csv(path), what))
+        path, suited = out / f"{work.__name__}.csv", [name for name in problems if (name in SETS) == (what == "rmse")]
+        if suited or path.exists():
+            print(table(driver.run_missing(path, KEY, product(suited, methods), work), what))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ import torch
 from rich.progress import Progress
 from torch import Tensor, nn
 
+from experiments.driver import FOLDER, Names, check
 from experiments.logistic_regression import exact, figure
-from experiments.shared import FOLDER, Names, check, markdown, mean_se
+from experiments.tables import markdown, mean_se
 from explore import registry
 from explore.cli.script import Script
 from explore.core.errors import InputError

@@ -17,22 +17,18 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pandas as pd
-import torch
 
-from experiments.shared import FOLDER, Names, fit, markdown, mean_se, merge, paired, recorded, sections
+from experiments.driver import experiment, names, run_missing, score, split, write
 from experiments.table_defaults.run import NOISE
-from explore.cli.script import Script
-from explore.core import tree
+from experiments.tables import markdown, mean_se, paired, sections
 from explore.core.rng import Rng
 from explore.data import load
-from explore.learning import compare
 from explore.nets.net import mlp
 
 HERE = Path(__file__).parent
@@ -63,7 +59,7 @@ def others(
     python: Path, dataset: str, method: str, settings: dict[str, Any], splits: slice, share: float
 ) -> pd.DataFrame:
     """A line a split, of another library."""
-    parts: compare.Splits = tree.part(compare.split(load(dataset), splits.stop, Rng(0), share), splits)
+    parts = split(load(dataset), splits, Rng(0), share)
     assert parts.scale is not None  # of regressions alone
     arrays: dict[str, Any] = {
         "scale": parts.scale[:, 0],
@@ -78,33 +74,15 @@ def others(
         command = [str(python), str(HERE / "methods.py"), str(path), method, json.dumps(settings)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     rows = pd.DataFrame([json.loads(line) for line in done.stdout.splitlines()])
-    rows["split"] += splits.start
-    return pd.concat([_key(dataset, method, settings, len(rows)), rows], axis=1)
+    return rows.assign(split=rows.split + splits.start)
 
 
 def nuts(dataset: str, splits: int) -> pd.DataFrame:
     """A line a split, of our posterior `hmc`."""
     rng = Rng(0)
-    parts = compare.split(load(dataset), splits, rng)
-    begin = time.process_time()
-    done = fit("hmc", mlp(parts.x.shape[2], [50], 1), NOISE, parts.x, parts.y, rng, **NUTS)
-    found = compare.measure(done.posterior, done.state, parts, rng.stream("test"), 100)
-    cpu = (time.process_time() - begin) / splits
-    own = {tag: found[f"test/{tag}"].numpy() for tag in TAGS} | {"cpu": cpu, "split": range(1, splits + 1)}
-    return pd.concat([_key(dataset, "NUTS (hmc)", NUTS, splits), pd.DataFrame(own)], axis=1)
-
-
-def _key(dataset: str, method: str, settings: dict[str, Any], count: int) -> pd.DataFrame:
-    return pd.DataFrame([[dataset, method, json.dumps(settings)]] * count, columns=KEY)
-
-
-def run(path: Path, key: tuple[str, str, dict[str, Any]], make: Any) -> None:
-    """Add the rows of a key to a CSV file, unless they are there."""
-    if recorded(path, KEY, (*key[:2], json.dumps(key[2]))):
-        return
-    rows = make()
-    merge(path, rows, KEY)
-    click.echo(f"{path.stem}: {key}: {rows.log_likelihood.mean():.3f}, {rows.cpu.mean():.1f} s a split", err=True)
+    parts = split(load(dataset), slice(0, splits), rng)
+    rows = score("hmc", mlp(parts.x.shape[2], [50], 1), NOISE, parts, rng, TAGS, **NUTS)
+    return rows.assign(cpu=rows.cpu / splits)
 
 
 def table(rows: pd.DataFrame, ours: pd.DataFrame) -> str:
@@ -129,7 +107,7 @@ def table(rows: pd.DataFrame, ours: pd.DataFrame) -> str:
 
 
 def differences(rows: pd.DataFrame, tag: str, sets: list[str]) -> list[list[str]]:
-    """Five fits of ours minus each other method, on the splits that both have; see `shared.paired` for the errors."""
+    """Five fits of ours minus each other method, on the splits that both have; see `tables.paired` for the errors."""
     wide = rows.pivot_table(tag, ["dataset", "split"], "method", sort=False)
     if FIVE not in wide:
         return []
@@ -138,34 +116,34 @@ def differences(rows: pd.DataFrame, tag: str, sets: list[str]) -> list[list[str]
     return [[method, *("" if v.empty else paired(v) for v in cells)] for method, cells in columns.items()]
 
 
-@click.command(cls=Script)
+@experiment(__file__)
 @click.option(
     "--python", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True, help="Of the others."
 )
-@click.option("--datasets", type=Names("data set", SPLITS), default=",".join(SPLITS), show_default=True)
-@click.option("--methods", type=Names("method", [*METHODS, "NUTS (hmc)"]), help="[default: all of them]")
-@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
-def main(python: Path, datasets: list[str], methods: list[str] | None, out: Path) -> None:
+@names("--datasets", "data set", SPLITS)
+@names("--methods", "method", [*METHODS, "NUTS (hmc)"])
+def main(python: Path, datasets: list[str], methods: list[str], out: Path) -> None:
     """Run what is missing, and write the table."""
-    torch.set_num_threads(1)
-    python, report = python.absolute(), out / "report.csv"
-    for dataset in datasets:
-        splits, size = slice(0, SPLITS[dataset]), len(load(dataset).x)
-        for method in (name for name in methods or [*METHODS, "NUTS (hmc)"] if size <= LIMIT.get(name, size)):
-            if method == "NUTS (hmc)":
-                run(report, (dataset, method, NUTS), lambda name=dataset: nuts(name, NUTS_SPLITS))
-                continue
-            grid = METHODS[method]
-            for own in grid if len(grid) > 1 else []:
-                make = lambda own=own, d=dataset, m=method: others(python, d, m, own, TUNED, 0.2)  # noqa: E731
-                run(out / "choose.csv", (dataset, method, own), make)
-            chosen = best(out / "choose.csv", dataset, method) if len(grid) > 1 else grid[0]
-            run(
-                report,
-                (dataset, method, chosen),
-                lambda d=dataset, m=method, b=chosen, s=splits: others(python, d, m, b, s, 0.0),
-            )
-    (out / "table.md").write_text(table(pd.read_csv(report), pd.read_csv(OURS)), encoding="utf-8")
+    python, choices = python.absolute(), out / "choose.csv"
+    sizes = {name: len(load(name).x) for name in datasets}
+    pairs = [(name, m) for name in datasets for m in methods if sizes[name] <= LIMIT.get(m, sizes[name])]
+    report = ["log_likelihood", "cpu"]
+
+    def choose(dataset: str, method: str, settings: str) -> pd.DataFrame:
+        return others(python, dataset, method, json.loads(settings), TUNED, 0.2)
+
+    def test(dataset: str, method: str, settings: str) -> pd.DataFrame:
+        if method == "NUTS (hmc)":
+            return nuts(dataset, NUTS_SPLITS)
+        return others(python, dataset, method, json.loads(settings), slice(0, SPLITS[dataset]), 0.0)
+
+    grids = {method: grid for method, grid in METHODS.items() if len(grid) > 1}
+    grid = [(name, m, json.dumps(settings)) for name, m in pairs if m in grids for settings in grids[m]]
+    run_missing(choices, KEY, grid, choose, report)
+    fixed = {method: grid[0] for method, grid in METHODS.items()} | {"NUTS (hmc)": NUTS}
+    chosen = ((name, m, best(choices, name, m) if m in grids else fixed[m]) for name, m in pairs)
+    rows = run_missing(out / "report.csv", KEY, ((*pair, json.dumps(own)) for *pair, own in chosen), test, report)
+    write(out / "table.md", table(rows, pd.read_csv(OURS)))
 
 
 def best(path: Path, dataset: str, method: str) -> dict[str, Any]:

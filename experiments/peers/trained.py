@@ -22,19 +22,18 @@ import pandas as pd
 import torch
 from torch import nn
 
+from experiments.driver import commit, experiment, merge, names, recorded, write
 from experiments.peers import methods
 from experiments.peers.run import HERE, SPLITS, TAGS, best
-from experiments.shared import FOLDER, Names, markdown, mean_se, merge, recorded, sections
 from experiments.table_defaults.run import NOISE
+from experiments.tables import markdown, mean_se, sections
 from explore import registry
-from explore.cli.script import Script
 from explore.core import tree
 from explore.core.rng import Rng
 from explore.data import load
 from explore.learning import compare
 from explore.learning.fit import last_epoch
 from explore.nets.net import Net
-from explore.runs import provenance
 
 EPOCHS = 5
 NAMES = ("noisy-kfac", "noisy-ekfac", "slang", "bbb", "noisy-adam", "vogn")
@@ -86,23 +85,21 @@ def table(rows: pd.DataFrame) -> str:
     return sections(made)
 
 
-@click.command(cls=Script)
-@click.option("--datasets", type=Names("data set", SPLITS), default=",".join(SPLITS), show_default=True)
-@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
+@experiment(__file__)
+@names("--datasets", "data set", SPLITS)
 def main(datasets: list[str], out: Path) -> None:
     """Run what is missing, and write the table."""
-    torch.set_num_threads(1)
     path = out / "trained.csv"
     for dataset in datasets:
         if wanted := [method for method in METHODS if not recorded(path, KEY, (dataset, method))]:
             rows = pd.DataFrame(
                 lines(dataset, wanted, **best(HERE / "results" / "choose.csv", dataset, "laplace-torch"))
             )
-            merge(path, rows.assign(commit=provenance.session()["git"]["commit"][:7]), KEY)
+            merge(path, rows.assign(commit=commit()), KEY)
             click.echo(f"{dataset}: {len(rows)} lines", err=True)
     theirs = pd.read_csv(HERE / "results" / "report.csv")
     theirs = theirs[(theirs.method == "laplace-torch") & theirs.dataset.isin(datasets)]
-    (out / "trained.md").write_text(table(pd.concat([pd.read_csv(path), theirs])), encoding="utf-8")
+    write(out / "trained.md", table(pd.concat([pd.read_csv(path), theirs])))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ import numpy as np
 import pandas as pd
 from click.testing import CliRunner
 
-from experiments.shared import FOLDER, markdown, merge
+from experiments.driver import FOLDER, merge
+from experiments.tables import markdown
 from explore import BayesianClassifier, BayesianRegressor
 from explore.cli.main import main as explore
 

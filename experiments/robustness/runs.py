@@ -38,7 +38,7 @@ import torch
 import explore.cli.active.report  # noqa: F401  (with the other two, imported once before the forks)
 import explore.cli.compare.report  # noqa: F401
 import explore.cli.rl.watch  # noqa: F401
-from experiments.shared import FOLDER, merge
+from experiments.driver import FOLDER, merge
 from explore.cli.main import main
 from explore.runs import record
 

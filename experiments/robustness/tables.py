@@ -27,7 +27,8 @@ import click
 import numpy as np
 from click.testing import CliRunner
 
-from experiments.shared import FOLDER, markdown
+from experiments.driver import FOLDER
+from experiments.tables import markdown
 from explore.cli.main import main as explore
 
 TINY = "--trials 1 --rounds 1 --epochs 1 --initial 2 --test-size 2 --samples 2 --no-control --json".split()

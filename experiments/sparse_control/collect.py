@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from sb3_contrib import TRPO
 
-from experiments.shared import FOLDER, commits, merge
+from experiments.driver import FOLDER, commits, merge
 from experiments.sparse_control.run import BATCH, HERE, POSTERIORS, TASKS, Job, chosen, further, tuning
 from explore.cli import parameters
 from explore.cli.rl.environment import environments

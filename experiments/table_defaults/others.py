@@ -15,11 +15,10 @@ from typing import Any
 
 import click
 
-from experiments.shared import FOLDER, Names
+from experiments.driver import experiment, names
 from experiments.table_defaults.run import CHOSEN as FIRST
 from experiments.table_defaults.run import DEFAULT, NOISE, REPORTED, SMALL, TAGS, TUNED
 from experiments.table_defaults.study import Candidate, Study
-from explore.cli.script import Script
 from explore.data import load
 
 HERE = Path(__file__).parent
@@ -82,13 +81,12 @@ STUDY = Study(
 )  # fmt: skip
 
 
-@click.command(cls=Script)
-@click.argument("what", type=click.Choice(["choose", "report"]))
-@click.option("--datasets", type=Names("data set", SMALL), help="[default: all of them]")
-@click.option("--out", type=FOLDER, default=HERE / "results" / "others", show_default=True)
-def main(what: str, datasets: list[str] | None, out: Path) -> None:
+@experiment(__file__, "results/others")
+@click.argument("part", type=click.Choice(["choose", "report"]))
+@names("--datasets", "data set", SMALL, ())
+def main(part: str, datasets: list[str], out: Path) -> None:
     """Run what is missing, and print the tables."""
-    STUDY.run(what, datasets, out)
+    STUDY.run(part, datasets, out)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,9 @@ from typing import Any
 import click
 from sklearn.datasets import load_diabetes
 
-from experiments.shared import FOLDER, Names
+from experiments.driver import experiment, names
 from experiments.table_defaults.study import Candidate, Study
 from explore import registry
-from explore.cli.script import Script
 from explore.data import load
 from explore.data.base import Dataset
 from explore.data.table import load_table
@@ -90,13 +89,12 @@ MORE = {"noisy-kfac, five, 300 epochs": CANDIDATES["five, 300 epochs"], MOST: CA
 STUDY = Study(table, NOISE, 50, TAGS, TUNED, REPORTED, CANDIDATES, CHOSEN | MORE, {MOST: 1000})
 
 
-@click.command(cls=Script)
-@click.argument("what", type=click.Choice(["choose", "report"]))
-@click.option("--datasets", type=Names("data set", TUNED | REPORTED), help="[default: all of them]")
-@click.option("--out", type=FOLDER, default=HERE / "results", show_default=True)
-def main(what: str, datasets: list[str] | None, out: Path) -> None:
+@experiment(__file__)
+@click.argument("part", type=click.Choice(["choose", "report"]))
+@names("--datasets", "data set", TUNED | REPORTED, ())
+def main(part: str, datasets: list[str], out: Path) -> None:
     """Run what is missing, and print the tables."""
-    STUDY.run(what, datasets, out)
+    STUDY.run(part, datasets, out)
 
 
 if __name__ == "__main__":

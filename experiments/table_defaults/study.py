@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 import pandas as pd
-import torch
 
-from experiments.shared import fit, markdown, mean_se, merge, paired, recorded, sections
-from explore.core import tree
+from experiments.driver import run_missing, score, split
+from experiments.tables import markdown, mean_se, paired, sections
 from explore.core.rng import Rng
 from explore.data.base import Dataset
-from explore.learning import compare
 from explore.nets.net import mlp
 from explore.nets.protocols import Likelihood
-from explore.runs import provenance
 
 SAMPLES = 100
 KEY = ["dataset", "candidate"]
@@ -54,16 +50,11 @@ class Study(NamedTuple):
         """A line a split."""
         name, settings = what
         rng, data = Rng(0), self.load(dataset)
-        parts: compare.Splits = tree.part(compare.split(data, splits.stop, rng, share), splits)
+        parts = split(data, splits, rng, share)
         net = mlp(parts.x.shape[2], [self.units], len(data.classes) or 1)
-        begin = time.process_time()
-        done = fit(name, net, self.likelihood, parts.x, parts.y, rng, **settings)
         samples = self.samples.get(candidate, SAMPLES)
-        found = compare.measure(done.posterior, done.state, parts, rng.stream("test"), samples)
-        cpu = time.process_time() - begin
-        own = {tag: found[f"test/{tag}"].numpy() for tag in self.tags}
-        first = {"dataset": dataset, "candidate": candidate, "split": range(splits.start + 1, splits.stop + 1)}
-        return pd.DataFrame(first | own | {"cpu": cpu, "commit": provenance.session()["git"]["commit"][:7]})
+        rows = score(name, net, self.likelihood, parts, rng, self.tags, samples, **settings)
+        return rows.assign(split=rows.split + splits.start)
 
     def ranking(self, rows: pd.DataFrame) -> str:
         """Mean log-likelihoods, and how far, over all sets, they are below the best candidate of the same posterior."""
@@ -74,7 +65,7 @@ class Study(NamedTuple):
         return markdown(["candidate", *means.columns, "below the best"], lines)
 
     def tables(self, rows: pd.DataFrame) -> str:
-        """Scores, differences to the ensembles paired by split, and seconds; see `shared.paired` for their errors."""
+        """Scores, differences to the ensembles paired by split, and seconds; see `tables.paired` for their errors."""
         sets = list(dict.fromkeys(rows.dataset))
         arms = [name for name in (EACH, *self.chosen) if name in set(rows.candidate)]
         ensembles = [name for name in arms if name.startswith("ensemble")]
@@ -94,20 +85,18 @@ class Study(NamedTuple):
         lines = [[name, *("" if math.isnan(v) else f"{v:.0f}" for v in values)] for name, values in spent.items()]
         return sections(made | {"CPU seconds of all splits": markdown(["", *sets], lines)})
 
-    def run(self, what: str, datasets: list[str] | None, out: Path) -> None:
-        """Run what is missing of `choose` or `report`, on one thread, and print the tables."""
-        torch.set_num_threads(1)
-        path = out / f"{what}.csv"
-        for dataset in datasets or (self.tuned if what == "choose" else self.reported):
-            where = (self.tuned[dataset], 0.2) if what == "choose" else (self.reported[dataset], 0.0)
-            for candidate, own in (self.candidates if what == "choose" else self.arms(out, dataset)).items():
-                if recorded(path, KEY, (dataset, candidate)):
-                    continue
-                rows = self.score(dataset, candidate, own, *where)
-                merge(path, rows, KEY)
-                click.echo(f"{dataset}, {candidate}: {rows.log_likelihood.mean():.4f}, {rows.cpu[0]:.0f} s", err=True)
-        rows = pd.read_csv(path)
-        click.echo(self.ranking(rows) if what == "choose" else self.tables(rows))
+    def run(self, part: str, datasets: list[str] | None, out: Path) -> None:
+        """Run the missing cells of `choose` or `report`, and print the tables."""
+        choosing = part == "choose"
+        splits, share = (self.tuned, 0.2) if choosing else (self.reported, 0.0)
+        arms = {name: self.candidates if choosing else self.arms(out, name) for name in datasets or splits}
+
+        def run(dataset: str, candidate: str) -> pd.DataFrame:
+            return self.score(dataset, candidate, arms[dataset][candidate], splits[dataset], share)
+
+        cells = ((dataset, candidate) for dataset in arms for candidate in arms[dataset])
+        rows = run_missing(out / f"{part}.csv", KEY, cells, run, ["log_likelihood", "cpu"])
+        click.echo(self.ranking(rows) if choosing else self.tables(rows))
 
 
 def _rounded(value: float) -> str:

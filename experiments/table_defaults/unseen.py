@@ -21,10 +21,9 @@ from typing import NamedTuple
 import click
 import pandas as pd
 
-from experiments.shared import FOLDER, Names
-from experiments.table_defaults.run import CHOSEN, HERE, NOISE, TAGS
+from experiments.driver import experiment, names
+from experiments.table_defaults.run import CHOSEN, NOISE, TAGS
 from experiments.table_defaults.study import Study
-from explore.cli.script import Script
 from explore.data.base import Dataset
 from explore.data.table import load_table
 
@@ -69,11 +68,10 @@ def load(name: str, folder: Path) -> Dataset:
     return load_table(frame, source.target, source.drop, "regression").dataset
 
 
-@click.command(cls=Script)
+@experiment(__file__, "results/unseen")
 @click.option("--folder", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-@click.option("--datasets", type=Names("data set", TABLES), help="[default: all of them]")
-@click.option("--out", type=FOLDER, default=HERE / "results" / "unseen", show_default=True)
-def main(folder: Path, datasets: list[str] | None, out: Path) -> None:
+@names("--datasets", "data set", TABLES, ())
+def main(folder: Path, datasets: list[str], out: Path) -> None:
     """Run what is missing, and print the tables."""
     study = Study(partial(load, folder=folder), NOISE, 50, TAGS, {}, SPLITS, {}, CHOSEN)
     study.run("report", datasets, out)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,17 +27,16 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
-from experiments.shared import FOLDER, Names, check, markdown, mean_se, merge, recorded, sections
+from experiments.driver import check, experiment, merge, names, run_missing, with_key, write
 from experiments.table_defaults.run import CHOSEN, NOISE, SMALL
+from experiments.tables import markdown, mean_se, sections
 from explore import registry
-from explore.cli.script import Script
 from explore.core.rng import Rng
 from explore.data import load
 from explore.inference.predict import Predictor
 from explore.learning import compare
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
-from explore.runs import provenance
 
 HERE = Path(__file__).parent
 DATASETS = (*SMALL, "kin8nm", "naval", "power", "protein")
@@ -138,8 +138,8 @@ def noise(run: Run) -> Gaussian:
     return Gaussian(noise_std=float(math.exp(-SLANG[run.dataset][2] / 2) / load(run.dataset).y.std()))
 
 
-def train(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A line a split, and a line an epoch that was measured."""
+def train(run: Run, curves: Path) -> pd.DataFrame:
+    """Fit and measure: a row a split. A row a measured epoch is written to `curves`."""
     rng, arm = Rng(0), ARMS[run.arm]
     parts = compare.split(load(run.dataset), run.splits, rng)
     widths = [100 if run.dataset == "protein" else int(width) for width in run.hidden.split("-")]
@@ -149,15 +149,16 @@ def train(run: Run) -> tuple[pd.DataFrame, pd.DataFrame]:
     for found in compare.follow(posterior, parts, rng, arm.samples):
         if isinstance(found, compare.Measured):
             at = {column: found.scalars[tag].mean().item() for column, tag in CURVES.items()}
-            lines.append(run._asdict() | {"epoch": found.epoch} | at)
+            lines.append({"epoch": found.epoch} | at)
             last = found
     cpu = time.process_time() - begin
     check(run.arm, last.state)
     predictor = Predictor.sample(posterior, last.state, arm.samples, rng.stream("test", last.epoch))
     values = likelihoods(predictor, parts) | {"bound": last.scalars["train/bound"]}
     values |= {tag: last.scalars[f"test/{tag}"] for tag in METRICS if tag not in values}
-    rows = run._asdict() | {"split": range(1, run.splits + 1)} | {k: v.numpy() for k, v in values.items()}
-    return pd.DataFrame(rows | {"cpu": cpu, "commit": provenance.session()["git"]["commit"][:7]}), pd.DataFrame(lines)
+    merge(curves, with_key(pd.DataFrame(lines), KEY, run), KEY)
+    rows = {"split": range(1, run.splits + 1)} | {k: v.numpy() for k, v in values.items()}
+    return pd.DataFrame(rows | {"cpu": cpu})
 
 
 def likelihoods(predictor: Predictor, parts: compare.Splits) -> dict[str, torch.Tensor]:
@@ -240,31 +241,21 @@ def picture(curves: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-@click.command(cls=Script)
-@click.option("--datasets", type=Names("data set", DATASETS), default=",".join(DATASETS), show_default=True)
-@click.option("--arms", type=Names("arm", ARMS), help="[default: all of them]")
+@experiment(__file__)
+@names("--datasets", "data set", DATASETS)
+@names("--arms", "arm", ARMS)
 @click.option("--hidden", type=click.Choice(["50", "50-50"]), default="50", show_default=True)
 @click.option("--prior", type=click.Choice(list(PRIORS)), default="paper", show_default=True, help="Of the noise.")
 @click.option("--full", is_flag=True, help="20 splits and all epochs of everything.")
-@click.option("--out", type=FOLDER, default=HERE / "results")
-def main(datasets: list[str], arms: list[str] | None, hidden: str, prior: str, full: bool, out: Path) -> None:
+def main(datasets: list[str], arms: list[str], hidden: str, prior: str, full: bool, out: Path) -> None:
     """Run what is missing, and write the tables."""
-    torch.set_num_threads(1)
-    path = out / "runs.csv"
-    for arm in arms or ARMS:
-        for dataset in datasets:
-            run = planned(dataset, arm, hidden, prior, full)
-            if recorded(path, KEY, run):
-                continue
-            rows, lines = train(run)
-            merge(path, rows, KEY)
-            merge(out / "curves.csv", lines, KEY)
-            print(
-                *run, *(f"{tag} {mean_se(rows[tag])}" for tag in list(METRICS)[:2]), f"{rows.cpu[0]:.0f} s", flush=True
-            )
+    cells = (planned(dataset, arm, hidden, prior, full) for arm, dataset in product(arms, datasets))
+    run_missing(
+        out / "runs.csv", KEY, cells, lambda *cell: train(Run(*cell), out / "curves.csv"), [*list(METRICS)[:2], "cpu"]
+    )
     runs, curves = (pd.read_csv(out / name, dtype={"hidden": str}) for name in ("runs.csv", "curves.csv"))
     paper = pd.read_csv(HERE / "papers.csv", dtype={"hidden": str})
-    (out / "table.md").write_text(tables(runs, paper), encoding="utf-8")
+    write(out / "table.md", tables(runs, paper))
     shown = curves[(curves.hidden == "50") & (curves.prior == "paper") & curves.bound.notna()]
     if len(shown):
         picture(shown, out / "curves.png")

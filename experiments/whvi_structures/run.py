@@ -14,19 +14,19 @@ from typing import Any, get_args
 
 import click
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 
-from experiments.shared import FOLDER, fit, markdown, mean_sd, mean_se, merge, sections
+from experiments.driver import experiment, fit, merge, split, write
+from experiments.tables import markdown, mean_sd, mean_se, sections
 from experiments.whvi_toy.run import parameters
 from experiments.whvi_uci import run as uci
-from explore.cli.script import Integers, Script
+from explore.cli.script import Integers
 from explore.core.rng import Rng
+from explore.data import load
 from explore.learning import compare
 from explore.nets.net import mlp
 from explore.posteriors.whvi import Structure
 
-HERE = Path(__file__).parent
 WHVI = "S1HGHS2"
 COMMON: dict[str, Any] = {"batch_size": 64, "samples": 1, "initial_std": 0.01, "lr": 0.03}
 AS_OTHERS: dict[str, Any] = {"preset": "power", "schedule": "cosine", "noise_start": 0}  # the preset's are the paper's
@@ -111,7 +111,7 @@ def plot(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-@click.command(cls=Script)
+@experiment(__file__)
 @click.option("--datasets", default="concrete,yacht,power", show_default=True, help="For the structures.")
 @click.option("--sizes", default="concrete", show_default=True, help="The sets for width and depth.")
 @click.option("--widths", type=Integers(), default=WIDTHS, show_default=True)
@@ -123,20 +123,18 @@ def plot(rows: pd.DataFrame) -> Figure:
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="For predictions.")
 @click.option("--prior-variance", type=float, help="The same for every method, instead of the chosen ones.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--out", type=FOLDER, default=HERE / "results")
 def main(
     datasets: str, sizes: str, widths: tuple[int, ...], depths: tuple[int, ...], splits: int, skip: int, steps: int,
     size_steps: int, samples: int, prior_variance: float | None, seed: int, out: Path,
 ) -> None:  # fmt: skip
     """Run everything, and write the tables and the figure."""
-    torch.set_num_threads(1)
     nets = [[width] * depth for depth in depths for width in widths]
     plan = [("structures", d, STRUCTURES, [[128, 128]], steps) for d in datasets.split(",") if d]
     plan += [("sizes", d, SIZES, nets, size_steps) for d in sizes.split(",") if d]
     found = {}
     for part, dataset, methods, shapes, count in plan:
         rng = Rng(seed)
-        parts = uci.split(dataset, splits, skip, rng)
+        parts = split(load(dataset), slice(skip, skip + splits), rng)
         for hidden in shapes:
             for method in methods:
                 rows = train(method, parts, hidden, count, samples, prior_variance, rng)
@@ -146,7 +144,7 @@ def main(
     if "sizes" in found:
         plot(found["sizes"]).savefig(out / "sizes.png", dpi=100)
     makers = {"structures": structures_table, "sizes": sizes_table}
-    (out / "table.md").write_text("\n".join(makers[part](rows) for part, rows in found.items()))
+    write(out / "table.md", "\n".join(makers[part](rows) for part, rows in found.items()))
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 from matplotlib.figure import Figure
 
-from experiments.shared import FOLDER, markdown
+from experiments.driver import experiment, write
+from experiments.tables import markdown
 from explore import registry
 from explore.core import tree
 from explore.core.rng import Rng
@@ -25,7 +25,6 @@ from explore.learning import toys
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 
-HERE = Path(__file__).parent
 HIDDEN = (128, 128)
 NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
 WALSH = {
@@ -82,13 +81,11 @@ def row(method: str, b: toys.Bands, seconds: float) -> list[str]:
     return [method, *counts, *deviations, f"{error:.3f}", f"{noise:.3f}", f"{seconds:.0f}"]
 
 
-@click.command()
+@experiment(__file__)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--samples", type=click.IntRange(min=2), default=1000, show_default=True, help="For the bands.")
-@click.option("--out", type=FOLDER, default=HERE / "results")
 def main(seed: int, samples: int, out: Path) -> None:
     """Fit everything and draw it."""
-    torch.set_num_threads(1)
     heads = ["posterior", "parameters", "with the noise", "paper", "epistemic, data", "gap", "outside",
              "RMSE to the truth, data", "noise", "CPU s"]  # fmt: skip
     found, rows = {}, []
@@ -97,8 +94,7 @@ def main(seed: int, samples: int, out: Path) -> None:
         found[method] = toys.bands(build(method), NOISE, HIDDEN, Rng(seed), samples)
         rows.append(row(method, found[method], time.process_time() - begin))
         print(*rows[-1], flush=True)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "table.md").write_text(markdown(heads, rows))
+    write(out / "table.md", markdown(heads, rows))
     plot(found).savefig(out / "bands.png", dpi=100)
 
 

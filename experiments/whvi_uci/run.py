@@ -17,9 +17,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from experiments.shared import FOLDER, Names, fit, markdown, mean_sd, mean_se, merge, sections
-from explore.cli.script import Script
-from explore.core import tree
+from experiments.driver import experiment, fit, merge, names, split, with_key, write
+from experiments.tables import markdown, mean_sd, mean_se, sections
 from explore.core.rng import Rng
 from explore.core.shapes import State
 from explore.data import load
@@ -29,7 +28,6 @@ from explore.learning import compare
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import mlp
 
-HERE = Path(__file__).parent
 # Next to nothing is said about the noise, since the paper estimates it as a parameter.
 NOISE = Gaussian(prior_shape=1.0, prior_rate=0.01)
 COMMON: dict[str, Any] = {"batch_size": 64}
@@ -57,12 +55,6 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def split(name: str, splits: int, skip: int, rng: Rng) -> compare.Splits:
-    """Standard splits, the first ones left out."""
-    kept: compare.Splits = tree.part(compare.split(load(name), skip + splits, rng), slice(skip, None))
-    return kept
-
-
 def scores(posterior: Predictive, state: State, splits: compare.Splits, rng: Rng, samples: int) -> dict[str, Tensor]:
     """The columns of the table in original units, each [R].
 
@@ -88,7 +80,7 @@ def train(name: str, splits: compare.Splits, steps: int, samples: int, rng: Rng)
     net = mlp(splits.x.shape[2], [128, 128], splits.y.shape[2])
     done = fit(name, net, NOISE, splits.x, splits.y, rng, steps=steps, **COMMON, **METHODS[name])
     found = scores(done.posterior, done.state, splits, rng, samples)
-    first = {"posterior": name, "split": range(1, len(splits.x) + 1)}
+    first = {"split": range(1, len(splits.x) + 1)}
     cost = {"epochs": done.posterior.epochs, "wall": done.wall, "cpu": done.cpu}
     return pd.DataFrame(first | {k: v.numpy() for k, v in found.items()} | cost)
 
@@ -111,28 +103,26 @@ def table(results: dict[str, pd.DataFrame]) -> str:
     return sections(tables)
 
 
-@click.command(cls=Script)
+@experiment(__file__)
 @click.option("--datasets", default="boston,concrete,yacht,power", show_default=True)
-@click.option("--posteriors", type=Names("posterior", METHODS), default=",".join(METHODS), show_default=True)
+@names("--posteriors", "posterior", METHODS)
 @click.option("--splits", type=click.IntRange(min=2), default=8, show_default=True)
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Leave out so many splits before them.")
 @click.option("--steps", type=click.IntRange(min=1), default=15_000, show_default=True, help="Of 64 examples.")
 @click.option("--samples", type=click.IntRange(min=1), default=64, show_default=True, help="For predictions.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--out", type=FOLDER, default=HERE / "results")
 def main(
     datasets: str, posteriors: list[str], splits: int, skip: int, steps: int, samples: int, seed: int, out: Path
 ) -> None:
     """Run everything and write the table."""
-    torch.set_num_threads(1)
     for dataset in datasets.split(","):
         rng = Rng(seed)
-        parts = split(dataset, splits, skip, rng)
+        parts = split(load(dataset), slice(skip, skip + splits), rng)
         for name in posteriors:
             rows = train(name, parts, steps, samples, rng)
             print(f"{dataset}: {name}, test RMSE {rows['rmse'].mean():.3f}", flush=True)
-            merge(out / f"{dataset}.csv", rows, ["posterior"])
-    (out / "table.md").write_text(table({file.stem: pd.read_csv(file) for file in sorted(out.glob("*.csv"))}))
+            merge(out / f"{dataset}.csv", with_key(rows, ["posterior"], (name,)), ["posterior"])
+    write(out / "table.md", table({file.stem: pd.read_csv(file) for file in sorted(out.glob("*.csv"))}))
 
 
 if __name__ == "__main__":

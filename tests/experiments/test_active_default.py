@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from click.testing import CliRunner
 
-from experiments import shared
+from experiments import driver
 from experiments.active_default import run
 
 
@@ -42,8 +42,8 @@ def test_only_the_data_set_the_seed_and_the_trials_are_not_the_defaults(monkeypa
             csv.rename(folder / "results.csv")
         return {}
 
-    monkeypatch.setattr(shared, "explore", called)
-    monkeypatch.setattr(shared, "commits", lambda folder: "abc")
+    monkeypatch.setattr(driver, "explore", called)
+    monkeypatch.setattr(driver, "commits", lambda folder: "abc")
     monkeypatch.setattr(run, "tasks", lambda: iter([("noisy-kfac", "yacht", 101)]))
     arguments = ["--runs", str(tmp_path), "--out", str(out)]
     result = CliRunner().invoke(run.main, arguments, catch_exceptions=False)
@@ -52,7 +52,8 @@ def test_only_the_data_set_the_seed_and_the_trials_are_not_the_defaults(monkeypa
          "--out", str(tmp_path), "--name", "yacht-noisy-kfac-101", "--quiet")
     ]  # fmt: skip
     assert "| yacht | noisy-kfac | 101 | 1 | 2.000 | -1.000 |" in result.output.replace(" ± nan", "")
-    assert CliRunner().invoke(run.main, arguments).output == result.output and len(asked) == 1
+    again = CliRunner().invoke(run.main, arguments)
+    assert again.output == result.stdout and len(asked) == 1
     run.command("noisy-kfac", "yacht", 101, tmp_path)
     assert asked[1] == ("active", "--resume", str(tmp_path / "active-yacht-noisy-kfac-101"), "--quiet")
 

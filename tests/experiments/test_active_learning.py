@@ -3,7 +3,7 @@
 import pandas as pd
 from click.testing import CliRunner
 
-from experiments import shared
+from experiments import driver
 from experiments.active_learning import run
 
 
@@ -19,11 +19,15 @@ def curves(**arms):
     )
 
 
-def test_areas_are_means_over_rounds_and_differences_are_paired(tmp_path):
-    first = curves(random=[[3, 3, 3], [4, 4, 1]], max_variance=[[3, 2, 1], [4, 3, 2]])
-    run.record(first, "d", "m", "max-variance", tmp_path)
-    run.record(curves(epig=[[3, 2, 1], [4, 3, 5]]), "d", "m", "epig", tmp_path)
-    trials = pd.read_csv(tmp_path / "trials.csv")
+def test_areas_are_means_over_rounds_and_differences_are_paired(monkeypatch, tmp_path):
+    rules = {
+        "max-variance": curves(random=[[3, 3, 3], [4, 4, 1]], max_variance=[[3, 2, 1], [4, 3, 2]]),
+        "epig": curves(epig=[[3, 2, 1], [4, 3, 5]]),
+    }
+    monkeypatch.setattr(run, "posterior", lambda dataset, method, rule, runs: rules[rule])
+    path = tmp_path / "curves.csv"
+    parts = [run.train("d", "m", rule, runs=tmp_path, curves=path).assign(dataset="d", method="m") for rule in rules]
+    trials = pd.concat(parts)
     assert trials.groupby("arm").area.apply(list).to_dict() == {
         "random": [3, 3],
         "max-variance": [2, 3],
@@ -31,7 +35,7 @@ def test_areas_are_means_over_rounds_and_differences_are_paired(tmp_path):
     }
     line = "| m | 3.000 ± 0.000 | -0.500 ± 0.500 (-1.0) | 0.000 ± 1.000 (+0.0) | 2.000 ± 1.000 | 1.500 ± 0.500 | "
     assert line in run.tables(trials)
-    means = pd.read_csv(tmp_path / "curves.csv").set_index(["arm", "round"])["mean"]
+    means = pd.read_csv(path).set_index(["arm", "round"])["mean"]
     assert means["random"].tolist() == [3.5, 3.5, 2.0]
 
 
@@ -47,12 +51,12 @@ def test_the_rules_share_a_control_and_what_is_there_is_not_run_again(monkeypatc
         found.drop(columns="commits").to_csv(folder / "results.csv", index=False)
         return {}
 
-    monkeypatch.setattr(shared, "explore", called)
-    monkeypatch.setattr(shared, "commits", lambda folder: "abc")
+    monkeypatch.setattr(driver, "explore", called)
+    monkeypatch.setattr(driver, "commits", lambda folder: "abc")
     options = ["--datasets", "yacht", "--methods", "noisy-kfac x 5", "--runs", str(tmp_path), "--out", str(tmp_path)]
     result = CliRunner().invoke(run.main, options, catch_exceptions=False)
     assert "| noisy-kfac x 5 | 2.250 ± 0.250 | -0.750 ± 0.250 (-3.0) | -0.750 ± 0.250 (-3.0) |" in result.output
     assert ["--control" in options for options in asked] == [True, False]
     assert asked[0][:7] == ("active", "--dataset", "yacht", "--posterior", "noisy-kfac", "-p", "members=5")
-    assert CliRunner().invoke(run.main, options).output == result.output and len(asked) == 2
+    assert CliRunner().invoke(run.main, options).output == result.stdout and len(asked) == 2
     assert (tmp_path / "curves.png").stat().st_size > 1000

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 from click.testing import CliRunner
 
-from experiments import shared
+from experiments import driver
 from experiments.default_bonus import run
 from explore.cli import rl
 from explore.cli.rl.settings import resolve
@@ -32,7 +32,7 @@ def test_only_what_stands_in_the_readme_differs_from_the_defaults(monkeypatch, t
         asked.append(command[command.index("rl") + 1 :])
         return SimpleNamespace(stdout="{}")
 
-    monkeypatch.setattr(shared.subprocess, "run", called)
+    monkeypatch.setattr(driver.subprocess, "run", called)
     for task, iterations in (("chain-40", 20), ("mountain-car", 7)):
         run.train(task, 3, iterations, tmp_path)
     (tmp_path / "rl-chain-40-seed-3").mkdir()

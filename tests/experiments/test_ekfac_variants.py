@@ -25,7 +25,7 @@ def test_run(tmp_path):
     for variants in ("kfac,code", "kfac,code,step"):
         done = CliRunner().invoke(run.main, [*options, "--variants", variants], catch_exceptions=False)
         assert done.exit_code == 0
-    assert done.output.startswith("yacht step 1 2 rmse ")  # what is there is not run again
+    assert done.output.startswith("yacht step 1 2, rmse ")  # what is there is not run again
     rows = pd.read_csv(tmp_path / "runs.csv")
     assert rows["variant"].tolist() == ["kfac"] * 2 + ["code"] * 2 + ["step"] * 2
     assert rows.groupby("variant")["rmse"].mean().nunique() == 3

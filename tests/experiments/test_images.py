@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from experiments import driver
 from experiments.images import run
 from experiments.images.run import Arm, Study
 from explore.cli.classify import command
@@ -28,7 +29,7 @@ def test_chosen_on_other_images_and_reported(tmp_path, monkeypatch):
     def here(*arguments):  # a process for each would take ten times as long
         return json.loads(CliRunner().invoke(main, [*arguments, "--json"], catch_exceptions=False).stdout)
 
-    monkeypatch.setattr(run, "explore", here)
+    monkeypatch.setattr(driver, "explore", here)
     monkeypatch.setattr(run, "STUDIES", {"tiny": TINY})
     monkeypatch.setattr(run, "SEEDS", (0, 1))
 
@@ -61,12 +62,13 @@ def test_a_row_names_every_device_of_its_run(tmp_path, monkeypatch):
         asked.extend(arguments)
         return {"epochs": 2, "alive": True, "epoch_seconds": 1.0, "test": dict.fromkeys(run.METRICS, 0.5)}
 
-    monkeypatch.setattr(run, "explore", elsewhere)
+    monkeypatch.setattr(driver, "explore", elsewhere)
     folder = tmp_path / "classify-mnist-BBB-short-0.1-0"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"sessions": sessions}))
     (folder / "metrics.jsonl").write_text("")
-    row, _ = run.train("mnist", "BBB", "short", 0.1, 0, tmp_path, "cpu")
+    curves = tmp_path / "curves.csv"
+    row = run.train("mnist", "BBB", "short", 0.1, 0, runs=tmp_path, device="cpu", curves=curves)
     assert row.device[0] == "cuda cpu" and asked[1:5] == ["--resume", str(folder), "--device", "cpu"]
 
 

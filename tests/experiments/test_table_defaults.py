@@ -103,7 +103,7 @@ def test_a_table_with_classes(tmp_path):
     found = study(lambda _: data, likelihood=likelihood, tags=classes.TAGS).score(
         "tiny", "one", CANDIDATES["one"], slice(0, 2), 0.2
     )
-    assert set(found) == {"dataset", "candidate", "split", *classes.TAGS, "cpu", "commit"}
+    assert set(found) == {"split", *classes.TAGS, "cpu"}
 
 
 @pytest.mark.usefixtures("one_thread")

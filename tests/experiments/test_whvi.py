@@ -5,11 +5,13 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
+from experiments.driver import split
 from experiments.whvi_toy import run as toy
 from experiments.whvi_uci import run as uci
 from explore import registry
 from explore.core import tree
 from explore.core.rng import Rng
+from explore.data import load
 from explore.learning import compare, toys
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net
@@ -43,7 +45,7 @@ def test_metrics_are_those_of_the_paper():
 
 
 def test_splits_left_out_are_the_first():
-    every, rest = uci.split("boston", 3, 0, Rng(0)), uci.split("boston", 2, 1, Rng(0))
+    every, rest = (split(load("boston"), part, Rng(0)) for part in (slice(0, 3), slice(1, 3)))
     for (_, whole), (path, part) in zip(tree.leaves(every), tree.leaves(rest), strict=True):
         torch.testing.assert_close(part, whole[1:], msg=path)
 

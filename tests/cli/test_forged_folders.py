@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import explore as package
-from explore.cli import parameters, trust
+from explore.cli import parameters
 from explore.cli.active import command as active
 from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.classify import command as classify
@@ -20,6 +20,7 @@ from explore.cli.rl.settings import resolve as resolve_rl
 from explore.cli.suggest import command as suggest
 from explore.cli.suggest.settings import resolve as resolve_suggest
 from explore.core.errors import InputError
+from explore.learning import trust
 from explore.runs import record
 
 RUN, MARKER = Path("runs/foreign"), Path("executed")

@@ -25,9 +25,7 @@ from explore.learning import saved
 from explore.learning.model import FittedModel
 from explore.learning.saved import ModelSettings, Names, Saved
 from explore.learning.transforms import Transform
-from explore.learning.trust import HOW as ADD
 
-HOW = "pass trust=[{name!r}]"  # in Python
 FAR = 10.0  # standard deviations from the mean beyond which a prediction is called extrapolated
 LEARNT = {
     "log": "The targets were learnt as logarithms: means are medians, and deviations are those of the logarithm.",
@@ -248,12 +246,12 @@ def load_run(
         InputError: when it is no such run, has no such model, is damaged, or needs a module that is not trusted.
     """
     keys = {"posterior": posterior, "arm": arm, "trial": trial, "split": split}
-    return select(Path(folder), trust, keys, str(device), HOW)
+    return select(Path(folder), trust, keys, str(device))
 
 
-def select(folder: Path, trusted: Sequence[str], which: Mapping[str, Any], device: str, how: str = ADD) -> LoadedRun:
-    """Load the model of a run that `which` names, where None stands for any; `how` says how to trust a module."""
-    content = saved.read(folder, trusted, device, how)
+def select(folder: Path, trusted: Sequence[str], which: Mapping[str, Any], device: str) -> LoadedRun:
+    """Load the model of a run that `which` names, where None stands for any."""
+    content = saved.read(folder, trusted, device)
     asked = {key: value for key, value in which.items() if value is not None}
     posterior = asked.pop("posterior", next(iter(content.models)))
     labels = {registry.hyphened(name): name for name in content.models}  # candidates of a grid name settings, too
@@ -271,5 +269,5 @@ def select(folder: Path, trusted: Sequence[str], which: Mapping[str, Any], devic
             raise one_of(f"{key} of {folder}", str(value), {content.replicas[r][key] for r in replicas})
         replicas = matching
     fitted = content.models[posterior].replica(replicas[0])
-    settings = saved.settings_of(folder, trusted, how)
+    settings = saved.settings_of(folder, trusted)
     return LoadedRun(folder, settings, content, {"posterior": posterior, **content.replicas[replicas[0]]}, fitted)

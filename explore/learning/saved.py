@@ -115,7 +115,7 @@ class ModelSettings:
         return round(float(state.get("state.common.n_data", 1)) / float(self.posterior_settings.get("augmentation", 1)))  # type: ignore[arg-type]
 
 
-def settings_of(folder: Path, trusted: Sequence[str], how: str = trust.HOW) -> ModelSettings:
+def settings_of(folder: Path, trusted: Sequence[str]) -> ModelSettings:
     """Read the settings of a run that keeps models, unless they name modules that are not trusted."""
     trust.check_links(folder)
     command = recorded(folder)["command"]
@@ -124,7 +124,7 @@ def settings_of(folder: Path, trusted: Sequence[str], how: str = trust.HOW) -> M
             f"{folder} is a run of explore {command}, which keeps no model of a table; those of {listed(COMMANDS)} do"
         )
     settings = recorded(folder) if command == "suggest" else read_config(folder)["settings"]
-    trust.check(folder, settings, trusted, how)
+    trust.check(folder, settings, trusted)
     return read_part(ModelSettings, settings, str(folder / "config.json"))
 
 
@@ -147,14 +147,14 @@ def write(folder: Path, saved: Saved, more: bool = False) -> None:
     files.save(folder / MODEL, "saved model", FORMAT, content, run_id(folder))
 
 
-def read(folder: Path, trusted: Sequence[str], device: str = "cpu", how: str = trust.HOW) -> Saved:
+def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
     """Read what `write` wrote, for a device.
 
     Raises:
         InputError: when a file is missing, damaged, of another run or other settings, or names modules that are not
-            trusted; `how` says how to trust one.
+            trusted.
     """
-    settings, path = settings_of(folder, trusted, how), folder / MODEL
+    settings, path = settings_of(folder, trusted), folder / MODEL
     if not path.exists():
         raise InputError(
             f"{folder} has no {MODEL}; it is written when a run has finished, so finish it with --resume, or begin anew"

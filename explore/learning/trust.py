@@ -15,7 +15,6 @@ from typing import Any
 
 from explore.core.errors import InputError, shown
 
-HOW = "add --trust {name}"
 ENVIRONMENTS = "explore.envs"
 # Settings whose texts are paths and names of columns, whatever they look like.
 TEXTS = set(
@@ -23,21 +22,20 @@ TEXTS = set(
 )
 
 
-def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str], how: str = HOW) -> None:
+def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:
     """Refuse the settings of a run folder that name a function which is not trusted.
 
     Args:
         folder: of the run, for the message.
         settings: as config.json has them.
         trusted: modules, which stand for those within them too, and functions as "module:name".
-        how: how to trust a module, for the message.
     """
     for reference in references(settings):
         name = reference.partition(":")[0]
         if reference not in trusted and not any(name == m or name.startswith(f"{m}.") for m in trusted):
             raise InputError(
                 f"{folder} needs the module {shown(name)}, which its config.json names and which would be run; "
-                f"if you trust it, {how.format(name=name)}"
+                f"if you trust it, add --trust {name} (in Python: trust=[{name!r}])"
             )
 
 

@@ -108,9 +108,9 @@ def test_functions_that_a_folder_names_are_taken_only_when_trusted(explore, kind
             result = explore(*attempt, *more)
             assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
             assert f"Error: {folder} needs the module {module!r}" in result.stderr
-            assert result.stderr.endswith(f"if you trust it, add --trust {module}\n")
+            assert result.stderr.endswith(f"if you trust it, add --trust {module} (in Python: trust=[{module!r}])\n")
     if kind != "rl":
-        with pytest.raises(InputError, match="needs the module '.*pass trust="):
+        with pytest.raises(InputError, match="needs the module '.*in Python: trust="):
             package.load_run(folder)
 
 

@@ -300,7 +300,7 @@ def test_modules_that_a_run_names_are_imported_only_when_trusted(runs, explore, 
     refused = explore("predict", "runs/active-t", "lab.csv")
     assert refused.exit_code == 2 and "add --trust toy_prior" in " ".join(refused.stderr.split())
     assert explore("predict", "runs/active-t", "lab.csv", "--trust", "toy_prior").exit_code == 0
-    with pytest.raises(InputError, match=r"if you trust it, pass trust=\['toy_prior'\]"):
+    with pytest.raises(InputError, match=r"in Python: trust=\['toy_prior'\]"):
         load_run("runs/active-t")
     assert load_run("runs/active-t", trust=["toy_prior"]).features
 

@@ -107,7 +107,7 @@ def test_modules_of_a_run_folder_are_imported_only_when_trusted(explore, command
             assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
             assert result.stderr == (
                 f"Error: {RUN} needs the module {module!r}, which its config.json names and which would be run; "
-                f"if you trust it, add --trust {module}\n"
+                f"if you trust it, add --trust {module} (in Python: trust=[{module!r}])\n"
             )
 
 

@@ -31,7 +31,7 @@ def joined(command: str) -> Iterator[None]:
         yield
         return
     if command not in COMMANDS:
-        raise InputError(f"explore {command} is begun once, not by torchrun; --jobs gives it more processes")
+        raise InputError(f"explore {command} cannot be started by torchrun; use --jobs for more processes")
     # torchrun terminates the other processes when one has ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

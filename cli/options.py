@@ -138,7 +138,7 @@ def check_empty(ctx: click.Context) -> None:
             raise InputError(f"{option.opts[0]} is empty; give it a value, or leave it out")
 
 
-def longer(ctx: click.Context, names: Collection[str]) -> dict[str, Any]:
+def longer(ctx: click.Context, names: Collection[str] = ()) -> dict[str, Any]:
     """Return the options with --resume that extend the run; refuse others that would change its numbers."""
     if not ctx.params["resume"]:
         return {}
@@ -149,15 +149,6 @@ def longer(ctx: click.Context, names: Collection[str]) -> dict[str, Any]:
             f"(allowed with it: {', '.join(allowed)})"
         )
     return {name: ctx.params[name] for name in names if on_command_line(ctx, ctx.params.keys() - {name})}
-
-
-def start(ctx: click.Context, command: str, extend: Collection[str] = ()) -> None:
-    """Run a command that has a run folder; the options in `extend` may make a run longer that is continued."""
-    check_empty(ctx)
-    longer_by = longer(ctx, extend)
-    from explore.cli import run  # which imports torch
-
-    run.run(command, ctx.params | {"extend": longer_by})
 
 
 def on_command_line(ctx: click.Context, ignored: Collection[str]) -> list[str]:

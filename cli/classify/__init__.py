@@ -60,7 +60,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 )  # fmt: skip
 @options.session
 @click.pass_context
-def command(ctx: click.Context, **_: object) -> None:
+def command(ctx: click.Context, **values: object) -> None:
     """Train a posterior over the weights of an image network, and test its probabilities.
 
     Test error, log-likelihood, Brier score, calibration error (15 bins), and how well the uncertainty tells images of
@@ -72,4 +72,8 @@ def command(ctx: click.Context, **_: object) -> None:
     explore classify --images photos --size 64 --net resnet18 -p net.width=32
     explore classify --resume runs/classify-mnist-lenet5-vogn
     """  # noqa: D301
-    options.start(ctx, "classify")
+    options.check_empty(ctx)
+    options.longer(ctx)
+    from explore.cli import run  # which imports torch
+
+    run.run("classify", values)

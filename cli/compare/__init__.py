@@ -42,7 +42,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 @options.jobs
 @options.run
 @click.pass_context
-def command(ctx: click.Context, **_: object) -> None:
+def command(ctx: click.Context, **values: object) -> None:
     """Train posteriors on the same splits of a data set, and compare them.
 
     Tables of test error and log-likelihood, results.csv, pictures, and TensorBoard with the same tags for all.
@@ -53,4 +53,8 @@ def command(ctx: click.Context, **_: object) -> None:
     explore compare --posterior noisy-kfac --grid lr=0.01,0.03 --grid beta=0.01,0.1 --validate 0.2
     explore compare --resume runs/compare-boston
     """  # noqa: D301
-    options.start(ctx, "compare")
+    options.check_empty(ctx)
+    options.longer(ctx)
+    from explore.cli import run  # which imports torch
+
+    run.run("compare", values)

@@ -62,8 +62,8 @@ def command(ctx: click.Context, **values: object) -> None:
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac --timesteps 1000000
     explore rl --watch runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
     """  # noqa: D301
-    if values["watch"] is not None:
-        options.check_empty(ctx)
+    options.check_empty(ctx)
+    if values["watch"]:
         if excluded := options.on_command_line(ctx, WATCH):
             raise InputError(
                 f"--watch shows a policy as it was trained; leave out {', '.join(excluded)} "
@@ -73,4 +73,7 @@ def command(ctx: click.Context, **values: object) -> None:
 
         watch.run(values, chosen=bool(options.on_command_line(ctx, WATCH - {"seed"})))
         return
-    options.start(ctx, "rl", ("timesteps", "seeds"))
+    extend = options.longer(ctx, ("timesteps", "seeds"))
+    from explore.cli import run  # which imports torch
+
+    run.run("rl", values | {"extend": extend})

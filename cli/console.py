@@ -28,7 +28,7 @@ class Table(table.Table):
 
 
 class Description(TextColumn):
-    """What a bar is at, which is no markup."""
+    """The text before a bar, which is no markup."""
 
     def __init__(self) -> None:
         super().__init__("{task.description}", markup=False)
@@ -38,7 +38,7 @@ class Description(TextColumn):
 
 
 def progress(silent: bool, *columns: Any) -> Progress:
-    """A bar on standard error, if that is a terminal."""
+    """Return a bar on standard error, which is shown if that is a terminal."""
     console = Console(stderr=True)
     return Progress(*columns, console=console, disable=silent or not console.is_terminal, transient=True)
 

@@ -1,7 +1,7 @@
-"""How commands show texts that someone else wrote, such as ids, classes and paths: letter by letter, wherever they go.
+"""Texts of users, such as ids, classes and paths, as commands print and draw them: letter by letter.
 
 A terminal would obey an escape sequence in a text, rich takes [a] for a style, matplotlib takes $ for a formula, and an
-encoding may not have a letter. Nothing prints or draws a text in another way than by this module and `console`.
+encoding may lack a letter. All printing and drawing goes through this module and `console`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def echo(text: object, err: bool = False) -> None:
 
 
 def literal(text: object) -> str:
-    """A text as matplotlib shows it letter by letter, in legends too, which leave out what begins with _."""
+    """Return a text that matplotlib shows letter by letter, in legends too, which leave out texts that begin with _."""
     plain = printable(text).replace("$", r"\$") or "-"
     return f" {plain}" if plain.startswith("_") else plain
 
 
 def spell() -> None:
-    """Let standard output and error take every text, whatever their encoding."""
+    """Let standard output and error accept every text, whatever their encoding."""
     codecs.register_error("explore", _spelled)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):  # of no encoding, or closed

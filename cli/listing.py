@@ -1,4 +1,4 @@
-"""`explore list`: the plug-ins there are."""
+"""`explore list`: the plug-ins."""
 
 import json
 

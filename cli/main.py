@@ -1,4 +1,4 @@
-"""The command `explore`: a group whose commands are imported when they are asked for."""
+"""The command `explore`: a group of commands that are imported when they are used."""
 
 import importlib
 
@@ -6,7 +6,7 @@ import click
 
 from explore.cli.script import sentences
 
-# Their modules import torch only inside the command, so that help and lists come at once.
+# Their modules import torch only inside the command, so that help and lists appear at once.
 COMMANDS = {
     "active": "explore.cli.active",
     "classify": "explore.cli.classify",
@@ -20,7 +20,7 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """Imports a command when it is asked for, and ends it by a sentence if need be."""
+    """A group that imports a command when it is used, and ends it with a sentence on an error."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)

@@ -1,4 +1,4 @@
-"""Options that several commands have, word for word the same. Imports no torch."""
+"""Options that several commands share. Imports no torch."""
 
 import functools
 import os
@@ -14,7 +14,7 @@ from explore.core.errors import InputError, shown
 
 
 class Whole(click.IntRange):
-    """Whole numbers in a range; long ones are refused without being repeated."""
+    """Whole numbers in a range; the message for a long one shortens it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and len(value) > 20:
@@ -23,7 +23,7 @@ class Whole(click.IntRange):
 
 
 class Names(click.ParamType):
-    """Names of plug-ins or presets with commas between, in which underscores are hyphens."""
+    """Names of plug-ins or presets with commas between; underscores become hyphens."""
 
     name = "text"
 
@@ -32,7 +32,7 @@ class Names(click.ParamType):
 
 
 class Column(click.ParamType):
-    """A column's name, or several, in Unicode's composed form, as tables have them once they are read."""
+    """Names of columns in Unicode's composed form, as tables have them once they are read."""
 
     name = "column"
 
@@ -45,10 +45,10 @@ QUOTED = """; a name with commas in quotes: '"x, y",z'."""
 FEATURE = "to learn from though it numbers rows, is a time of measurement or looks like a code; repeatable."
 POSITIVE = Whole(1, 10**9)
 SEED = Whole(0, 2**32 - 1)  # what Gymnasium, NumPy's old generator and stable-baselines3 take too
-# Each option has a default of its own far below: beyond these a machine is out of memory before it has begun.
+# Far above the defaults: beyond these a machine is out of memory at once.
 TRIALS, COPIES, SAMPLES = Whole(1, 10_000), Whole(1, 100_000), Whole(2, 100_000)
-THREADS = Whole(1, max(256, os.cpu_count() or 1))  # OpenMP ends the process where the system gives it no more
-# What may differ between a run and its continuation: none of it decides the numbers, but for their last digits.
+THREADS = Whole(1, max(256, os.cpu_count() or 1))  # OpenMP ends the process when the system refuses more
+# Options that may differ between a run and its continuation: they change no number but for its last digits.
 FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 
 
@@ -59,15 +59,15 @@ def _modules(ctx: click.Context, option: click.Parameter, names: tuple[str, ...]
 
 
 def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """One decorator of several options, shown in this order."""
-    return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
+    """Return one decorator of several options, shown in this order."""
+    return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
 keep_na = click.option(
     "--keep-na", multiple=True, type=COLUMN, metavar="COLUMN",
     help="Target of classes in which NA, nan, - and the like are classes; else they mean not measured. Repeatable.",
 )  # fmt: skip
-# Where examples come from.
+# The examples.
 data = _together(
     click.option(
         "--dataset", type=NAMES, metavar="NAME", help="A name from `explore list datasets`.  [default: boston]"
@@ -114,7 +114,9 @@ compute = _together(
         "for nets of up to 30 million weights]",
     ),
 )  # fmt: skip
-# Where and how to compute, and what to do with the result.
+quiet = click.option("--quiet", is_flag=True, help="No notes, only the result.")
+json_object = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+# How to compute, and the form of the result.
 session = _together(
     compute,
     click.option("--out", default="runs", type=click.Path(file_okay=False), help="Folder of the run folders."),
@@ -122,43 +124,38 @@ session = _together(
     click.option("--resume", metavar="RUN", help="Continue in this run folder, with its settings."),
     trust,
     click.option("--quiet", is_flag=True, help="No progress and no notes, only the result."),
-    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+    json_object,
 )
 jobs = click.option("--jobs", type=THREADS, default=1, help="Processes that share the trials or splits.")
 run = _together(click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions."), session)
 
 
 def check_empty(ctx: click.Context) -> None:
-    """Refuse empty values: of `--resume "$RUN"`, where RUN is not set, and others that would pass for not given."""
+    """Refuse empty values, as of `--resume "$RUN"` where RUN is not set: they would pass for missing ones."""
     for option in ctx.command.params:
         value = ctx.params.get(option.name or "")
         if option.name != "drop_columns" and (value == "" or (isinstance(value, tuple) and "" in value)):
-            shown = option.opts[0] if isinstance(option, click.Option) else "a run folder"
-            raise InputError(f"{shown} is empty; give it a value, or leave it out")
+            raise InputError(f"{option.opts[0]} is empty; give it a value, or leave it out")
 
 
-def check_resume(ctx: click.Context, more: Collection[str] = ()) -> None:
-    """Refuse options that would change the numbers of a run that is continued, but for those that extend it."""
-    if ctx.params["resume"] and (fixed := given(ctx, FREE | set(more))):
-        allowed = [f"--{name}" for name in (*more, "device", "threads", "graphs", "trust", "quiet", "json")]
+def longer(ctx: click.Context, names: Collection[str] = ()) -> dict[str, Any]:
+    """Return the options with --resume that extend the run; refuse others that would change its numbers."""
+    if not ctx.params["resume"]:
+        return {}
+    if fixed := on_command_line(ctx, FREE | set(names)):
+        allowed = [f"--{name}" for name in (*names, "device", "threads", "graphs", "trust", "quiet", "json")]
         raise InputError(
             f"--resume continues with the recorded settings; leave out {', '.join(fixed)} "
             f"(allowed with it: {', '.join(allowed)})"
         )
+    return {name: ctx.params[name] for name in names if on_command_line(ctx, ctx.params.keys() - {name})}
 
 
-def longer(ctx: click.Context, names: Collection[str]) -> dict[str, Any]:
-    """Of the options that extend a run which is continued, those that were given; others are refused with --resume."""
-    check_resume(ctx, names)
-    asked = [name for name in names if given(ctx, ctx.params.keys() - {name})]
-    return {name: ctx.params[name] for name in asked} if ctx.params["resume"] else {}
-
-
-def given(ctx: click.Context, ignored: Collection[str]) -> list[str]:
-    """What stands on the command line, as the user writes it, but for the ignored parameters."""
-    names = {p.name: p.opts[0] if isinstance(p, click.Option) else p.make_metavar(ctx) for p in ctx.command.params}
+def on_command_line(ctx: click.Context, ignored: Collection[str]) -> list[str]:
+    """Return the options on the command line, as the user writes them, but for the ignored ones."""
     return [
-        shown
-        for name, shown in names.items()
-        if name and name not in ignored and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    ]
+        parameter.opts[0]
+        for parameter in ctx.command.params
+        if parameter.name and parameter.name not in ignored
+        and ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]  # fmt: skip

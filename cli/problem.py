@@ -1,4 +1,4 @@
-"""Data and model from settings that JSON can hold: what every command that trains on a data set shares."""
+"""Data and model of every command that trains on a data set, from settings that JSON can hold."""
 
 from __future__ import annotations
 
@@ -7,36 +7,41 @@ import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from explore import data, images, registry
-from explore.cli import own_network
-from explore.cli.parameters import Values, complete
+from explore.cli.parameters import Values
 from explore.core import machine
-from explore.core.errors import InputError, check_settings, listed, shown
+from explore.core.errors import InputError, shown
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
 from explore.execution import parallel
 from explore.images import Images
 from explore.inference import presets
 from explore.inference.base import Predictive
+from explore.learning import build
+from explore.learning.build import for_rows as for_rows
+from explore.learning.build import likelihood_of as likelihood_of
 from explore.learning.scaling import Standardiser
-from explore.nets import zoo
-from explore.nets.likelihoods import Gaussian
-from explore.nets.net import Net, mlp
 
-MOST_LAYERS, MOST_WEIGHTS = 100, 10**8  # of a network; what is larger would fill the memory before it is refused
+MOST_LAYERS = 100
+# Options of --data: what a message calls them, and why a data set by name does not take them.
+OF_DATA = (
+    (("target", "task"), "--target and --task belong", "a data set by name has its own"),
+    (("categorical", "decimal"), "--categorical and --decimal belong", "a data set by name has numbers in its columns"),
+    (("feature", "sheet"), "--feature and --sheet belong", "a data set by name has neither"),
+    (("id_column",), "--id belongs", "the examples of a data set by name have no names"),
+    (("keep_na",), "--keep-na belongs", "a data set by name has its own classes"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Data and network, and what else all commands have that train on a data set."""
+    """Data and network, and further settings of all commands that train on a data set."""
 
     dataset: str | None
     data: str | None  # a file instead
@@ -54,15 +59,15 @@ class Problem:
     samples: int
     net: str | None = None  # for images; None: `hidden` layers for a table
     net_settings: Values = field(default_factory=dict)
-    feature: tuple[str, ...] = ()  # columns that are learnt from whatever they count
+    feature: tuple[str, ...] = ()  # columns that are features whatever they look like
     sheet: str | None = None  # of an Excel file; None: the first
 
     def load(self) -> Dataset:
-        """The data set, if it is the one that the run began with."""
+        """Load the data set, unless it has changed since the run began."""
         return self.table()[0]
 
     def table(self) -> tuple[Dataset, Schema | None]:
-        """The same, and of a table of the user's what its columns became."""
+        """Load the data set, with the schema of a user's table."""
         drop, schema = list(self.drop_columns), None
         try:
             if self.net:
@@ -88,25 +93,17 @@ class Problem:
 
 
 def resolve(options: Mapping[str, Any]) -> Problem:
-    """The data and the network that command-line options ask for."""
+    """Return the data and the network that command-line options ask for."""
     return loaded(options)[0]
 
 
 def loaded(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
-    """The same, and the data, which have to be read for it."""
-    id_column = options.get("id_column")  # of `explore active` alone
+    """Return the data and the network that command-line options ask for, with the loaded data."""
     if options["data"] and options["dataset"]:
         raise InputError("give --dataset or --data, not both")
-    if not options["data"] and (options["target"] or options["task"]):
-        raise InputError("--target and --task belong to --data; a data set by name has its own")
-    if not options["data"] and (options["categorical"] or options["decimal"]):
-        raise InputError("--categorical and --decimal belong to --data; the columns of a data set by name are numbers")
-    if not options["data"] and (options["feature"] or options["sheet"]):
-        raise InputError("--feature and --sheet belong to --data; a data set by name has neither")
-    if not options["data"] and id_column is not None:
-        raise InputError("--id belongs to --data; the examples of a data set by name have no names")
-    if not options["data"] and options["keep_na"]:
-        raise InputError("--keep-na belongs to --data; the classes of a data set by name are what they are")
+    for names_of, options_belong, reason in OF_DATA:
+        if not options["data"] and any(options.get(name) for name in names_of):
+            raise InputError(f"{options_belong} to --data; {reason}")
     if options["data"] and not options["target"]:
         raise InputError("--data needs --target, the column to predict")
     name, net = options["dataset"], options.get("net")  # of `explore active` alone
@@ -116,47 +113,39 @@ def loaded(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
             raise InputError("--drop-columns belongs to tables; images have no columns")
     elif net is not None:
         raise InputError("--net belongs to images, whose sets `explore list images` names; a table has --hidden")
-    asked = Problem(
+    problem = Problem(
         dataset=None if options["data"] else options["dataset"] or "boston",
         data=str(Path(options["data"]).resolve()) if options["data"] else None,
         target=tuple(options["target"]),
         drop_columns=names(options["drop_columns"]),
         task=options["task"] or "regression",
-        id_column=id_column,
+        id_column=options.get("id_column"),  # of `explore active` alone
         categorical=names(options["categorical"] or ""),
         decimal=options["decimal"] or ".",
-        feature=tuple(options["feature"]),
-        sheet=options["sheet"],
-        keep_na=tuple(options["keep_na"]),
         hidden=widths(options["hidden"]),
-        seed=options["seed"],
-        samples=options["samples"],
         net=net,
+        **{name: options[name] for name in ("feature", "sheet", "keep_na", "seed", "samples")},
     )
-    dataset = asked.load()
+    dataset = problem.load()
     likelihood = likelihood_of(dataset)
-    return replace(asked, task=dataset.task, fingerprint=fingerprint(dataset), likelihood=likelihood), dataset
+    return replace(problem, task=dataset.task, fingerprint=fingerprint(dataset), likelihood=likelihood), dataset
 
 
-def pictures(found: Images) -> Dataset:
-    """All images of a set, training images first."""
-    x, y = np.concatenate([found.x, found.test_x]), np.concatenate([found.y, found.test_y])
-    return Dataset(found.name, x, y, (), "classification", found.classes)
+def pictures(images: Images) -> Dataset:
+    """Return all images of a set as a data set, training images first."""
+    x, y = np.concatenate([images.x, images.test_x]), np.concatenate([images.y, images.test_y])
+    return Dataset(images.name, x, y, (), "classification", images.classes)
 
 
 def channels(dataset: Dataset, device: str) -> Standardiser:
-    """Mean and deviation of each channel over all images."""
-    of = Images(dataset.name, dataset.x, dataset.y, dataset.x[:0], dataset.y[:0], dataset.classes)
-    mean, scale = (torch.as_tensor(m, device=device, dtype=torch.float32)[:, None, None] for m in of.moments())
+    """Return mean and deviation of each channel over all images."""
+    every = Images(dataset.name, dataset.x, dataset.y, dataset.x[:0], dataset.y[:0], dataset.classes)
+    mean, scale = (torch.as_tensor(m, device=device, dtype=torch.float32)[:, None, None] for m in every.moments())
     return Standardiser(mean, scale)
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names of columns as a line of CSV has them: with commas between, and in quotes where they have commas.
-
-    Raises:
-        InputError: for quotes that are not closed, or followed by something else than a comma.
-    """
+    """Return names of columns as a line of CSV has them: with commas between, in quotes where they have commas."""
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True))
     except csv.Error:
@@ -168,11 +157,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def widths(text: str) -> tuple[int, ...]:
-    """Units of hidden layers with commas between.
-
-    Raises:
-        InputError: for anything else.
-    """
+    """Return units of hidden layers, which a text has with commas between."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > MOST_LAYERS or not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         raise InputError(
@@ -182,84 +167,35 @@ def widths(text: str) -> tuple[int, ...]:
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """A hash of all that a run takes from a data set: numbers, names, and where the examples come from."""
-    names = repr((dataset.features, dataset.classes, dataset.lines, dataset.ids))
-    return hashlib.sha256(dataset.x.tobytes() + dataset.y.tobytes() + names.encode()).hexdigest()
+    """Return a hash of all that a run takes from a data set: numbers, names, and the origin of the examples."""
+    origin = repr((dataset.features, dataset.classes, dataset.lines, dataset.ids))
+    return hashlib.sha256(dataset.x.tobytes() + dataset.y.tobytes() + origin.encode()).hexdigest()
 
 
-def likelihood_of(dataset: Dataset) -> str:
-    """The name of the likelihood for its targets."""
-    if dataset.task == "regression":
-        return "gaussian"
-    return "bernoulli" if len(dataset.classes) == 2 else "categorical"
-
-
-def posterior(problem: Problem, dataset: Dataset, name: str, own: Values, noise: Values) -> Predictive:
-    """A posterior with settings of its own, on a network for the data, with those of the likelihood's noise."""
-    classes = len(dataset.classes)
-    outputs = {0: dataset.y.shape[-1], 2: 1}.get(classes, classes)
+def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, noise: Values) -> Predictive:
+    """Make a posterior with its settings and those of the likelihood's noise, on a network for the data."""
     shape = tuple(map(int, dataset.x.shape[1:]))
-    if problem.net:
-        own_network.outputs(problem.net, shape, outputs, problem.net_settings)  # type: ignore[arg-type]
-        net = Net(zoo.build(problem.net, shape, outputs, problem.net_settings))  # type: ignore[arg-type]
-    else:
-        net = Net(dense([*shape, *problem.hidden, outputs]))
-    kind, cls = registry.find("likelihoods", problem.likelihood), registry.find("posteriors", name)
-    check_settings(problem.likelihood, registry.settings_of(kind), noise)
-    check_settings(name, registry.settings_of(cls), own)
-    made: Predictive = registry.build(cls, net, kind(**noise), own)
-    return made
+    outputs = build.outputs(problem.likelihood, len(dataset.classes), dataset.y.shape[-1])
+    return build.posterior(problem, shape, outputs, name, settings, noise)
 
 
 def configured(
     name: str, texts: Mapping[str, str], preset: str | None, consumer: presets.Consumer = "table"
 ) -> registry.Configured:
-    """A posterior with the settings that were given; without a preset the others are those that are recommended.
+    """Return a posterior with settings from the command line; without a preset the others are recommended ones.
 
-    For a table they go by the number of rows, and are found later.
-
-    Raises:
-        InputError: see `registry.configured`.
+    For a table these depend on the number of rows, and are resolved later.
     """
     if consumer != "table" and preset is None:
         preset = presets.recommended_settings(registry.find("posteriors", name), consumer=consumer).preset
     if preset not in (None, presets.BY_ROWS):
         return registry.configured("posteriors", name, texts, preset)
-    made = registry.configured("posteriors", name, texts)
-    return made._replace(preset=presets.BY_ROWS, settings=registry.parse(made.make, texts) if texts else {})
-
-
-def for_rows(settings: Any, rows: int) -> tuple[Values, Values]:
-    """Of a command's settings those of the posterior and of the noise, for so many rows to learn from."""
-    own, noise = settings.posterior_settings, settings.likelihood_settings
-    if settings.preset == presets.BY_ROWS:
-        cls = registry.find("posteriors", settings.posterior)
-        chosen = presets.recommended_settings(cls, rows, task=settings.task, units=max(settings.hidden))
-        own = complete(cls, chosen.settings | dict(own))
-        noise = {} if settings.task == "classification" else complete(Gaussian, chosen.noise | dict(noise))
-    return own, noise
-
-
-def dense(widths: list[int]) -> nn.Module:
-    """A network of these units a layer.
-
-    Raises:
-        InputError: for more weights than a memory could hold.
-    """
-    if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
-        raise InputError(
-            f"a network of {listed(widths)} units has {weights} weights; the most are {MOST_WEIGHTS}, so take fewer "
-            "units in --hidden"
-        )
-    return mlp(widths[0], widths[1:-1], widths[-1])
+    chosen = registry.configured("posteriors", name, texts)
+    return chosen._replace(preset=presets.BY_ROWS, settings=registry.parse(chosen.make, texts) if texts else {})
 
 
 def place(device: str, jobs: int) -> str:
-    """Where the fits are, in words.
-
-    Raises:
-        InputError: for processes that would share an accelerator.
-    """
+    """Describe where the fits are computed; refuse processes that would share an accelerator."""
     if jobs > 1 and parallel.world().processes > 1:
         raise InputError("--jobs and torchrun both divide the work; take one of them")
     if jobs == 1:
@@ -270,7 +206,7 @@ def place(device: str, jobs: int) -> str:
 
 
 def check_memory(posterior: Predictive, replicas: int, samples: int) -> None:
-    """Refuse weight samples that no memory of this machine could hold: its system would end the process for them."""
+    """Refuse weight samples that do not fit into memory: the system would end the process."""
     numbers = sum(rows * columns for rows, columns in getattr(posterior, "coordinates", ()))
     needed = 4 * replicas * samples * numbers
     if needed > (most := machine.memory()):

@@ -1,4 +1,4 @@
-"""A command that `torchrun` started as several processes: the first one writes and tells, the others work along."""
+"""A command that `torchrun` started as several processes: the first one writes and prints, all share the work."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 
 import click
 
-from explore.cli import display, trust
+from explore.cli import display
 from explore.core.errors import InputError
 from explore.execution import parallel
+from explore.learning import trust
 from explore.runs.record import Run
 from explore.runs.recorded import read_run
 
@@ -25,17 +26,13 @@ COMMANDS = ("classify", "active")  # that divide their fits, or the points that 
 
 @contextmanager
 def joined(command: str) -> Iterator[None]:
-    """As one of the processes of a job; alone, where there is none.
-
-    Raises:
-        InputError: for a command that runs in one process.
-    """
+    """Join the processes of a job, if there are several."""
     if parallel.started() == 1:
         yield
         return
     if command not in COMMANDS:
-        raise InputError(f"explore {command} is begun once, not by torchrun; --jobs gives it more processes")
-    # torchrun ends the processes that are left when one is gone.
+        raise InputError(f"explore {command} cannot be started by torchrun; use --jobs for more processes")
+    # torchrun terminates the other processes when one has ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with parallel.joined():
@@ -50,71 +47,65 @@ def joined(command: str) -> Iterator[None]:
 
 
 def ending() -> None:
-    """Let this process say how to go on, though torchrun ends it: it does so when it sees that another one is gone."""
+    """Ignore torchrun's SIGTERM, so that this process can print how to continue."""
     if parallel.started() > 1:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def device(name: str) -> str:
-    """Of this process: each of a job has a GPU of its own."""
+    """Return the device of this process: each of a job has a GPU of its own."""
     return f"cuda:{os.environ['LOCAL_RANK']}" if parallel.started() > 1 and name.startswith("cuda") else name
 
 
 def opened(folder: Path, settings: Any) -> Run:
-    """The run to continue: locked by the first process, and read by the others after it.
-
-    Raises:
-        InputError: when it cannot be opened, or has another number of processes, where these are a setting.
-    """
-    here = parallel.world().processes
-    wanted = getattr(settings, "processes", here)
-    if wanted != here:
+    """Open the run to continue: the first process locks it, the others read it afterwards."""
+    processes = parallel.world().processes
+    wanted = getattr(settings, "processes", processes)
+    if wanted != processes:
         how = "start it without torchrun" if wanted == 1 else f"start it by torchrun --nproc-per-node {wanted}"
-        raise InputError(f"{folder} is a run of {wanted} processes, which {here} cannot continue; {how}")
+        raise InputError(f"{folder} is a run of {wanted} processes, which {processes} cannot continue; {how}")
     run = None if parallel.world().rank else Run.open(folder)
     parallel.agreed(None)  # it is open: cut to its last checkpoint
-    if run is None:
-        config, saved, _ = read_run(folder)
-        run = Run(folder, config, saved["state"], saved["step"])
+    run = run or Run(folder, *read_run(folder))
     parallel.agreed(None)  # all have read it, before the first one writes
     return run
 
 
 def remember(folder: Path) -> None:
-    """Tell a job that is restarted after a failure where its run is."""
+    """Note the run for a job that is restarted after a failure."""
     if parallel.started() > 1:
         _note().write_text(str(folder.resolve()), encoding="utf-8")
 
 
 def forget() -> None:
-    """The job is done: it will not be restarted."""
+    """Remove the note of a finished job."""
     if parallel.started() > 1:
         _note().unlink(missing_ok=True)
 
 
 def continued() -> Path | None:
-    """The run of the job before it was restarted, if it had one."""
+    """Return the run of the job before it was restarted, if there was one."""
     if parallel.started() == 1:
         return None
-    found = None
+    folder = None
     if not parallel.world().rank:
         if not parallel.attempt():
             _note().unlink(missing_ok=True)
         elif _note().exists():
-            found = Path(_note().read_text(encoding="utf-8"))
-    agreed: Path | None = parallel.agreed(found)
+            folder = Path(_note().read_text(encoding="utf-8"))
+    agreed: Path | None = parallel.agreed(folder)
     return agreed
 
 
 def _note() -> Path:
-    """A file that the restarted processes of one `torchrun` have in common."""
+    """Return a file that the restarted processes of one `torchrun` share."""
     return Path(tempfile.gettempdir()) / f"explore-job-{getpass.getuser()}-{os.getppid()}"
 
 
 def again(command: str, folder: Path, settings: Any) -> str:
-    """What continues a run, begun as this command was."""
-    begun = ["explore", command]
+    """Return the command line that continues a run."""
+    words = ["explore", command]
     if parallel.started() > 1:
-        begun = ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "explore.cli", command]
+        words = ["torchrun", "--nproc-per-node", os.environ["LOCAL_WORLD_SIZE"], "-m", "explore.cli", command]
     trusted = (part for module in trust.modules(settings) for part in ("--trust", module))
-    return shlex.join([*begun, "--resume", str(folder), *trusted])
+    return shlex.join([*words, "--resume", str(folder), *trusted])

@@ -1,4 +1,4 @@
-"""How commands end, those of `explore` and others that stand alone, such as an experiment's."""
+"""How commands end: those of `explore`, and scripts such as an experiment's."""
 
 import errno
 import signal
@@ -13,28 +13,28 @@ import click
 from explore.cli import display
 from explore.core.errors import Failure, InputError, printable, shown
 
-# What torch says where an allocation fails: on a CPU, on a GPU, and beyond what a number of bytes may be.
+# Messages of torch for an allocation that fails: on a CPU, on a GPU, and beyond the largest number of bytes.
 NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")
 
 
 class WrongInput(click.ClickException):
-    """Shown as one sentence, as click shows its own usage errors."""
+    """An input error, shown as one sentence like click's own usage errors."""
 
     exit_code = 2
 
 
 class Terminated(KeyboardInterrupt):
-    """A SIGTERM, by which schedulers and containers end a process: an interrupt of another sender."""
+    """A SIGTERM, by which schedulers and containers end a process."""
 
 
 def ending(error: KeyboardInterrupt) -> tuple[int, str]:
-    """The exit code of a process that was stopped, and a word for that."""
+    """Return the exit code of a process that was stopped, and a word for that."""
     return (143, "Terminated") if isinstance(error, Terminated) else (130, "Interrupted")
 
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """KeyboardInterrupt, of SIGINT and SIGTERM, for any error that one became.
+    """Raise KeyboardInterrupt on SIGINT and SIGTERM, also when other code turns it into another error.
 
     The C code of matplotlib raises a ValueError in its place.
     """
@@ -56,7 +56,7 @@ def interrupts() -> Iterator[None]:
             signal.signal(number, note)
     try:
         yield
-    except click.exceptions.Exit:  # it was seen to
+    except click.exceptions.Exit:  # after its message
         raise
     except Exception as error:
         if received:
@@ -70,10 +70,10 @@ def interrupts() -> Iterator[None]:
 
 @contextmanager
 def sentences(more: str = "") -> Iterator[None]:
-    """Ends a command by a sentence and an exit code; what is none of these keeps its traceback.
+    """End a command with a sentence and an exit code; a defect keeps its traceback.
 
-    2 is for wrong input, 1 for a failure and for what the system refuses (a full disk), 130 for an interrupt, 143 for a
-    SIGTERM; `more` is what their sentence says behind the word.
+    2 is for wrong input, 1 for a failure and for errors of the system (a full disk), 130 for an interrupt, 143 for a
+    SIGTERM; `more` is added to the sentence on these two.
     """
     display.spell()
     try:
@@ -86,10 +86,10 @@ def sentences(more: str = "") -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
             raise
-        said = "these settings need more memory than there is; take fewer samples, units, copies or trials"
-        raise click.ClickException(said) from error
+        message = "these settings need more memory than there is; take fewer samples, units, copies or trials"
+        raise click.ClickException(message) from error
     except OSError as error:
-        if error.errno in (None, errno.EPIPE):  # not of the system; a reader that went away
+        if error.errno in (None, errno.EPIPE):  # not of the system, or the reader of a pipe has ended
             raise
         where = f"{error.filename}: " if error.filename else ""
         raise click.ClickException(printable(f"{where}{error.strerror}")) from error
@@ -100,7 +100,7 @@ def sentences(more: str = "") -> Iterator[None]:
 
 
 class Script(click.Command):
-    """Ends by a sentence if need be."""
+    """A command that stands alone, and ends as those of `explore` do."""
 
     def invoke(self, ctx: click.Context) -> object:
         with sentences():

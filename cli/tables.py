@@ -1,4 +1,4 @@
-"""A table with columns of our own behind its own, such as what is predicted of its rows, as a file."""
+"""Files of a user's table with further columns, such as predictions of its rows."""
 
 from __future__ import annotations
 
@@ -22,29 +22,26 @@ LONGEST = 32_767  # characters of a cell of Excel
 WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # by suffix, with the library each needs
 
 
-def check(out: Path, table: Path, command: str, own: str, kinds: Collection[str] = tuple(WRITERS)) -> None:
-    """Whether a file of this name may be written: a new one, or what the command wrote before.
+def check(out: Path, table: Path, command: str, column: str, kinds: Collection[str] = tuple(WRITERS)) -> None:
+    """Refuse to write a file that the command has not written before.
 
     Args:
         out: the file.
-        table: what the command reads.
+        table: the file that the command reads.
         command: its name.
-        own: a regular expression of a column that it alone writes.
-        kinds: of files, by their suffixes.
-
-    Raises:
-        InputError: otherwise.
+        column: a regular expression of a column that it alone writes.
+        kinds: suffixes that are allowed.
     """
     if out.suffix.lower() not in kinds:
         raise InputError(f"--out is {shown(str(out))}; its name must end with {' or '.join(kinds)}")
     if out.exists() and out.samefile(table):
         raise InputError("--out is the table itself, which is never written; choose another file")
-    if out.exists() and not (out.is_file() and any(re.fullmatch(own, name) for name in _header(out))):
+    if out.exists() and not (out.is_file() and any(re.fullmatch(column, name) for name in _header(out))):
         raise InputError(f"{out} exists, and was not written by explore {command}; choose another --out")
 
 
 def _header(path: Path) -> list[str]:
-    """The names of a file's columns, as whatever spreadsheet may have saved it; none where it is no table."""
+    """Return the columns of a file, whichever delimiter it has; none for a file that is no table."""
     try:
         if path.suffix.lower() == ".xlsx":
             packed.check_workbook(path.read_bytes(), path)
@@ -63,23 +60,19 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
     """Write the columns of the table, then `more`; in Excel and Parquet columns of numbers are numbers.
 
     Returns:
-        Sentences on texts that a CSV file has in another way, see `texts.neutralised`.
-
-    Raises:
-        InputError: when it cannot be written.
+        Notes on texts that a CSV file has with an apostrophe, see `texts.neutralised`.
     """
     notes: list[str] = []
     kind = out.suffix.lower()
-    own = {name: list(column) for name, column in cells.columns.items() if name not in more}
-    typed = own if kind == ".csv" else {name: _typed(column, cells.decimal) for name, column in own.items()}
+    columns = {name: list(column) for name, column in cells.columns.items() if name not in more}
+    typed = columns if kind == ".csv" else {name: _typed(column, cells.decimal) for name, column in columns.items()}
     frame = pd.concat([pd.DataFrame(typed, index=more.index), more], axis=1)
     try:
         with files.replacing(out) as draft:
             if kind == ".csv":
                 # By the mark at its beginning Excel knows UTF-8.
-                plain = all(
-                    map(str.isascii, [*map(str, frame.columns), *(cell for column in own.values() for cell in column)])
-                )
+                written = [*map(str, frame.columns), *(cell for column in columns.values() for cell in column)]
+                plain = all(map(str.isascii, written))
                 mark = ";" if cells.decimal == "," else ","
                 code = "utf-8" if plain else "utf-8-sig"
                 notes = apostrophes(out, [*frame, *(cell for name in _worded(frame) for cell in frame[name])])
@@ -98,7 +91,7 @@ def write(out: Path, cells: Cells, more: pd.DataFrame) -> list[str]:
 
 
 def _neutralised(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with an apostrophe before each text that a spreadsheet program would take for a formula."""
+    """Return the table with an apostrophe before each text that a spreadsheet program would take for a formula."""
     columns = {
         name: [texts.neutralised(c) if isinstance(c, str) else c for c in frame[name]] for name in _worded(frame)
     }
@@ -106,12 +99,12 @@ def _neutralised(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _worded(frame: pd.DataFrame) -> list[str]:
-    """The columns that are not only numbers."""
+    """Return the columns that are not only numbers."""
     return [str(name) for name in frame if not pd.api.types.is_numeric_dtype(frame[name])]
 
 
 def apostrophes(file: object, written: Iterable[object]) -> list[str]:
-    """A sentence on the texts that a CSV file has behind an apostrophe, if there are any."""
+    """Return a sentence on the texts that a CSV file has behind an apostrophe, if there are any."""
     changed = [text for text in dict.fromkeys(written) if isinstance(text, str) and texts.neutralised(text) != text]
     if not changed:
         return []
@@ -122,11 +115,7 @@ def apostrophes(file: object, written: Iterable[object]) -> list[str]:
 
 
 def _write_excel(path: Path, frame: pd.DataFrame) -> None:
-    """An Excel file in which texts are texts, also those that begin as a formula does.
-
-    Raises:
-        InputError: for a text that such a file cannot hold.
-    """
+    """Write an Excel file in which texts stay texts, also those that begin like a formula."""
     import openpyxl
     from openpyxl.cell import WriteOnlyCell
     from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
@@ -154,7 +143,7 @@ def _write_excel(path: Path, frame: pd.DataFrame) -> None:
 
 
 def _typed(column: list[str], decimal: str) -> list[str] | np.ndarray:
-    """Numbers, if every cell is one or empty and none would lose a digit or a leading zero."""
+    """Return numbers, if every cell is one or empty and none would lose a digit or a leading zero."""
     values, odd = texts.numbers(column, decimal)
     if len(odd) or texts.code(column) or texts.ambiguous(column):
         return column

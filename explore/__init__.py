@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from explore.core import moved
 
 if TYPE_CHECKING:
-    from explore.cli.loaded import load_run as load_run
     from explore.core.errors import Failure as Failure
     from explore.core.errors import InputError as InputError
     from explore.core.rng import Rng as Rng
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from explore.learning.estimators import BayesianRegressor as BayesianRegressor
     from explore.learning.learner import ActiveLearner as ActiveLearner
     from explore.learning.learner import active_loop as active_loop
+    from explore.learning.loaded import load_run as load_run
     from explore.learning.model import FittedModel as FittedModel
     from explore.nets.likelihoods import Bernoulli as Bernoulli
     from explore.nets.likelihoods import Categorical as Categorical
@@ -34,35 +34,25 @@ if TYPE_CHECKING:
     from explore.registry import posterior as posterior
 
 _CHECKOUT = Path(__file__).parents[1]
-if (_CHECKOUT / "cli" / "own_network.py").exists():  # where `explore.cli` and `explore.envs` are two of its folders
+if (_CHECKOUT / "cli" / "listing.py").exists():  # where `explore.cli` and `explore.envs` are two of its folders
     __path__.append(str(_CHECKOUT))
 
 moved.install()
 
-_HOME = {
-    "ActiveLearner": "learning.learner",
-    "active_loop": "learning.learner",
-    "load_run": "cli.loaded",
-    "load": "data",
-    "load_csv": "data",
-    "load_table": "data",
-    "Failure": "core.errors",
-    "InputError": "core.errors",
-    "BayesianClassifier": "learning.estimators",
-    "BayesianRegressor": "learning.estimators",
-    "FittedModel": "learning.model",
-    "alexnet": "nets.zoo",
-    "lenet5": "nets.zoo",
-    "resnet18": "nets.zoo",
-    "vgg16": "nets.zoo",
-    "Bernoulli": "nets.likelihoods",
-    "Categorical": "nets.likelihoods",
-    "Gaussian": "nets.likelihoods",
-    "Net": "nets.net",
-    "mlp": "nets.net",
-    "posterior": "registry",
-    "Rng": "core.rng",
+_MODULES = {
+    "learning.learner": "ActiveLearner active_loop",
+    "learning.loaded": "load_run",
+    "learning.estimators": "BayesianClassifier BayesianRegressor",
+    "learning.model": "FittedModel",
+    "data": "load load_csv load_table",
+    "core.errors": "Failure InputError",
+    "core.rng": "Rng",
+    "nets.zoo": "alexnet lenet5 resnet18 vgg16",
+    "nets.likelihoods": "Bernoulli Categorical Gaussian",
+    "nets.net": "Net mlp",
+    "registry": "posterior",
 }
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

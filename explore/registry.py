@@ -1,17 +1,17 @@
 """Plug-ins: a new posterior, acquisition or dataset is one new file.
 
-A file of a plug-in package is a plug-in if it defines a class or function of its own name, case and underscores apart
-(`noisy_kfac.py`: `class NoisyKFAC`). Its name for users is the file's, with hyphens or underscores; its description is
-the first line of its docstring, read with `ast`, so that listing imports nothing. A file that plug-ins share says so by
-an `__all__`; any other file that defines nothing of its name is a mistake. Plug-ins that are alike may stand in a table
-of their package, `PLUG_INS`: name -> callable with a `description`.
-Other distributions add theirs through the entry-point groups `explore.posteriors`, `explore.acquisitions`, ...;
-"module:Class" reaches any class without registration.
+A file of a plug-in package is a plug-in if it defines a class or function of its name, case and underscores apart
+(`noisy_kfac.py`: `class NoisyKFAC`). Users write that name with hyphens or underscores. Its description is the first
+line of its docstring, read with `ast`, so that listing imports nothing. A file that plug-ins share has an `__all__`;
+any other file that defines nothing of its name is a mistake. Similar plug-ins may stand in a table of their package,
+`PLUG_INS`: name -> callable with a `description`. Other distributions use the entry-point groups `explore.posteriors`,
+`explore.acquisitions`, ...; "module:Class" reaches any class without registration.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import importlib
 import pkgutil
@@ -34,12 +34,12 @@ HOMES = {"likelihoods": "nets.likelihoods", "data": "data.sets", "images": "imag
 
 
 def hyphened(name: str) -> str:
-    """A plug-in's or preset's name as it is listed: underscores are hyphens, but for those of a "module:Class"."""
+    """Return the listed name of a plug-in or preset, with hyphens for underscores; a "module:Class" stays as it is."""
     return name if ":" in name else name.replace("_", "-")
 
 
 class _File(NamedTuple):
-    """A plug-in of the package itself."""
+    """A plug-in of this package."""
 
     module: str
     attribute: str
@@ -47,17 +47,16 @@ class _File(NamedTuple):
 
 
 def _files(kind: str, only: str | None = None) -> dict[str, _File]:
-    """Name -> plug-in, of all files of the package of a kind, or of the one file of the name `only`."""
+    """Return the plug-ins of all files of the package of a kind, or of the one file of the name `only`."""
     package = importlib.import_module(f"explore.{HOMES.get(kind, kind)}")
     plug_ins = {}
     for finder, module, _ in pkgutil.iter_modules(package.__path__):
         source = Path(finder.path, f"{module}.py")  # type: ignore[union-attr]
         if only in (None, hyphened(module)) and source.exists():
-            tree = _parsed(source)
-            if attribute := _defined(tree, module):
-                first = (ast.get_docstring(tree) or "").partition("\n")[0]
-                plug_ins[hyphened(module)] = _File(f"{package.__name__}.{module}", attribute, first)
-            elif not _shared(tree):
+            attribute, description, is_shared = _parsed(source)
+            if attribute:
+                plug_ins[hyphened(module)] = _File(f"{package.__name__}.{module}", attribute, description)
+            elif not is_shared:
                 wanted = f"class {module.title().replace('_', '')} or function {module}"
                 raise InputError(
                     f"{source} defines no {wanted}, which would be the {KINDS[kind]} {hyphened(module)}: define it, "
@@ -66,36 +65,31 @@ def _files(kind: str, only: str | None = None) -> dict[str, _File]:
     return plug_ins
 
 
-def _parsed(source: Path) -> ast.Module:
+def _parsed(source: Path) -> tuple[str | None, str, bool]:
+    """Return the class or function of a file's name, the first line of its docstring, and whether it has `__all__`."""
     try:
-        return ast.parse(source.read_text(encoding="utf-8"))
+        tree = ast.parse(source.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError) as error:
         raise InputError(f"{source} is not valid Python: {error}") from None
-
-
-def _defined(tree: ast.Module, module: str) -> str | None:
-    plain = module.replace("_", "").lower()
-    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    return next((name for name in names if name.replace("_", "").lower() == plain), None)
-
-
-def _shared(tree: ast.Module) -> bool:
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
+    defined = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    plain = source.stem.replace("_", "").lower()
+    attribute = next((name for name in defined if name.replace("_", "").lower() == plain), None)
+    assigned = [ast.unparse(target) for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+    return attribute, (ast.get_docstring(tree) or "").partition("\n")[0], "__all__" in assigned
 
 
 def _table(kind: str) -> dict[str, Any]:
-    """Name -> plug-in, of the table in the package of a kind."""
+    """Return the plug-ins in the table of the package of a kind."""
     return dict(getattr(importlib.import_module(f"explore.{HOMES.get(kind, kind)}"), "PLUG_INS", {}))
 
 
 def _points(kind: str) -> dict[str, EntryPoint]:
-    """Name -> plug-in, of other distributions."""
+    """Return the plug-ins of other distributions."""
     return {hyphened(point.name): point for point in entry_points(group=f"explore.{kind}")}
 
 
 def names(kind: str) -> dict[str, str]:
-    """All plug-ins of a kind (of `KINDS`): name -> one line about it.
+    """Return all plug-ins of a kind (of `KINDS`): name -> description.
 
     Raises:
         InputError: for a file of the package that is no plug-in and no helper.
@@ -107,33 +101,33 @@ def names(kind: str) -> dict[str, str]:
 
 
 def find(kind: str, name: str) -> Any:
-    """The class or function behind a name, or behind "module:Class".
+    """Return the class or function of a name, or of "module:Class".
 
     Raises:
-        InputError: for an unknown name; the message lists the known ones.
+        InputError: for an unknown name; the message lists the allowed ones.
     """
     if not isinstance(name, str):
         raise InputError(f"a {KINDS[kind]} is named by a text; got {shown(name)}")
     if ":" in name:
         return load(name, KINDS[kind])
-    known = hyphened(name)
-    if file := _files(kind, known).get(known):
+    listed = hyphened(name)
+    if file := _files(kind, listed).get(listed):
         return getattr(importlib.import_module(file.module), file.attribute)
-    if plug_in := _table(kind).get(known):
+    if plug_in := _table(kind).get(listed):
         return plug_in
-    if point := _points(kind).get(known):
+    if point := _points(kind).get(listed):
         try:
             return point.load()
         except (ImportError, AttributeError) as error:
-            raise InputError(f"cannot load the {KINDS[kind]} {known} ({point.value}): {error}") from error
+            raise InputError(f"cannot load the {KINDS[kind]} {listed} ({point.value}): {error}") from error
     raise one_of(KINDS[kind], name, names(kind))
 
 
-def load(path: str, what: str) -> Any:
-    """The class or function at "module:name"; messages call it a `what`.
+def load(path: str, kind: str) -> Any:
+    """Return the class or function at "module:name"; `kind` is the word for it in messages.
 
     Raises:
-        InputError: when it is not there, or the text names no module or nothing in it.
+        InputError: when it does not exist, or the text is no "module:name".
     """
     module, _, attribute = path.partition(":")
     try:
@@ -144,46 +138,42 @@ def load(path: str, what: str) -> Any:
             raise TypeError(f"{attribute} is neither a class nor a function")
         return loaded
     except Exception as error:  # it runs the module
-        raise InputError(f"cannot load the {what} {path!r}: {unimported(error)}") from error
+        raise InputError(f"cannot load the {kind} {path!r}: {unimported(error)}") from error
 
 
 def unimported(error: Exception) -> str:
-    """Why an import failed; of a module that is not found also where it would be, as commands see no working folder."""
+    """Describe why an import failed; of a module that is not found also how to make it visible to commands."""
     hint = "; install it, or put its folder on the path (PYTHONPATH=. for this one)"
     return f"{raised(error)}{hint if isinstance(error, ModuleNotFoundError) else ''}"
 
 
 def presets(cls: Any) -> dict[str, dict[str, Any]]:
-    """The PRESETS at the end of the file of a class or function: name -> settings.
-
-    There is always `plain`: the fields alone, where the file does not say otherwise.
-    """
+    """Return the PRESETS of the file of a class or function, and `plain`, by default the fields alone."""
     written: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
-    known = {hyphened(name): settings for name, settings in written.items()}
-    return known | {"plain": known.get("plain", {})}
+    named = {hyphened(name): settings for name, settings in written.items()}
+    return named | {"plain": named.get("plain", {})}
 
 
 def settings_in(cls: Any, preset: str | None) -> dict[str, Any]:
-    """The settings of one of the `presets`; None: the first one.
+    """Return the settings of one of the `presets`; None: the first one.
 
     Raises:
         InputError: for an unknown preset.
     """
-    known = presets(cls)
-    if preset is None:
-        return dict(next(iter(known.values())))
-    if hyphened(str(preset)) not in known:
-        raise one_of("preset", preset, known)
-    return dict(known[hyphened(preset)])
+    allowed = presets(cls)
+    name = next(iter(allowed)) if preset is None else hyphened(str(preset))
+    if name not in allowed:
+        raise one_of("preset", str(preset), allowed)
+    return dict(allowed[name])
 
 
 class Configured(NamedTuple):
-    """A plug-in with the settings that were asked for."""
+    """A plug-in with its settings."""
 
     name: str  # as it is listed
     make: Any  # the class or function
     preset: str
-    settings: dict[str, Any]  # those of the preset, replaced by those that were given
+    settings: dict[str, Any]  # of the preset, replaced by those of -p
 
 
 def configured(
@@ -192,44 +182,37 @@ def configured(
     options: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     preset: str | None = None,
 ) -> Configured:
-    """A plug-in by name, with the settings of a preset and of `-p key=value`, in one look-up.
-
-    Args:
-        kind: of `KINDS`.
-        name: of the plug-in.
-        options: texts, see `parse`.
-        preset: None: the plug-in's first one.
+    """Return a plug-in of a kind by name, with the settings of a preset (None: its first one) and of `-p key=value`.
 
     Raises:
         InputError: for an unknown name, preset or setting, or a value of the wrong type.
     """
-    make, own = find(kind, name), dict(options)
+    make, texts = find(kind, name), dict(options)
     chosen = next(iter(presets(make))) if preset is None else hyphened(preset)
-    if own and not isinstance(make, type):
+    if texts and not isinstance(make, type):
         raise InputError(f"{hyphened(name)} has no settings")
-    settings = settings_in(make, chosen) | (parse(make, own) if own else {})
+    settings = settings_in(make, chosen) | (parse(make, texts) if texts else {})
     return Configured(hyphened(name), make, chosen, settings)
 
 
 def noise_for(preset: str | None) -> dict[str, float]:
-    """The settings of `Gaussian` that a preset was chosen with: a prior that says next to nothing, or the papers'.
+    """Return the settings of `Gaussian` that a preset was chosen with: a weak prior, or the papers'.
 
-    Args:
-        preset: of a posterior; None: its first one. `explore.inference.presets` has those by number of rows.
+    `preset` is of a posterior; None: its first one. `explore.inference.presets` has those by number of rows.
     """
     return {"prior_shape": 1.0, "prior_rate": 0.01} if preset in (None, "default", "hundreds") else {}
 
 
 def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | None = None, **settings: Any) -> Any:
-    """A posterior by name: the settings of a preset (None: its first one), then those given.
+    """Make a posterior by name, with the settings of a preset (None: its first one) and others in their place.
 
     Args:
         name: of `explore list posteriors`.
         net: a `Net`.
-        likelihood: how targets scatter: a name of `explore list likelihoods`, or a likelihood with settings of its own.
-            One by name with a prior on the noise has that of the preset (`noise_for`).
+        likelihood: a name of `explore list likelihoods`, or a likelihood. One by name with a prior on the noise has
+            that of the preset (`noise_for`).
         preset: of the posterior.
-        **settings: that are to be others.
+        **settings: of the posterior.
 
     Raises:
         InputError: for an unknown name, preset, likelihood or setting, or a value that is not allowed.
@@ -251,7 +234,7 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
 
 
 def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> Any:
-    """A posterior of a class; with `members`, where these are none of its fields, a mixture of so many fits.
+    """Make a posterior of a class; with `members`, unless that is one of its fields, a mixture of so many fits.
 
     Raises:
         InputError: for a class that is no posterior, or a value that is not allowed.
@@ -260,18 +243,18 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
     if lacking := [part for part in POSTERIOR if part in abstract or not hasattr(cls, part)]:
         raise InputError(f"{cls.__name__} is no posterior: it has no {', '.join(lacking)}")
     beside = {key: value for key, value in settings.items() if key in _beside(cls)}
-    made = cls(net=net, likelihood=likelihood, **{k: v for k, v in settings.items() if k not in beside})
-    return importlib.import_module("explore.inference.members").mixture(made, **beside) if beside else made
+    one = cls(net=net, likelihood=likelihood, **{k: v for k, v in settings.items() if k not in beside})
+    return importlib.import_module("explore.inference.members").mixture(one, **beside) if beside else one
 
 
 def _beside(cls: Any) -> dict[str, type]:
-    """Settings of a posterior that are no fields of its class: name -> type."""
+    """Return the settings of a posterior that are no fields of its class: name -> type."""
     fields = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {"members"}
     return {"members": int} if hasattr(cls, "no_mixture") and "members" not in fields else {}
 
 
 def acquisition(name: str, **settings: Any) -> Any:
-    """An acquisition by name: a function as it is, a class with its settings.
+    """Return an acquisition by name: a function as it is, a class with its settings.
 
     Raises:
         InputError: for an unknown name, settings of a rule that has none, or a setting that is unknown or mistyped.
@@ -287,27 +270,26 @@ def acquisition(name: str, **settings: Any) -> Any:
         raise InputError(f"{name} cannot be made an acquisition: {raised(error)}") from error
 
 
-def parse(cls: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Settings of a dataclass from the texts of `-p key=value`, typed by its fields.
+def parse(target: Any, options: Mapping[str, str] | Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return the settings of a dataclass, or of a mapping of types by name, from the texts of `-p key=value`.
 
     Raises:
-        InputError: for a class that is no dataclass, an unknown key or a value of the wrong type; the message says what
-            is allowed.
+        InputError: for a class that is no dataclass, an unknown key or a value of the wrong type.
     """
-    allowed = settings_of(cls)
+    allowed = target if isinstance(target, Mapping) else settings_of(target)
     settings = {}
     for key, text in dict(options).items():
         if key not in allowed:
             raise one_of("setting", key, allowed)
         try:
             settings[key] = _value(allowed[key], text)
-        except ValueError:
+        except (ValueError, KeyError):
             raise InputError(f"{key}={shown(text)} is not valid; allowed: {describe(allowed[key])}") from None
     return settings
 
 
 def settings_of(cls: Any) -> dict[str, Any]:
-    """The fields of a dataclass that can be written as text, and a posterior's `members`: name -> type.
+    """Return the fields of a dataclass that can be written as text, and a posterior's `members`: name -> type.
 
     Raises:
         InputError: for a class that is no dataclass.
@@ -315,12 +297,19 @@ def settings_of(cls: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(cls):
         raise InputError(f"{getattr(cls, '__name__', cls)} is no dataclass, which a plug-in with settings must be")
     hints = typing.get_type_hints(cls)
-    own = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init and is_setting(hints[f.name])}
-    return own | _beside(cls)
+    fields = {f.name: hints[f.name] for f in dataclasses.fields(cls) if f.init and is_setting(hints[f.name])}
+    return fields | _beside(cls)
+
+
+def complete(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the defaults of a dataclass to its settings, so that a run records every one."""
+    allowed = settings_of(cls)
+    fields = [f for f in dataclasses.fields(cls) if f.name in allowed and f.default is not dataclasses.MISSING]
+    return {f.name: f.default for f in fields} | dict(settings)
 
 
 def is_setting(hint: Any) -> bool:
-    """Whether a field of this type can be written as text (a net or a likelihood cannot)."""
+    """Return whether a field of this type can be written as text; a net or a likelihood cannot."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union, tuple):
         return all(a in (type(None), Ellipsis) or is_setting(a) for a in typing.get_args(hint))
@@ -328,26 +317,20 @@ def is_setting(hint: Any) -> bool:
 
 
 def _value(hint: Any, text: str) -> Any:
+    """Return the value of a text; a ValueError or KeyError means that it has another type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if text.lower() == "none" and type(None) in arguments:
             return None
         for option in arguments:
             if option is not type(None):
-                try:
+                with contextlib.suppress(ValueError, KeyError):
                     return _value(option, text)
-                except ValueError:
-                    continue
         raise ValueError
     if origin is typing.Literal:
-        matches = [a for a in arguments if str(a) == text]
-        if not matches:
-            raise ValueError
-        return matches[0]
+        return {str(a): a for a in arguments}[text]
     if origin is tuple:
         return tuple(_value(arguments[0], part) for part in text.split(",") if part)
     if hint is bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError
-        return text.lower() == "true"
+        return {"true": True, "false": False}[text.lower()]
     return hint(text)

@@ -82,6 +82,13 @@ def test_imports_come_from_floors_below(module):
             assert FLOORS[room(name)] < FLOORS[room(module)], f"{module} imports {name}"
 
 
+def test_no_public_name_comes_from_the_commands():
+    """The package itself stands below its top floor."""
+    top = {room for room, floor in FLOORS.items() if floor == max(FLOORS.values())}
+    modules = {*imports(FILES["__init__"]), *explore._MODULES}
+    assert not {room(name) for name in modules} & top
+
+
 def test_there_are_few_arrows_between_rooms():
     arrows = {(room(module), room(name)) for module, tree in FILES.items() for name in imports(tree)}
     assert len({(a, b) for a, b in arrows if a != b}) <= ARROWS

@@ -15,15 +15,16 @@ from torch import Tensor
 
 from explore import data, registry
 from explore.acquisitions.base import RedundancyWarning, check, redundancy
-from explore.cli import problem, saved, tables
+from explore.cli import problem, tables
 from explore.cli.active.settings import Settings
-from explore.cli.saved import Saved
 from explore.core.errors import FailedFitWarning, InputError, counted
 from explore.execution import parallel
 from explore.inference import presets
 from explore.inference.base import Predictive
+from explore.learning import saved
 from explore.learning.fit import Epoch
 from explore.learning.learner import ActiveLearner, Round, active_loop
+from explore.learning.saved import Names, Saved
 from explore.runs.record import Run
 
 
@@ -125,9 +126,10 @@ class Experiment:
     @property
     def saved(self) -> Saved:
         """What was fitted last, to be kept."""
-        replicas = saved.replicas(("arm", "trial"), self.arms, range(1, self.settings.trials + 1))
+        replicas = saved.replicas(arm=self.arms, trial=range(1, self.settings.trials + 1))
         models = {self.settings.posterior: self.learner.model}
-        return Saved(saved.names(self.settings, self.dataset), replicas, models, self._schema)
+        names = Names(self.dataset.features, self.settings.target, self.dataset.classes)
+        return Saved(names, replicas, models, self._schema)
 
     def where(self, saved: Mapping[str, Any]) -> str:
         return f"{len(saved['history']['labels']) if saved['history'] else 0} of {self.settings.rounds} rounds"

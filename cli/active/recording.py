@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from explore.cli import saved
 from explore.cli.active.experiment import Experiment
 from explore.cli.estimate import estimate
 from explore.cli.parameters import written
 from explore.cli.start import file_name
 from explore.data import texts
+from explore.learning import saved
 from explore.learning.fit import Epoch
 from explore.learning.learner import Round
 from explore.runs.record import Run

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from explore.cli import saved
 from explore.cli.active.experiment import Experiment
 from explore.cli.console import Table
 from explore.cli.display import literal
@@ -18,6 +17,7 @@ from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, 
 from explore.cli.report.drawing import band, panels, save, whole
 from explore.cli.run import Report
 from explore.core.errors import curvature_note
+from explore.learning import saved
 from explore.runs.record import plain
 
 FIGURE = "learning_curve.png"
@@ -28,7 +28,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     """All of it; the picture is drawn into the folder."""
     plot(experiment, folder / FIGURE)
     said = list(failures(experiment)), list(tables(experiment)), summary(experiment, folder)
-    facts = [("model", saved.said(folder))]
+    facts = [("model", saved.location(folder))]
     return Report(*said, verdict=verdict(experiment), facts=facts, figure=FIGURE)
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from explore import registry
-from explore.cli import own_network, parameters, problem
+from explore.cli import parameters, problem
 from explore.cli.parameters import Values
 from explore.core.errors import InputError
 from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of
 from explore.inference import presets
+from explore.nets import custom
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))
     given = parameters.split(options["parameters"], prefixes, epochs=options["epochs"])
     if common.net:
-        common = replace(common, net_settings=own_network.settings(common.net, given["net"]))
+        common = replace(common, net_settings=custom.settings(common.net, given["net"]))
     if common.net and options["standardise"]:
         raise InputError("--standardise belongs to tables; images are scaled by the moments of all of them")
     asked = options["posterior"], given[""], options["preset"]

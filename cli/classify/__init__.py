@@ -73,7 +73,7 @@ def command(ctx: click.Context, **values: object) -> None:
     explore classify --resume runs/classify-mnist-lenet5-vogn
     """  # noqa: D301
     options.check_empty(ctx)
-    options.check_resume(ctx)
+    options.longer(ctx)
     from explore.cli import run  # which imports torch
 
     run.run("classify", values)

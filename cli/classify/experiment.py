@@ -1,4 +1,4 @@
-"""A fit to images: from settings to a posterior, and from its fit to results."""
+"""A fit to images and its results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from explore.cli import problem
 from explore.cli.classify.settings import PAIRS, Settings
-from explore.cli.saved import Names, Saved
 from explore.core import machine
 from explore.core.errors import InputError, counted, listed
 from explore.core.rng import Rng
@@ -26,17 +25,18 @@ from explore.learning.feed import ImageFeed
 from explore.learning.fit import Epoch, batches
 from explore.learning.model import FittedModel
 from explore.learning.pool import Scales
+from explore.learning.saved import Names, Saved
 from explore.learning.scaling import UNSCALED, Standardiser
 from explore.runs.record import Run
 
 
 class Finished(NamedTuple):
-    """What is left of the fit."""
+    """The results of the fit."""
 
     scalars: dict[str, float]  # by tag, after the last epoch
-    found: Classified  # of the test images
-    others: Classified | None  # of images of another kind
-    alive: bool  # whether the fit went well
+    tested: Classified  # predictions of the test images
+    ood: Classified | None  # of out-of-distribution images
+    alive: bool  # whether the fit succeeded
     seconds: float  # of the fit alone
     epoch_seconds: float  # the median of an epoch
     initial_curvature_share: float = 0.0  # how much of the posterior's curvature is still its start
@@ -46,12 +46,12 @@ Event = Epoch | Measured | Finished | None  # None: the fit begins, or goes on
 
 
 class Experiment:
-    """A posterior with its images, and what is known of it so far.
+    """A posterior with its images, and its results once it is fitted.
 
     Attributes:
-        finished: when it is done.
-        places: of the images that are tested on, among all test images, or training ones with --validate.
-        saved: the posterior that was fitted; the others are those of `explore.cli.run.Experiment`.
+        finished: the results.
+        index: places of the test images among all test images, or among training ones with --validate.
+        saved: the fitted posterior; see also `explore.cli.run.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -65,11 +65,11 @@ class Experiment:
         self._feed = lambda x, rng, augment="none": ImageFeed(x, mean, scale, 1, rng, augment)
         self.scale = Standardiser(*(t[None, None, :, None, None] for t in (mean, scale)))
         self._split(images)
-        left_out = self._left_out()
-        self._others: np.ndarray | None = None  # images of another kind, or why there are none
+        remainder = self._remainder()
+        self._ood: np.ndarray | None = None  # out-of-distribution images, or why there are none
         self._missing = converted = ""
-        if not (old and old.state["finished"]):  # their results are kept
-            converted = self._load_others()
+        if not (old and old.state["finished"]):  # which has their results
+            converted = self._load_ood()
         self.finished: Finished | None = None
         self.saved: Saved | None = None
         self._saved: dict[str, Any] | None = None
@@ -82,28 +82,28 @@ class Experiment:
             f"{settings.posterior} on {settings.net} ({weights} weights): {train} training and {test} {self._tested} "
             f"images of {self.name}, {counted(self.posterior.epochs, 'epoch')}, on {device}"
         )
-        self.note = "\n".join(filter(None, [*self._notes(images.note, converted), left_out]))
+        self.note = "\n".join(filter(None, [*self._notes(images.note, converted), remainder]))
         self.total = self.posterior.epochs
 
     def _split(self, images: Images) -> None:
-        """Divide the images into those to train on and those to test on."""
+        """Divide the images into training and test images."""
         s, (train, test) = self.settings, _parts(len(images.x), self.settings)
         self._tested = "test" if test is None else "validation"
         parts = (part if isinstance(part, ImageFiles) else self.rng.tensor(part) for part in (images.x, images.test_x))
         (x, test_x), (y, test_y) = parts, map(self.rng.tensor, (images.y, images.test_y))
         if test is not None:
             test_x, test_y = _of(x, test), y[test]
-        self.places = torch.arange(len(test_y)) if test is None else test
+        self.index = torch.arange(len(test_y)) if test is None else test
         if s.test is not None:
             chosen = _some(len(test_y), s.test, s.seed)
-            test_x, test_y, self.places = _of(test_x, chosen), test_y[chosen], self.places[chosen]
+            test_x, test_y, self.index = _of(test_x, chosen), test_y[chosen], self.index[chosen]
         self.task = Task(
             self._feed(_of(x, train), self.rng.stream("fit"), s.augment or "none"), y[train].unsqueeze(0),
             self._feed(test_x, self.rng), test_y,
         )  # fmt: skip
 
-    def _left_out(self) -> str:
-        """A sentence on images that batches leave out in each epoch; what cannot be divided at all is refused."""
+    def _remainder(self) -> str:
+        """Describe the images that batches leave out in each epoch; refuse images that cannot be divided at all."""
         parallel.share(len(self.task.test_y))
         count = self.task.y.shape[1]
         slices = batches(count, self.posterior.batch_size, self.posterior.min_batches)
@@ -116,14 +116,14 @@ class Experiment:
         parts = counted(world.processes, "part")
         return f"Each epoch leaves {rest} of {count} images out, whose batches do not divide into {parts}."
 
-    def _load_others(self) -> str:
-        """Load images of another kind; a sentence on how they were converted."""
+    def _load_ood(self) -> str:
+        """Load out-of-distribution images, and describe how they were converted."""
         try:
-            others, converted = self.settings.others(self.shape)
-            if others is not None:
-                parallel.share(len(others))
-            self.settings = self.settings.with_others(others)
-            self._others = others
+            images, converted = self.settings.load_ood(self.shape)
+            if images is not None:
+                parallel.share(len(images))
+            self.settings = self.settings.with_ood(images)
+            self._ood = images
         except InputError as error:
             if self.settings.ood != PAIRS.get(self.settings.dataset or ""):  # it was asked for
                 raise
@@ -178,22 +178,22 @@ class Experiment:
             begin = machine.seconds(self.rng.device)
         assert last is not None and last.epoch == self.total
         self.finished = self._finish(last)
-        self.saved = self._keep(last)
+        self.saved = self._to_save(last)
         emit(self.finished)
 
     def _finish(self, last: Measured) -> Finished:
-        others = None
-        if self._others is not None:
+        ood = None
+        if self._ood is not None:
             predictor = Predictor.sample(
                 self.posterior, last.state, self.settings.samples, self.rng.stream("test", last.epoch)
             )
-            others = classification.classify(predictor, self._feed(self.rng.tensor(self._others), self.rng))
+            ood = classification.classify(predictor, self._feed(self.rng.tensor(self._ood), self.rng))
         alive = bool(last.state.common.alive.all() & last.found.probabilities.isfinite().all())
+        share = float(self.posterior.initial_curvature_share(last.state))
         seconds = sum(self._seconds), float(np.median(self._seconds))
-        initial_curvature_share = float(self.posterior.initial_curvature_share(last.state))
-        return Finished(last.scalars, last.found, others, alive, *seconds, initial_curvature_share)
+        return Finished(last.scalars, last.found, ood, alive, *seconds, share)
 
-    def _keep(self, last: Measured) -> Saved:
+    def _to_save(self, last: Measured) -> Saved:
         scales = Scales(self.scale, UNSCALED)
         model = FittedModel(
             self.posterior, last.state, scales, self.shape, self.settings.samples, self.settings.seed, last.epoch
@@ -207,9 +207,8 @@ class Experiment:
         finished = None
         if self.finished:
             finished = self.finished._asdict()
-            for key in ("found", "others"):
-                found = finished[key]
-                finished[key] = found and {name: t.cpu() for name, t in found._asdict().items()}
+            for key in ("tested", "ood"):
+                finished[key] = finished[key] and {name: t.cpu() for name, t in finished[key]._asdict().items()}
         done = self.total if self.finished else (self._saved or {"epoch": 0})["epoch"]
         return {"finished": finished, "saved": self._saved, "seconds": self._seconds[:done]}
 
@@ -217,14 +216,15 @@ class Experiment:
         """Continue from a `state_dict`."""
         self._saved, self._seconds = old["saved"], [float(s) for s in old["seconds"]]
         if old["finished"]:
-            found = {key: old["finished"][key] and Classified(**old["finished"][key]) for key in ("found", "others")}
-            renamed = {"start_left": "initial_curvature_share"}  # as older versions wrote it
-            entry = {renamed.get(key, key): value for key, value in (old["finished"] | found).items()}
+            # As older versions wrote it.
+            renamed = {"found": "tested", "others": "ood", "start_left": "initial_curvature_share"}
+            entry = {renamed.get(key, key): value for key, value in old["finished"].items()}
+            entry |= {key: entry[key] and Classified(**entry[key]) for key in ("tested", "ood")}
             self.finished = Finished(**entry)
 
 
 def _parts(count: int, settings: Settings) -> tuple[Tensor, Tensor | None]:
-    """Which of the training images are trained on, and which are tested on in place of the test images."""
+    """Return which training images are trained on, and which are tested on in place of the test images."""
     order = Rng(settings.seed).stream("split").permutation(1, count)[0]
     held = round(settings.validation * count)
     if settings.validation and not held:
@@ -239,7 +239,7 @@ def _parts(count: int, settings: Settings) -> tuple[Tensor, Tensor | None]:
 
 
 def _some(count: int, wanted: int, seed: int) -> Tensor:
-    """Random ones of the images to test on, in their order."""
+    """Return places of random test images, in their order."""
     _check("test", wanted, count)
     return Rng(seed).stream("split", 1).permutation(1, count)[0, :wanted].sort().values
 
@@ -248,6 +248,6 @@ def _of(x: Tensor | ImageFiles, points: Tensor) -> Tensor | ImageFiles:
     return x.part(points) if isinstance(x, ImageFiles) else x[points]
 
 
-def _check(what: str, wanted: int, there: int) -> None:
-    if wanted > there:
-        raise InputError(f"--{what} is {wanted}, but there are {there} images to {what} on")
+def _check(option: str, wanted: int, count: int) -> None:
+    if wanted > count:
+        raise InputError(f"--{option} is {wanted}, but there are {count} images to {option} on")

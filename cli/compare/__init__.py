@@ -4,14 +4,9 @@ import click
 
 from explore.cli import options
 from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
-from explore.core.errors import InputError
-
-# What an overlay of finished runs takes.
-OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
 
 
-@click.command("compare", short_help="Train posteriors on the same splits, or overlay finished runs.")
-@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@click.command("compare", short_help="Train posteriors on the same splits of a data set.")
 @options.data
 @click.option(
     "--posterior", default="noisy-kfac,bbb,ensemble", type=NAMES, metavar="A,B", help="From `explore list posteriors`."
@@ -47,31 +42,19 @@ OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
 @options.jobs
 @options.run
 @click.pass_context
-def command(ctx: click.Context, runs: tuple[str, ...], **values: object) -> None:
-    """Train posteriors on the same splits of a data set and lay their curves over each other.
+def command(ctx: click.Context, **values: object) -> None:
+    """Train posteriors on the same splits of a data set, and compare them.
 
-    Tables of test error and log-likelihood, results.csv, pictures, and TensorBoard with the same tags for all. With
-    run folders in place of options, the curves of those runs (of `active`, `compare` or `rl`) are laid over each other.
+    Tables of test error and log-likelihood, results.csv, pictures, and TensorBoard with the same tags for all.
 
     \b
     explore compare --dataset boston --posterior noisy-kfac,bbb,ensemble
     explore compare --posterior noisy-kfac,vogn -p epochs=200 -p vogn.lr=0.01
     explore compare --posterior noisy-kfac --grid lr=0.01,0.03 --grid beta=0.01,0.1 --validate 0.2
     explore compare --resume runs/compare-boston
-    explore compare runs/active-boston-noisy-kfac-epig runs/active-boston-bbb-epig
     """  # noqa: D301
     options.check_empty(ctx)
-    if runs:
-        if others := options.given(ctx, OVERLAY):
-            raise InputError(
-                f"run folders are laid over each other as they are; leave out {', '.join(others)} "
-                "(allowed with them: --out, --name, --quiet, --json)"
-            )
-        from explore.cli.compare import overlay
-
-        overlay.run(runs, values)
-        return
-    options.check_resume(ctx)
+    options.longer(ctx)
     from explore.cli import run  # which imports torch
 
     run.run("compare", values)

@@ -1,4 +1,4 @@
-"""A comparison: from settings to posteriors on splits, and from their fits to results."""
+"""A comparison: posteriors on splits of a data set, and their results."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from explore import registry
-from explore.cli import problem, saved
+from explore.cli import problem
 from explore.cli.compare.settings import Settings
-from explore.cli.saved import Saved
 from explore.core import machine, tree
 from explore.core.errors import counted, shown
 from explore.core.rng import Rng
@@ -21,19 +20,20 @@ from explore.core.shapes import State
 from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
-from explore.learning import compare, toys
+from explore.learning import compare, saved, toys
 from explore.learning.compare import Measured
 from explore.learning.fit import Epoch
 from explore.learning.model import FittedModel
+from explore.learning.saved import Names, Saved
 from explore.nets.likelihoods import Gaussian
 from explore.runs.record import Run
 
 
 class Finished(NamedTuple):
-    """What is left of a posterior that was fitted."""
+    """The results of a posterior."""
 
     scalars: dict[str, Tensor]  # tag -> [R], after the last epoch
-    alive: Tensor  # [R] whether the fit of a split went well
+    alive: Tensor  # [R] whether the fit of a split succeeded
     seconds: float  # of the fit alone, or its share of that of several candidates
     reliability: compare.Reliability
     bands: toys.Bands | None
@@ -47,13 +47,13 @@ PICTURES = {"reliability": compare.Reliability, "bands": toys.Bands, "boundary":
 
 
 class Experiment:
-    """Posteriors with their splits, and what is known of them so far.
+    """Posteriors with their splits, and their results so far.
 
     Attributes:
         posteriors: by name, in their order.
         groups: their names, together where they are candidates that one fit takes.
-        finished: those that are done.
-        saved: the posterior that was fitted last, to be kept; the others are those of `explore.cli.run.Experiment`.
+        finished: the results of those that are done.
+        saved: the posterior that was fitted last, to be saved; see also `explore.cli.run.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -62,10 +62,10 @@ class Experiment:
         self.rng = Rng(settings.seed, device)
         self.splits = compare.split(self.dataset, settings.splits, self.rng, settings.validation)
         self.posteriors: dict[str, Predictive] = {}
-        for name, own in settings.posteriors.items():
-            noise = settings.noise(name)
-            self.posteriors[name] = made = problem.posterior(settings, self.dataset, own.name, own.settings, noise)
-            problem.check_memory(made, settings.splits, settings.samples)
+        for label, chosen in settings.posteriors.items():
+            posterior = problem.posterior(settings, self.dataset, chosen.name, chosen.settings, settings.noise(label))
+            problem.check_memory(posterior, settings.splits, settings.samples)
+            self.posteriors[label] = posterior
         self.groups = list(self._grouped())
         self.finished: dict[str, Finished] = {}
         self.saved: Saved | None = None
@@ -74,32 +74,32 @@ class Experiment:
         if old:
             self.load_state_dict(old.state)
         self.parts = (self.dataset.name,)
-        parts, where = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
-        named = (n if p.preset == "default" else f"{n} (preset {p.preset})" for n, p in settings.posteriors.items())
-        self.plan = f"{', '.join(named)} on {parts}{counted(settings.splits, 'split')}, on {where}"
+        parts, place = "validation parts of " if settings.validation else "", problem.place(device, settings.jobs)
+        names = (n if p.preset == "default" else f"{n} (preset {p.preset})" for n, p in settings.posteriors.items())
+        self.plan = f"{', '.join(names)} on {parts}{counted(settings.splits, 'split')}, on {place}"
         self.note = self.dataset.note
         self.total = sum(p.epochs for p in self.posteriors.values())
         self.done = self._epochs(self.finished, self._saved)
 
     def _grouped(self) -> Iterator[list[str]]:
-        """Candidates of a grid side by side in one fit, where it takes them: as many as the memory is for."""
-        left = dict(self.settings.posteriors)
-        while left:
-            first, own = next(iter(left.items()))
-            cls = registry.find("posteriors", own.name)
+        """Yield the candidates that one fit takes side by side, as many as fit into memory."""
+        waiting = dict(self.settings.posteriors)
+        while waiting:
+            first, chosen = next(iter(waiting.items()))
+            cls = registry.find("posteriors", chosen.name)
             group = [
                 name
-                for name, other in left.items()
-                if other.name == own.name
+                for name, other in waiting.items()
+                if other.name == chosen.name
                 and self.settings.noise(name) == self.settings.noise(first)
-                and candidates.alike(cls, [own.settings, other.settings])
+                and candidates.alike(cls, [chosen.settings, other.settings])
             ]
             group = group[: self._side_by_side(self.posteriors[first])] if len(group) > 1 else group
-            left = {name: other for name, other in left.items() if name not in group}
+            waiting = {name: other for name, other in waiting.items() if name not in group}
             yield group
 
     def _side_by_side(self, posterior: Predictive) -> int:
-        """How many such posteriors fit into one."""
+        """Return how many such posteriors one fit takes."""
         (replicas, n), net = self.splits.x.shape[:2], posterior.net
         state = posterior.init(1, replicas, Rng(0, "meta"))
         layers = net.weights + min(n, posterior.batch_size) * sum(map(sum, net.shapes))
@@ -117,7 +117,7 @@ class Experiment:
         return f"{self.settings.posteriors[names[0]].name}, {len(names)} candidates" if names[1:] else "".join(names)
 
     def ends_group(self, name: str) -> bool:
-        """Whether it is the last of those that are fitted with it."""
+        """Return whether it is the last of those that are fitted together."""
         return any(name == group[-1] for group in self.groups)
 
     def warnings(self) -> Iterator[str]:
@@ -135,8 +135,10 @@ class Experiment:
             posteriors, last = [self.posteriors[name] for name in names], []
             epochs, before = posteriors[0].epochs, self._epochs(self.finished, None)
             begin = machine.seconds(self.rng.device)
-            own = self.settings.samples, self._saved, self.settings.calibrate, self.settings.jobs
-            for event in compare.follow_candidates(posteriors, self.splits, self.rng, *own):
+            s = self.settings
+            for event in compare.follow_candidates(
+                posteriors, self.splits, self.rng, s.samples, self._saved, s.calibrate, s.jobs
+            ):
                 if isinstance(event, Epoch):
                     self._seconds += machine.seconds(self.rng.device) - begin
                     self.done = before + len(names) * event.epoch
@@ -150,12 +152,12 @@ class Experiment:
                 begin = machine.seconds(self.rng.device)
             assert last and last[0].epoch == epochs
             self._seconds /= len(names)
-            found = [self._finish(p, m.scalars, m.state) for p, m in zip(posteriors, last, strict=True)]
-            every = self.finished | dict(zip(names, found, strict=True))
+            results = [self._finish(p, m.scalars, m.state) for p, m in zip(posteriors, last, strict=True)]
+            every = self.finished | dict(zip(names, results, strict=True))
             self.finished = {name: every[name] for name in self.posteriors if name in every}
             self._saved, self._seconds = None, 0.0
             for name, measured in zip(names, last, strict=True):
-                self.saved = self._keep(name, measured.state, measured.scalars.get(FACTOR))
+                self.saved = self._to_save(name, measured.state, measured.scalars.get(FACTOR))
                 emit((name, self.finished[name]))
 
     def where(self, saved: Mapping[str, Any]) -> str:
@@ -163,9 +165,9 @@ class Experiment:
         return f"{len(done)} of {len(self.posteriors)} posteriors, {epochs} of {self.total} epochs"
 
     def _epochs(self, finished: Collection[str], saved: Mapping[str, Any] | None) -> int:
-        """How many epochs of all posteriors together are done."""
-        here = next((len(group) for group in self.groups if group[0] not in finished), 0)
-        return sum(self.posteriors[name].epochs for name in finished) + here * (saved or {}).get("epoch", 0)
+        """Return how many epochs of all posteriors together are done."""
+        current = next((len(group) for group in self.groups if group[0] not in finished), 0)
+        return sum(self.posteriors[name].epochs for name in finished) + current * (saved or {}).get("epoch", 0)
 
     def _finish(self, posterior: Predictive, scalars: dict[str, Tensor], state: State) -> Finished:
         s, rng = self.settings, self.rng.stream("test", posterior.epochs)  # the samples that the metrics were taken on
@@ -182,18 +184,17 @@ class Experiment:
                     joblib.delayed(toys.boundary)(posterior, s.hidden, self.rng, s.samples),
                 )
             )
-        kept = {tag: value.cpu() for tag, value in scalars.items()}
-        cpu = compare.Reliability(*(t.cpu() for t in reliability))
-        return Finished(kept, state.common.alive.cpu(), self._seconds, cpu, bands, boundary)
+        on_cpu = {tag: value.cpu() for tag, value in scalars.items()}
+        reliability = compare.Reliability(*(t.cpu() for t in reliability))
+        return Finished(on_cpu, state.common.alive.cpu(), self._seconds, reliability, bands, boundary)
 
-    def _keep(self, name: str, state: State, factor: Tensor | None) -> Saved:
-        """What was fitted, to be kept; its samples are those that the metrics were taken on."""
+    def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
+        """Return the fitted posterior; its samples are those that the metrics were taken on."""
         assert self.splits.scales is not None
-        s, made = self.settings, self.posteriors[name]
-        shape = tuple(self.splits.x.shape[2:])
-        model = FittedModel(made, state, self.splits.scales, shape, s.samples, s.seed, made.epochs, factor=factor)
-        splits = saved.replicas(("split",), range(1, s.splits + 1))
-        return Saved(saved.names(s, self.dataset), splits, {name: model}, self._schema)
+        s, p, shape = self.settings, self.posteriors[name], tuple(self.splits.x.shape[2:])
+        model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)
+        names = Names(self.dataset.features, s.target, self.dataset.classes)
+        return Saved(names, saved.replicas(split=range(1, s.splits + 1)), {name: model}, self._schema)
 
     def state_dict(self) -> dict[str, Any]:
         finished = {

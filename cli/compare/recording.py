@@ -1,26 +1,26 @@
-"""What a run folder keeps of a comparison.
+"""The files of a comparison.
 
 metrics.jsonl and TensorBoard: a series a posterior, all with the same tags but for the variances of a prior that is
-learned; a step is an epoch, a value the mean over splits. results.csv: one line a posterior and split, after the last
-epoch, without those variances, with the seconds that the posterior's fit took on all splits together, and whether it
-went well on this one (`alive`). Posteriors stand in the order in which they were done, splits count from 1. model.pt:
-all posteriors that are done, of all splits.
+learned; a step is an epoch, a value the mean over splits. results.csv: a row a posterior and split, after the last
+epoch, without those variances, with the seconds of the posterior's fit on all splits together, and whether the fit on
+this split succeeded (`alive`). Posteriors stand in the order in which they finished, splits count from 1. model.pt:
+all finished posteriors, of all splits.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from explore.cli import saved
-from explore.cli.compare import figures
+from explore.cli.compare import report
 from explore.cli.compare.experiment import Event, Experiment, Finished
 from explore.cli.start import file_name
+from explore.learning import saved
 from explore.learning.compare import OWN, Measured
 from explore.runs.record import Run
 
 
 def write(run: Run, comparison: Experiment, event: Event) -> int | None:
-    """Write what a posterior's fit came to. The step of a checkpoint is an epoch, and 0 before those of the next."""
+    """Write an event. The step of a checkpoint is an epoch, and 0 before those of the next posterior."""
     match event:
         case name, None:
             _begin(run, comparison, name)
@@ -32,7 +32,7 @@ def write(run: Run, comparison: Experiment, event: Event) -> int | None:
         case name, Finished() as finished:
             finish(run, comparison, name, finished)
             assert comparison.saved is not None
-            saved.add(run.folder, comparison.saved, comparison.settings)
+            saved.write(run.folder, comparison.saved, more=True)
             return 0 if comparison.ends_group(name) else None
     return None
 
@@ -50,8 +50,7 @@ def _begin(run: Run, comparison: Experiment, name: str) -> None:
 def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> None:
     """Write the results of a posterior."""
     epochs = comparison.posteriors[name].epochs
-    shared = {tag: value for tag, value in fitted.scalars.items() if not tag.startswith(OWN)}
-    values = {column(tag): value.tolist() for tag, value in shared.items()}
+    values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not tag.startswith(OWN)}
     rows = [
         {"posterior": name, "split": r + 1, "epochs": epochs}
         | {key: value[r] for key, value in values.items()}
@@ -59,20 +58,15 @@ def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> Non
         for r, alive in enumerate(fitted.alive.tolist())
     ]
     run.rows("results.csv", rows)
-    for picture in figures.PICTURES:
-        if (figure := figures.plot(picture, {name: fitted})) is not None:
-            run.image(file_name(name), epochs, f"figures/{picture}", figures.pixels(figure))
-
-
-def column(tag: str) -> str:
-    """The tag's column in results.csv."""
-    return tag.partition("/")[2]
+    for picture in report.PICTURES:
+        if (figure := report.plot(picture, {name: fitted})) is not None:
+            run.image(file_name(name), epochs, f"figures/{picture}", figure)
 
 
 def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
-    """What tells this row from others; all that the posteriors of a run share is in config.json."""
+    """Return the settings of a posterior; those that all posteriors share are in config.json."""
     s = comparison.settings
-    own = s.posteriors[name]
+    candidate = s.posteriors[name]
     noise = {f"likelihood.{key}": value for key, value in s.noise(name).items()}
     net = {"dataset": comparison.dataset.name, "hidden": list(s.hidden)}
-    return {"posterior": own.name, "preset": own.preset} | dict(own.settings) | net | noise
+    return {"posterior": candidate.name, "preset": candidate.preset} | dict(candidate.settings) | net | noise

@@ -1,9 +1,9 @@
-"""What decides the numbers of `explore compare`."""
+"""Settings of `explore compare`: all that decides its numbers."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,26 +12,15 @@ from explore.cli import parameters, problem
 from explore.cli.parameters import Values
 from explore.core.errors import InputError, one_of, shown
 from explore.inference import presets
-
-LIKELIHOOD = "likelihood."
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """A posterior, its settings, and the preset that they began with."""
-
-    name: str
-    preset: str
-    settings: Values
-    chosen: Values  # what its rivals of the same name have otherwise, also of the likelihood.KEY
+from explore.learning.saved import LIKELIHOOD, Candidate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(problem.Problem):
-    """Of a comparison, every default filled in."""
+    """Settings with defaults resolved."""
 
     command: Literal["compare"] = "compare"
-    posteriors: Mapping[str, Posterior]  # by name, and what was chosen of a grid
+    posteriors: Mapping[str, Candidate]  # by name, and by the values of a grid
     likelihood_settings: Values
     splits: int
     jobs: int = 1  # processes, each with a part of the splits
@@ -39,82 +28,81 @@ class Settings(problem.Problem):
     calibrate: float
     validation: float  # share of each training part that is tested on in place of the test part; 0: none
 
-    def noise(self, name: str) -> Values:
-        """The settings of the likelihood of one of the posteriors."""
-        chosen = self.posteriors[name].chosen.items()
-        own = {key.removeprefix(LIKELIHOOD): value for key, value in chosen if key.startswith(LIKELIHOOD)}
-        return dict(self.likelihood_settings) | own
+    def noise(self, label: str) -> Values:
+        """Return the settings of the likelihood of a posterior."""
+        return self.posteriors[label].noise(self.likelihood_settings)
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """The settings that command-line options ask for: those for one posterior before those for all."""
+    """Return the settings that command-line options ask for: those for one posterior override those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common, data = problem.loaded(options)
-    noise, numbers = registry.find("likelihoods", common.likelihood), common.task == "regression"
-    trained = round(0.9 * len(data.x))  # of the standard splits
-    asked = options["preset"]
-    free = _noise(asked, trained) if numbers else {}
-    given = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
+    if options["calibrate"] and common.task == "classification":
+        raise InputError("--calibrate is a factor on a predictive variance, which classes do not have; leave it out")
+    noise, rows = registry.find("likelihoods", common.likelihood), round(0.9 * len(data.x))  # of the standard splits
+    fixed = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
     grid = parameters.split(options["grid"], ["", "likelihood", *classes], "--grid")
-    if both := given["likelihood"].keys() & grid["likelihood"].keys():
-        raise InputError(f"likelihood.{min(both)} stands in --grid and is fixed too; give it once")
-    shared = {LIKELIHOOD + key: text for key, text in grid["likelihood"].items()}
-    known = {name: registry.settings_of(cls) for name, cls in classes.items()}
-    every = {key for own in known.values() for key in own}
-    if unknown := {*given[""], *grid[""]} - every:
+    _check_once(fixed["likelihood"], grid["likelihood"], lambda key: LIKELIHOOD + key)
+    every = {key for cls in classes.values() for key in registry.settings_of(cls)}
+    if unknown := {*fixed[""], *grid[""]} - every:
         raise one_of("setting", min(unknown), every)
-    posteriors: dict[str, Posterior] = {}
+    posteriors: dict[str, Candidate] = {}
     for name, cls in classes.items():
-        if options["preset"] not in (None, *registry.presets(cls)):
-            raise one_of(f"preset of {name}", options["preset"], registry.presets(cls))
-        fixed, axes = (
-            {key: text for key, text in texts[""].items() if key in known[name]} | texts[name]
-            for texts in (given, grid)
-        )
-        if both := fixed.keys() & axes.keys():
-            raise InputError(f"{min(both)} of {name} stands in --grid and is fixed too; give it once")
-        if axes | shared and not options["validate"] and not hasattr(cls, "divergence"):
-            raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
-        for point in _points(axes | shared):
-            scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
-            choice = problem.configured(name, fixed | point, asked)
-            if choice.preset == presets.BY_ROWS:
-                advice = presets.recommended_settings(cls, trained, task=common.task, units=max(common.hidden))
-                choice = choice._replace(preset=advice.preset, settings=advice.settings | choice.settings)
-            chosen = {key: choice.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
-            label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
+        for candidate in _candidates(name, cls, fixed, grid, noise, rows, common, options):
+            label = " ".join([candidate.name, *(f"{key}={value}" for key, value in candidate.chosen.items())])
             if label in posteriors:
                 raise InputError(f"--grid names {label} twice; name each value once")
-            posteriors[label] = Posterior(name, choice.preset, parameters.complete(cls, choice.settings), chosen)
+            posteriors[label] = candidate
+    prior: dict[str, Any] = {}
+    if common.task == "regression":
+        preset = options["preset"]
+        prior = registry.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
     return Settings(
         **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
         figures=options["figures"] and not options["grid"],
-        calibrate=_share(options["calibrate"], common), validation=options["validate"] or 0.0,
-        likelihood_settings=parameters.complete(noise, free | registry.parse(noise, given["likelihood"])),
+        calibrate=options["calibrate"] or 0.0, validation=options["validate"] or 0.0,
+        likelihood_settings=registry.complete(noise, prior | registry.parse(noise, fixed["likelihood"])),
     )  # fmt: skip
 
 
-def _noise(preset: str | None, rows: int) -> dict[str, Any]:
-    """The prior of the noise: that of the preset, or of so many rows."""
-    return registry.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
+def _candidates(
+    name: str, cls: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], noise: Any, rows: int,
+    common: problem.Problem, options: Mapping[str, Any],
+) -> Iterator[Candidate]:  # fmt: skip
+    """Yield a posterior with each combination of the values of the grid, for so many rows to learn from."""
+    preset, allowed = options["preset"], registry.settings_of(cls)
+    if preset not in (None, *registry.presets(cls)):
+        raise one_of(f"preset of {name}", preset, registry.presets(cls))
+    values, axes = (
+        {key: text for key, text in texts[""].items() if key in allowed} | texts[name] for texts in (fixed, grid)
+    )
+    _check_once(values, axes, lambda key: f"{key} of {name}")
+    shared = {LIKELIHOOD + key: text for key, text in grid["likelihood"].items()}
+    if axes | shared and not options["validate"] and not hasattr(cls, "divergence"):
+        raise InputError(f"--grid chooses by the bound, which {name} does not have; add --validate, such as 0.2")
+    for point in _points(axes | shared):
+        scatter = registry.parse(noise, {key: point.pop(LIKELIHOOD + key) for key in grid["likelihood"]})
+        choice = problem.configured(name, values | point, preset)
+        if choice.preset == presets.BY_ROWS:
+            advice = presets.recommended_settings(cls, rows, task=common.task, units=max(common.hidden))
+            choice = choice._replace(preset=advice.preset, settings=advice.settings | choice.settings)
+        chosen = {key: choice.settings[key] for key in axes} | {LIKELIHOOD + key: v for key, v in scatter.items()}
+        yield Candidate(name, choice.preset, registry.complete(cls, choice.settings), chosen)
+
+
+def _check_once(fixed: Mapping[str, str], axes: Mapping[str, str], title: Any) -> None:
+    """Refuse a setting that is fixed and in the grid."""
+    if both := fixed.keys() & axes.keys():
+        raise InputError(f"{title(min(both))} stands in --grid and is fixed too; give it once")
 
 
 def _points(axes: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Every combination of the values of a grid, as they were written."""
+    """Yield every combination of the values of a grid, as texts."""
     for texts in itertools.product(*(text.split(",") for text in axes.values())):
         yield dict(zip(axes, map(str.strip, texts), strict=True))
 
 
-def _share(share: float | None, common: problem.Problem) -> float:
-    """Of the training examples that are held out for calibration; 0: none."""
-    if share is None:
-        return 0.0
-    if common.task == "classification":
-        raise InputError("--calibrate is a factor on a predictive variance, which classes do not have; leave it out")
-    return share
-
-
-def _names(text: str) -> list[str]:
+def _names(text: str) -> Iterable[str]:
     names = [name.strip() for name in text.split(",")]
     if "" in names:
         raise InputError(f"--posterior is {shown(text)}; it must be names with single commas between")

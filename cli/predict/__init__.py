@@ -19,8 +19,8 @@ from explore.cli.options import NAMES, POSITIVE
 @click.option("--split", type=POSITIVE, help="Of a comparison.  [default: 1]")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @options.trust
-@click.option("--quiet", is_flag=True, help="No notes, only the result.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@options.quiet
+@options.json_object
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
     """Predict the rows of a table with the model that a run has fitted.

@@ -1,4 +1,4 @@
-"""One start of `explore predict`: read run and table, predict, write, say it."""
+"""One start of `explore predict`: read run and table, predict, write and print."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from explore.cli import console, display, loaded, start, tables
-from explore.cli.loaded import LoadedRun
+from explore.cli import console, display, start, tables
 from explore.core.errors import InputError, counted, curvature_note, shown
 from explore.data.reading import Cells
 from explore.data.table import cells_of
+from explore.learning import loaded
+from explore.learning.loaded import LoadedRun
 from explore.runs.record import plain
 
-OWN = "_"  # begins the names of the columns that are added
-WRITTEN = f"{OWN}class|{OWN}epistemic(_.*)?"  # what no next.csv has; means it has too
-SHOWN, WIDE = 20, 5  # rows, and probabilities of a row, where they are written to no file
+PREFIX = "_"  # of the columns that are added
+WRITTEN = f"{PREFIX}class|{PREFIX}epistemic(_.*)?"  # columns that no next.csv has; it has means too
+SHOWN, WIDE = 20, 5  # rows, and probabilities of a row, that are printed
 
 
 def run(options: Mapping[str, Any]) -> None:
@@ -32,25 +33,25 @@ def run(options: Mapping[str, Any]) -> None:
     device, _ = start.compute(options)
     which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}
     with start.reading(folder):
-        model = loaded.chosen(folder, options["trust"], which, device)
+        model = loaded.select(folder, options["trust"], which, device)
     cells, x, notes = _inputs(model, path, options["sheet"])
-    found = model.predictions(x, options["level"], levels).add_prefix(OWN)
+    frame = model.predictions(x, options["level"], levels).add_prefix(PREFIX)
     if curved := curvature_note(model.fitted.initial_curvature_share.tolist()):
         notes = (*notes, curved)
-    if again := [str(name) for name in found if name in cells.columns]:
-        notes = (*notes, f"Columns {', '.join(again)} of {path} are replaced.")
+    if replaced := [str(name) for name in frame if name in cells.columns]:
+        notes = (*notes, f"Columns {', '.join(replaced)} of {path} are replaced.")
     if out:
-        notes = (*notes, *tables.write(out, cells, found))
+        notes = (*notes, *tables.write(out, cells, frame))
     if not options["quiet"]:
         for note in (f"Model: {model.about}.", *notes):
             display.echo(note, err=True)
     if model.images:
-        found.insert(0, "image", cells.columns["image"])
-    _print(model.about, found, out, notes, options)
+        frame.insert(0, "image", cells.columns["image"])
+    _print(model.about, frame, out, notes, options)
 
 
 def _inputs(model: LoadedRun, path: Path, sheet: str | None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
-    """The table with what the model sees of it; of images the table has their names."""
+    """Return the table and the inputs of the model, with notes; of images the table has their names."""
     try:
         if model.images:
             if sheet is not None:
@@ -73,25 +74,25 @@ def _levels(text: str | None) -> tuple[float, ...]:
 
 
 def _print(
-    about: str, found: pd.DataFrame, out: Path | None, notes: tuple[str, ...], options: Mapping[str, Any]
+    about: str, frame: pd.DataFrame, out: Path | None, notes: tuple[str, ...], options: Mapping[str, Any]
 ) -> None:
     if options["as_json"]:
-        rows = {} if out else {"predictions": found.to_dict("records")}
-        result = {"run": options["run"], "model": about, "rows": len(found), "out": out and str(out)}
+        rows = {} if out else {"predictions": frame.to_dict("records")}
+        result = {"run": options["run"], "model": about, "rows": len(frame), "out": out and str(out)}
         display.echo(json.dumps(plain(result | rows | {"notes": list(notes)})))
         return
     if out:
-        display.echo(f"{counted(len(found), 'row', be=True)} predicted in {out}.")
+        display.echo(f"{counted(len(frame), 'row', be=True)} predicted in {out}.")
         return
-    classes = [name for name in found if str(name).startswith(f"{OWN}p_")]
+    classes = [name for name in frame if str(name).startswith(f"{PREFIX}p_")]
     if len(classes) > WIDE:  # of many classes the likeliest one
-        likeliest = found[classes].max(axis=1)
-        found = found.drop(columns=classes).assign(**{f"{OWN}p": likeliest})
-    table = console.Table("row", *(str(name).removeprefix(OWN) for name in found))
+        likeliest = frame[classes].max(axis=1)
+        frame = frame.drop(columns=classes).assign(**{f"{PREFIX}p": likeliest})
+    table = console.Table("row", *(str(name).removeprefix(PREFIX) for name in frame))
     for column in table.columns:
         column.justify = "right"
-    for i, row in enumerate(found.head(SHOWN).itertuples(index=False), 1):
+    for i, row in enumerate(frame.head(SHOWN).itertuples(index=False), 1):
         table.add_row(str(i), *(f"{v:.5g}" if isinstance(v, float) else str(v) for v in row))
     console.show(table)
-    if len(found) > SHOWN:
-        display.echo(f"{len(found) - SHOWN} more rows; --out FILE writes all.")
+    if len(frame) > SHOWN:
+        display.echo(f"{len(frame) - SHOWN} more rows; --out FILE writes all.")

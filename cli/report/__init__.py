@@ -9,7 +9,7 @@ from explore.cli import options
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
 @click.option("--out", default="report.html", metavar="FILE", help="The page; its figures as PNG go beside it.")
 @options.trust
-@click.option("--quiet", is_flag=True, help="No notes, only the result.")
+@options.quiet
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from explore import data
-from explore.cli import saved
 from explore.cli.display import literal
 from explore.cli.estimate import TITLES, unit
 from explore.cli.report import held_out
@@ -19,6 +18,7 @@ from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 from explore.core.errors import InputError
 from explore.data import Dataset
+from explore.learning import saved
 
 CONTROL = "random"
 TRIALS = 40  # whose held-out points are predicted
@@ -133,7 +133,7 @@ def _calibration(runs: Sequence[Opened], sets: dict[str, Dataset]) -> Iterator[S
                 f"Model of {run.name}", warnings=[f"{run.folder} has no {saved.MODEL} yet: it is not finished."]
             )
             continue
-        s, kept = run.settings, saved.read(run.folder, run.settings)
+        s, kept = run.settings, saved.read(run.folder, run.trusted)
         (model,), own = kept.models.values(), sets[run.name]
         test = data.pool_splits(len(own.x), s.trials, s.initial, s.test_size, s.seed).test
         for arm in dict.fromkeys(replica["arm"] for replica in kept.replicas):

@@ -1,38 +1,37 @@
-"""The report on runs of `explore compare`."""
+"""The page on runs of `explore compare`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from explore.cli import saved
+from explore.cli.compare.report import best
 from explore.cli.display import literal
-from explore.cli.estimate import SIGN, TITLES, title, unit
-from explore.cli.report import curves, held_out
+from explore.cli.estimate import TITLES, title, unit
+from explore.cli.report import held_out
 from explore.cli.report.drawing import center, panels
 from explore.cli.report.page import Section
-from explore.cli.report.session import Opened
+from explore.cli.report.session import Opened, learning_curves
 from explore.core.errors import InputError
 from explore.data import uci_splits
+from explore.learning import saved
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
-    """All of it."""
+    """Yield all sections."""
     several = len(runs) > 1
-    tables = {run.name: run.table("results.csv") for run in runs}
     results = {
-        (f"{name}: {posterior}" if several else str(posterior)): rows.set_index("split")
-        for name, table in tables.items()
-        for posterior, rows in table.groupby("posterior", sort=False)
+        (f"{run.name}: {posterior}" if several else str(posterior)): rows.set_index("split")
+        for run in runs
+        for posterior, rows in run.table("results.csv").groupby("posterior", sort=False)
     }
     metrics = [name for name in TITLES if all(name in rows and rows[name].notna().any() for rows in results.values())]
     titles = {metric: title(metric, bool(runs[0].config["validation"])) for metric in metrics}
     yield _splits(results, titles)
-    yield curves.section(runs, {m: heading + unit(m) for m, heading in titles.items()}, "Means over splits.")
+    yield learning_curves(runs, {m: heading + unit(m) for m, heading in titles.items()}, "Means over splits.")
     yield from _calibration(runs)
 
 
@@ -40,33 +39,31 @@ def _splits(results: dict[str, pd.DataFrame], titles: dict[str, str]) -> Section
     figure, every = panels(len(titles), height=1.2 + 0.45 * len(results))
     rows = [[name, str(len(table))] for name, table in results.items()]
     for axes, (metric, heading) in zip(every, titles.items(), strict=True):
-        means = {name: float(table[metric].mean()) for name, table in results.items()}
-        best = min(means, key=lambda name: SIGN[metric] * means[name] if math.isfinite(means[name]) else math.inf)
+        winner = best(metric, {name: float(table[metric].mean()) for name, table in results.items()})
         for i, (name, table) in enumerate(results.items()):
             mean, se = center(table[metric].to_numpy()[None])
             axes.plot(table[metric], np.full(len(table), i), "|", color="grey", markersize=8)
             axes.errorbar(mean, [i], xerr=se, fmt="o", color=f"C{i}", capsize=3)
-            paired = (table[metric] - results[best][metric]).dropna()
+            paired = (table[metric] - results[winner][metric]).dropna()
             difference, error = center(paired.to_numpy()[None])
-            beside = "best" if name == best else f"{difference[0]:.4g} ± {error[0]:.2g}"
+            beside = "best" if name == winner else f"{difference[0]:.4g} ± {error[0]:.2g}"
             rows[i] += [f"{mean[0]:.4g} ± {se[0]:.2g}", beside]
         axes.set_yticks(range(len(results)), [literal(name) for name in results])
         axes.invert_yaxis()
         axes.set(xlabel=heading + unit(metric))
-    header = [part for heading in titles.values() for part in (heading, "minus the best")]
     for row, table in zip(rows, results.values(), strict=True):
         row.append(f"{float(table.seconds.iloc[0]):.1f}")
-    said = ["Grey: one split; dot and bar: mean with its standard error. Differences are paired by split."]
-    return Section("Scores", figure, said, header=("posterior", "splits", *header, "seconds"), rows=rows)
+    note = "Grey: one split; dot and bar: mean with its standard error. Differences are paired by split."
+    header = [part for heading in titles.values() for part in (heading, "minus the best")]
+    return Section("Scores", figure, [note], header=("posterior", "splits", *header, "seconds"), rows=rows)
 
 
 def _calibration(runs: Sequence[Opened]) -> Iterator[Section]:
-    every = {}
+    predictions = {}
     for run in runs:
         if not Path(run.folder, saved.MODEL).exists():
-            yield Section(
-                f"Model of {run.name}", warnings=[f"{run.folder} has no {saved.MODEL} yet: no fit is finished."]
-            )
+            note = f"{run.folder} has no {saved.MODEL} yet: no fit is finished."
+            yield Section(f"Model of {run.name}", warnings=[note])
             continue
         settings = run.settings
         try:
@@ -75,8 +72,8 @@ def _calibration(runs: Sequence[Opened]) -> Iterator[Section]:
             yield Section(f"Data of {run.name}", warnings=[f"Not shown is what needs the data: {error}."])
             continue
         test = [rows for _, rows in uci_splits(len(data.x), settings.splits, validation=settings.validation)]
-        for name, model in saved.read(run.folder, settings).models.items():
+        for name, model in saved.read(run.folder, run.trusted).models.items():
             label = f"{run.name}: {name}" if len(runs) > 1 else name
-            every[label] = held_out.collect(model, data.x, data.y, test, range(settings.splits))
-    if every:
-        yield held_out.section(every, "Held-out examples of all splits.")
+            predictions[label] = held_out.collect(model, data.x, data.y, test, range(settings.splits))
+    if predictions:
+        yield held_out.section(predictions, "Held-out examples of all splits.")

@@ -1,9 +1,9 @@
-"""What the figures of all reports share."""
+"""Parts that the figures of all commands share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from explore.core import files
 
 
 def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
-    """A figure with so many axes; not pyplot's, which keeps global state."""
+    """Return a figure with so many axes; not pyplot's, which keeps global state."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -35,7 +35,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def curve(axes: Axes, values: pd.Series, label: str) -> None:
-    """A line over the index, and the points too where one stands alone, which a line does not show."""
+    """Draw a line over the index, with its points where one stands alone, which a line does not show."""
     is_finite = pd.Series(np.isfinite(values))
     has_neighbour = is_finite.shift(1, fill_value=False) | is_finite.shift(-1, fill_value=False)
     style = ".-" if (is_finite & ~has_neighbour).any() else "-"
@@ -43,25 +43,33 @@ def curve(axes: Axes, values: pd.Series, label: str) -> None:
 
 
 def band(axes: Axes, steps: Sequence[float], values: np.ndarray, label: str, style: str = "o-") -> None:
-    """The mean of values [steps, T] with a band of one standard error; numbers that are missing are left out."""
+    """Draw the mean of values [steps, T] with a band of one standard error; missing numbers are left out."""
     mean, se = center(values)
     (line,) = axes.plot(steps, mean, style, markersize=3, label=literal(label))
     axes.fill_between(steps, mean - se, mean + se, alpha=0.2, color=line.get_color(), linewidth=0)
 
 
+def reliability(axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Draw the diagonal, and by label the observed shares against the expected ones."""
+    axes.plot([0, 1], [0, 1], "k--", linewidth=1, label="perfect")
+    for i, (label, (expected, observed)) in enumerate(lines.items()):
+        axes.plot(expected, observed, "o-", color=f"C{i}", markersize=4, label=literal(label))
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+
+
 def center(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard error over the last axis, of the numbers that are there; the error of one alone is 0."""
+    """Return mean and standard error over the last axis, without missing numbers; the error of a single one is 0."""
     frame = pd.DataFrame(values)
     return frame.mean(axis=1).to_numpy(), frame.sem(axis=1).fillna(0.0).to_numpy()
 
 
 def whole(axes: Axes) -> None:
-    """Only whole numbers on the x axis."""
+    """Label the x axis with whole numbers only."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two first principal components of standardised inputs, [P, 2], and their shares of the variance.
+    """Return the first two principal components of standardised inputs, [P, 2], and their shares of the variance.
 
     A single feature is its own first component; the second is 0. Of images the components are approximate.
     """
@@ -77,7 +85,7 @@ def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int], when: Sequence[float]) -> None:
-    """The points x [P, 2], those that were labelled at the start, and the chosen ones coloured by when."""
+    """Draw points x [P, 2], mark those labelled at the start, and colour the chosen ones by their round."""
     axes.plot(*x.T, ".", color="lightgrey", markersize=4, zorder=1, rasterized=len(x) > 5_000)
     axes.plot(*x[list(start)].T, "kx", markersize=5, label="labelled at the start", zorder=2)
     across, up = x[list(chosen)].T

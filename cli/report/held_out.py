@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from explore.cli.display import literal
-from explore.cli.report.drawing import panels
+from explore.cli.report.drawing import panels, reliability
 from explore.cli.report.page import Section
 from explore.learning.compare import confidence_bins
 from explore.learning.model import FittedModel
@@ -92,17 +92,16 @@ def _numbers(every: Mapping[str, HeldOut], said: str) -> Section:
 
 def _classes(every: Mapping[str, HeldOut], said: str) -> Section:
     figure, (axes,) = panels(1, width=5)
-    axes.plot([0, 1], [0, 1], "k--", linewidth=1)
-    rows = []
+    rows, lines = [], {}
     for name, found in every.items():
         confidence, right = found.mean.max(1), found.mean.argmax(1) == found.y
         bins = confidence_bins(torch.from_numpy(found.mean)[None], torch.from_numpy(found.y)[None])
         expected, observed, weight = (part[0].numpy() for part in bins)
-        there = weight > 0
-        axes.plot(expected[there], observed[there], "o-", markersize=4, label=literal(name))
+        lines[name] = expected[weight > 0], observed[weight > 0]
         scores = (right.mean(), confidence.mean(), (weight * np.abs(expected - observed)).sum())
         rows.append([name, str(len(found.y)), *(f"{score:.4g}" for score in scores)])
-    axes.set(xlabel="confidence", ylabel="share that is right", title="Reliability", xlim=(0, 1), ylim=(0, 1))
+    reliability(axes, lines)
+    axes.set(xlabel="confidence", ylabel="share that is right", title="Reliability")
     axes.legend(fontsize="small")
     header = ("model", "held-out points", "accuracy", "mean confidence", "calibration error")
     return Section("Calibration", figure, [said], header=header, rows=rows)

@@ -1,17 +1,19 @@
-"""The report on runs of `explore rl`."""
+"""The page on runs of `explore rl`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from explore.cli.display import literal
 from explore.cli.report.drawing import band, center, panels
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 
-OTHERS = {
+LAST = 10  # iterations by which a policy is judged in the end
+FURTHER = {
     "success": "share of episodes with a success",
     "extrinsic_total": "reward of an iteration",
     "bonus_mean": "bonus of a transition",
@@ -20,30 +22,34 @@ OTHERS = {
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
-    """All of it: returns first."""
+    """Yield all sections, returns first."""
     tables = {_label(run, runs): run.table("results.csv") for run in runs}
     yield _returns(tables, runs)
-    if others := [name for name in OTHERS if any(name in t and t[name].notna().any() for t in tables.values())]:
-        figure, every = panels(len(others))
-        for axes, name in zip(every, others, strict=True):
+    if measured := [name for name in FURTHER if any(_has(table, name) for table in tables.values())]:
+        figure, every = panels(len(measured))
+        for axes, name in zip(every, measured, strict=True):
             for label, table in tables.items():
-                if name in table and table[name].notna().any():
+                if _has(table, name):
                     _draw(axes, table, name, label)
-            axes.set(xlabel="steps of the environment", ylabel=OTHERS[name])
+            axes.set(xlabel="steps of the environment", ylabel=FURTHER[name])
         every[0].legend(fontsize="small")
         yield Section("Rewards, bonus and dynamics", figure)
 
 
 def _label(run: Opened, runs: Sequence[Opened]) -> str:
-    """The posterior, and the run's name where others have the same one."""
+    """Return the posterior, with the run's name where several runs have it."""
     posterior = str(run.config["posterior"])
-    alone = [str(other.config["posterior"]) for other in runs].count(posterior) == 1
-    return posterior if alone else f"{posterior} ({run.name})"
+    unique = [str(other.config["posterior"]) for other in runs].count(posterior) == 1
+    return posterior if unique else f"{posterior} ({run.name})"
 
 
-def _draw(axes: object, table: pd.DataFrame, name: str, label: str) -> None:
+def _has(table: pd.DataFrame, name: str) -> bool:
+    return name in table and bool(table[name].notna().any())
+
+
+def _draw(axes: Axes, table: pd.DataFrame, name: str, label: str) -> None:
     values = table.pivot(index="timesteps", columns="seed", values=name)
-    band(axes, values.index.to_list(), values.to_numpy(), label, "-")  # type: ignore[arg-type]
+    band(axes, values.index.to_list(), values.to_numpy(), label, "-")
 
 
 def _returns(tables: dict[str, pd.DataFrame], runs: Sequence[Opened]) -> Section:
@@ -51,15 +57,15 @@ def _returns(tables: dict[str, pd.DataFrame], runs: Sequence[Opened]) -> Section
     rows = []
     for label, table in tables.items():
         _draw(axes, table, "ep_extrinsic_mean", label)
-        last = table.groupby("seed").tail(10).groupby("seed").ep_extrinsic_mean.mean()
+        last = table.groupby("seed").tail(LAST).groupby("seed").ep_extrinsic_mean.mean()
         mean, se = center(last.to_numpy()[None])
         rows.append([label, str(table.seed.nunique()), str(table.timesteps.max()), f"{mean[0]:.4g} ± {se[0]:.2g}"])
     environments = sorted({str(run.config["env"]) for run in runs})
     axes.set(xlabel="steps of the environment", ylabel="return of an episode, without bonus")
     axes.set_title(literal(", ".join(environments)))
     axes.legend(fontsize="small")
-    said = ["Mean over seeds with a band of one standard error; iterations in which no episode ended are left out."]
+    notes = ["Mean over seeds with a band of one standard error; iterations in which no episode ended are left out."]
     if len(environments) > 1:
-        said.append("These runs are of several environments, whose returns do not count the same things.")
-    header = ("posterior", "seeds", "steps", "return in the last 10 iterations")
-    return Section("Returns", figure, said, header=header, rows=rows)
+        notes.append("These runs are of several environments, whose returns do not count the same things.")
+    header = ("posterior", "seeds", "steps", f"return in the last {LAST} iterations")
+    return Section("Returns", figure, notes, header=header, rows=rows)

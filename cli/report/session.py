@@ -1,10 +1,11 @@
-"""One start of `explore report`: open the runs, make the sections of their kind, write the page, say it."""
+"""A start of `explore report`: open the runs, make the sections of their command, write the page."""
 
 from __future__ import annotations
 
 import importlib
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any
 
 import pandas as pd
 
-from explore.cli import display, loaded, trust
+from explore.cli import display, start
 from explore.cli.report import page
+from explore.cli.report.drawing import curve, panels
+from explore.cli.report.page import Section
 from explore.core.errors import InputError, listed
+from explore.learning import trust
 from explore.runs.record import read_run
+from explore.runs.recorded import recorded
 
-KINDS = ("active", "classify", "compare", "rl", "suggest")
+COMMANDS = ("active", "classify", "compare", "rl", "suggest")
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Opened:
         command: that wrote it.
         config: its settings as JSON has them.
         trusted: modules that it may import.
-        sizes: bytes of each table that are known to be whole.
+        sizes: bytes of each table that are whole.
     """
 
     name: str
@@ -43,17 +48,55 @@ class Opened:
     @property
     def settings(self) -> Any:
         """Its settings, read; modules that they name are imported if they are trusted."""
-        return loaded.settings_of(self.folder, self.trusted)
+        cls = importlib.import_module(f"explore.cli.{self.command}.settings").Settings
+        return start.settings(cls, self.folder, self.command, self.trusted)
 
     def table(self, name: str) -> pd.DataFrame:
-        """One of its tables, which the run may be adding to.
+        """Return one of its tables, which the run may be adding to."""
+        return pd.read_csv(io.BytesIO(self._bytes(name)))
 
-        Raises:
-            InputError: when nothing is in it yet.
-        """
+    def curves(self) -> dict[str, pd.DataFrame]:
+        """Return the curves in metrics.jsonl by series: a row a step, a column a tag."""
+        rows: dict[str, list[dict[str, float]]] = {}
+        try:
+            for line in self._bytes("metrics.jsonl").decode().splitlines():
+                series, row = _row(line)
+                rows.setdefault(series, []).append(row)
+        except InputError:
+            raise
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+            raise InputError(f"{self.folder} is no run folder, or is damaged: {error}") from error
+        # A step may stand in several lines.
+        return {series: pd.DataFrame(lines).groupby("step", sort=False).last() for series, lines in rows.items()}
+
+    def _bytes(self, name: str) -> bytes:
         if not self.sizes.get(name):
             raise InputError(f"{self.folder} has no {name} yet; let the run measure something first")
-        return pd.read_csv(io.BytesIO((self.folder / name).read_bytes()[: self.sizes[name]]))
+        return (self.folder / name).read_bytes()[: self.sizes[name]]
+
+
+def _row(line: str) -> tuple[str, dict[str, float]]:
+    """Return the series of a line of metrics.jsonl, and its step and values by tag."""
+    row: dict[str, Any] = json.loads(line)
+    match row:
+        case {"series": str(series), "step": int(step), **tags} if all(map(str.isprintable, [series, *tags])):
+            values = {tag: math.nan if value is None else float(value) for tag, value in tags.items()}
+            return series, {"step": step, **values}
+    raise ValueError("a line of metrics.jsonl has no series, step and numbers")
+
+
+def learning_curves(runs: Sequence[Opened], titles: Mapping[str, str], note: str = "") -> Section:
+    """Draw a panel for each metric of the runs' curves, by the names of their tags without "test/"."""
+    figure, every = panels(len(titles))
+    for run in runs:
+        for series, steps in run.curves().items():
+            label = f"{run.name}: {series}" if len(runs) > 1 else series
+            for axes, metric in zip(every, titles, strict=True):
+                curve(axes, steps.reindex(columns=[f"test/{metric}"]).iloc[:, 0], label)
+    for axes, title in zip(every, titles.values(), strict=True):
+        axes.set(xlabel="epoch", ylabel=title)
+    every[0].legend(fontsize="small")
+    return Section("While they learnt", figure, [note] if note else [])
 
 
 def run(options: Mapping[str, Any]) -> None:
@@ -64,13 +107,13 @@ def run(options: Mapping[str, Any]) -> None:
     names = [one.name for one in runs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InputError(f"several runs are called {', '.join(twice)}; rename a folder, so that they can be told apart")
-    kinds = sorted({one.command for one in runs})
-    if len(kinds) > 1:
-        raise InputError(f"runs of {' and '.join(kinds)} have no page in common; give those of one command")
-    _check_data(kinds[0], runs)
-    make = importlib.import_module(f"explore.cli.report.{kinds[0]}").sections
-    sections = [*make(runs), page.settings({one.name: one.config for one in runs})]
-    pictures = page.write(out, f"explore {kinds[0]}: {', '.join(names)}", sections)
+    commands = sorted({one.command for one in runs})
+    if len(commands) > 1:
+        raise InputError(f"runs of {' and '.join(commands)} have no page in common; give those of one command")
+    _check_data(commands[0], runs)
+    command = importlib.import_module(f"explore.cli.report.{commands[0]}")
+    sections = [*command.sections(runs), page.settings({one.name: one.config for one in runs})]
+    pictures = page.write(out, f"explore {commands[0]}: {', '.join(names)}", sections)
     if not options["quiet"]:
         for warning in (warning for section in sections for warning in section.warnings):
             display.echo(warning, err=True)
@@ -92,16 +135,13 @@ def _check_data(command: str, runs: Sequence[Opened]) -> None:
 
 def _open(folder: Path, trusted: Sequence[str]) -> Opened:
     trust.check_links(folder)
-    command = loaded.command_of(folder)
-    if command not in KINDS:
+    settings, name = recorded(folder), folder.resolve().name
+    command, sizes = settings["command"], {}
+    if command not in COMMANDS:
         raise InputError(
-            f"{folder} is a run of explore {command}, of which there is no report; those of {listed(KINDS)} have one"
+            f"{folder} is a run of explore {command}, of which there is no report; those of {listed(COMMANDS)} have one"
         )
-    name = folder.resolve().name
-    if command == "suggest":
-        return Opened(name, folder, command, loaded.recorded(folder), trusted, {})
-    config, _, tables = read_run(folder)
-    if "overlay" in config["settings"]:
-        raise InputError(f"{folder} lays finished runs over each other; give those runs")
-    sizes = {file: prefix.size for file, prefix in tables.items()}
-    return Opened(name, folder, command, config["settings"], trusted, sizes)
+    if command != "suggest":
+        config, checkpoint = read_run(folder)
+        settings, sizes = config["settings"], {file: table["size"] for file, table in checkpoint["tables"].items()}
+    return Opened(name, folder, command, settings, trusted, sizes)

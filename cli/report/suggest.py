@@ -12,13 +12,13 @@ import pandas as pd
 from explore.campaign import short
 from explore.campaign.log import Log
 from explore.campaign.memory import Memory, mean
-from explore.cli import saved
 from explore.cli.display import literal
 from explore.cli.report.drawing import components, map_of, panels, whole
 from explore.cli.report.page import Section
 from explore.cli.report.session import Opened
 from explore.core.errors import InputError, counted
 from explore.data.reading import Cells
+from explore.learning import saved
 
 
 class Asked(NamedTuple):
@@ -165,7 +165,7 @@ def _chosen(run: Opened, history: History) -> Iterator[Section]:
     if not (run.folder / saved.MODEL).exists():
         yield Section("Map of the rows", warnings=["No model is fitted yet, so that the rows have no map."])
         return
-    schema, rows = saved.read(run.folder, run.settings).schema, history.memory.rows
+    schema, rows = saved.read(run.folder, run.trusted).schema, history.memory.rows
     known = [name for name, row in rows.items() if row.cells]
     if schema is None or len(known) < 2:
         return

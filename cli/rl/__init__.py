@@ -6,7 +6,7 @@ from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
 from explore.core.errors import InputError
 
-# What --watch takes.
+# Options beside --watch.
 WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 
 
@@ -64,14 +64,14 @@ def command(ctx: click.Context, **values: object) -> None:
     """  # noqa: D301
     options.check_empty(ctx)
     if values["watch"]:
-        if others := options.given(ctx, WATCH):
+        if excluded := options.on_command_line(ctx, WATCH):
             raise InputError(
-                f"--watch shows a policy as it was trained; leave out {', '.join(others)} "
+                f"--watch shows a policy as it was trained; leave out {', '.join(excluded)} "
                 "(allowed with it: --seed, --trust, --quiet, --json)"
             )
         from explore.cli.rl import watch
 
-        watch.run(values, chosen=bool(options.given(ctx, WATCH - {"seed"})))
+        watch.run(values, chosen=bool(options.on_command_line(ctx, WATCH - {"seed"})))
         return
     extend = options.longer(ctx, ("timesteps", "seeds"))
     from explore.cli import run  # which imports torch

@@ -1,6 +1,6 @@
-"""What `explore rl` hangs into stable-baselines3's training: measurements by iteration, and what it logs.
+"""Callbacks of `explore rl` for stable-baselines3's training: measurements and log of each iteration.
 
-An iteration is a batch of experience and what is learnt from it. Stable-baselines3 writes its log before the policy
+An iteration is a batch of experience with the updates that follow. Stable-baselines3 writes its log before the policy
 learns; here it is written after, so that a line has all of an iteration and a checkpoint loses none of it.
 """
 
@@ -20,7 +20,7 @@ from explore.vime.sb3 import Episodes, VIMECallback
 from explore.vime.stepwise import Sums
 
 Row = dict[str, float]
-# Of the log, to be columns of results.csv under the names behind the slash.
+# Tags that become columns of results.csv, called by the names behind the slash.
 TAGS = (
     "rollout/extrinsic_total", "rollout/ep_extrinsic_mean", "rollout/success", "rollout/ep_intrinsic_mean",
     "vime/bonus_mean", "vime/bonus_median", "vime/dyn_nll_before", "vime/dyn_rmse_before",
@@ -29,21 +29,21 @@ TAGS = (
 
 
 class Log(KVWriter):
-    """Hands on what stable-baselines3 logs, as a step and values by tag."""
+    """Passes the log of stable-baselines3 on, as a step and values by tag."""
 
     def __init__(self, on_log: Callable[[int, dict[str, float]], None]):
-        self._tell = on_log
+        self._on_log = on_log
 
     def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
-        kept = {k: float(v) for k, v in key_values.items() if "tensorboard" not in (key_excluded[k] or ())}
-        self._tell(step, kept)
+        values = {k: float(v) for k, v in key_values.items() if "tensorboard" not in (key_excluded[k] or ())}
+        self._on_log(step, values)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is no file."""
 
 
 class TimedVIME(VIMECallback):
-    """VIME that counts the seconds of a batch's scores and of what is learnt from it."""
+    """VIME that measures the seconds of a batch's scores and updates."""
 
     seconds = 0.0
 
@@ -53,15 +53,15 @@ class TimedVIME(VIMECallback):
         self.seconds = time.perf_counter() - begin
 
     def _unpaid(self) -> None:
-        """The command says so itself."""
+        """Do nothing: the command itself warns."""
 
 
 class Iterations(BaseCallback):
-    """Cuts training into iterations.
+    """Cuts training into iterations of `batch` steps, of which `number` are done.
 
-    `batch` is the steps of an iteration, `number` how many are done. The metrics of `bonus` are logged, or the time of
-    `timed`, the callback that computes it, if one does. `on_step` is told how many steps of the environment have been
-    taken, `before_log` may add to the log of an iteration, and `after_log` is given its row of results.csv.
+    The metrics of `bonus` are logged, or the time of `timed`, if that callback computes the bonus. `on_step` receives
+    new steps of the environment, `before_log` may add to the log of an iteration, `after_log` receives its row of
+    results.csv.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Iterations(BaseCallback):
         super().__init__()
         self.number = number
         self._batch, self._bonus, self._timed = batch, bonus, timed
-        self._tell, self._before, self._after = on_step, before_log, after_log
+        self._on_step_taken, self._before, self._after = on_step, before_log, after_log
 
     def _on_training_start(self) -> None:
         self._episodes = Episodes(self.training_env.num_envs)
@@ -100,7 +100,7 @@ class Iterations(BaseCallback):
         earned = self._earned.add(rewards > 0, dones) > 0
         infos = self.locals["infos"]
         self._wins += [bool(infos[i].get("is_success", earned[i])) for i in np.flatnonzero(dones)]
-        self._tell(len(rewards))
+        self._on_step_taken(len(rewards))
         return True
 
     def _start(self) -> None:

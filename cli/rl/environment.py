@@ -1,7 +1,4 @@
-"""Environments from settings, alone and side by side, with numbers that are finite.
-
-A policy cannot act on what is no number, and learns nothing from a reward that is none.
-"""
+"""Environments from settings, alone and side by side; observations and rewards that are not finite are refused."""
 
 from __future__ import annotations
 
@@ -25,16 +22,16 @@ from explore.core.errors import InputError, shown
 from explore.vime.sb3 import BatchedVecEnv
 from explore.vime.sb3.batched import same_step
 
-# What stable-baselines3 takes as actions and, alone or in a Dict, as observations.
+# Spaces of actions and, alone or in a Dict, of observations that stable-baselines3 supports.
 SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
-    """A single environment, if there is one of that name which takes the arguments."""
+    """Make a single environment."""
     with _refusals(settings.env):
-        made = gym.make(_spec(settings.env), **settings.env_kwargs, **more)
-    observed = made.observation_space
-    for part in [made.action_space, *(observed.spaces.values() if isinstance(observed, spaces.Dict) else [observed])]:
+        env = gym.make(_spec(settings.env), **settings.env_kwargs, **more)
+    observed = env.observation_space
+    for part in [env.action_space, *(observed.spaces.values() if isinstance(observed, spaces.Dict) else [observed])]:
         if isinstance(part, spaces.Discrete | spaces.MultiDiscrete) and np.any(part.start):
             raise InputError(
                 f"{settings.env} has choices that begin at {np.ravel(part.start).tolist()}, and stable-baselines3 "
@@ -45,27 +42,27 @@ def environment(settings: Settings, **more: Any) -> gym.Env[Any, Any]:
                 f"{settings.algo} refuses {settings.env} or these settings: spaces of type {type(part).__name__} "
                 "are not supported; allowed: Box, Discrete, MultiDiscrete, MultiBinary, and a Dict of them to observe"
             )
-    return made
+    return env
 
 
 def environments(settings: Settings, copies: int) -> VecEnv:
-    """Copies of the environment, with episodes monitored; batched where it can be."""
+    """Make copies of the environment, with episodes monitored; batched where it has a batched form."""
     spec = _spec(settings.env)
     if spec.vector_entry_point is not None:
         with _refusals(settings.env), contextlib.suppress(TypeError):  # Gymnasium's own know NEXT_STEP alone
-            made = gym.make_vec(
+            env = gym.make_vec(
                 spec, copies, vectorization_mode="vector_entry_point", autoreset_mode="SameStep",
                 **settings.env_kwargs,
             )  # fmt: skip
-            if same_step(made):
-                return Finite(VecMonitor(BatchedVecEnv(made)), settings.env)
-            made.close()
+            if same_step(env):
+                return Finite(VecMonitor(BatchedVecEnv(env)), settings.env)
+            env.close()
     return Finite(make_vec_env(lambda: environment(settings), copies), settings.env)
 
 
 @contextlib.contextmanager
 def _refusals(name: str) -> Iterator[None]:
-    """Whatever an environment's own code says of its arguments, as wrong input."""
+    """Re-raise errors from an environment's constructor as `InputError`."""
     try:
         yield
     except InputError:
@@ -75,15 +72,12 @@ def _refusals(name: str) -> Iterator[None]:
 
 
 def normalised(env: VecEnv) -> VecNormalize:
-    """Observations in standard scores, with running moments.
-
-    Not rewards: the bonus would stand beside a number whose scale moves.
-    """
+    """Standardise observations by running moments; not rewards, to which the bonus is added."""
     space = env.observation_space
     for part in space.spaces.values() if isinstance(space, spaces.Dict) else [space]:
         if not isinstance(part, spaces.Box) or is_image_space(part):
-            what = "images" if isinstance(part, spaces.Box) else f"of type {type(part).__name__}"
-            raise InputError(f"--vec-normalize takes vectors of numbers, and observations are {what}; leave it out")
+            kind = "images" if isinstance(part, spaces.Box) else f"of type {type(part).__name__}"
+            raise InputError(f"--vec-normalize takes vectors of numbers, and observations are {kind}; leave it out")
     return VecNormalize(env, norm_reward=False)
 
 
@@ -103,7 +97,7 @@ def _spec(name: str) -> EnvSpec:
 class Finite(VecEnvWrapper):
     """Refuses observations and rewards that are not finite.
 
-    The last observation of an episode may be anything, unless it was cut off: then a critic is asked about it.
+    The last observation of an episode is not checked unless the episode was truncated: then a critic evaluates it.
     """
 
     def __init__(self, venv: VecEnv, name: str):
@@ -111,13 +105,13 @@ class Finite(VecEnvWrapper):
         self._name = name
 
     def reset(self) -> Any:
-        with _own_errors(self._name):
+        with _not_of_the_run(self._name):
             observations = self.venv.reset()
         check_finite(observations, "an observation", self._name)
         return observations
 
     def step_wait(self) -> Any:
-        with _own_errors(self._name):
+        with _not_of_the_run(self._name):
             observations, rewards, dones, infos = self.venv.step_wait()
         check_finite(observations, "an observation", self._name)
         check_finite(rewards, "a reward", self._name)
@@ -128,16 +122,16 @@ class Finite(VecEnvWrapper):
 
 
 @contextlib.contextmanager
-def _own_errors(name: str) -> Iterator[None]:
-    """An environment's OSError is not one of the run folder's, of which a command says how to go on."""
+def _not_of_the_run(name: str) -> Iterator[None]:
+    """Re-raise an environment's OSError as another error: a command takes OSErrors for those of the run folder."""
     try:
         yield
     except OSError as error:
         raise RuntimeError(f"{name} failed: {type(error).__name__}: {error}") from error
 
 
-def check_finite(values: Any, what: str, name: str) -> None:
+def check_finite(values: Any, kind: str, name: str) -> None:
     """Refuse an array, or a dictionary of arrays, with a number that is not finite."""
     for value in values.values() if isinstance(values, dict) else [values]:
         if not np.isfinite(value).all():
-            raise InputError(f"{name} gave {what} that is not finite, which no policy can learn from or act on")
+            raise InputError(f"{name} gave {kind} that is not finite, which no policy can learn from or act on")

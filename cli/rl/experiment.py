@@ -14,25 +14,25 @@ from explore.runs.record import Run
 
 
 class Experiment:
-    """Seeds, each with a position of its own.
+    """Seeds with their positions.
 
     Attributes:
-        positions: how far each seed is, by seed; the others are those of `explore.cli.run.Experiment`.
+        positions: how far each seed is; see also `explore.cli.run.Experiment`.
     """
 
     note = ""
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
-        self.settings, self._device = settings, device
+        self.settings = settings
         seeds = range(settings.seed, settings.seed + settings.seeds)
         self.positions = dict.fromkeys(seeds, Position()) | (_positions(old.state) if old else {})
-        self._left = [
+        self._unfinished = [
             Seed(settings, seed, device, position)
             for seed, position in self.positions.items()
             if position.timesteps < settings.timesteps
         ]
-        # Before there is a folder: wrong settings leave none.
-        self._next = self._left[0].begin(old.folder if old else None) if self._left else None
+        # Before the folder is made, so that wrong settings leave none.
+        self._next = self._unfinished[0].begin(old.folder if old else None) if self._unfinished else None
         self.parts = (settings.env, settings.algo, settings.posterior)
         vime = settings.vime
         bonus = f"{vime['eta']:g} x {vime['bonus']} of {vime['posterior']}" if vime else "no bonus"
@@ -42,14 +42,14 @@ class Experiment:
 
     @property
     def doing(self) -> str:
-        return f"seed {', '.join(map(str, _current(self.settings, self.positions)))}"
+        return f"seed {', '.join(map(str, self._current(self.positions)))}"
 
     def warnings(self) -> Iterator[str]:
-        if self._left and (why := self.settings.unpaid):
-            yield f"the bonus will be 0 throughout: {why}."
+        if self._unfinished and (reason := self.settings.unpaid):
+            yield f"the bonus will be 0 throughout: {reason}."
 
     def events(self, folder: Path, emit: Callable[[Piece | int], None]) -> None:
-        def tell(event: Piece | int) -> None:
+        def count(event: Piece | int) -> None:
             if isinstance(event, Piece):
                 self.positions[event.seed] = event.position
                 self.done = self._steps()
@@ -57,21 +57,19 @@ class Experiment:
                 self.done += event
             emit(event)
 
-        if self.settings.jobs > 1 and len(self._left) > 1:
+        if self.settings.jobs > 1 and len(self._unfinished) > 1:
             if self._next:
                 self._next.close()
-            in_processes(self._left, folder, self.settings.jobs, tell)
+            in_processes(self._unfinished, folder, self.settings.jobs, count)
             return
-        for seed in self._left:
-            seed.train(self._next or seed.begin(folder), folder, tell)
+        for seed in self._unfinished:
+            seed.train(self._next or seed.begin(folder), folder, count)
             self._next = None
 
     def where(self, saved: Mapping[str, Any]) -> str:
         s, positions = self.settings, _positions(saved)
-        if not (current := _current(s, positions)):
-            return "all seeds"
-        first, *others = (f"{positions[seed].timesteps} of {s.timesteps} steps of seed {seed}" for seed in current)
-        return ", ".join([first, *others])
+        current = [f"{positions[n].timesteps} of {s.timesteps} steps of seed {n}" for n in self._current(positions)]
+        return ", ".join(current) or "all seeds"
 
     def state_dict(self) -> dict[str, Any]:
         return {"positions": {seed: asdict(position) for seed, position in self.positions.items()}}
@@ -79,12 +77,11 @@ class Experiment:
     def _steps(self) -> int:
         return sum(min(position.timesteps, self.settings.timesteps) for position in self.positions.values())
 
+    def _current(self, positions: Mapping[int, Position]) -> list[int]:
+        """Return the seeds that are trained, or would be next."""
+        s = self.settings
+        return [seed for seed, position in positions.items() if position.timesteps < s.timesteps][: s.jobs]
+
 
 def _positions(saved: Mapping[str, Any]) -> dict[int, Position]:
     return {seed: Position(**position) for seed, position in saved["positions"].items()}
-
-
-def _current(settings: Settings, positions: Mapping[int, Position]) -> list[int]:
-    """Seeds that are trained, or would be next."""
-    left = [seed for seed, position in positions.items() if position.timesteps < settings.timesteps]
-    return left[: settings.jobs]

@@ -1,8 +1,7 @@
-"""What an algorithm of stable-baselines3 has learnt, as tensors and plain values.
+"""The state of an algorithm of stable-baselines3 as tensors and plain values.
 
-Its own files, model.zip and vecnormalize.pkl, are pickles, and to read one is to run the code that is in it. They are
-written for its users and never read here: an algorithm is built anew from the settings of a run, and what it had learnt
-is put into it.
+Its own files, model.zip and vecnormalize.pkl, are pickles, and reading one runs the code in it. They are written for
+its users and never read here: an algorithm is made from the settings of a run, and its state is restored.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from explore.core import tree
 from explore.core.errors import InputError
 
 COUNTS = ("num_timesteps", "_n_updates", "_episode_num")
-EPISODE = ("r", "l", "t")  # what stable-baselines3 remembers of the last ones, for the means in its log
+EPISODE = ("r", "l", "t")  # fields of the last episodes, for the means in the log
 ROWS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 Saved = Mapping[str, Any]
 
 
 def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
-    """All that continuing needs but for a replay buffer."""
+    """Return all that continuing needs but for a replay buffer."""
     optimisers, variables = _parts(model)
     episodes, successes = model.ep_info_buffer or (), model.ep_success_buffer or ()
     return {
@@ -46,11 +45,7 @@ def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
 
 
 def load_policy(model: BaseAlgorithm, saved: Saved) -> None:
-    """Act as when a `state_dict` was taken.
-
-    Raises:
-        InputError: when it is of other settings; no `state_dict` raises anything.
-    """
+    """Restore the policy of a `state_dict`; one of other settings is refused."""
     policy = dict(model.policy.state_dict())
     model.policy.load_state_dict(tree.restore(policy, saved["policy"]))
     moments = _moments(model)
@@ -61,11 +56,7 @@ def load_policy(model: BaseAlgorithm, saved: Saved) -> None:
 
 
 def load_state_dict(model: BaseAlgorithm, saved: Saved) -> None:
-    """Continue from a `state_dict`, in fresh episodes.
-
-    Raises:
-        InputError: as `load_policy`.
-    """
+    """Continue from a `state_dict` with new episodes."""
     load_policy(model, saved)
     optimisers, variables = _parts(model)
     for name, optimiser in optimisers.items():
@@ -81,16 +72,12 @@ def load_state_dict(model: BaseAlgorithm, saved: Saved) -> None:
 
 
 def replay(buffer: ReplayBuffer) -> dict[str, Tensor]:
-    """The transitions there are: SB3's own file has the empty rows too, mostly more than the full ones."""
+    """Return the transitions of a buffer; SB3's own file has the empty rows too, mostly more than the full ones."""
     return tree.save(_rows(buffer, buffer.size())) | {"pos": torch.tensor(buffer.pos)}
 
 
 def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
-    """Fill an empty buffer with the transitions of another.
-
-    Raises:
-        InputError: when they are of other settings.
-    """
+    """Fill an empty buffer with saved transitions; those of other settings are refused."""
     n, pos = len(saved["rewards"]), int(saved["pos"])
     if pos not in (range(buffer.buffer_size) if n == buffer.buffer_size else [n]):
         raise InputError(f"it has {n} rows of {buffer.buffer_size}, and the next one would be {pos}")
@@ -101,29 +88,29 @@ def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
 
 
 def _parts(model: BaseAlgorithm) -> tuple[dict[str, Optimizer], dict[str, Tensor]]:
-    """Optimisers and variables beside the policy, by their names in the model."""
+    """Return optimisers and variables beside the policy, by their names in the model."""
     objects, variables = model._get_torch_save_params()
     optimisers = {name: attrgetter(name)(model) for name in objects if name != "policy"}
     return optimisers, {name: attrgetter(name)(model) for name in variables}
 
 
 def _load_adam(optimiser: Optimizer, saved: Mapping[str, Tensor]) -> None:
-    """Its state alone: learning rate and the like follow from the settings."""
+    """Restore the state of an optimiser; its learning rate and the like follow from the settings."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     like = {i: {"step": torch.zeros(()), "exp_avg": p, "exp_avg_sq": p} for i, p in enumerate(parameters)}
-    stepped = {path.partition(".")[0] for path in saved}  # what has had no gradient has no state
+    stepped = {path.partition(".")[0] for path in saved}  # a parameter without a gradient has no state
     state = tree.restore({i: state for i, state in like.items() if str(i) in stepped}, saved)
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 
 def _moments(model: BaseAlgorithm) -> dict[str, RunningMeanStd]:
-    """The running moments of VecNormalize, if there is one."""
+    """Return the running moments of VecNormalize, if there is one."""
     env = model.get_vec_normalize_env()
     if env is None:
         return {}
-    seen: Any = env.obs_rms
-    parts = seen if isinstance(seen, dict) else {"": seen}
-    return {f"observations/{key}": rms for key, rms in parts.items()} | {"rewards": env.ret_rms}
+    rms: Any = env.obs_rms
+    parts = rms if isinstance(rms, dict) else {"": rms}
+    return {f"observations/{key}": part for key, part in parts.items()} | {"rewards": env.ret_rms}
 
 
 def _tensors(rms: RunningMeanStd) -> dict[str, Tensor]:
@@ -132,7 +119,7 @@ def _tensors(rms: RunningMeanStd) -> dict[str, Tensor]:
 
 
 def _rows(buffer: ReplayBuffer, n: int) -> dict[str, Tensor]:
-    """The first n rows of every array of a buffer, as views."""
+    """Return the first n rows of every array of a buffer, as views."""
     arrays: dict[str, Any] = {}
     for name in ROWS:
         value: Any = getattr(buffer, name)

@@ -1,7 +1,7 @@
-"""A seed of `explore rl`, from checkpoint to checkpoint, in this process or several in their own.
+"""The seeds of `explore rl`, each from checkpoint to checkpoint, in this process or in several.
 
-Stable-baselines3 runs the loop, so that events come out of its callbacks. A folder of a model appears complete, and
-older ones go when the run's checkpoint refers to the new one, by the hashes of its files.
+Stable-baselines3 runs the loop, so that events come from its callbacks. The folder of a model appears complete, and
+older ones are removed when the run's checkpoint has the hashes of the new one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Log = tuple[int, dict[str, float]]  # a step and values by tag
 
 @dataclass(frozen=True)
 class Position:
-    """How far a seed has come: what the run's checkpoint holds of it."""
+    """How far a seed is, as the run's checkpoint has it."""
 
     iteration: int = 0
     timesteps: int = 0
     best: int | None = None  # steps at which the policy was best in an evaluation
     best_return: float | None = None
-    digests: dict[str, str] = field(default_factory=dict)  # of the files of the last checkpoint's model
+    digests: dict[str, str] = field(default_factory=dict)  # of the model files of the last checkpoint
     initial_curvature_share: float = 0.0  # of the dynamics model
 
     def __post_init__(self) -> None:
@@ -48,26 +48,19 @@ class Position:
 
 
 class Piece(NamedTuple):
-    """What a seed did since its last checkpoint; its model is in the run folder, and a checkpoint is due."""
+    """The events of a seed since its last checkpoint; its model is in the run folder, and a checkpoint is due."""
 
     seed: int
-    begins: bool  # or goes on, after a stop
+    begins: bool  # whether it is the first one of this start
     events: list[Row | Log]
     position: Position
 
 
-Emit = Callable[[Piece | int], None]  # an int: so many steps were taken since the last one
+Emit = Callable[[Piece | int], None]  # an int: new steps of the environment
 
 
 class Seed:
-    """A seed of a run.
-
-    Args:
-        settings: of the run.
-        seed: root of all its random numbers.
-        device: of policy and bonus.
-        position: where it stands.
-    """
+    """A seed of a run, the root of all its random numbers, with its position."""
 
     def __init__(self, settings: Settings, seed: int, device: str, position: Position):
         self.seed, self.position = seed, position
@@ -75,7 +68,7 @@ class Seed:
         self._saved, self._events = position, list[Row | Log]()
 
     def begin(self, folder: Path | None) -> Training:
-        """From its checkpoint in the run folder if it has one, which is checked."""
+        """Start the training, or continue it from its checkpoint in the run folder, which is checked."""
         position, saved = self.position, None
         if folder and position.timesteps:
             saved = models(folder, self._settings, self.seed) / str(position.timesteps)
@@ -90,16 +83,16 @@ class Seed:
         return training
 
     def train(self, training: Training, folder: Path, emit: Emit) -> None:
-        """Until its end."""
+        """Train to the end."""
         training.learn(
             self.position.iteration, on_step=emit, on_log=lambda *log: self._events.append(log),
             before_log=lambda: self._evaluate(folder, training),
-            after_log=lambda row: self._keep(folder, training, emit, row),
+            after_log=lambda row: self._save(folder, training, emit, row),
         )  # fmt: skip
         training.close()
 
     def _evaluate(self, folder: Path, training: Training) -> None:
-        """Evaluate the policy when it is time, log what it earns, and keep it if it is the best yet."""
+        """Evaluate the policy when it is time, and save it if it is the best yet."""
         steps, every = training.model.num_timesteps, self._settings.eval_freq
         if not every or steps // every == self.position.timesteps // every:
             return
@@ -110,8 +103,8 @@ class Seed:
             _write(folder, models(folder, self._settings, self.seed) / f"best-{steps}", training.save_policy)
             self.position = replace(self.position, best=steps, best_return=mean)
 
-    def _keep(self, folder: Path, training: Training, emit: Emit, row: Row) -> None:
-        """Take down the results of an iteration, and save it when it is time for a checkpoint."""
+    def _save(self, folder: Path, training: Training, emit: Emit, row: Row) -> None:
+        """Note the results of an iteration, and save the model when a checkpoint is due."""
         s, steps = self._settings, int(row["timesteps"])
         self._events.append({"seed": self.seed} | row)
         self.position = replace(self.position, iteration=int(row["iteration"]), timesteps=steps)
@@ -119,26 +112,26 @@ class Seed:
             self.position = replace(self.position, initial_curvature_share=share)
         if steps < s.timesteps and self.position.iteration - self._saved.iteration < s.checkpoint_freq:
             return
-        own, kept = models(folder, s, self.seed), {str(steps), f"best-{self.position.best}"}
-        _write(folder, own / str(steps), training.save)
-        digests = {path.name: files.digest(path) for path in (own / str(steps)).glob("*.pt")}
+        place = models(folder, s, self.seed)
+        _write(folder, place / str(steps), training.save)
+        digests = {path.name: files.digest(path) for path in (place / str(steps)).glob("*.pt")}
         self.position = self._saved = replace(self.position, digests=digests)
         emit(Piece(self.seed, self._begins, self._events, self.position))
         self._begins, self._events = False, []
-        for path in own.iterdir():
-            if path.name not in kept:
+        for path in place.iterdir():
+            if path.name not in (str(steps), f"best-{self.position.best}"):
                 shutil.rmtree(path)
 
 
 def in_processes(seeds: Sequence[Seed], folder: Path, jobs: int, emit: Emit) -> None:
-    """Train seeds at the same time, each in a process of joblib's; pieces are emitted here.
+    """Train seeds at the same time, each in a process of joblib's; this process emits their pieces.
 
-    A seed waits until its piece is written, so that a checkpoint is never behind what is in the folder of models.
+    A seed waits until its piece is written, so that a checkpoint is never behind the folder of models.
     """
     with multiprocessing.get_context("spawn").Manager() as manager, ThreadPoolExecutor(1) as thread:
         pieces, written = manager.Queue(), {seed.seed: manager.Queue() for seed in seeds}
         tasks = [
-            # Processes are kept between calls, and in the working folder in which they began.
+            # joblib reuses processes, which stay in the working folder of their start.
             joblib.delayed(_train)(
                 seed, folder.absolute(), torch.get_num_threads(), execution().record, pieces, written[seed.seed]
             )
@@ -156,7 +149,7 @@ def in_processes(seeds: Sequence[Seed], folder: Path, jobs: int, emit: Emit) -> 
 
 
 def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
-    """What comes, until all is done and nothing is left."""
+    """Yield pieces until all is done and the queue is empty."""
     while True:
         last = done()
         try:
@@ -167,7 +160,7 @@ def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
 
 
 def _train(seed: Seed, folder: Path, threads: int, recorded: bool | None, pieces: Any, written: Any) -> None:
-    """What a process does."""
+    """Train a seed in a process of its own."""
     torch.set_num_threads(threads)
     execute(record=recorded)
 
@@ -180,17 +173,17 @@ def _train(seed: Seed, folder: Path, threads: int, recorded: bool | None, pieces
 
 
 def series(settings: Settings, seed: int) -> str:
-    """The series of a seed."""
+    """Return the series of a seed."""
     return file_name(settings.posterior, "seed", str(seed))
 
 
 def models(folder: Path, settings: Settings, seed: int) -> Path:
-    """Where the models of a seed are."""
+    """Return the folder with the models of a seed."""
     return folder / "models" / series(settings, seed)
 
 
 def _write(folder: Path, place: Path, save: Callable[[Path, str], None]) -> None:
-    """A folder of a model, at a place in a run folder, that is there as a whole or not at all."""
+    """Write the folder of a model, at a place in a run folder; it appears complete or not at all."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with files.replacing(place) as draft:
         draft.mkdir()

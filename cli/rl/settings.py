@@ -1,4 +1,4 @@
-"""What decides the numbers of `explore rl`."""
+"""Settings of `explore rl`: all that decides its numbers."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"trpo": TRPO, "ppo": PPO, "sac": S
 # Options that are settings as they stand.
 PLAIN = ("env", "algo", "posterior", "timesteps", "seed", "seeds", "vec_normalize", "eval_freq", "checkpoint_freq")
 # Options of the bonus; -p vime.KEY sets the rest of it.
-OWN = ("eta", "bonus", "normalise", "n_eff")
-# What is set elsewhere, and a memory layout whose replay cannot be saved in part.
+BONUS = ("eta", "bonus", "normalise", "n_eff")
+# Arguments that are set elsewhere, and a memory layout whose replay cannot be saved in part.
 HIDDEN = {"policy", "env", "seed", "device", "verbose", "tensorboard_log", "optimize_memory_usage"}
 POLICY = {"net_arch": tuple[int, ...], "activation": Literal["tanh", "relu", "elu"], "log_std_init": float}
-# Where numbers of the algorithm may lie; stable-baselines3 itself checks few, and fails late or never.
+# Ranges of numbers; stable-baselines3 itself checks few, and fails late or never.
 RANGES = {
     **dict.fromkeys(("n_steps", "n_epochs", "batch_size", "train_freq", "buffer_size", "cg_max_steps"), "[1, 1e10]"),
     **dict.fromkeys(("gamma", "gae_lambda", "tau"), "[0, 1]"),
     "learning_rate": "[0, 1e10]", "net_arch": "[1, 100000]",
 }  # fmt: skip
-# How the critic's last layer begins. From zero a critic says 0 until there is a reward, as a baseline fitted to returns
-# does; from stable-baselines3's orthogonal start its noise moves a policy that nothing has rewarded yet.
+# The start of the critic's last layer. From zero a critic predicts 0 until there is a reward, as a baseline fitted to
+# returns does; from stable-baselines3's orthogonal start its noise moves a policy that has had no reward yet.
 VALUE_INIT = {"value_init": Literal["orthogonal", "zero"]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Of all seeds, every default filled in."""
+    """Settings shared by all seeds, with defaults resolved."""
 
     command: Literal["rl"] = "rl"
     env: str
@@ -66,14 +66,14 @@ class Settings:
 
     @property
     def batch(self) -> int:
-        """Steps of an iteration: those between two updates of policy or, off-policy, of the dynamics model."""
+        """Steps between two updates of the policy or, off-policy, of the dynamics model."""
         if issubclass(ALGORITHMS[self.algo], OnPolicyAlgorithm):
             return int(self.algo_settings["n_steps"] * self.n_envs)  # type: ignore[arg-type, operator]
         return int((self.vime or {"interval": RewardSettings.interval})["interval"])
 
     @property
     def unpaid(self) -> str | None:
-        """Why the bonus will be 0 throughout; None: it will not."""
+        """Why the bonus will be 0 throughout; None if it will not."""
         if not self.vime:
             return None
         trained = math.ceil(self.vime["minimum"] / self.batch) * self.batch
@@ -89,7 +89,7 @@ class Settings:
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """The settings that command-line options ask for."""
+    """Return the settings that command-line options ask for."""
     if options["env"] is None:
         raise InputError("give --env, an environment from `explore list envs` or any other of Gymnasium")
     copies = options["n_envs"] or (10 if options["algo"] == "trpo" else 1)
@@ -110,33 +110,33 @@ def _json(text: str) -> Any:
 
 
 def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
-    """Arguments of the algorithm's constructor that can be written as text, and of its policy."""
+    """Return arguments of the algorithm and of its policy."""
     cls = ALGORITHMS[options["algo"]]
-    known = arguments(cls)
-    allowed = {name: hint for name, (hint, _) in known.items()} | POLICY
+    plain = arguments(cls)
+    allowed = {name: hint for name, (hint, _) in plain.items()} | POLICY
     if issubclass(cls, OnPolicyAlgorithm):
         allowed |= VALUE_INIT
-    given = parameters.parse(options["algo_parameters"], {"": allowed}, "--algo-param")[""]
-    for name, value in given.items():
+    chosen = parameters.parse(options["algo_parameters"], {"": allowed}, "--algo-param")[""]
+    for name, value in chosen.items():
         for number in value if isinstance(value, tuple) else [value]:
             if type(number) in (int, float):  # not bool
                 check_range(f"--algo-param {name}", number, RANGES.get(name, "[-1e10, 1e10]"))
-    settings = {name: default for name, (_, default) in known.items()}
+    settings = {name: default for name, (_, default) in plain.items()}
     if options["algo"] == "trpo":
-        steps = given.get("n_steps", 5000 // copies)
+        steps = chosen.get("n_steps", 5000 // copies)
         settings |= _paper(steps * copies, copies)  # type: ignore[arg-type, operator]
-    if options["algo"] == "sac" and options["posterior"] != "none" and given.get("n_steps", 1) != 1:
+    if options["algo"] == "sac" and options["posterior"] != "none" and chosen.get("n_steps", 1) != 1:
         raise InputError(
             "--algo-param n_steps has no effect beside a bonus, whose replay buffer gives single steps; leave it out, "
             "or take --posterior none"
         )
     if options["algo"] == "sac":  # more room than there are steps would only cost memory
         settings["buffer_size"] = min(settings["buffer_size"], options["timesteps"])
-    return settings | given
+    return settings | chosen
 
 
 def arguments(cls: type[BaseAlgorithm]) -> dict[str, tuple[Any, Any]]:
-    """Type and default of the arguments of an algorithm that can be written as text."""
+    """Return type and default of the arguments of an algorithm that can be written as text."""
     return {
         name: (hint, parameter.default)
         for name, parameter in inspect.signature(cls).parameters.items()
@@ -145,7 +145,7 @@ def arguments(cls: type[BaseAlgorithm]) -> dict[str, tuple[Any, Any]]:
 
 
 def _paper(batch: int, copies: int) -> dict[str, Any]:
-    """TRPO as in VIME (Houthooft et al. 2016), but for the critic, which they did not have, and more damping."""
+    """Return TRPO's settings in VIME (Houthooft et al. 2016), with a critic, as it had none, and more damping."""
     return {
         "n_steps": batch // copies, "batch_size": min(500, batch), "gamma": 0.99, "gae_lambda": 1.0, "target_kl": 0.01,
         "cg_max_steps": 10, "cg_damping": 0.1, "line_search_shrinking_factor": 0.8, "line_search_max_iter": 15,
@@ -154,40 +154,41 @@ def _paper(batch: int, copies: int) -> dict[str, Any]:
 
 
 def _writable(hint: Any) -> Any:
-    """What of a type can be written as text; None: nothing."""
+    """Return the part of a type that can be written as text, or None."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     every = typing.get_args(hint) if union else (hint,)
-    kept = [a for a in every if a in (int, float, bool, str)]
-    return functools.reduce(operator.or_, [*kept, *(a for a in every if a is types.NoneType)]) if kept else None
+    plain = [a for a in every if a in (int, float, bool, str)]
+    return functools.reduce(operator.or_, [*plain, *(a for a in every if a is types.NoneType)]) if plain else None
 
 
 def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
-    own = {name: options[name] for name in OWN if options[name] is not None}
+    """Return all arguments of the bonus, with defaults resolved; None: there is no bonus."""
+    chosen = {name: options[name] for name in BONUS if options[name] is not None}
     if options["posterior"] == "none":
-        if own or options["parameters"]:
-            first = "-p" if options["parameters"] else "--" + next(iter(own)).replace("_", "-")
+        if chosen or options["parameters"]:
+            first = "-p" if options["parameters"] else "--" + next(iter(chosen)).replace("_", "-")
             raise InputError(f"--posterior none gives no bonus; leave out {first}")
         return None
     hints = registry.settings_of(RewardSettings) | registry.settings_of(DynamicsSettings)
-    if "n_eff" in own:
-        own |= parameters.typed({"n_eff": hints["n_eff"]}, {"n_eff": own["n_eff"]})
-    vime = {name: hint for name, hint in hints.items() if name not in OWN} | {"encoder": str}
+    if "n_eff" in chosen:
+        chosen |= registry.parse({"n_eff": hints["n_eff"]}, {"n_eff": chosen["n_eff"]})
+    vime = {name: hint for name, hint in hints.items() if name not in BONUS} | {"encoder": str}
     targets = {"": registry.find("posteriors", options["posterior"]), "vime": vime}
-    given = parameters.parse(options["parameters"], targets)
-    if "interval" in given["vime"] and options["algo"] != "sac":
+    parsed = parameters.parse(options["parameters"], targets)
+    if "interval" in parsed["vime"] and options["algo"] != "sac":
         raise InputError(f"-p vime.interval has no effect with {options['algo']}, whose batches are its rollouts")
-    bonus: dict[str, Any] = given["vime"]
-    encoder = {"encoder": bonus.pop("encoder")} if "encoder" in bonus else {}
-    plug_in: dict[str, Any] = {"posterior": options["posterior"], "posterior_settings": given[""]}
-    one = spaces.Box(0, 1, (1,))  # sizes do not matter for what the settings are
-    made = IntrinsicReward(one, one, **plug_in, **own, **bonus)
-    own, model, posterior = [_fields(part) for part in (made.settings, made.dynamics_settings, made.dynamics.posterior)]
-    return own | model | encoder | plug_in | {"posterior_settings": posterior}
+    further: dict[str, Any] = parsed["vime"]
+    encoder = {"encoder": further.pop("encoder")} if "encoder" in further else {}
+    plug_in: dict[str, Any] = {"posterior": options["posterior"], "posterior_settings": parsed[""]}
+    space = spaces.Box(0, 1, (1,))  # sizes do not change the settings
+    reward = IntrinsicReward(space, space, **plug_in, **chosen, **further)
+    bonus, dynamics = _fields(reward.settings), _fields(reward.dynamics_settings)
+    return bonus | dynamics | encoder | plug_in | {"posterior_settings": _fields(reward.dynamics.posterior)}
 
 
 def _fields(record: Any) -> dict[str, Any]:
-    """The settings of a dataclass that can be written as text; of a mixture also those of its members."""
-    known = registry.settings_of(type(record))
-    own = {f.name: getattr(record, f.name) for f in fields(record) if f.name in known}
+    """Return the settings of a dataclass that can be written as text; of a mixture also those of its members."""
+    allowed = registry.settings_of(type(record))
+    values = {f.name: getattr(record, f.name) for f in fields(record) if f.name in allowed}
     inner = getattr(record, "posterior", None)
-    return _fields(inner) | own if is_dataclass(inner) else own
+    return _fields(inner) | values if is_dataclass(inner) else values

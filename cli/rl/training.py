@@ -1,4 +1,4 @@
-"""One seed of `explore rl`: its environments, policy and bonus, trained, evaluated, saved and restored."""
+"""Environments, policy and bonus of a seed of `explore rl`: trained, evaluated, saved and restored."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ FORMAT = 1  # of the files of a checkpoint
 
 
 def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, device: str) -> BaseAlgorithm:
-    """The algorithm with a fresh policy, if it takes the environment and the settings."""
+    """Make the algorithm with a new policy, if it takes the environment and the settings."""
     types = {name: hint for name, (hint, _) in arguments(ALGORITHMS[settings.algo]).items()} | POLICY | VALUE_INIT
     check_settings(settings.algo, types, settings.algo_settings)
-    own: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.algo_settings.items()}
-    policy = {name: own.pop(name) for name in POLICY if name in own}
-    value_init = own.pop("value_init", "orthogonal")
+    keywords: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.algo_settings.items()}
+    policy = {name: keywords.pop(name) for name in POLICY if name in keywords}
+    value_init = keywords.pop("value_init", "orthogonal")
     if "activation" in policy:
         policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
     if settings.algo == "sac" and settings.vime:
         vime = {"seed": bonus_seed, **settings.vime}
-        own |= {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": vime}
+        keywords |= {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": vime}
     kind = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
     if isinstance(env.observation_space, spaces.Dict):
         kind = "MultiInputPolicy"
     try:
-        model = ALGORITHMS[settings.algo](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **own)
+        model = ALGORITHMS[settings.algo](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **keywords)
     except InputError:
         raise
     except (AssertionError, ValueError, TypeError, RuntimeError) as error:
@@ -61,20 +61,12 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
 
 
 def derived(*keys: int) -> int:
-    """A seed that SB3 takes; neighbours in the keys have nothing in common."""
+    """Return a seed for SB3; those of neighbouring keys are independent."""
     return int(np.random.SeedSequence(keys).generate_state(1)[0] >> 1)
 
 
 class Training:
-    """A seed.
-
-    Args:
-        settings: of the run.
-        seed: root of all its random numbers.
-        device: of policy and bonus.
-        folder: a checkpoint to continue from; None: begin.
-        run: the id of the run that the checkpoint is of.
-    """
+    """The training of a seed on a device, continued from the checkpoint in `folder` of a run if there is one."""
 
     model: BaseAlgorithm  # with its policy
     bonus: IntrinsicReward | None = None
@@ -90,23 +82,23 @@ class Training:
         if isinstance(buffer, VIMEReplayBuffer):
             self.bonus = buffer.bonus
         elif settings.vime:
-            made = cast(VecEnv, self.model.get_env())  # which has the channels of images first
-            own = {"seed": seed, "device": device, **settings.vime}
-            self.bonus = IntrinsicReward(made.observation_space, made.action_space, **own)
+            vec_env = cast(VecEnv, self.model.get_env())  # which has the channels of images first
+            keywords = {"seed": seed, "device": device, **settings.vime}
+            self.bonus = IntrinsicReward(vec_env.observation_space, vec_env.action_space, **keywords)
             self._timed = TimedVIME(self.bonus)
         if folder:
             self._load(folder, run)
 
     def learn(self, number: int, on_log: Callable[..., None], **events: Callable[..., None]) -> None:
-        """Train until the end, `number` iterations being done; `events` are those of `Iterations`."""
+        """Train to the end, after `number` iterations; `events` are those of `Iterations`."""
         self.model.set_logger(Logger(None, [Log(on_log)]))
         each = Iterations(self._settings.batch, number, self.bonus, self._timed, **events)
         callbacks: list[BaseCallback] = [each, *([self._timed] if self._timed else [])]
-        left = self._settings.timesteps - self.model.num_timesteps
-        self.model.learn(left, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
+        steps = self._settings.timesteps - self.model.num_timesteps
+        self.model.learn(steps, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
 
     def evaluate(self) -> tuple[float, float]:
-        """Mean return and length of episodes without noise and bonus, from the same beginnings each time."""
+        """Return mean return and length of episodes without noise and bonus, from the same initial states each time."""
         env = environments(self._settings, min(EPISODES, self._settings.n_envs))
         normalise = self.model.get_vec_normalize_env()
         if normalise is not None:
@@ -118,7 +110,7 @@ class Training:
         return float(np.mean(returns)), float(np.mean(lengths))
 
     def save_policy(self, folder: Path, run: str = "") -> None:
-        """All that acting needs, with the id of the run, and the same once more for stable-baselines3."""
+        """Save all that acting needs, with the id of the run, and the same for stable-baselines3."""
         files.save(folder / "model.pt", "model", FORMAT, models.state_dict(self.model), run)
         self.model.save(folder / "model.zip")
         normalise = self.model.get_vec_normalize_env()
@@ -126,7 +118,7 @@ class Training:
             normalise.save(str(folder / "vecnormalize.pkl"))
 
     def save(self, folder: Path, run: str = "") -> None:
-        """All that continuing needs."""
+        """Save all that continuing needs."""
         self.save_policy(folder, run)
         if self.bonus is not None:
             files.save(folder / "bonus.pt", "bonus", FORMAT, self.bonus.state_dict(), run)
@@ -137,7 +129,7 @@ class Training:
     def _load(self, folder: Path, run: str) -> None:
         with reading(folder / "model.pt", "model", run) as saved:
             models.load_state_dict(self.model, saved)
-        # Else the seed of the beginning would give the same noise and episodes again.
+        # The seed of the start would repeat the same noise and episodes.
         self.model.set_random_seed(derived(self._seed, self.model.num_timesteps))
         if self.bonus is not None:
             with reading(folder / "bonus.pt", "bonus", run) as saved:
@@ -153,11 +145,7 @@ class Training:
 
 @contextmanager
 def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
-    """The content of a file that `save` wrote, for the run of this id.
-
-    Raises:
-        InputError: when it is damaged or of another run, and for whatever it makes of its readers.
-    """
+    """Read a file written by `save`, of the run of this id; any error of its reader means that it is corrupt."""
     content = files.load(path, kind, FORMAT, run)
     try:
         yield content

@@ -29,7 +29,7 @@ STEPS = 1000  # of an episode, at most
 
 
 def run(options: Mapping[str, Any], chosen: bool) -> None:
-    """Show an episode of a policy; the first seed's unless one was chosen."""
+    """Write an episode of a policy as a GIF; the first seed's unless one was chosen."""
     folder = Path(options["watch"])
     with start.reading(folder):
         settings = start.settings(Settings, folder, "rl", options["trust"])
@@ -56,28 +56,27 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
 
 
 def _policy(folder: Path, settings: Settings, seed: int) -> Path:
-    """The folder of the best policy in an evaluation, else of the last one; a run may go on writing newer ones."""
+    """Return the folder of the best policy in an evaluation, else of the last one, of a run that may be going on."""
     seeds = range(settings.seed, settings.seed + settings.seeds)
     if seed not in seeds:
         raise InputError(f"{folder} has no seed {seed}; allowed: {', '.join(map(str, seeds))}")
-    own = models(folder, settings, seed)
+    place = models(folder, settings, seed)
     for prefix in ("best-", ""):
-        steps = [path.name.removeprefix(prefix) for path in own.glob(f"{prefix}*")]
-        if known := [int(name) for name in steps if name.isdecimal()]:
-            return own / f"{prefix}{max(known)}"
+        names = [path.name.removeprefix(prefix) for path in place.glob(f"{prefix}*")]
+        if steps := [int(name) for name in names if name.isdecimal()]:
+            return place / f"{prefix}{max(steps)}"
     raise InputError(f"{folder} has no policy of seed {seed} yet; let it train longer")
 
 
 def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Image], float]:
-    """Pictures of an episode without noise, and its return."""
+    """Return pictures of an episode without noise, and its return."""
     scale = model.get_vec_normalize_env()
     observation, _ = env.reset(seed=seed)
     frames, total, ended = [_picture(env)], 0.0, False
     while not ended and len(frames) <= STEPS:
         check_finite(observation, "an observation", env.spec.id)
-        seen = scale.normalize_obs(observation) if scale else observation
-        action, _ = model.predict(seen, deterministic=True)
-        # Some environments look an action up, which an array cannot be.
+        action, _ = model.predict(scale.normalize_obs(observation) if scale else observation, deterministic=True)
+        # Some environments use an action as an index, which an array cannot be.
         taken = int(action) if isinstance(env.action_space, Discrete) else action
         observation, reward, terminated, truncated, _ = env.step(taken)
         total, ended = total + float(reward), terminated or truncated
@@ -86,19 +85,19 @@ def _episode(model: BaseAlgorithm, env: Any, seed: int) -> tuple[list[Image.Imag
 
 
 def _model(settings: Settings, env: Any, seed: int) -> BaseAlgorithm:
-    """The algorithm for one environment, with next to no memory; its policy is like that of a training."""
+    """Make the algorithm for one environment, with next to no memory; its policy has the shape of the trained one."""
     s = settings
-    less = {"buffer_size": 1} if s.algo == "sac" else {"n_steps": s.batch}
-    alone: VecEnv = DummyVecEnv([lambda: env])
+    smaller = {"buffer_size": 1} if s.algo == "sac" else {"n_steps": s.batch}
+    one: VecEnv = DummyVecEnv([lambda: env])
     if s.vec_normalize:
-        alone = normalised(alone)
-    return algorithm(replace(s, vime=None, algo_settings=dict(s.algo_settings) | less), alone, 0, seed, "cpu")
+        one = normalised(one)
+    return algorithm(replace(s, vime=None, algo_settings=dict(s.algo_settings) | smaller), one, 0, seed, "cpu")
 
 
 def _picture(env: Any) -> Image.Image:
     try:
         pixels = env.render()
-    except Exception as error:  # whatever an environment's own code, or a screen that is not there, raises
+    except Exception as error:  # any error of an environment's own code, or of a missing screen
         raise InputError(f"{env.spec.id} cannot be drawn: {type(error).__name__}: {error}") from error
     if not isinstance(pixels, np.ndarray):
         raise InputError(f"{env.spec.id} gives no pictures (render_mode rgb_array)")

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from explore.cli import parameters, saved, trust
-from explore.cli.saved import MODEL, Saved
+from explore.cli import parameters
 from explore.cli.suggest.model import Model
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
 from explore.core import files
 from explore.core.errors import Failure, InputError
+from explore.learning import saved, trust
+from explore.learning.saved import MODEL, Saved
 
 CONFIG = "config.json"
 FORMAT = 1  # of config.json

@@ -11,17 +11,18 @@ import numpy as np
 import pandas as pd
 
 from explore import registry
-from explore.cli import loaded, problem
-from explore.cli.saved import Names
+from explore.cli import problem
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Rows, Table
 from explore.core.errors import FailedFitWarning, Failure, InputError
 from explore.data.base import Dataset, check_units
 from explore.data.texts import absent, number
 from explore.inference.base import Predictive
+from explore.learning import loaded
 from explore.learning.fit import batches
 from explore.learning.learner import ActiveLearner
 from explore.learning.model import FittedModel
+from explore.learning.saved import Names
 from explore.learning.transforms import Transform
 
 FEWEST = 5  # measured rows that a model is fitted to; before, rows are spread over the features

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from explore.campaign import Campaign, folder_of
-from explore.cli import start, tables, trust
+from explore.cli import start, tables
 from explore.cli.suggest import choice, folder, report, settings, sheet, table
 from explore.cli.suggest.choice import Choice
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
 from explore.core.errors import InputError, counted
 from explore.data.reading import Cells
+from explore.learning import trust
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
 NAMED = ("posterior", "acquisition")  # may be "module:Class", which is trusted then

@@ -282,8 +282,8 @@ def judge_kill(command: str, here: Path, arguments: list[str], ended: Outcome, e
     step = str(torch.load(run / "checkpoint.pt", weights_only=True)["content"]["step"])
     if command != "rl":
         return judge(resume(command, here), run, expected), f"step {step}"
-    known = record.read_run(run)[2].get("results.csv")
-    text = (run / "results.csv").read_bytes()[: known.size].decode() if known else ""
+    table = record.read_run(run)[1]["tables"].get("results.csv")
+    text = (run / "results.csv").read_bytes()[: table["size"]].decode() if table else ""
     rows = max(0, text.count("\n") - 1)
     twin = Path(shutil.copytree(here, here.with_name("twin")))
     one = resume(command, here)

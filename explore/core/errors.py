@@ -1,4 +1,4 @@
-"""The exceptions that users see as one sentence, and how messages show what the user gave."""
+"""Exceptions that users see as one sentence, checks that raise them, and values as messages show them."""
 
 import os
 import sysconfig
@@ -16,21 +16,18 @@ UNITS = (1e-150, 1e150)  # of a deviation: double precision holds its square, an
 
 
 class InputError(ValueError):
-    """What the user gave is wrong; the message says what, and what is allowed.
+    """Invalid input; the message says what is wrong, and what is allowed.
 
     The command line shows the message alone; any other exception is a defect and keeps its traceback.
     """
 
 
 class Failure(RuntimeError):
-    """A computation came to nothing though the input was right; the message says what failed, and what may help.
-
-    The command line shows the message alone, with exit code 1.
-    """
+    """A computation failed with valid input; the command line shows the message alone, with exit code 1."""
 
 
 class FailedFitWarning(UserWarning):
-    """A fit failed and was stopped where it stood: what it predicts means nothing."""
+    """A fit failed and was stopped; its predictions are meaningless."""
 
 
 class InitialCurvatureWarning(UserWarning):
@@ -41,11 +38,7 @@ MOST = 0.5  # from this share of the curvature on, the start counts for more tha
 
 
 def curvature_note(shares: Sequence[float]) -> str:
-    """Describe fits of which most of the curvature is still its start: one sentence, empty where there is none.
-
-    Args:
-        shares: `initial_curvature_share` of each fit.
-    """
+    """Describe fits whose curvature is mostly its start, from the `initial_curvature_share` of each; "": none."""
     high = [share for share in shares if share > MOST]
     if not high:
         return ""
@@ -58,7 +51,7 @@ def curvature_note(shares: Sequence[float]) -> str:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value of the user's as a message shows it: in quotes, on one line, and cut where it is long."""
+    """Return a value as messages show it: in quotes, on one line, and shortened."""
     try:
         text = repr(value)
     except RecursionError:
@@ -69,52 +62,46 @@ def shown(value: object, most: int = 80) -> str:
 
 
 def printable(text: object) -> str:
-    """A text on one line, letter by letter: control characters, line breaks and the like are escapes, as in `repr`."""
-    letters = (c if c.isprintable() or unicodedata.category(c) == "Zs" else _escaped(c) for c in str(text))
-    return "".join(letters)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
+    """Return a text on one line, in which control characters, line breaks and the like are escapes, as in `repr`."""
+    return "".join(
+        c if c.isprintable() or unicodedata.category(c) == "Zs" else c.encode("unicode_escape").decode()
+        for c in str(text)
+    )
 
 
 def listed(names: Iterable[object], most: int = 60) -> str:
-    """Names with commas between, the first ones where there are many."""
+    """Return names with commas between, only the first ones of many."""
     texts = [text if len(text) <= 80 and text.isprintable() else shown(text) for text in map(str, names)]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
 def counted(count: int, noun: str, be: bool = False) -> str:
-    """1 row, or 3 rows; where they are the subject of to be, 1 row is, or 3 rows are."""
+    """Return "1 row" or "3 rows"; with `be`, "1 row is" or "3 rows are"."""
     return f"1 {noun}{' is' if be else ''}" if count == 1 else f"{count} {noun}s{' are' if be else ''}"
 
 
 def raised(error: Exception) -> str:
-    """What an error of the user's code says, of which kind it is, and at which line it was raised, if at one of his."""
-    said = textwrap.shorten(str(error), 300, placeholder="...")
+    """Return the message of an error of the user's code, with its type and the last line of that code, if any."""
+    message = textwrap.shorten(str(error), 300, placeholder="...")
     if isinstance(error, SyntaxError):
-        return f"SyntaxError: {said}"  # which says where
+        return f"SyntaxError: {message}"  # which has the line
     package = Path(__file__).parents[1]
-    ours = (package, package.parent / "cli", package.parent / "envs")  # in a checkout two of its rooms are beside it
-    installed = (*ours, *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")))
-    others = ("<", *(f"{folder}{os.sep}" for folder in installed))
+    folders = (package, package.parent / "cli", package.parent / "envs")  # in a checkout two rooms are beside it
+    installed = (*folders, *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")))
+    foreign = ("<", *(f"{folder}{os.sep}" for folder in installed))
     lines = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-    his = [(file, line) for file, line in lines if not file.startswith(others)]
-    return f"{said} ({type(error).__name__} at {his[-1][0]}, line {his[-1][1]})" if his else said
+    users = [(file, line) for file, line in lines if not file.startswith(foreign)]
+    return f"{message} ({type(error).__name__} at {users[-1][0]}, line {users[-1][1]})" if users else message
 
 
-def one_of(what: str, given: str, allowed: Iterable[object], more: str = "") -> InputError:
-    """The error for a name that is not among the allowed ones; `more` says what else there is."""
+def one_of(kind: str, name: str, allowed: Iterable[object], more: str = "") -> InputError:
+    """Return the error for a name that is not among the allowed ones; `more` is added to the message."""
     names = listed(sorted(map(str, allowed))) or "none"
-    return InputError(f"unknown {what} {shown(given)}; allowed: {names}{more}")
+    return InputError(f"unknown {kind} {shown(name)}; allowed: {names}{more}")
 
 
 def check_range(name: str, value: Any, interval: str) -> None:
-    """Refuse a number outside an interval in the usual notation, e.g. "[0, 1)"; NaN is outside of all.
-
-    Raises:
-        InputError: naming the value and the interval.
-    """
+    """Refuse a number outside an interval in the usual notation, e.g. "[0, 1)"; NaN is outside of all."""
     number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else None
     if number is None:
         raise InputError(f"{name} is {shown(value)}; it must be a number in {interval}")
@@ -126,11 +113,7 @@ def check_range(name: str, value: Any, interval: str) -> None:
 
 
 def check_count(name: str, value: Any) -> None:
-    """Refuse anything but a whole number of at least 1.
-
-    Raises:
-        InputError: naming the value.
-    """
+    """Refuse anything but a whole number of at least 1."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
 
@@ -140,10 +123,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
 
     Args:
         record: the dataclass.
-        ranges: name -> interval; a number whose field is not named must be positive. Whole numbers end at 1e10.
-
-    Raises:
-        InputError: naming the field, its value and what is allowed.
+        ranges: name -> interval; other numbers must be positive. Whole numbers end at 1e10.
     """
     hints = get_type_hints(type(record))
     for f in fields(record):
@@ -158,15 +138,12 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
 
 
 def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Refuse settings that are unknown or not of their type, as someone may have recorded them; nothing is called.
+    """Refuse recorded settings that are unknown or not of their type, before anything is called with them.
 
     Args:
-        name: of what they are the settings of, for messages.
-        types: of those that there are, as `registry.settings_of` gives them.
+        name: of the plug-in, for messages.
+        types: of its settings, from `registry.settings_of`.
         settings: by name.
-
-    Raises:
-        InputError: naming the setting, its value and what is allowed.
     """
     for key, value in settings.items():
         if key not in types:
@@ -176,7 +153,7 @@ def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, A
 
 
 def fits(hint: Any, value: object) -> bool:
-    """Whether a value is of a field's type, where that can be written as text; a net is looked at elsewhere."""
+    """Return whether a value is of a field's type, if that can be written as text; other types are not checked."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         return any(fits(option, value) for option in arguments)
@@ -189,7 +166,7 @@ def fits(hint: Any, value: object) -> bool:
 
 
 def describe(hint: Any, several: str = "a comma-separated list") -> str:
-    """A type as a message calls it; `several` is what holds several values: options are text, fields are not."""
+    """Describe a type for a message; `several` is the word for a tuple: options are text, fields are not."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         return " or ".join(describe(a, several) for a in arguments)
@@ -203,9 +180,9 @@ def describe(hint: Any, several: str = "a comma-separated list") -> str:
 
 
 def extreme(column: int | str, low: float, high: float) -> InputError:
-    """The error for a column, by its name or counted from 0, that cannot be standardised."""
-    called = shown(column) if isinstance(column, str) else column + 1
+    """Return the error for a column, by its name or counted from 0, that cannot be standardised."""
+    name = shown(column) if isinstance(column, str) else column + 1
     return InputError(
-        f"column {called} goes from {low:.3g} to {high:.3g}; its deviation must lie between {UNITS[0]:g} and "
+        f"column {name} goes from {low:.3g} to {high:.3g}; its deviation must lie between {UNITS[0]:g} and "
         f"{UNITS[1]:g}: give it other units"
     )

@@ -1,4 +1,4 @@
-"""Files that say what they hold and notice damage: tensors and plain values, written whole or not at all; and locks.
+"""Files of tensors and plain values that notice damage and are written whole or not at all; and locks.
 
 A file is what `torch.save` writes, a zip archive, and `torch.load(path)["content"]` reads it anywhere. The archive's
 comment, its last bytes, is the SHA-256 of all bytes before: torch itself checks no sums, so that a flipped bit would be
@@ -33,17 +33,14 @@ def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> Non
 
     Args:
         path: of the file.
-        kind: what it is, for readers who took another for it ("checkpoint").
+        kind: such as "checkpoint", for readers that expect another kind.
         format: version of its layout.
         content: what `torch.load(weights_only=True)` accepts.
-        run: the id of the run that it belongs to, if it belongs to one.
-
-    Raises:
-        OSError: when it cannot be written; the old file is as it was.
+        run: the id of the run that it belongs to, if any.
     """
-    import torch  # seconds, which who writes or reads lines of text need not wait
+    import torch  # takes seconds, for which readers of text need not wait
 
-    buffer = io.BytesIO()  # torch's writer hides what the system says of a full disk
+    buffer = io.BytesIO()  # torch's own writer hides the system's message about a full disk
     torch.save({"kind": kind, "format": format, "run": run, "content": content}, buffer)
     archive = buffer.getbuffer()
     archive[-2:] = COMMENT.to_bytes(2, "little")
@@ -53,17 +50,16 @@ def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> Non
 
 
 def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
-    """The content of a file that `save` wrote, on the CPU; no code in it is executed.
+    """Read the content of a file that `save` wrote, on the CPU; no code in it is executed.
 
     Args:
         path: of the file.
-        kind: what it must be.
+        kind: the expected one.
         format: the version that is read.
         run: the id of the run that it must belong to; None: any.
 
     Raises:
-        InputError: in one sentence, when the file is missing, damaged, of another kind, of another version or of
-            another run.
+        InputError: when the file is missing, damaged, of another kind, version or run.
     """
     import torch
 
@@ -82,36 +78,32 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
         with zipfile.ZipFile(io.BytesIO(whole)) as members:
             if any(member.compress_type for member in members.infolist()):  # torch compresses none: it would unpack
                 raise ValueError
-        with warnings.catch_warnings(action="ignore"):  # of pickles that it is about to refuse
+        with warnings.catch_warnings(action="ignore"):  # about pickles that it is about to refuse
             saved = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
-        theirs = str(saved["kind"]), int(saved["format"])
-    except Exception:  # intact, but written by other hands; torch's advice to trust them is not passed on
+        actual = str(saved["kind"]), int(saved["format"])
+    except Exception:  # intact, but not written by `save`; torch's advice to trust the file is not passed on
         raise InputError(f"{path} is no {kind} of explore, which holds tensors and plain values only") from None
-    if theirs[0] != kind:
-        raise InputError(f"{path} is a {theirs[0]}, not a {kind}")
-    if theirs[1] != format:
-        raise older(path) if theirs[1] < format else InputError(f"{path} is of a newer version of explore; update it")
+    if actual[0] != kind:
+        raise InputError(f"{path} is a {actual[0]}, not a {kind}")
+    if actual[1] != format:
+        raise older(path) if actual[1] < format else InputError(f"{path} is of a newer version of explore; update it")
     if run is not None:
         check_run(path, str(saved.get("run", "")), run)
     return saved["content"]
 
 
-def check_run(path: Path, found: str, run: str) -> None:
-    """Refuse a file of another run than that of its folder; both have the id "" where an earlier version wrote them.
-
-    Raises:
-        InputError: naming the file and both runs.
-    """
-    if found != run:
-        ids = [f"run {name}" if name else "a run without an id" for name in (found, run)]
+def check_run(path: Path, actual: str, run: str) -> None:
+    """Refuse a file of another run than that of its folder; earlier versions wrote the id ""."""
+    if actual != run:
+        ids = [f"run {name}" if name else "a run without an id" for name in (actual, run)]
         raise InputError(f"{path} is of {ids[0]}, its folder of {ids[1]}; put back the file that belongs to the folder")
 
 
 def check_regular(path: Path) -> None:
-    """Refuse what is not a regular file: reading a pipe may wait for ever, and a device may never end.
+    """Refuse a path that is no regular file: reading a pipe may wait for ever, and a device may never end.
 
     Raises:
-        FileNotFoundError: when there is nothing of this name.
+        FileNotFoundError: when it does not exist.
         InputError: when it is a folder, a pipe or a device.
     """
     if not path.exists():
@@ -121,21 +113,13 @@ def check_regular(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check(path: Path, expected: str) -> None:
-    """Refuse a file that is not as it was written.
-
-    Args:
-        path: of the file.
-        expected: its `digest` then.
-
-    Raises:
-        InputError: when it is missing or damaged.
-    """
+    """Refuse a file that is missing, or whose `digest` is not the expected one."""
     if not path.is_file():
         raise InputError(f"{path} is missing")
     if digest(path) != expected:
@@ -143,25 +127,25 @@ def check(path: Path, expected: str) -> None:
 
 
 def damaged(path: Path) -> InputError:
-    """The error for a file of other bytes."""
+    """Return the error for a file whose bytes have changed."""
     return InputError(f"{path} is damaged: its bytes are not those that were written")
 
 
 def older(path: Path) -> InputError:
-    """The error for a file of a layout that is no longer read."""
+    """Return the error for a file of a layout that is no longer read."""
     return InputError(f"{path} is of an older version of explore; continue it with that version, or begin anew")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write a file or a folder that takes the place of `path` when all went well, and is gone otherwise.
+    """Give a draft of a file or a folder, which replaces `path` on success and is removed on failure.
 
-    The draft has a new folder to itself beside `path`: whatever other drafts lie there, other processes may be at work
-    on them. A folder takes the place of none, or of an empty one.
+    The draft has a new folder to itself beside `path`, so that other processes may work on drafts of their own. A
+    folder replaces only a missing or an empty one.
     """
     prefix = f".{path.name[:100]}."
-    with tempfile.TemporaryDirectory(DRAFT, prefix, path.parent, ignore_cleanup_errors=True) as own:
-        draft = Path(own, path.name)
+    with tempfile.TemporaryDirectory(DRAFT, prefix, path.parent, ignore_cleanup_errors=True) as folder:
+        draft = Path(folder, path.name)
         yield draft
         for written in [draft, *draft.rglob("*")]:
             if written.is_file():
@@ -171,11 +155,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def lock(folder: Path) -> BaseFileLock:
-    """The sole right to write to a folder, until it is released or the process ends in whatever way.
-
-    Raises:
-        InputError: when another process has it, or the folder cannot be written to.
-    """
+    """Acquire the sole right to write to a folder, until it is released or the process ends."""
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)

@@ -24,6 +24,10 @@ ROOMS = {
 }
 MOVED = {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items() for old in names.split()} | {
     "active": "learning.learner",
+    "cli.loaded": "learning.loaded",
+    "cli.own_network": "nets.custom",
+    "cli.saved": "learning.saved",
+    "cli.trust": "learning.trust",
     "fitted": "learning.model",
     "inference.turns": "execution.turns",
     "models": "nets.protocols",

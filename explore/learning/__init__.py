@@ -1,4 +1,4 @@
-"""From data to a fitted model: fits, pools, the active-learning loop, comparisons, estimators for scikit-learn.
+"""From data to a fitted model: fits, pools, the active-learning loop, comparisons, saved models, estimators.
 
-Knows no posterior by name. May import everything but `campaign`, `vime`, `runs`, `testing`, `envs` and `cli`.
+Knows no posterior by name. May import everything but `vime`, `testing` and `cli`.
 """

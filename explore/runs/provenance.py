@@ -1,4 +1,4 @@
-"""What a start of a command is recorded with, and what differs from the start before."""
+"""Metadata of the starts of a run, and their differences."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ LIBRARIES = ("torch", "numpy", "scikit-learn", "gymnasium", "stable-baselines3",
 
 
 def session(**facts: Any) -> dict[str, Any]:
-    """What to record about a start: time, command line, versions, code, git state, and the given facts."""
+    """Return the metadata of a start: time, command line, versions, code, git state, and further facts."""
     return {
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command_line": shlex.join(["explore", *sys.argv[1:]]),
@@ -37,7 +38,7 @@ def session(**facts: Any) -> dict[str, Any]:
 
 
 def code(packages: Iterable[Path]) -> str:
-    """A hash of all Python files of some folders, by which one uncommitted change is told from another."""
+    """Return a hash of all Python files of some folders, in which any uncommitted change shows."""
     digest = hashlib.sha256()
     for package in packages:
         for path in sorted(package.rglob("*.py")):
@@ -53,34 +54,33 @@ def _folder(package: str) -> Path:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Sentences on what differs between two starts of a run and may change its numbers."""
-    said = [
-        f"{what} was {before.get(what)} and is {now.get(what)} now; the last digits may change."
-        for what in ("device", "threads", "graphs", "processes")
-        if before.get(what, now.get(what)) != now.get(what)
+    """Describe the differences between two starts of a run that may change its numbers."""
+    sentences = [
+        f"{name} was {before.get(name)} and is {now.get(name)} now; the last digits may change."
+        for name in ("device", "threads", "graphs", "processes")
+        if before.get(name, now.get(name)) != now.get(name)
     ]
     old, new = ({**s["versions"], "commit": (s["git"] or {}).get("commit")} for s in (before, now))
     changes = [f"{k} was {old.get(k)} and is {new.get(k)} now" for k in old | new if old.get(k) != new.get(k)]
     if before["code"] != now["code"]:
         changes.append("the files of explore were changed")
     if changes:
-        said.append(f"the run continues under other code: {', '.join(changes)}; the results may change.")
-    return said
+        sentences.append(f"the run continues under other code: {', '.join(changes)}; the results may change.")
+    return sentences
 
 
 def history(sessions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The differences between all starts of a run, each with the one before."""
-    return [sentence for i in range(1, len(sessions)) for sentence in differences(sessions[i - 1], sessions[i])]
+    """Describe the differences between all starts of a run, each with the one before."""
+    return [sentence for before, now in pairwise(sessions) for sentence in differences(before, now)]
 
 
 def _git() -> dict[str, Any] | None:
-    """Commit, and whether files differ from it; None where the package is not in a checkout of its own."""
-    here = Path(explore.__file__).parent
+    """Return the commit, and whether files differ from it; None where the package is in no checkout of its own."""
+    folder = Path(explore.__file__).parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True
-        ).stdout.strip()
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", "__init__.py")  # a virtual environment may lie in any checkout

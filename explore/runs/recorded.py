@@ -1,130 +1,175 @@
-"""Reading a run folder: its settings, its checkpoint, and how much of its tables belongs to that."""
+"""Reading a run folder: its settings, its checkpoint, and the part of its tables that belongs to that.
+
+Settings are dataclasses that are written as JSON, and read with every value checked.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from explore.core import files
-from explore.core.errors import InputError
+from explore.core.errors import InputError, describe, fits, listed, shown
 
 TABLES = ("metrics.jsonl", "results.csv", "selected.csv")
 FORMAT = 3  # of config.json and checkpoint.pt
+Value = bool | int | float | str | tuple[Any, ...] | None
+Values = Mapping[str, Value]  # the settings of a plug-in, by name
+Record = TypeVar("Record")
+BROKEN = (OSError, ValueError, LookupError, TypeError, RecursionError)  # what reading any JSON may raise
 
 
-class Prefix:
-    """The first bytes of a table.
+def measured(path: Path, size: int = -1) -> dict[str, Any]:
+    """Return size and hash of the first bytes of a table, or of all."""
+    with open(path, "rb") as file:
+        content = file.read(size)
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
-    Attributes:
-        size: how many.
-    """
 
-    def __init__(self) -> None:
-        self.size, self._hash = 0, hashlib.sha256()
-
-    def extend(self, path: Path, size: int | None = None) -> None:
-        """Read on, up to `size` bytes or all that there are."""
-        with open(path, "rb") as file:
-            file.seek(self.size)
-            new = file.read() if size is None else file.read(size - self.size)
-        self.size += len(new)
-        self._hash.update(new)
-
-    def state(self) -> dict[str, Any]:
-        """Size and hash."""
-        return {"size": self.size, "sha256": self._hash.hexdigest()}
+def cut(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Remove what was written after a checkpoint, which measured these tables."""
+    for name in TABLES:
+        if name in tables:
+            os.truncate(folder / name, tables[name]["size"])
+        else:
+            (folder / name).unlink(missing_ok=True)
 
 
 def run_id(folder: Path) -> str:
-    """The id that a run or a campaign gives its files; empty where an earlier version of explore began it."""
+    """Return the id that a run or a campaign gives its files; empty if an earlier version of explore began it."""
     for name in ("campaign.json", "config.json"):
         try:
             return str(json.loads((folder / name).read_text(encoding="utf-8"))["id"])
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):  # whoever needs the file says so
+        except BROKEN:  # whoever needs the file reports it
             continue
     return ""
 
 
-def cut(folder: Path, tables: Mapping[str, Prefix]) -> None:
-    """Take away what was written after a checkpoint."""
-    for name in TABLES:
-        if name in tables:
-            os.truncate(folder / name, tables[name].size)
-        else:  # it began after the checkpoint
-            (folder / name).unlink(missing_ok=True)
+def recorded(folder: Path) -> dict[str, Any]:
+    """Read the settings in config.json of a run or a campaign, `command` among them, without checking them."""
+    path = folder / "config.json"
+    try:
+        settings = dict(json.loads(path.read_text(encoding="utf-8"))["settings"])
+        return settings | {"command": str(settings["command"])}
+    except FileNotFoundError:
+        raise InputError(f"{folder} is no run folder: it has no config.json") from None
+    except BROKEN as error:
+        raise InputError(f"{path} is damaged: it has no settings of a command ({error!r})") from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Settings and sessions of a run.
-
-    Raises:
-        InputError: when the folder is no run, or its config.json is not as it was written.
-    """
+    """Read settings and sessions of a run, if its config.json is as it was written."""
     path = folder / "config.json"
     if not folder.is_dir():
         raise InputError(f"there is no run folder {folder}")
     if not path.is_file():
         raise InputError(f"{folder} is no run folder, or is damaged: it has no config.json")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        config: dict[str, Any] = {"settings": found["settings"], "sessions": found["sessions"]}
-        config |= {"id": str(found["id"])} if "id" in found else {}
-        if "former" in found:
-            config["former"] = list(found["former"])
+        content = json.loads(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = {"settings": content["settings"], "sessions": content["sessions"]}
+        config |= {"id": str(content["id"])} if "id" in content else {}
+        config |= {"former": list(content["former"])} if "former" in content else {}
         if not (isinstance(config["settings"], dict) and isinstance(config["sessions"][-1], dict)):
             raise ValueError("settings or sessions are no records")
         total = digest(config)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except BROKEN as error:
         raise InputError(f"{path} is damaged: {error}") from error
-    if found.get("format") in (None, *range(FORMAT)):
+    if content.get("format") in (None, *range(FORMAT)):
         raise files.older(path)
-    if (found["format"], found.get("sha256")) != (FORMAT, total):
+    if (content["format"], content.get("sha256")) != (FORMAT, total):
         raise InputError(f"{path} is damaged, or was edited: settings and sessions are not those that were written")
     return config
 
 
-def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Prefix]]:
-    """Configuration, checkpoint, and how far each table is known, of a run that may be in use.
+def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read configuration and checkpoint of a run that may be in use, and check its tables.
 
     Raises:
         InputError: when the folder is no run, damaged, put together from several runs, or of an older version.
     """
-    config, saved = read_config(folder), read_checkpoint(folder)  # which are of one run
+    config, saved = read_config(folder), read_checkpoint(folder)
     if saved["settings"] not in (digest(config["settings"]), *config.get("former", ())):
         raise InputError(f"{folder / 'checkpoint.pt'} does not belong to {folder / 'config.json'}: the settings differ")
-    tables: dict[str, Prefix] = {}
-    for name, counted in saved["tables"].items():
+    for name, expected in saved["tables"].items():
         path = folder / name
         if not path.is_file():
             raise InputError(f"{path} is damaged: it is missing")
-        tables[name] = prefix = Prefix()
-        prefix.extend(path, counted["size"])
-        if prefix.size < counted["size"]:
+        table = measured(path, expected["size"])
+        if table["size"] < expected["size"]:
             raise InputError(
-                f"{path} is damaged: it has {prefix.size} bytes, but the checkpoint counts {counted['size']} bytes"
+                f"{path} is damaged: it has {table['size']} bytes, but the checkpoint counts {expected['size']} bytes"
             )
-        if prefix.state() != counted:
+        if table != expected:
             raise InputError(f"{path} is damaged, or was edited: its lines are not those that were written")
-    return config, saved, tables
+    return config, saved
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """What `record.Run.checkpoint` wrote.
-
-    Raises:
-        InputError: when it is missing, damaged or of another run.
-    """
+    """Read the last checkpoint of a run, if it is whole and its own."""
     path = folder / "checkpoint.pt"
     if not path.is_file():
         raise InputError(f"{folder} is damaged: it has no checkpoint.pt")
-    found: dict[str, Any] = files.load(path, "checkpoint", FORMAT, run_id(folder))
-    return found
+    content: dict[str, Any] = files.load(path, "checkpoint", FORMAT, run_id(folder))
+    return content
 
 
 def digest(value: Any) -> str:
-    """The SHA-256 of what JSON can hold."""
+    """Return the SHA-256 of a value that JSON can hold."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def written(record: Any) -> dict[str, Any]:
+    """Return a dataclass of settings as JSON can hold it."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(record)))
+    return plain
+
+
+def read(cls: type[Record], recorded: Any, name: str) -> Record:
+    """Return a dataclass from what `written` made of it; `name` is the file, for messages.
+
+    Settings with a default may be missing, as earlier versions did not have them. A warning says so.
+
+    Raises:
+        InputError: for a missing or unknown setting, or a value of another type.
+    """
+    hints = get_type_hints(cls)
+    defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]
+    if not isinstance(recorded, dict) or not hints.keys() - defaults.keys() <= recorded.keys() <= hints.keys():
+        names = listed(recorded) if isinstance(recorded, dict) else shown(recorded)
+        raise InputError(f"{name} must have the settings {listed(hints)}; got {names}")
+    if later := defaults.keys() - recorded.keys():
+        assumed = ", ".join(f"{key} {shown(defaults[key])}" for key in hints if key in later)
+        warnings.warn(f"{name} was written by an earlier version of explore; assumed {assumed}", stacklevel=2)
+    return read_part(cls, recorded, name)
+
+
+def read_part(cls: type[Record], recorded: Mapping[str, Any], name: str) -> Record:
+    """Return a dataclass from those of the settings that it has; the others are not looked at."""
+    hints = get_type_hints(cls)
+    values = {key: value for key, value in recorded.items() if key in hints}
+    return cls(**{key: _checked(hints[key], value, f"{name}: {key}") for key, value in values.items()})
+
+
+def _checked(hint: Any, value: Any, name: str) -> Any:
+    if is_dataclass(hint):
+        return read(hint, value, name)  # type: ignore[arg-type]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is UnionType:
+        for option in arguments:
+            with contextlib.suppress(InputError):
+                return _checked(option, value, name)
+    elif origin is Mapping and isinstance(value, dict):
+        return {key: _checked(arguments[1], v, f"{name}.{key}") for key, v in value.items()}
+    elif hint is Any:
+        return value
+    elif origin is not Mapping and fits(hint, value):
+        return tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+    raise InputError(f"{name} is {shown(value)}; it must be {describe(hint)}")

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -176,7 +175,7 @@ def test_learned_priors_the_bound_and_calibration(compare):
         bound = results.loc[results.posterior == name, "bound"].mean()
         assert row.rstrip(" │").endswith("no density" if name == "ensemble" else f"{bound:.3f}")
     # What was saved predicts as it was measured.
-    for fitted in library.load_run(RUN).kept.models.values():
+    for fitted in library.load_run(RUN).saved.models.values():
         assert fitted.factor is not None and fitted.factor.shape == (2,)
 
 
@@ -509,7 +508,7 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
             ["--calibrate", "0.1", "--dataset", "australian"],
             "a factor on a predictive variance, which classes do not have",
         ),
-        (["somewhere"], "leave out --epochs (allowed with them: --out, --name, --quiet, --json)"),
+        (["somewhere"], "unexpected extra argument (somewhere)"),
     ],
 )
 def test_wrong_options(explore, arguments, message):
@@ -610,84 +609,6 @@ def test_resume_refuses_other_settings_and_other_commands(compare, explore, acti
     )
     active("--rounds", 1, "--name", "x")
     assert "is a run of explore active, not of compare" in explore("compare", "--resume", "runs/active-x").stderr
-
-
-# Finished runs ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def two_runs(compare, active):
-    compare("--posterior", "map,noisy-adam")
-    active("--acquisition", "max-variance", "--name", "x")
-    return [str(RUN), "runs/active-x"]
-
-
-@pytest.mark.usefixtures("drawn_in_full")
-def test_overlay_of_finished_runs(explore, two_runs):
-    before = {path: path.read_bytes() for run in two_runs for path in Path(run).rglob("*") if path.is_file()}
-    result = explore("compare", *two_runs)
-    assert result.exit_code == 0, result.stderr
-    assert "the steps of active and compare do not count the same things" in result.stderr
-    overlay = Path("runs/compare-overlay")
-    originals = {f"compare-table/{s}": RUN / "tensorboard" / s for s in ("map", "noisy-adam")} | {
-        f"active-x/noisy-kfac-{arm}": Path("runs/active-x/tensorboard") / f"noisy-kfac-{arm}"
-        for arm in ("max-variance", "random")
-    }
-    assert {str(p.parent.relative_to(overlay / "tensorboard")) for p in overlay.rglob("events*")} == set(originals)
-    results = pd.read_csv(overlay / "results.csv").set_index(["run", "series", "tag"])
-    for name, folder in originals.items():
-        copied, original = (EventAccumulator(str(f)).Reload() for f in (overlay / "tensorboard" / name, folder))
-        tags = original.Tags()["scalars"]
-        assert copied.Tags()["scalars"] == tags
-        for tag in tags:
-            assert [(e.step, str(e.value)) for e in copied.Scalars(tag)] == [
-                (e.step, str(e.value)) for e in original.Scalars(tag)
-            ]
-            row = results.loc[(*name.split("/"), tag)]
-            last = original.Scalars(tag)[-1]
-            assert row.step == (22 if name.startswith("active") else 3)
-            if last.step == row.step:  # the last round of `active` chooses nothing and so has no score
-                assert row.value == pytest.approx(last.value, rel=1e-6, nan_ok=True)
-    for i in range(len(originals)):  # three steps beside twenty
-        assert min(shares(overlay / "curves.png", f"C{i}", panels=4, upper=0.9)) > 0.02, i
-    assert {path: path.read_bytes() for path in before} == before
-
-
-def test_overlay_as_json_of_an_overlay(explore, two_runs):
-    explore("compare", *two_runs)
-    found = json.loads(explore("compare", "runs/compare-overlay", "--json", "--name", "y").stdout)
-    assert found["run"] == "runs/compare-y"
-    rmse = pd.read_csv(RUN / "results.csv").query("posterior == 'map'").rmse.mean()
-    assert found["series"]["compare-overlay/compare-table/map"]["test/rmse"] == pytest.approx(rmse, rel=1e-6)
-    result = explore("compare", "--resume", "runs/compare-overlay")
-    assert result.exit_code == 2
-    assert "there is nothing to continue" in result.stderr
-
-
-def test_overlay_leaves_out_a_torn_line(explore, compare):
-    compare("--posterior", "map")
-    with open(RUN / "metrics.jsonl", "a") as file:
-        file.write('{"series": "ma')
-    assert explore("compare", RUN).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (shutil.rmtree, f"there is no run folder {RUN}"),
-        (lambda run: (run / "metrics.jsonl").write_text(""), f"{RUN}/metrics.jsonl is damaged: it has 0 bytes"),
-        (lambda run: (run / "metrics.jsonl").write_text("{\n" * 999), f"{RUN}/metrics.jsonl is damaged, or was edited"),
-        (lambda run: shutil.rmtree(run / "tensorboard"), "it has no folder tensorboard"),
-        (lambda run: shutil.copytree(run, "other/compare-table"), "several runs are called compare-table"),
-    ],
-)
-def test_overlay_of_wrong_folders(compare, explore, damage, message):
-    compare("--posterior", "map")
-    damage(RUN)
-    result = explore("compare", RUN, *(["other/compare-table"] if Path("other").exists() else []))
-    assert result.exit_code == 2
-    assert message in result.stderr
-    assert not Path("runs/compare-overlay").exists()
 
 
 def test_a_grid_over_the_noise(compare, explore):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import explore as package
-from explore.cli import parameters, trust
+from explore.cli import parameters
 from explore.cli.active import command as active
 from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.classify import command as classify
@@ -20,6 +20,7 @@ from explore.cli.rl.settings import resolve as resolve_rl
 from explore.cli.suggest import command as suggest
 from explore.cli.suggest.settings import resolve as resolve_suggest
 from explore.core.errors import InputError
+from explore.learning import trust
 from explore.runs import record
 
 RUN, MARKER = Path("runs/foreign"), Path("executed")
@@ -107,9 +108,9 @@ def test_functions_that_a_folder_names_are_taken_only_when_trusted(explore, kind
             result = explore(*attempt, *more)
             assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
             assert f"Error: {folder} needs the module {module!r}" in result.stderr
-            assert result.stderr.endswith(f"if you trust it, add --trust {module}\n")
+            assert result.stderr.endswith(f"if you trust it, add --trust {module} (in Python: trust=[{module!r}])\n")
     if kind != "rl":
-        with pytest.raises(InputError, match="needs the module '.*pass trust="):
+        with pytest.raises(InputError, match="needs the module '.*in Python: trust="):
             package.load_run(folder)
 
 

@@ -9,10 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 import explore as package
-from explore.cli import loaded, saved
 from explore.cli.main import main
 from explore.core import files
 from explore.core.errors import InputError
+from explore.learning import saved
 from explore.runs.recorded import FORMAT, digest, run_id
 
 TABLE = "x,z,y\n" + "".join(f"{i / 4},{i * i % 7},{{}}\n" for i in range(40))
@@ -118,7 +118,7 @@ def test_a_model_of_another_campaign(pairs, monkeypatch):
     """As `explore suggest` names a campaign, in campaign.json."""
     monkeypatch.chdir(pairs)
     run = Path("runs/active-a")
-    kept = saved.read(run, loaded.settings_of(run, ()))
+    kept = saved.read(run, ())
     for name in ("one", "other"):
         Path(name).mkdir()
         Path(name, "campaign.json").write_text(json.dumps({"id": name}))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from explore.cli import own_network
 from explore.core.errors import InputError
+from explore.nets import custom
 
 CODE = """
 import torch
@@ -152,7 +152,7 @@ def nets(monkeypatch, tmp_path):
 )
 def test_what_is_refused(nets, name, message):
     with pytest.raises(InputError, match=message):
-        own_network.outputs(f"ownnets:{name}", (1, 8, 8), 10, {})
+        custom.outputs(f"ownnets:{name}", (1, 8, 8), 10, {})
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_what_is_refused(nets, name, message):
 def test_a_file_that_cannot_be_run_is_refused_by_its_line(nets, code, message):
     nets.write_text(code)
     with pytest.raises(InputError, match=f"(?s)cannot load the network 'ownnets:small': {message}"):
-        own_network.outputs("ownnets:small", (1, 8, 8), 10, {})
+        custom.outputs("ownnets:small", (1, 8, 8), 10, {})
 
 
 @pytest.mark.parametrize(
@@ -181,23 +181,23 @@ def test_it_is_refused_before_there_is_a_run(nets, explore, name, message):
 
 
 def test_a_network_is_known_again(nets, monkeypatch):
-    small, seeded = (own_network.outputs(f"ownnets:{n}", (1, 8, 8), 10, {}) for n in ("small", "seeded"))
-    assert small == own_network.outputs("ownnets:small", (1, 8, 8), 10, {}) and len(small) == own_network.KEPT
-    own_network.check_known("ownnets:small", small, small)
-    own_network.check_known("ownnets:small", small, None)
+    small, seeded = (custom.outputs(f"ownnets:{n}", (1, 8, 8), 10, {}) for n in ("small", "seeded"))
+    assert small == custom.outputs("ownnets:small", (1, 8, 8), 10, {}) and len(small) == custom.KEPT
+    custom.check_known("ownnets:small", small, small)
+    custom.check_known("ownnets:small", small, None)
     with pytest.raises(InputError, match="ownnets:small is not the network that the run began with"):
-        own_network.check_known("ownnets:small", small, seeded)
-    assert own_network.outputs("mlp", (1, 8, 8), 10, {}) == ()
+        custom.check_known("ownnets:small", small, seeded)
+    assert custom.outputs("mlp", (1, 8, 8), 10, {}) == ()
 
 
 def test_a_normalised_network_is_known_by_its_momentum(nets):
-    fast, slow = (own_network.outputs("ownnets:normalised", (1, 8, 8), 10, {"momentum": m}) for m in (0.9, 0.1))
-    assert fast[: own_network.KEPT] == slow[: own_network.KEPT]
+    fast, slow = (custom.outputs("ownnets:normalised", (1, 8, 8), 10, {"momentum": m}) for m in (0.9, 0.1))
+    assert fast[: custom.KEPT] == slow[: custom.KEPT]
     with pytest.raises(InputError, match="ownnets:normalised is not the network that the run began with"):
-        own_network.check_known("ownnets:normalised", fast, slow)
-    own_network.check_known("ownnets:normalised", fast, slow[: own_network.KEPT])  # of a run that knows no more
+        custom.check_known("ownnets:normalised", fast, slow)
+    custom.check_known("ownnets:normalised", fast, slow[: custom.KEPT])  # of a run that knows no more
     with pytest.raises(InputError, match="is not the network"):
-        own_network.check_known("ownnets:normalised", fast[: own_network.KEPT], slow)
+        custom.check_known("ownnets:normalised", fast[: custom.KEPT], slow)
 
 
 def test_a_function_that_was_edited_is_not_gone_on_with(nets, explore):
@@ -217,4 +217,4 @@ def test_a_function_that_was_edited_is_not_gone_on_with(nets, explore):
 
 def test_arguments_of_what_has_no_signature():
     with pytest.raises(InputError, match="builtins:zip cannot be called; it must be a function of in_channels"):
-        own_network.settings("builtins:zip", {"width": "1"})
+        custom.settings("builtins:zip", {"width": "1"})

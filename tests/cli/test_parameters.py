@@ -10,6 +10,7 @@ import pytest
 from explore.cli import parameters
 from explore.cli.parameters import Values
 from explore.core.errors import InputError
+from explore.runs.recorded import read_part
 
 
 @dataclass(frozen=True)
@@ -103,5 +104,18 @@ def test_a_setting_that_is_missing_is_refused_but_for_one_that_came_later():
         with pytest.raises(InputError, match="here must have the settings command, "):
             parameters.read(Settings, {k: v for k, v in plain.items() if k != key}, "here")
     earlier = {k: v for k, v in plain.items() if k != "later"}
-    with pytest.warns(UserWarning, match="here is of an earlier version of explore; .* is taken as later 7$"):
+    with pytest.warns(UserWarning, match="here was written by an earlier version of explore; assumed later 7$"):
         assert parameters.read(Settings, earlier, "here") == MADE
+
+
+@dataclass(frozen=True)
+class Part:
+    trials: int
+    more: str = "default"
+
+
+def test_a_part_of_the_settings_is_read_without_the_others():
+    plain = parameters.written(MADE)
+    assert read_part(Part, plain | {"seed": "no seed"}, "here") == Part(MADE.trials)
+    with pytest.raises(InputError, match="here: trials is 'x'; it must be a whole number"):
+        read_part(Part, plain | {"trials": "x"}, "here")

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from explore import load_run
-from explore.cli import loaded, saved
-from explore.cli.loaded import TableWarning
+from explore.cli.report.session import Opened
 from explore.core import files
 from explore.core.errors import InputError
 from explore.data import load, pool_splits, uci_splits
+from explore.learning import loaded, saved
+from explore.learning.loaded import TableWarning
 from explore.learning.scaling import UNSCALED
 from explore.learning.transforms import Transform
 from explore.runs.record import Run
@@ -64,7 +65,7 @@ def runs(lab):
 def test_what_active_saved_is_what_it_measured(active, more):
     active("--name", "b", "--trials", 2, *more)
     folder, data = Path("runs/active-b"), load("boston")
-    kept = saved.read(folder, loaded.settings_of(folder, ()))
+    kept = saved.read(folder, ())
     (model,), split = kept.models.values(), pool_splits(506, 2, 20, 20, 0)
     mean = model.predict(data.x).mean[..., 0].numpy()
     last = pd.read_csv(folder / "results.csv").query("round == 3").set_index(["arm", "trial"])
@@ -89,8 +90,8 @@ def test_what_active_saved_is_what_it_measured(active, more):
 
 def test_what_compare_saved_is_what_it_measured(runs):
     folder = runs / "compare-c"
-    kept = saved.read(folder, loaded.settings_of(folder, ()))
-    data, _ = loaded.settings_of(folder, ()).table()
+    kept = saved.read(folder, ())
+    data = Opened("c", folder, "compare", {}, (), {}).settings.load()
     results = pd.read_csv(folder / "results.csv").set_index(["posterior", "split"])
     for name in ("map", "bbb"):
         mean = kept.models[name].predict(data.x).mean.numpy()
@@ -149,7 +150,7 @@ def test_several_targets_and_classes_by_name(runs):
 def test_targets_learnt_in_another_scale_come_back_in_their_own(runs):
     """What keeps the order takes quantiles to quantiles; the mean is a median, and both are said."""
     folder, x = runs / "compare-c", pd.DataFrame({"solvent": ["water", "ethanol"], "heat": [30.0, 50.0]})
-    kept = saved.read(folder, loaded.settings_of(folder, ()))
+    kept = saved.read(folder, ())
     plain = load_run(folder).predict(x, 0.8, (0.5,))
     saved.write(folder, replace(kept, transform=Transform("log")))
     with pytest.warns(TableWarning, match="learnt as logarithms"):
@@ -230,7 +231,7 @@ def test_a_table_in_the_terminal_and_one_json_object(runs, explore):
         (["compare-c", "lab.csv", "--posterior", "noisy-kfac"], "unknown posterior of runs/compare-c 'noisy-kfac'"),
         (
             ["compare-c", "lab.csv", "--trial", "1"],
-            "runs/compare-c has no trial; its models are told by posterior, spl",
+            "runs/compare-c has no trial; select its models by posterior, split",
         ),
         (["compare-c", "lab.csv", "--split", "4"], "unknown split of runs/compare-c '4'; allowed: 1, 2, 3"),
         (["compare-c", "runs/compare-c/results.csv"], "has no column 'heat'"),
@@ -299,7 +300,7 @@ def test_modules_that_a_run_names_are_imported_only_when_trusted(runs, explore, 
     refused = explore("predict", "runs/active-t", "lab.csv")
     assert refused.exit_code == 2 and "add --trust toy_prior" in " ".join(refused.stderr.split())
     assert explore("predict", "runs/active-t", "lab.csv", "--trust", "toy_prior").exit_code == 0
-    with pytest.raises(InputError, match=r"if you trust it, pass trust=\['toy_prior'\]"):
+    with pytest.raises(InputError, match=r"in Python: trust=\['toy_prior'\]"):
         load_run("runs/active-t")
     assert load_run("runs/active-t", trust=["toy_prior"]).features
 

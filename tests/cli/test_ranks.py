@@ -108,7 +108,7 @@ def test_other_commands_run_in_one_process(explore, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     result = explore("compare", "--dataset", "boston", "--posterior", "map")
     assert result.exit_code == 2
-    assert "explore compare is begun once, not by torchrun; --jobs gives it more processes" in result.stderr
+    assert "explore compare cannot be started by torchrun; use --jobs for more processes" in result.stderr
 
 
 def test_each_process_has_a_gpu_of_its_own(monkeypatch):

@@ -314,7 +314,8 @@ def test_images_are_those_of_the_surest_errors(runs, made, monkeypatch):
 
 def test_what_a_run_of_classify_lacks_is_said(runs, made):
     folder = runs / "classify-k"
-    unfinished = dataclasses.replace(session._open(folder, ()), sizes={})
+    opened = session._open(folder, ())
+    unfinished = dataclasses.replace(opened, sizes={**opened.sizes, "results.csv": 0})
     found = list(classify.sections([unfinished]))
     assert [section.title for section in found] == ["While they learnt", "Results of classify-k"]
     assert found[1].warnings == [f"{folder} is not finished; there are its curves."]
@@ -340,8 +341,8 @@ def test_what_a_run_of_classify_lacks_is_said(runs, made):
 def test_confusions_of_many_classes_are_a_table():
     count = classify.DRAWN + 1
     y, called = np.arange(count), np.roll(np.arange(count), 1)
-    known = Classified(torch.eye(count)[called], torch.zeros(count), torch.zeros(count))
-    found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), known, None))
+    tested = Classified(torch.eye(count)[called], torch.zeros(count), torch.zeros(count))
+    found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), tested, None))
     assert found.figure is None and len(found.rows) == classify.PAIRS and found.rows[3] == ["3", "2", "1", "1"]
     assert found.sentences[1] == f"Of {count} classes, more than {classify.DRAWN}, no picture is drawn."
 

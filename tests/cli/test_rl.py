@@ -25,7 +25,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from explore import registry
 from explore.cli import parameters, rl
-from explore.cli.compare import overlay
+from explore.cli.report import session
 from explore.cli.rl import report as rl_report
 from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import Settings, resolve
@@ -353,7 +353,7 @@ def test_a_crash_at_any_write_loses_no_iteration(train, monkeypatch, where, what
 
 @pytest.mark.parametrize("more", [[], ["-p", "members=2"]])
 def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
-    keep, left = Seed._keep, iter(range(2))
+    keep, left = Seed._save, iter(range(2))
 
     def interrupt(*arguments):
         if next(left, None) is None:
@@ -361,7 +361,7 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
         keep(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Seed, "_keep", interrupt)
+        patch.setattr(Seed, "_save", interrupt)
         result = explore("rl", *TINY, *LEARN, *more)
     assert (result.exit_code, result.stdout) == (130, "")
     assert "Interrupted after 128 of 192 steps of seed 0." in result.stderr
@@ -806,12 +806,13 @@ def test_a_bonus_that_is_paid_is_not_warned_of(train):
         assert "throughout" not in result.stderr + result.stdout
 
 
-def test_compare_reads_the_curves(train):
+def test_curves_with_and_without_a_bonus_share_tags(train):
     train(*TINY, *LEARN)
     train(*TINY, "--posterior", "none")
-    curves = overlay.read(RUN) | overlay.read(Path("runs/rl-explore-Chain-v0-trpo-none"))
-    assert curves["noisy-kfac-seed-0"]["rollout/success"].tolist() == [row["rollout/success"] for row in metrics()]
-    assert {"rollout/ep_extrinsic_mean", "rollout/ep_rew_mean", "train/value_loss"} <= set(overlay.shared(curves))
+    runs = [session._open(run, ()) for run in (RUN, Path("runs/rl-explore-Chain-v0-trpo-none"))]
+    learnt, plain = (next(iter(run.curves().values())) for run in runs)
+    assert learnt["rollout/success"].tolist() == [row["rollout/success"] for row in metrics()]
+    assert {"rollout/ep_extrinsic_mean", "rollout/ep_rew_mean", "train/value_loss"} <= {*learnt} & {*plain}
 
 
 def test_report_of_rewards_that_came_late(tmp_path):

@@ -183,13 +183,11 @@ def test_other_code_is_told_once_and_stands_in_json(explore, monkeypatch):
     [
         ["active", "--resume", ""], ["compare", "--resume", ""], ["rl", "--resume", ""], ["rl", "--watch", ""],
         ["active", "--dataset", ""], ["active", "--preset", ""], ["compare", "--device", ""], ["rl", "--out", ""],
-        ["compare", "a run folder", ""],
     ],
 )  # fmt: skip
 def test_empty_values_are_refused(explore, arguments):
     more = {"rl": ["--env", "explore/Chain-v0"]}.get(arguments[0], [])
-    given = [a for a in arguments if a != "a run folder"]
-    result = explore(*given, *more)
+    result = explore(*arguments, *more)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.endswith(f"Error: {arguments[1]} is empty; give it a value, or leave it out\n")
     assert not Path("runs").exists()

@@ -11,10 +11,10 @@ import pytest
 import explore
 from explore import registry
 from explore.campaign import Campaign
-from explore.cli.loaded import TableWarning
 from explore.cli.suggest import choice, sheet, table
 from explore.core import files
 from explore.core.errors import InputError
+from explore.learning.loaded import TableWarning
 from tests.cli.conftest import run
 
 LEVELS = ("mean", "low", "high")

@@ -18,15 +18,18 @@ from stable_baselines3.common.save_util import load_from_zip_file
 
 from explore.cli import active as active_command
 from explore.cli import compare as compare_command
-from explore.cli import parameters, trust
+from explore.cli import parameters
 from explore.cli import rl as rl_command
 from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.compare.settings import resolve as resolve_compare
 from explore.cli.main import main
+from explore.cli.report import session
 from explore.cli.rl import recording
 from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import resolve as resolve_rl
 from explore.core import files
+from explore.core.errors import InputError
+from explore.learning import trust
 from explore.runs import record
 from explore.runs.recorded import run_id
 
@@ -104,7 +107,7 @@ def test_modules_of_a_run_folder_are_imported_only_when_trusted(explore, command
             assert (result.exit_code, result.stdout, MARKER.exists()) == (2, "", False)
             assert result.stderr == (
                 f"Error: {RUN} needs the module {module!r}, which its config.json names and which would be run; "
-                f"if you trust it, add --trust {module}\n"
+                f"if you trust it, add --trust {module} (in Python: trust=[{module!r}])\n"
             )
 
 
@@ -145,7 +148,7 @@ def test_a_folder_must_not_point_out_of_itself(explore, name):
     record.Run.create(RUN, settings("rl"), {}, {"device": "cpu", "threads": 1}).close()
     (RUN / "tensorboard").mkdir(exist_ok=True)
     link(RUN / name)
-    for attempt in (*attempts("rl"), ["compare", RUN]):
+    for attempt in (*attempts("rl"), ["report", RUN]):
         result = explore(*attempt)
         assert (result.exit_code, result.stdout) == (2, "")
         assert f"{RUN / name} is a link or a device" in result.stderr
@@ -177,23 +180,23 @@ def test_how_to_continue_names_the_modules(explore, monkeypatch):
         '{"series": "a", "step": 1, "t": 1' + "0" * 400 + "}",
     ],
 )  # fmt: skip
-def test_foreign_curves_are_numbers(explore, line):
+def test_foreign_curves_are_numbers(line):
     with record.Run.create(RUN, settings("rl"), {}, {"device": "cpu", "threads": 1}) as run:
         (RUN / "metrics.jsonl").write_text(line + "\n")
         run.checkpoint({}, 1)
-    result = explore("compare", RUN)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert f"Error: {RUN} is no run folder, or is damaged: " in result.stderr
+    with pytest.raises(InputError, match=f"{RUN} is no run folder, or is damaged: "):
+        session._open(RUN, ()).curves()
 
 
 def test_foreign_names_are_no_markup(explore):
-    run = record.Run.create(RUN, settings("rl"), {}, {"device": "cpu", "threads": 1})
-    with run:
-        run.scalars("[/red]$\\frac", 1, {"test/$\\frac[/x]": 0.5})
+    name = "[/red]$\\frac"
+    with record.Run.create(RUN, settings("compare"), {}, {"device": "cpu", "threads": 1}) as run:
+        run.scalars(name, 1, {"test/rmse": 0.5})
+        run.rows("results.csv", [{"posterior": name, "split": 1, "rmse": 0.5, "seconds": 1}])
         run.checkpoint({}, 1)
-    result = explore("compare", RUN)
+    result = explore("report", RUN)
     assert result.exit_code == 0, result.stderr
-    assert "foreign/[/red]$\\frac" in result.stdout and " $\\frac[/x] " in result.stdout
+    assert f"<td>{name}</td>" in Path("report.html").read_text()
 
 
 class Payload:
@@ -242,7 +245,7 @@ def test_the_payload_works():
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """A run with every file that there can be, stopped half way."""
-    keep, left = Seed._keep, iter(range(1))
+    keep, left = Seed._save, iter(range(1))
 
     def interrupt(*arguments):
         if next(left, None) is None:
@@ -251,20 +254,20 @@ def interrupted(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("interrupted"))
-        patch.setattr(Seed, "_keep", interrupt)
+        patch.setattr(Seed, "_save", interrupt)
         result = CliRunner().invoke(main, [*SAC, "--name", "x"])
         assert result.exit_code == 130, result.output
         return Path("runs/rl-x").resolve()
 
 
-RESUME, WATCH, OVERLAY = ["rl", "--resume", RUN], ["rl", "--watch", RUN], ["compare", RUN]
+RESUME, WATCH, REPORT = ["rl", "--resume", RUN], ["rl", "--watch", RUN], ["report", RUN]
 FILES = {
-    "checkpoint.pt": (WRITERS, [RESUME, OVERLAY]),
+    "checkpoint.pt": (WRITERS, [RESUME, REPORT]),
     "models/bbb-seed-0/32/model.pt": (WRITERS, [RESUME, WATCH]),
     "models/bbb-seed-0/32/bonus.pt": (WRITERS, [RESUME]),
     "models/bbb-seed-0/32/replay_buffer.pt": (WRITERS, [RESUME]),
-    "config.json": ([pickled], [RESUME, WATCH, OVERLAY]),
-    "metrics.jsonl": ([pickled], [RESUME, OVERLAY]),
+    "config.json": ([pickled], [RESUME, WATCH, REPORT]),
+    "metrics.jsonl": ([pickled], [RESUME, REPORT]),
     "results.csv": ([pickled], [RESUME]),
 }
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explore.cli import parameters
-from explore.cli.parameters import Values
+from explore import registry
 from explore.core.errors import InputError, check_settings, raised
 from explore.nets import modules, zoo
 from explore.nets.likelihoods import Categorical, check_logits
 from explore.nets.net import Net
+from explore.runs.recorded import Values
 
 KEPT = 8  # outputs by which a network is known again
 CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
@@ -35,7 +35,7 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
                 f"{key} of {name} cannot be set; it must be annotated as int, float, bool, str, or a tuple or choice of"
                 " these"
             )
-    return parameters.typed(known, texts)
+    return registry.parse(known, texts)
 
 
 def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:

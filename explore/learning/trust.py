@@ -1,14 +1,13 @@
-"""What a run folder of unknown origin may do: nothing but hand over numbers.
+"""Guards for run folders of unknown origin: nothing in them is executed unless the user trusts it.
 
-A setting can name a function as "module:name": a posterior, a network, an environment, or an argument of one. To take
-it is to import the module and to call what it finds there, so that even a module of explore would run any command. From
-a run folder only registered names are taken, unless the user trusts the module. A run is written into its folder, so
-nothing in that may point out of it.
+A setting can name a function as "module:name": a posterior, a network, an environment, or an argument of one. Using it
+means importing the module and calling the function, and even a module of explore could run any command that way. From a
+run folder only registered names are used, unless the user trusts the module. A run is written into its folder, so that
+nothing in the folder may point out of it.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -16,42 +15,37 @@ from typing import Any
 
 from explore.core.errors import InputError, shown
 
-HOW = "add --trust {name}"
 ENVIRONMENTS = "explore.envs"
-# Settings whose texts are read as paths and names of columns, whatever they look like.
+# Settings whose texts are paths and names of columns, whatever they look like.
 TEXTS = set(
     "data target targets id_column drop_columns categorical feature sheet keep_na failed cost overlay images".split()
 )
 
 
-def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str], how: str = HOW) -> None:
+def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:
     """Refuse the settings of a run folder that name a function which is not trusted.
 
     Args:
-        folder: of the run.
-        settings: what its config.json says.
+        folder: of the run, for the message.
+        settings: as config.json has them.
         trusted: modules, which stand for those within them too, and functions as "module:name".
-        how: what to do if one trusts it.
-
-    Raises:
-        InputError: naming the module.
     """
     for reference in references(settings):
         name = reference.partition(":")[0]
         if reference not in trusted and not any(name == m or name.startswith(f"{m}.") for m in trusted):
             raise InputError(
                 f"{folder} needs the module {shown(name)}, which its config.json names and which would be run; "
-                f"if you trust it, {how.format(name=name)}"
+                f"if you trust it, add --trust {name} (in Python: trust=[{name!r}])"
             )
 
 
 def modules(settings: Mapping[str, Any]) -> list[str]:
-    """The modules of the `references` of settings, sorted."""
+    """Return the modules of the `references` of settings, sorted."""
     return sorted({reference.partition(":")[0] for reference in references(settings)})
 
 
 def references(settings: Mapping[str, Any]) -> list[str]:
-    """The texts "module:name" in settings that no list of explore's registers, sorted."""
+    """Return the texts "module:name" in settings, sorted, without the registered environments."""
     plain = {key for key in settings if key in TEXTS}
     if isinstance(ood := settings.get("ood"), str) and Path(ood).is_absolute():  # else it is the name of a set
         plain.add("ood")
@@ -60,9 +54,13 @@ def references(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _is_registered(text: str) -> bool:
-    """Whether it is an environment of explore's, as Gymnasium alone would find it."""
+    """Return whether a text is an environment of explore's, as Gymnasium alone would find it."""
     module, _, identifier = text.partition(":")
-    return module == ENVIRONMENTS and identifier in importlib.import_module(ENVIRONMENTS).ENVS
+    if module != ENVIRONMENTS:
+        return False
+    from explore.envs import ENVS  # and with it Gymnasium
+
+    return identifier in ENVS
 
 
 def check_links(folder: Path) -> None:
@@ -74,13 +72,13 @@ def check_links(folder: Path) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in a value from JSON, however deep, and keys too."""
-    left = [value]
-    while left:
-        part = left.pop()
+    """Yield all texts in a value from JSON, keys too; not recursive, since the value may be nested deeply."""
+    stack = [value]
+    while stack:
+        part = stack.pop()
         if isinstance(part, str):
             yield part
         elif isinstance(part, list):
-            left += part
+            stack += part
         elif isinstance(part, dict):
-            left += [*part, *part.values()]
+            stack += [*part, *part.values()]

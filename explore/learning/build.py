@@ -1,0 +1,78 @@
+"""Posteriors from recorded settings: what a run and whoever reads its model have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from torch import nn
+
+from explore import registry
+from explore.core.errors import InputError, check_settings, listed
+from explore.inference import presets
+from explore.inference.base import Predictive
+from explore.nets import custom, zoo
+from explore.nets.likelihoods import Gaussian
+from explore.nets.net import Net, mlp
+from explore.runs.recorded import Values
+
+MOST_WEIGHTS = 10**8  # of a network; more would fill the memory before they are refused
+
+
+def likelihood_of(data: Any) -> str:
+    """Return the name of the likelihood for a data set, or for `saved.Names`."""
+    return {0: "gaussian", 2: "bernoulli"}.get(len(data.classes), "categorical")
+
+
+def outputs(likelihood: str, classes: int, targets: int) -> int:
+    """Return how many outputs a network has, for so many classes or targets."""
+    return 1 if likelihood == "bernoulli" else classes or targets
+
+
+def posterior(
+    run: Any, shape: tuple[int, ...], outputs: int, name: str, settings: Values, noise: Mapping[str, Any]
+) -> Predictive:
+    """Make a posterior on the network of a run.
+
+    Args:
+        run: settings of a command, or `saved.ModelSettings`, which name network and likelihood.
+        shape: of an input.
+        outputs: of the network.
+        name: of the posterior.
+        settings: of the posterior.
+        noise: settings of the likelihood.
+    """
+    if run.net:
+        image: Any = shape
+        now = custom.outputs(run.net, image, outputs, run.net_settings)
+        custom.check_known(run.net, now, getattr(run, "outputs", None))
+        net = Net(zoo.build(run.net, image, outputs, run.net_settings), getattr(run, "amp", False))
+    else:
+        net = Net(dense([*shape, *run.hidden, outputs]))
+    kind, cls = registry.find("likelihoods", run.likelihood), registry.find("posteriors", name)
+    check_settings(run.likelihood, registry.settings_of(kind), noise)
+    check_settings(name, registry.settings_of(cls), settings)
+    result: Predictive = registry.build(cls, net, kind(**noise), settings)
+    return result
+
+
+def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
+    """Return the settings of the posterior and of the noise for so many rows to learn from."""
+    settings, noise = run.posterior_settings, run.likelihood_settings
+    if run.preset == presets.BY_ROWS:
+        cls = registry.find("posteriors", run.posterior)
+        chosen = presets.recommended_settings(cls, rows, task=run.task, units=max(run.hidden))
+        settings = registry.complete(cls, chosen.settings | dict(settings))
+        noise = {} if run.task == "classification" else registry.complete(Gaussian, chosen.noise | dict(noise))
+    return settings, noise
+
+
+def dense(widths: Sequence[int]) -> nn.Module:
+    """Return a network of these units a layer, if a memory can hold its weights."""
+    if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
+        raise InputError(
+            f"a network of {listed(widths)} units has {weights} weights; the most are {MOST_WEIGHTS}, so take fewer "
+            "units in --hidden"
+        )
+    return mlp(widths[0], widths[1:-1], widths[-1])

@@ -1,0 +1,273 @@
+"""Predictions of new tables and images by the model of a finished run: `explore.load_run`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from explore import registry
+from explore.core.errors import InputError, check_range, listed, one_of, shown
+from explore.data.kinds import Number
+from explore.data.reading import Cells
+from explore.data.reading import others as sheets_beside
+from explore.data.table import cells_of
+from explore.data.targets import quantities
+from explore.images.own import Inputs, read_inputs
+from explore.learning import saved
+from explore.learning.model import FittedModel
+from explore.learning.saved import ModelSettings, Names, Saved
+from explore.learning.transforms import Transform
+
+FAR = 10.0  # standard deviations from the mean beyond which a prediction is called extrapolated
+LEARNT = {
+    "log": "The targets were learnt as logarithms: means are medians, and deviations are those of the logarithm.",
+    "rank": "The targets were learnt as ranks: means are medians, and deviations are those of normal scores.",
+}
+
+
+class TableWarning(UserWarning):
+    """Something in a table was imputed, is unknown, or is not used."""
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """One of the fitted models of a run, with the names of its features and targets.
+
+    Attributes:
+        folder: of the run.
+        settings: those of the run that its models depend on.
+        saved: all models of the run.
+        which: the keys of this one, {"posterior": ..., "arm": ..., "trial": ...}.
+        fitted: the model itself, one replica, in arrays instead of tables.
+    """
+
+    folder: Path
+    settings: ModelSettings
+    saved: Saved
+    which: dict[str, Any]
+    fitted: FittedModel
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns that the model sees."""
+        return self.saved.names.features
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes, in the order of their probabilities; none for a regression."""
+        return self.saved.names.classes
+
+    @property
+    def images(self) -> bool:
+        """Whether it classifies images, not the rows of a table."""
+        return self.settings.net is not None
+
+    @property
+    def about(self) -> str:
+        """Which model it is, and of how many, in words."""
+        posterior, *keys = self.which.items()
+        parts = [str(posterior[1])]
+        for key, value in keys:
+            count = len({replica[key] for replica in self.saved.replicas})
+            parts.append(f"{key} {value}" + (f" of {count}" if isinstance(value, int) else ""))
+        if len(self.saved.models) > 1:
+            parts[0] += f" (others: {listed(set(self.saved.models) - {parts[0]})})"
+        worth, data = self.fitted.posterior.stands_for(1), float(self.fitted.state.common.n_data)
+        each = f", each counted for {worth:g}" if worth != 1 else ""
+        return f"{', '.join(parts)}; fitted to {round(data / worth)} examples{each}"
+
+    def predict(
+        self,
+        table: pd.DataFrame | str | os.PathLike[str],
+        level: float | None = None,
+        quantiles: Sequence[float] = (),
+        sheet: str | None = None,
+    ) -> pd.DataFrame:
+        """Predict the rows of a table, which has the columns of the features, in any order.
+
+        Warns of imputed cells and unknown columns, see `TableWarning`.
+
+        Args:
+            table: a data frame, or a file as `load_table` takes it; for a run on images an image, a folder of
+                images, or an .npz file with `x`, uint8 [images, height, width] or with 1 or 3 channels last.
+            level: of the interval; None: 0.9.
+            quantiles: levels of further quantiles.
+            sheet: of an Excel file; None: the first.
+
+        Returns:
+            A row for each of the table, with its index where it is a data frame. Regression: `mean`, `low` and `high`
+            (which hold the target with probability `level`), the standard deviations `epistemic` and `noise`, and
+            `q0.05` for a quantile; behind each name `_TARGET` where there are several targets. Classes: `p_NAME` of
+            each, the likeliest `class`, and in nats the `entropy` of the prediction and the mutual `information` of
+            class and weights. Of targets that were learnt as logarithms or ranks `mean` is the median,
+            and the deviations are in that scale.
+
+        Raises:
+            InputError: when a column is missing, or a cell is not of its column's kind.
+        """
+        if self.images:
+            names, pixels, note = self.pictures(table)
+            if note:
+                warnings.warn(note, TableWarning, stacklevel=2)
+            return self.predictions(pixels, level, quantiles).set_axis(pd.Index(names, name="image"))
+        cells = cells_of(table, self.settings.decimal, sheet)
+        x, notes = self.inputs(cells)
+        for note in notes:
+            warnings.warn(note, TableWarning, stacklevel=2)
+        frame = self.predictions(x, level, quantiles)
+        return frame.set_axis(table.index) if isinstance(table, pd.DataFrame) else frame
+
+    def inputs(self, cells: Cells) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Return rows as the model sees them, [P, D], and notes on imputed cells and ignored columns."""
+        names, schema = self.saved.names, self.saved.schema
+        if schema is None:
+            for name in names.features:
+                if name not in cells.columns:
+                    raise InputError(
+                        f"{cells.path} has no column {shown(name)}; the model's features: {listed(names.features)}"
+                        f"{sheets_beside(cells.sheets)}"
+                    )
+            x, notes = quantities(cells, names.features), cells.notes
+            used = set(names.features)
+        else:
+            matrix = schema.apply(cells)
+            x, notes = matrix.x, (*cells.notes, *matrix.notes)
+            used = {column.name for column in schema.columns}
+        expected = {*used, *names.targets, *self.settings.drop_columns, self.settings.id_column}
+        if self.saved.transform.kind != "none":
+            notes = (*notes, LEARNT[self.saved.transform.kind])
+        if new := [name for name in cells.columns if name not in expected]:
+            notes = (*notes, f"Columns that the model does not know are not used: {listed(new, 5)}.")
+        return x, (*notes, *self._extrapolated(x))
+
+    def _extrapolated(self, x: np.ndarray) -> Iterator[str]:
+        """Yield a sentence on each column of numbers in which rows [P, D] are far from the training data."""
+        schema, scales = self.saved.schema, self.fitted.scales.x
+        numbers = self.features if schema is None else [c.name for c in schema.columns if isinstance(c, Number)]
+        mean, scale = (moment.flatten().double().cpu().numpy() for moment in scales)
+        if not mean.any() and (scale == 1).all():  # not standardised: the training data are unknown
+            return
+        apart = np.abs(x - mean) / scale  # [P, D]
+        for i in np.flatnonzero((apart > FAR).any(0)):
+            if (name := self.features[i]) in numbers:
+                yield (
+                    f"{shown(name)} of {(apart[:, i] > FAR).sum()} of {len(x)} rows is more than {FAR:g} standard "
+                    f"deviations from what the model has learnt from ({mean[i]:.4g} ± {scale[i]:.4g}), up to "
+                    f"{x[apart[:, i].argmax(), i]:.6g}: what is predicted there is extrapolated."
+                )
+
+    def pictures(self, path: Any) -> Inputs:
+        """Return images with their names, as the model takes them."""
+        if not isinstance(path, str | os.PathLike):
+            raise InputError(f"a run on images predicts images, in a file or a folder; got {shown(path)}")
+        if not Path(path).exists():
+            raise InputError(f"there is no {path}")
+        return read_inputs(Path(path), self.fitted.shape)  # type: ignore[arg-type]
+
+    def predictions(self, x: np.ndarray, level: float | None = None, quantiles: Sequence[float] = ()) -> pd.DataFrame:
+        """Predict inputs [P, D], see `predict`."""
+        return predictions(self.fitted, self.saved.names, self.saved.transform, x, level, quantiles)
+
+
+def predictions(
+    fitted: FittedModel,
+    names: Names,
+    transform: Transform,
+    x: np.ndarray,
+    level: float | None = None,
+    quantiles: Sequence[float] = (),
+) -> pd.DataFrame:
+    """Predict inputs [P, D], of targets that were learnt in another scale; see `LoadedRun.predict`."""
+    if names.classes:
+        if quantiles or level is not None:
+            asked = "quantiles" if quantiles else "intervals"
+            raise InputError(f"classes have probabilities, not {asked}; leave --quantiles and --level out")
+        p, entropy, information = map(_of_one, fitted.predict_classes(x))
+        columns = {f"p_{name}": p[:, i] for i, name in enumerate(names.classes)}
+        columns |= {"class": np.array(names.classes, object)[p.argmax(1)]}
+        return pd.DataFrame(columns | {"entropy": entropy, "information": information})
+    level = 0.9 if level is None else level
+    check_range("an interval's level", level, "(0, 1)")
+    levels = (0.5, (1 - level) / 2, (1 + level) / 2, *quantiles)
+    moments, undo = fitted.predict(x), transform.undo
+    middle, low, high, *more = (undo(_of_one(q)) for q in fitted.quantiles(x, levels))
+    mean = _of_one(moments.mean) if transform.kind == "none" else middle
+    parts = {"mean": mean, "low": low, "high": high}
+    parts |= {"epistemic": _of_one(moments.epistemic), "noise": _of_one(moments.noise)}
+    parts |= {f"q{q:g}": values for q, values in zip(quantiles, more, strict=True)}
+    return pd.DataFrame(
+        {
+            names.of(name, target): values[:, o]
+            for o, target in enumerate(names.targets or ("",))
+            for name, values in parts.items()
+        }
+    )
+
+
+def _of_one(values: torch.Tensor) -> np.ndarray:
+    """Return the values of the one replica, [P, O] or [P]."""
+    array: np.ndarray = values[0].double().cpu().numpy()
+    return array
+
+
+def load_run(
+    folder: str | os.PathLike[str],
+    *,
+    posterior: str | None = None,
+    arm: str | None = None,
+    trial: int | None = None,
+    split: int | None = None,
+    trust: Sequence[str] = (),
+    device: str | torch.device = "cpu",
+) -> LoadedRun:
+    """Load a finished run of `explore active`, `classify` or `compare`, or a campaign of `explore suggest`, to predict.
+
+    A run has many fitted models. The default is the first one: of the first posterior that was compared, of the
+    acquisition and not its control, and of the first trial or split. `LoadedRun.about` names it.
+
+    Args:
+        folder: of the run, or POOL.explore of a campaign.
+        posterior: of a comparison.
+        arm: the acquisition or "random", of active learning.
+        trial: of active learning, from 1.
+        split: of a comparison, from 1.
+        trust: modules that the run may import, which runs them.
+        device: where to predict.
+
+    Raises:
+        InputError: when it is no such run, has no such model, is damaged, or needs a module that is not trusted.
+    """
+    keys = {"posterior": posterior, "arm": arm, "trial": trial, "split": split}
+    return select(Path(folder), trust, keys, str(device))
+
+
+def select(folder: Path, trusted: Sequence[str], which: Mapping[str, Any], device: str) -> LoadedRun:
+    """Load the model of a run that `which` names, where None stands for any."""
+    content = saved.read(folder, trusted, device)
+    asked = {key: value for key, value in which.items() if value is not None}
+    posterior = asked.pop("posterior", next(iter(content.models)))
+    labels = {registry.hyphened(name): name for name in content.models}  # candidates of a grid name settings, too
+    posterior = labels.get(registry.hyphened(posterior), posterior)
+    if posterior not in content.models:
+        raise one_of(f"posterior of {folder}", posterior, content.models)
+    replicas = list(range(len(content.replicas)))
+    for key, value in asked.items():
+        if key not in content.replicas[0]:
+            raise InputError(
+                f"{folder} has no {key}; select its models by {listed(['posterior', *content.replicas[0]])}"
+            )
+        matching = [r for r in replicas if content.replicas[r][key] == value]
+        if not matching:
+            raise one_of(f"{key} of {folder}", str(value), {content.replicas[r][key] for r in replicas})
+        replicas = matching
+    fitted = content.models[posterior].replica(replicas[0])
+    settings = saved.settings_of(folder, trusted)
+    return LoadedRun(folder, settings, content, {"posterior": posterior, **content.replicas[replicas[0]]}, fitted)

@@ -1,0 +1,226 @@
+"""The fitted posteriors of a run, as its folder keeps them beside config.json.
+
+model.pt           the posteriors as tensors; the names of features, targets and classes; the keys of the replicas; of a
+                   user's table the schema, and the scale in which its targets were learnt
+probabilities.npz  of `explore classify`: its predictions for the test images
+schema.json        the schema for other programs: it may be newer than the model, and is not read
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from explore.campaign.log import NAME as LOG
+from explore.core import files
+from explore.core.errors import InputError, listed
+from explore.data import Schema, packed
+from explore.data.base import Task
+from explore.inference import presets
+from explore.inference.base import Predictive
+from explore.learning import build, trust
+from explore.learning.model import FittedModel
+from explore.learning.transforms import Transform
+from explore.runs.recorded import Values, read_config, read_part, recorded, run_id
+
+MODEL, SCHEMA, PROBABILITIES = "model.pt", "schema.json", "probabilities.npz"
+FORMAT = 1
+LARGE = 100 * 2**20  # bytes, from which on the size is printed
+COMMANDS = ("active", "classify", "compare", "suggest")  # whose folders have a model
+LIKELIHOOD = "likelihood."
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a model's inputs and outputs are called."""
+
+    features: tuple[str, ...]
+    targets: tuple[str, ...]  # none: of a data set by name, which has one
+    classes: tuple[str, ...] = ()
+
+    def of(self, part: str, target: str) -> str:
+        """Return the column of a part of a prediction: it names its target where there are several."""
+        return part if len(self.targets) < 2 else f"{part}_{target}"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Fitted posteriors by name, with the names of their inputs and outputs."""
+
+    names: Names
+    replicas: tuple[Mapping[str, Any], ...]  # the keys of each, such as {"arm": ..., "trial": 1}
+    models: Mapping[str, FittedModel]
+    schema: Schema | None = None  # of a table; None: the features are columns of numbers
+    transform: Transform = Transform()  # of the targets
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A posterior of a comparison, its settings, and the preset that they began with."""
+
+    name: str
+    preset: str
+    settings: Values
+    chosen: Values  # values of a grid, also of likelihood.KEY
+
+    def noise(self, shared: Values) -> Values:
+        """Return the settings of its likelihood: the shared ones, and those of a grid."""
+        values = {k.removeprefix(LIKELIHOOD): v for k, v in self.chosen.items() if k.startswith(LIKELIHOOD)}
+        return dict(shared) | values
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Those settings of a run that its models and their inputs depend on."""
+
+    command: str
+    posterior: str = ""
+    preset: str = ""
+    posterior_settings: Values = field(default_factory=dict)
+    likelihood: str = ""
+    likelihood_settings: Values = field(default_factory=dict)
+    posteriors: Mapping[str, Candidate] = field(default_factory=dict)  # of a comparison, by label
+    task: Task = "classification"
+    hidden: tuple[int, ...] = ()
+    net: str | None = None  # of images
+    net_settings: Values = field(default_factory=dict)
+    outputs: tuple[float, ...] | None = None  # by which a user's network is recognised
+    amp: bool = False
+    decimal: str = "."
+    drop_columns: tuple[str, ...] = ()
+    id_column: str | None = None
+
+    def build(self, label: str, state: Mapping[str, Any], names: Names) -> Predictive:
+        """Make the posterior of a saved state, as the run had it."""
+        shape = tuple(map(int, state.get("shape", ()))) if self.net else (len(names.features),)
+        if self.posteriors:
+            chosen = self.posteriors[label]
+            name, settings, noise = chosen.name, chosen.settings, chosen.noise(self.likelihood_settings)
+        else:
+            rows = self._rows(state) if self.preset == presets.BY_ROWS else 0
+            name, (settings, noise) = self.posterior, build.for_rows(self, rows)
+        likelihood = "categorical" if self.command == "classify" else build.likelihood_of(names)
+        outputs = build.outputs(likelihood, len(names.classes), max(1, len(names.targets)))
+        return build.posterior(replace(self, likelihood=likelihood), shape, outputs, name, settings, noise)
+
+    def _rows(self, state: Mapping[str, Any]) -> int:
+        """Return how many labels a saved state was fitted to."""
+        return round(float(state.get("state.common.n_data", 1)) / float(self.posterior_settings.get("augmentation", 1)))  # type: ignore[arg-type]
+
+
+def settings_of(folder: Path, trusted: Sequence[str]) -> ModelSettings:
+    """Read the settings of a run that keeps models, unless they name modules that are not trusted."""
+    trust.check_links(folder)
+    command = recorded(folder)["command"]
+    if command not in COMMANDS:
+        raise InputError(
+            f"{folder} is a run of explore {command}, which keeps no model of a table; those of {listed(COMMANDS)} do"
+        )
+    settings = recorded(folder) if command == "suggest" else read_config(folder)["settings"]
+    trust.check(folder, settings, trusted)
+    return read_part(ModelSettings, settings, str(folder / "config.json"))
+
+
+def write(folder: Path, saved: Saved, more: bool = False) -> None:
+    """Write the files, each in one step; `more` keeps the models that are in them."""
+    schema = saved.schema and saved.schema.to_json()
+    if schema is not None:
+        with files.replacing(folder / SCHEMA) as draft:
+            draft.write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
+    before = _load(folder)["models"] if more and (folder / MODEL).exists() else {}
+    content = {
+        "features": list(saved.names.features),
+        "targets": list(saved.names.targets),
+        "classes": list(saved.names.classes),
+        "replicas": [dict(replica) for replica in saved.replicas],
+        "schema": json.dumps(schema),
+        "transform": saved.transform.to_json(),
+        "models": {**before, **{name: model.state_dict() for name, model in saved.models.items()}},
+    }
+    files.save(folder / MODEL, "saved model", FORMAT, content, run_id(folder))
+
+
+def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
+    """Read what `write` wrote, for a device.
+
+    Raises:
+        InputError: when a file is missing, damaged, of another run or other settings, or names modules that are not
+            trusted.
+    """
+    settings, path = settings_of(folder, trusted), folder / MODEL
+    if not path.exists():
+        raise InputError(
+            f"{folder} has no {MODEL}; it is written when a run has finished, so finish it with --resume, or begin anew"
+        )
+    content = _load(folder)
+    try:
+        names = Names(*(tuple(map(str, content[key])) for key in ("features", "targets", "classes")))
+        replicas = tuple(dict(replica) for replica in content["replicas"])
+        states = {str(name): dict(state) for name, state in content["models"].items()}
+        columns, transform = json.loads(content["schema"]), Transform.from_json(content["transform"])
+        schema = None if columns is None else Schema.from_json(columns)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # and InputError
+        raise InputError(f"{path} is damaged: it is no saved model ({error!r})") from None
+    models = {}
+    for name, state in states.items():
+        if name not in (settings.posteriors or [settings.posterior]):
+            raise InputError(f"{path} does not belong to {folder / 'config.json'}: that names no posterior {name}")
+        models[name] = FittedModel.from_state_dict(settings.build(name, state, names), state, device)
+        if models[name].replicas != len(replicas):
+            raise InputError(f"{path} is damaged: it names {len(replicas)} replicas of {models[name].replicas}")
+    return Saved(names, replicas, models, schema, transform)
+
+
+def probabilities(folder: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of probabilities.npz, if it is whole and of this run."""
+    path = folder / PROBABILITIES
+    try:
+        arrays, _ = packed.arrays(path)
+    except (OSError, InputError) as error:
+        raise InputError(f"{path} is gone or damaged ({error})") from error
+    files.check_run(path, str(arrays.get("run", "")), _run(folder, PROBABILITIES))
+    return arrays
+
+
+def check(folder: Path) -> None:
+    """Refuse files of another run than the folder's; there may be none yet."""
+    if (folder / MODEL).exists():
+        _load(folder)
+    if (folder / PROBABILITIES).exists():
+        probabilities(folder)
+
+
+def _load(folder: Path) -> Any:
+    return files.load(folder / MODEL, "saved model", FORMAT, _run(folder, MODEL))
+
+
+def _run(folder: Path, name: str) -> str:
+    """Return the id that a file must have; warn where an earlier version gave none.
+
+    For a campaign the command itself warns, when it opens the log.
+    """
+    if not (run := run_id(folder)) and not (folder / LOG).exists():
+        warnings.warn(
+            f"{folder} is of an earlier version of explore, whose files do not say of which run they are; make sure "
+            f"that its {name} is its own",
+            stacklevel=4,
+        )
+    return run
+
+
+def location(folder: Path) -> str:
+    """Return where the model is, with its size if that is large."""
+    size = (folder / MODEL).stat().st_size
+    return f"{folder / MODEL}" + (f" ({size / 2**20:.0f} MiB)" if size > LARGE else "")
+
+
+def replicas(**values: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+    """Return the keys of replicas, the first of which changes slowest."""
+    return tuple(dict(zip(values, each, strict=True)) for each in itertools.product(*values.values()))

@@ -1,9 +1,9 @@
-"""Which rows to measure next, and what to say of each."""
+"""The rows to measure next, with predictions, scores and reasons."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,16 +12,16 @@ from torch import Tensor
 
 from explore import registry
 from explore.acquisitions.base import RedundancyWarning, redundancy
-from explore.cli.suggest import model, stopping
-from explore.cli.suggest.model import Model
-from explore.cli.suggest.settings import Settings
+from explore.cli.suggest import model
+from explore.cli.suggest.model import Model, Progress
+from explore.cli.suggest.settings import Settings, allowed, limits, reached
 from explore.cli.suggest.table import Rows, Table
 from explore.core import spread
 from explore.core.errors import counted, curvature_note, listed
 
-FAR = 0.9  # of the candidates lie nearer to what was measured than one that is called far from it
+FAR = 0.9  # share of the candidates that are nearer to a measured row than one that is called far
 SAMPLE = 1_000  # candidates that stand for all of them
-ROUGH = 20  # measured rows below which intervals are said to be rough
+ROUGH = 20  # measured rows below which intervals are rough
 UNITS = {
     "epig": "nats", "information-gain": "nats", "batch-bald": "nats", "entropy": "nats",
     "max-variance": "standardised", "bait": "standardised", "core-set": "distance, standardised",
@@ -33,48 +33,41 @@ GAINS = {"epig", "information-gain", "batch-bald"}  # their scores are informati
 class Choice(NamedTuple):
     """The rows to measure next."""
 
-    rows: pd.DataFrame = pd.DataFrame()  # by their numbers, best first; columns as next.csv has them, without their _
-    score: str = ""  # what the scores are, with their unit
+    rows: pd.DataFrame = pd.DataFrame()  # by number, best first; columns as in next.csv, without their _
+    score: str = ""  # name and unit of the scores
     notes: Sequence[str] = ()
-    measures: Mapping[str, float] = {}  # what --stop-when goes by
-    stopped: str = ""  # a sentence, when it says that enough is done
+    measures: Mapping[str, float] = {}  # for --stop-when
+    stopped: str = ""  # the reason, when --stop-when applies
     model: Model | None = None  # None: there is too little to learn from
 
 
-Progress = Callable[[int, int], None]
-
-
 def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
-    """The next k rows of the pool, best first; fewer, or none, where --stop-when says so."""
-    limits = [stopping.parse(text) for text in settings.stop_when]
-    every, doubts = len(rows.measured), []
+    """Return the next k rows of the pool, best first; fewer, or none, where --stop-when says so."""
+    notes, every, conditions = [], len(rows.measured), limits(settings)
     if not getattr(registry.find("posteriors", settings.posterior), "partial", True):
         rows = rows.complete()
     if missing := every - len(rows.measured):
-        doubts.append(f"{settings.posterior} does not learn from {counted(missing, 'row')} with a target that is open.")
+        notes.append(f"{settings.posterior} does not learn from {counted(missing, 'row')} with a target that is open.")
     if model.enough(rows, settings):
-        choice = _learnt(table, rows, settings, k, device, progress)
+        choice = _choose_by_model(table, rows, settings, k, device, progress)
     else:
         choice = _spread(rows, settings, k)
     chosen = choice.rows if rows.costs is None else choice.rows.assign(cost=rows.costs[choice.rows.index])
-    prices = [{"labels": 1, "budget": float(row.get("cost", 1))} for _, row in chosen.iterrows()]
-    n = stopping.allowed(limits, rows.spent, prices)
-    stopped = stopping.reached(limits, choice.measures) or ("" if n else stopping.exhausted(limits, rows.spent))
+    costs = pd.DataFrame({"labels": 1.0, "budget": chosen.get("cost", 1.0)}, index=chosen.index)
+    n = allowed(conditions, rows.spent, costs)
+    stopped = reached(conditions, choice.measures, rows.spent, n)
     n = 0 if stopped else n
-    spent = {name: value + sum(price[name] for price in prices[:n]) for name, value in rows.spent.items()}
+    spent = {name: value + float(costs[name][:n].sum()) for name, value in rows.spent.items()}
     if rows.costs is None:
         del spent["budget"]
-    notes = [*doubts, *choice.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
+    notes += [*choice.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
     return choice._replace(rows=chosen[:n], notes=notes, measures={**choice.measures, **spent}, stopped=stopped)
 
 
-def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
-    """The choice of a model."""
-    learnt = model.build(table, rows, settings, device)
-    for done, total in model.fit(learnt):
-        progress(done, total)
+def _choose_by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
+    learnt = model.fit(table, rows, settings, device, progress)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RedundancyWarning)  # said below
+        warnings.simplefilter("ignore", RedundancyWarning)  # a note below
         asked = learnt.learner.ask(k, pending=np.array([rows.pending], np.int64) if rows.pending else None)
     chosen, scores = asked.indices[0].tolist(), _in_units(asked.scores[0], learnt, settings)
     prediction = learnt.predict(rows.x[chosen])
@@ -83,7 +76,7 @@ def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, p
     suggestions.insert(0, "rank", range(1, len(chosen) + 1))
     reasons = _reasons(rows, chosen, scores, learnt, prediction, settings)
     suggestions = suggestions.assign(score=scores, reason=reasons)
-    # The first one's is not the largest where costs count, and nothing is known enough while any row promises more.
+    # Where costs count, the first row's score may not be the best.
     best = min if (settings.acquisition, settings.goal) == ("upper-confidence-bound", "minimise") else max
     measures = {"gain": best(scores)}
     if settings.task == "regression":  # of the target for which it is largest
@@ -99,13 +92,13 @@ def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, p
 
 
 def _columns(learnt: Model, *parts: str) -> list[str]:
-    """The columns of some parts of the predictions of every target; classes have none."""
+    """Return the columns of parts of the predictions of every target; classes have none."""
     targets = () if learnt.names.classes else learnt.names.targets
     return [learnt.names.of(part, target) for target in targets for part in parts]
 
 
 def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
-    """Scores as `_unit` says, which rules give in the standardised units of the model."""
+    """Convert scores from the standardised units of the model."""
     mean, scale = (moment.flatten()[0] for moment in learnt.learner.fitted.scales.y)
     if settings.acquisition == "expected-improvement":
         scores = scores * scale
@@ -115,7 +108,7 @@ def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
 
 
 def _unit(settings: Settings) -> str:
-    """What the scores are measured in."""
+    """Return the unit of the scores."""
     if settings.acquisition not in ("expected-improvement", "upper-confidence-bound"):
         return UNITS.get(settings.acquisition, "")
     target = settings.target[0]
@@ -124,13 +117,13 @@ def _unit(settings: Settings) -> str:
 
 
 def _sample(rows: Rows) -> list[int]:
-    """Candidates that stand for all of them."""
+    """Return candidates that stand for all of them."""
     sample: list[int] = np.random.default_rng(0).permutation(rows.pool)[:SAMPLE].tolist()
     return sample
 
 
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
-    """Rows far from each other, where there is too little to learn from."""
+    """Choose rows far from each other, where there is too little to learn from."""
     chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
     far = "spread over the table: {:.2g} deviations from the nearest row that was taken"
     scores = [distance if np.isfinite(distance) else None for distance in distances]
@@ -151,7 +144,7 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
 def _reasons(
     rows: Rows, chosen: list[int], scores: list[float], learnt: Model, prediction: pd.DataFrame, settings: Settings
 ) -> list[str]:
-    """One line on each row: what stands out of it."""
+    """Return why each row was chosen."""
     z = spread.standardised(rows.x)
     usual = spread.nearest(z, _sample(rows), rows.measured)
     near = spread.nearest(z, chosen, rows.measured)
@@ -177,16 +170,16 @@ def _reasons(
 
 
 def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
-    """What to keep in mind of the answer."""
+    """Yield the limitations of the answer."""
     if len(rows.measured) < ROUGH:
-        what = "probabilities" if settings.task == "classification" else "intervals"
-        yield f"Only {counted(len(rows.measured), 'row', be=True)} measured: take the {what} as rough."
+        rough = "probabilities" if settings.task == "classification" else "intervals"
+        yield f"Only {counted(len(rows.measured), 'row', be=True)} measured: take the {rough} as rough."
     if settings.task == "classification":
         yield f"Classes so far: {listed(model.classes(rows))}."
     for target, column in zip(settings.target, zip(*rows.values, strict=True), strict=True):
-        told = {value for value in column if value == value}  # not NaN
-        if settings.task != "classification" and len(told) == 1:
-            yield f"All measured values of {target} are {told.pop():.12g}: of how it varies nothing is known yet."
+        distinct = {value for value in column if value == value}  # not NaN
+        if settings.task != "classification" and len(distinct) == 1:
+            yield f"All measured values of {target} are {distinct.pop():.12g}: of how it varies nothing is known yet."
     if settings.transform != "none":
         yield f"With --transform {settings.transform} the predictions are medians."
     if settings.transform == "rank":

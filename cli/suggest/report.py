@@ -1,4 +1,4 @@
-"""What a start says: sentences, a table of the rows that are pending, or one JSON object."""
+"""The output of `explore suggest`: sentences, tables of the pending rows, or one JSON object."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
-from explore.campaign import Campaign, Row, folder_of, short
+from explore.campaign import Campaign, folder_of, short
 from explore.cli import console, display
-from explore.cli.suggest import choice
 from explore.cli.suggest.choice import Choice
+from explore.cli.suggest.model import Progress
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Table
 from explore.runs.record import plain
@@ -26,7 +26,7 @@ MEASURES = {
 
 
 class Outcome(NamedTuple):
-    """All that there is to say."""
+    """The result of a start."""
 
     table: Table
     campaign: Campaign
@@ -35,10 +35,19 @@ class Outcome(NamedTuple):
     out: Path
     notes: list[str]
 
+    @property
+    def pending(self) -> list[dict[str, Any]]:
+        """The pending rows, in the order of their suggestion; `new` are those of this start."""
+        lines = dict(zip(self.campaign.ids, self.table.cells.lines, strict=True))
+        rows = sorted(self.campaign.pending, key=lambda row: (row.pending or 0, row.suggestion.get("rank", 0)))
+        latest = rows[-1].pending if rows and self.chosen and len(self.chosen.rows) else None
+        places = [{"id": r.id, "line": lines.get(r.id), "batch": r.pending, "new": r.pending == latest} for r in rows]
+        return [place | row.suggestion for place, row in zip(places, rows, strict=True)]
+
 
 @contextmanager
-def progress(options: Mapping[str, Any]) -> Iterator[choice.Progress]:
-    """A bar on standard error, if that is a terminal."""
+def progress(options: Mapping[str, Any]) -> Iterator[Progress]:
+    """Show a bar on standard error, if that is a terminal."""
     columns = TextColumn("fitting"), BarColumn(), TimeElapsedColumn()
     with console.progress(options["quiet"] or options["as_json"], *columns) as bar:
         task = bar.add_task("", total=None)
@@ -46,87 +55,60 @@ def progress(options: Mapping[str, Any]) -> Iterator[choice.Progress]:
 
 
 def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Say what was noticed, at once: a process that is stopped later has said it."""
+    """Print notes at once, so that they are there when the process is stopped later."""
     if not options["quiet"] and not options["as_json"]:
         for sentence in sentences:
             display.echo(sentence, err=True)
 
 
 def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
-    """Print it."""
-    chosen, campaign = outcome.chosen, outcome.campaign
+    """Print the result."""
     if options["as_json"]:
         display.echo(json.dumps(plain(_summary(outcome, options["dry_run"]))))
         return
-    rows, latest = _rows(outcome)
+    chosen, rows = outcome.chosen, outcome.pending
     if chosen and rows:
-        console.show(*_titled("To measure next", [r for r in rows if r.pending == latest], outcome, chosen.score))
-        if older := [row for row in rows if row.pending != latest]:
-            console.show(*_titled("Handed out before, not measured yet", older, outcome))
-    for line in campaign.status():
+        unit = f"{outcome.table.cells.unit} " if not outcome.table.roles.id_column else ""
+        _show("To measure next", [row for row in rows if row["new"]], unit, chosen.score)
+        _show("Handed out before, not measured yet", [row for row in rows if not row["new"]], unit)
+    for line in outcome.campaign.status():
         display.echo(line)
     if chosen and chosen.measures:
         display.echo("; ".join(f"{MEASURES[name]}: {value:.4g}" for name, value in chosen.measures.items()))
     if chosen and chosen.stopped:
         display.echo(chosen.stopped)
-    if chosen and rows and not options["dry_run"]:
-        again = shlex.join(["explore", "suggest", str(outcome.table.path)])
-        display.echo(
-            f"The rows to measure are in {outcome.out}; fill in {', '.join(outcome.settings.target)} there, and"
-        )
-        display.echo(f"  {again} --labels {shlex.quote(str(outcome.out))}")
-        display.echo(f"or in {outcome.table.path}, and\n  {again}")
     if options["dry_run"]:
         display.echo("Nothing was written (--dry-run).")
+    elif chosen and rows:
+        table, out = outcome.table.path, outcome.out
+        again = shlex.join(["explore", "suggest", str(table)])
+        display.echo(f"The rows to measure are in {out}; fill in {', '.join(outcome.settings.target)} there, and")
+        display.echo(f"  {again} --labels {shlex.quote(str(out))}\nor in {table}, and\n  {again}")
 
 
-def _rows(outcome: Outcome) -> tuple[list[Row], int | None]:
-    """The pending rows, in the order in which they were handed out, and the batch that was chosen now, if one was."""
-    rows = sorted(outcome.campaign.pending, key=lambda row: (row.pending or 0, row.said.get("rank", 0)))
-    return rows, rows[-1].pending if rows and outcome.chosen and len(outcome.chosen.rows) else None
-
-
-def _titled(title: str, rows: list[Row], outcome: Outcome, score: str = "") -> Iterator[Any]:
+def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str = "") -> None:
+    """Print a table of rows, named by their lines with a unit, or by their ids; older scores may be of another rule."""
     if not rows:
         return
-    yield title
-    names = {key: key for row in rows for key in row.said if key not in ("rank", "score", "reason")}
-    if score:  # of older rows it may be that of another rule
+    names = {n: n for row in rows for n in row if n not in ("id", "line", "batch", "new", "rank", "score", "reason")}
+    if score:
         names["score"] = score
     grid = console.Table("row", *names.values(), "why")
     for column in grid.columns[1:-1]:
         column.justify = "right"
     for row in rows:
-        cells = [_number(row.said.get(key)) for key in names]
-        grid.add_row(_name(row, outcome), *cells, str(row.said.get("reason", "")))
-    yield grid
-
-
-def _name(row: Row, outcome: Outcome) -> str:
-    """How a row is found: by its identifier, or its line and the beginning of its id."""
-    ids = outcome.campaign.ids
-    if outcome.table.roles.id_column or row.id not in ids:
-        return short(row.id)
-    cells = outcome.table.cells
-    return f"{cells.unit} {cells.lines[ids.index(row.id)]}, {short(row.id)}"
-
-
-def _number(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}"
+        name = f"{unit}{row['line']}, {short(row['id'])}" if unit and row["line"] else short(row["id"])
+        cells = ["" if row.get(key) is None else f"{row[key]:.4g}" for key in names]
+        grid.add_row(name, *cells, str(row.get("reason", "")))
+    console.show(title, grid)
 
 
 def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
-    """As JSON can hold it."""
+    """Return the result as JSON can hold it."""
     campaign, chosen = outcome.campaign, outcome.chosen
-    lines = dict(zip(campaign.ids, outcome.table.cells.lines, strict=True))
-    rows, latest = _rows(outcome)
-    pending = [
-        {"id": row.id, "line": lines.get(row.id), "batch": row.pending, "new": row.pending == latest, **row.said}
-        for row in rows
-    ]
     return {
-        "rows": [row for row in pending if row["new"]],
-        "pending": [row for row in pending if not row["new"]],
+        "rows": [row for row in outcome.pending if row["new"]],
+        "pending": [row for row in outcome.pending if not row["new"]],
         "score": chosen.score if chosen else None,
         "measures": dict(chosen.measures) if chosen else {},
         "stopped": chosen.stopped or None if chosen else None,

@@ -242,9 +242,9 @@ def test_a_measurement_of_a_row_that_the_table_does_not_have(folder):
         ("name,temp,solvent,y\na,1,w,\nb,1,w,\n a ,2,w,", r"pool.csv, lines 2 and 4, column 'name': both .* 'a'"),
         ("name,temp,solvent,y\na,1,w,\n,1,w,", r"line 3, column 'name': an empty cell instead of an id"),
         ("name,temp,solvent,y\na,1,w,1;5", r"pool.csv, line 2, column 'y': '1;5' is not a finite number"),
-        ("name,temp,solvent\na,1,w", r"pool.csv has no target 'y'; its columns: name, temp, solvent"),
-        ("name,temp,y\na,1,2", r"pool.csv has no feature 'solvent'"),
-        ("temp,solvent,y\na,1,2", r"pool.csv has no column of identifiers 'name'"),
+        ("name,temp,solvent\na,1,w", r"pool.csv has no column 'y'; its columns: name, temp, solvent"),
+        ("name,temp,y\na,1,2", r"pool.csv has no column 'solvent'"),
+        ("temp,solvent,y\na,1,2", r"pool.csv has no column 'name'"),
     ],
 )  # fmt: skip
 def test_a_table_that_is_refused(folder, pool, sentence):
@@ -602,7 +602,7 @@ def test_whether_anything_was_answered_and_what_was_said(folder):
         campaign.read(text(POOL), IDS)
         assert campaign.answered
         campaign.suggest([0], [{"mean": 1.5}])
-        assert not campaign.answered and campaign.pending[0].said == {"mean": 1.5}
+        assert not campaign.answered and campaign.pending[0].suggestion == {"mean": 1.5}
         campaign.skip(["b"])
         assert not campaign.answered
         campaign.read(text(POOL.replace("20,   water,   1,", "20, water, 1, 3")), IDS)

@@ -75,7 +75,7 @@ def read(run: Opened) -> History:
     suggestions = []
     for event in suggested:
         answers = (e for e in measurements if e["id"] == event["id"] and e["batch"] > event["batch"])
-        answer = next(answers, {"time": None, "values": {}})
+        answer: dict[str, Any] = next(answers, {"time": None, "values": {}})
         values = {target: _value(measured) for target, measured in answer["values"].items()}
         place = event["id"], rounds[event["batch"]], event["time"]
         suggestions.append(Suggestion(*place, event["values"] or {}, answer["time"], values))

@@ -6,35 +6,48 @@ point can be repeated: then it writes the same rows, which are pending, once mor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from explore.campaign import Campaign, folder_of
-from explore.cli import start, tables, trust
-from explore.cli.suggest import choice, folder, report, settings, sheet, table
-from explore.cli.suggest.choice import Choice
-from explore.cli.suggest.model import Progress
+from explore.cli import parameters, saved, start, tables, trust
+from explore.cli.saved import MODEL, Saved
+from explore.cli.suggest import choice, report, settings, table
+from explore.cli.suggest.choice import Choice, Model, Progress
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
-from explore.core.errors import InputError, counted
+from explore.core import files
+from explore.core.errors import Failure, InputError, counted
 from explore.data.reading import Cells
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
 NAMED = ("posterior", "acquisition")  # may be "module:Class", which is trusted then
+CONFIG = "config.json"
+FORMAT = 1  # of config.json
+LOOSE = {"data", "batch", "goal", "stop_when", "acquisition", "acquisition_settings"}  # no model depends on them
+
+
+class State(NamedTuple):
+    """The content of config.json after a start."""
+
+    settings: Settings
+    rows: int  # of the table
+    learnt: Learnt | None = None  # None: of a version that did not write it
 
 
 def run(options: Mapping[str, Any]) -> None:
     """Run the command with its options."""
     path = Path(options["table"])
-    beside, out = folder_of(path), Path(options["out"] or sheet.beside(path))
+    beside, out = folder_of(path), Path(options["out"] or report.default_path(path))
     trusted = [*options["trust"], *trust.references({name: options[name] for name in NAMED})]
-    old = folder.read(beside, trusted)
+    old = _read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)
     device, _ = start.compute(options)
     content = table.read(path, now, _learnt(beside, old))
-    tables.check(out, path, "suggest", sheet.ID, sheet.KINDS)
-    state = folder.State(now, len(content.cells.lines), content.learnt)
+    tables.check(out, path, "suggest", report.ID, report.KINDS)
+    state = State(now, len(content.cells.lines), content.learnt)
     changes, before = (_changes(old, state), old.settings.target) if old else ([], ())
     labels = _labels(options["labels"], out, content, now)
     operates, dry = any(options[name] for name in OPERATIONS), options["dry_run"] or options["status"]
@@ -44,7 +57,7 @@ def run(options: Mapping[str, Any]) -> None:
             _check(out, content, rehearsal, now, before, dry)
             _operate(rehearsal, options)
     with Campaign(beside, dry=dry) as campaign:
-        if folder.read(beside, trusted) != old:
+        if _read(beside, trusted) != old:
             raise InputError(f"{beside} was changed by another start just now; run the command again")
         _tell(campaign, content, labels, options)
         notes, count = [*content.notes, *changes, *campaign.notes], len(campaign.notes)
@@ -52,7 +65,7 @@ def run(options: Mapping[str, Any]) -> None:
         doubts = _check(out, content, campaign, now, before, dry)
         report.note(doubts, options)
         if not dry:
-            folder.write(beside, state, old)
+            _write(beside, state, old)
         chosen, written = None, []
         if operates:
             _operate(campaign, options)
@@ -61,15 +74,15 @@ def run(options: Mapping[str, Any]) -> None:
                 chosen = _suggest(content, campaign, now, device, progress)
         if not dry:
             if chosen and chosen.model:
-                folder.write_model(beside, content, now, chosen.model)
-            sheet.check_told(out, content, campaign, now, before)  # again: cells may be filled in during a fit
-            written = sheet.write(out, content, campaign, now)
+                _write_model(beside, content, now, chosen.model)
+            report.check_told(out, content, campaign, now, before)  # again: cells may be filled in during a fit
+            written = report.write(out, content, campaign, now)
         more = [*campaign.notes[count:], *(chosen.notes if chosen else []), *written]
         report.note(more, options)
         report.say(report.Outcome(content, campaign, chosen, now, out, [*notes, *doubts, *more]), options)
 
 
-def _learnt(beside: Path, old: folder.State | None) -> Learnt | None:
+def _learnt(beside: Path, old: State | None) -> Learnt | None:
     """Return the columns that were learnt from at the last start; an older version logged them only."""
     if old is None or old.learnt is not None:
         return old and old.learnt
@@ -80,7 +93,7 @@ def _learnt(beside: Path, old: folder.State | None) -> Learnt | None:
 def _check(out: Path, content: Table, campaign: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:
     """Refuse to overwrite filled-in cells; a start that writes nothing only notes it."""
     try:
-        sheet.check_told(out, content, campaign, now, before)
+        report.check_told(out, content, campaign, now, before)
     except InputError as error:
         if not dry:
             raise
@@ -93,10 +106,10 @@ def _labels(path: str | None, out: Path, content: Table, now: Settings) -> Cells
     if path is None:
         return None
     is_next = out.exists() and Path(path).samefile(out)
-    return sheet.read(out, content, now) if is_next else table.labels(Path(path), content, now)
+    return report.read(out, content, now) if is_next else table.labels(Path(path), content, now)
 
 
-def _changes(old: folder.State, now: folder.State) -> list[str]:
+def _changes(old: State, now: State) -> list[str]:
     """Return sentences on changes since the last start."""
     rows = [f"The table has {now.rows} rows; it had {old.rows}."] if now.rows != old.rows else []
     return [*settings.changes(old.settings, now.settings), *rows]
@@ -141,3 +154,49 @@ def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, pro
     chosen = choice.choose(content, rows, now, k, device, progress)
     campaign.suggest(chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
     return chosen._replace(notes=[*notes, *chosen.notes])
+
+
+def _read(folder: Path, trusted: Sequence[str]) -> State | None:
+    """Return the state after the last start; None before the first one.
+
+    Raises:
+        InputError: when it is damaged, of another version, or names modules that are not trusted.
+    """
+    trust.check_links(folder)
+    path = folder / CONFIG
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        recorded, rows, columns = dict(content["settings"]), int(content["rows"]), content.get("learnt")
+        learnt = Learnt(*(tuple(map(str, columns[k])) for k in Learnt._fields)) if "learnt" in content else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error}); remove it, and give the settings anew") from error
+    if content.get("format") != FORMAT:
+        raise files.older(path)
+    trust.check(folder, recorded, trusted)
+    return State(parameters.read(Settings, recorded, str(path)), rows, learnt)
+
+
+def _write(folder: Path, now: State, old: State | None) -> None:
+    """Write config.json if it changed, and remove a model of other settings."""
+    if now == old:
+        return
+    content = {"format": FORMAT, "settings": parameters.written(now.settings), "rows": now.rows}
+    content |= {"learnt": now.learnt._asdict()} if now.learnt else {}
+    try:
+        if old is None or any(v != vars(old.settings)[k] for k, v in vars(now.settings).items() if k not in LOOSE):
+            (folder / MODEL).unlink(missing_ok=True)
+        with files.replacing(folder / CONFIG) as draft:
+            draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"cannot write {folder / CONFIG}: {error.strerror}") from error
+
+
+def _write_model(folder: Path, table: Table, settings: Settings, model: Model) -> None:
+    """Write the fitted model with its schema, for `explore predict`."""
+    content = Saved(model.names, ({},), {settings.posterior: model.fitted}, table.schema, model.transform)
+    try:
+        saved.write(folder, content)
+    except OSError as error:
+        raise Failure(f"cannot write {folder / MODEL}: {error.strerror}") from error

@@ -94,6 +94,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
     by_part = parameters.split(options["parameters"], ("", "likelihood", "acquisition"))
     if "epochs" in by_part[""]:
         raise InputError("give the passes over the labels by --epochs")
+    settings: Values
     if old and (options["posterior"] or old.posterior) == old.posterior and not options["preset"]:
         make = registry.find("posteriors", old.posterior)
         changed = registry.parse(make, by_part[""]) if by_part[""] else {}

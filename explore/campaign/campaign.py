@@ -36,11 +36,7 @@ class Campaign:
     """
 
     def __init__(self, folder: Path, dry: bool = False):
-        """Open the folder, or make it; `dry`: nothing is written, locked or made.
-
-        Raises:
-            InputError: when another process has it open, or its log is damaged.
-        """
+        """Open or make the folder, see `Log`; `dry`: nothing is written, locked or made."""
         self._log = Log(folder, dry)
         try:
             self.memory = Memory(self._log.events)
@@ -107,18 +103,10 @@ class Campaign:
                 return "suggest" not in kinds
         return False
 
-    def suggest(self, rows: Sequence[int], values: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-        """Suggest rows of the table: they are pending until they are answered or released.
+    def suggest(self, rows: Sequence[int], values: Sequence[Mapping[Any, Any]] = ()) -> list[str]:
+        """Suggest rows by their numbers in `pool`: they are pending until they are answered or released.
 
-        Args:
-            rows: their numbers, out of `pool`.
-            values: the prediction and score of each, which are logged.
-
-        Returns:
-            Their ids.
-
-        Raises:
-            InputError: when one is not in the pool.
+        The values, such as predictions and scores, are logged. Returns the ids of the rows.
         """
         if len(set(rows)) < len(rows) or set(rows) - set(self.pool):
             raise InputError(f"rows {listed(rows)} are not all different ones of the pool")
@@ -141,11 +129,7 @@ class Campaign:
         self._operate("retract", self._resolved(names), "No longer measured")
 
     def undo(self) -> None:
-        """Undo the last batch of measurements, suggestions or operations.
-
-        Raises:
-            InputError: when there is none.
-        """
+        """Undo the last batch of measurements, suggestions or operations."""
         if not self.memory.batches:
             raise InputError("there is nothing to undo")
         last, events = max(self.memory.batches.items())

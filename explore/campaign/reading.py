@@ -183,23 +183,23 @@ class Reading:
             names = _free_ids(k, {row.id for row in rows})
             if rows or len(members) > 1:
                 matched = match_identical(rows, [self.table.measurements[line] for line in members])
-                for line, row in zip(members, matched, strict=True):
-                    self.ids[line] = row.id if row else next(names)
+                for line, match in zip(members, matched, strict=True):
+                    self.ids[line] = match.id if match else next(names)
         self._at = {name: line for line, name in enumerate(self.ids)}
 
     def _read_row(self, name: str, line: int) -> None:
         """Read one row of the table, which is known or measured."""
-        row, cells = self.memory.rows.get(name), self.table.cells(line)
-        if row is not None and row.gone:
+        is_new, row = name not in self.memory.rows, self.memory.rows.get(name) or Row(name)
+        cells, now = self.table.cells(line), self.table.measurements[line]
+        if row.gone:
             self.tell("return", name)
             self.lines["In the table again: "].append(self.name(name))
-        if row is not None and row.cells != cells:
+        if not is_new and row.cells != cells:
             common = {c: row.cells[c] for c in row.cells if c in cells}
             if any(not same(cell, cells[c]) for c, cell in common.items()):
                 label = "; its measurement stays with it" if row.values else ""
                 self.notes.append(f"{self.name(name)}: {_changes(common, cells)}{label}.")
             self.tell("change", name, to=name, cells=cells)
-        row, now = row or Row(name), self.table.measurements[line]
         new = {t: v for t, v in now.items() if t not in row.table or not same_value(v, row.table[t])}
         values = {t: [v] for t, v in new.items() if not row.agrees({t: v})}
         emptied = [t for t in row.table if t not in now]

@@ -12,7 +12,7 @@ import explore
 from explore import registry
 from explore.campaign import Campaign
 from explore.cli.loaded import TableWarning
-from explore.cli.suggest import choice, sheet, table
+from explore.cli.suggest import choice, report, table
 from explore.core import files
 from explore.core.errors import InputError
 from tests.cli.conftest import run
@@ -129,7 +129,7 @@ def test_the_same_again_hands_out_the_same_and_a_larger_batch_more(pool):
 
 def test_killed_between_log_and_file(pool, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(sheet, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(report, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run("suggest", pool, "--target", "yield", "--id", "name", *QUICK).exit_code == 130
     assert not (pool.parent / "next.csv").exists()
     again = suggest(pool)

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from explore.campaign import Campaign, Row, folder_of, short
 from explore.campaign.answers import PREFIX
-from explore.campaign.cells import canonical, same
+from explore.campaign.cells import canonical, has_all, same
 from explore.campaign.sheet import measurements
 from explore.cli import console, display, tables
 from explore.cli.suggest.choice import Choice, Progress
@@ -60,7 +60,9 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
     rows = [campaign.memory.find(name) or Row(name) for name in names]
     places = [f"{file.unit} {line}" for line in file.lines]
     values = measurements(file, targets, table.roles)
-    if lost := [p for p, row, cells in zip(places, rows, values, strict=True) if cells and not row.was_logged(cells)]:
+    if lost := [
+        p for p, row, cells in zip(places, rows, values, strict=True) if cells and not has_all(row.logged, cells)
+    ]:
         raise InputError(
             f"{path} has measurements ({listed(lost, 5)}) that were not told and would be overwritten; tell them by "
             f"--labels {path}, or choose another --out"

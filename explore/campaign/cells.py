@@ -11,7 +11,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, time
 from decimal import Decimal
 from functools import cache
@@ -124,6 +124,11 @@ def same_value(a: Value, b: Value) -> bool:
 def saved_short(cell: str) -> bool:
     """Return whether a canonical cell may have had more digits, or be saved with fewer."""
     return _digits(cell) >= DIGITS
+
+
+def has_all(known: Mapping[str, Sequence[Value]], cells: Mapping[str, Value]) -> bool:
+    """Return whether the values of cells, by target, are among the known ones."""
+    return all(any(same_value(value, other) for other in known.get(t, ())) for t, value in cells.items())
 
 
 def _digits(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from explore.campaign.cells import Value, canonical, same, same_value, saved_short
+from explore.campaign.cells import Value, canonical, has_all, same, saved_short
 from explore.campaign.memory import Row
 from explore.campaign.sheet import Table
 from explore.data.texts import number
@@ -70,7 +70,7 @@ def _unpaired(rows: Iterable[Row], pairs: Mapping[int, Row]) -> list[Row]:
 
 
 def _within(a: Measurements, b: Measurements) -> bool:
-    return all(t in b and same_value(value, b[t]) for t, value in a.items())
+    return has_all({t: [value] for t, value in b.items()}, a)
 
 
 def match_moved(

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from explore.campaign.cells import Value, same_value
+from explore.campaign.cells import Value, has_all
 from explore.campaign.log import Event
 from explore.core.errors import InputError, listed, shown
 
@@ -84,14 +84,7 @@ class Row:
 
     def agrees(self, cells: Mapping[str, Value]) -> bool:
         """Return whether cells of targets have a measurement of each target, or their mean."""
-        return all(
-            t in self.values and any(same_value(value, old) for old in (*self.values[t], self.mean[t]))
-            for t, value in cells.items()
-        )
-
-    def was_logged(self, cells: Mapping[str, Value]) -> bool:
-        """Return whether the log has the cells of targets, even if they were corrected or withdrawn since."""
-        return all(any(same_value(value, old) for old in self.logged.get(t, ())) for t, value in cells.items())
+        return has_all({t: [*values, mean(values)] for t, values in self.values.items()}, cells)
 
 
 class Memory:

@@ -45,7 +45,7 @@ class Reading:
         self.lines: dict[str, list[str]] = defaultdict(list)
         self.ids: list[str] = []
         self._at: dict[str, int] = {}  # the lines of the table, by id
-        self._outside: dict[str, tuple[str, dict[str, str]]] = {}  # rows of labels alone: their place and features
+        self._outside: dict[str, str] = {}  # the places of rows that only a file of labels has
         groups: dict[str, list[int]] = defaultdict(list)  # lines of the table by key
         for line, k in enumerate(table.keys):
             groups[k].append(line)
@@ -67,18 +67,16 @@ class Reading:
         self.memory.apply(self.events[-1])
 
     def cells(self, name: str) -> dict[str, str] | None:
-        """Return the features of a row that is known, in the table or in a file of labels."""
+        """Return the features of a row that is known or in the table; None of others."""
         if name in self.memory.rows:
             return self.memory.rows[name].cells
-        if name in self._at:
-            return self.table.cells(self._at[name])
-        return self._outside[name][1] if name in self._outside else None
+        return self.table.cells(self._at[name]) if name in self._at else None
 
     def name(self, name: str) -> str:
         """Return how messages call a row."""
         if name in self._at:
             return self.table.name(self._at[name])
-        return self._outside[name][0] if name in self._outside else short(name)
+        return self._outside.get(name) or short(name)
 
     def is_in_table(self, name: str) -> bool:
         """Return whether a row is in the table."""
@@ -86,9 +84,9 @@ class Reading:
 
     def add_outside(self, name: str, cells: Mapping[str, str], place: str) -> None:
         """Remember a row that only a file of labels has."""
-        self._outside[name] = place, dict(cells)
+        self._outside[name] = place
         self.lines["Not in the table, but used all the same: "].append(place)
-        self.tell("retire", name)
+        self.tell("retire", name, cells=dict(cells))
 
     def tell_measurements(
         self, name: str, values: Mapping[str, list[Value]], source: str, **table: Mapping[str, Value]

@@ -79,8 +79,10 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
             return False
         return column not in table.cells.columns or not canonical(table.cells.columns[column][lines[row.id]])
 
-    others = [name for name in file.columns if name not in targets and not name.startswith(PREFIX)]
-    added = [n for n in others if any(is_added(canonical(c), r, n) for c, r in zip(file.columns[n], rows, strict=True))]
+    columns = [name for name in file.columns if name not in targets and not name.startswith(PREFIX)]
+    added = [
+        n for n in columns if any(is_added(canonical(c), r, n) for c, r in zip(file.columns[n], rows, strict=True))
+    ]
     if added:
         raise InputError(
             f"{path} has cells in {listed(map(shown, added))} that {table.path} does not have and that would be "

@@ -199,18 +199,18 @@ class Rows:
         return replace(self, measured=[self.measured[i] for i in full], values=[self.values[i] for i in full])
 
 
-def rows(table: Table, known: Campaign) -> Rows:
+def rows(table: Table, state: Campaign) -> Rows:
     """Return the rows after the campaign has read the table."""
     matrix = table.schema.apply(table.written)
     check_units(matrix.features, matrix.x)
     gone, x, notes = _gone(
-        table, [row for row in known.memory.rows.values() if row.gone and (row.values or row.pending)]
+        table, [row for row in state.memory.rows.values() if row.gone and (row.values or row.pending)]
     )
-    at = {name: i for i, name in enumerate([*known.ids, *(row.id for row in gone)])}
+    at = {name: i for i, name in enumerate([*state.ids, *(row.id for row in gone)])}
     complete, failed, pending = (
-        [at[row.id] for row in some if row.id in at] for some in (known.measured, known.failed, known.pending)
+        [at[row.id] for row in some if row.id in at] for some in (state.measured, state.failed, state.pending)
     )
-    measured = [row for row in (*known.measured, *known.partly) if row.id in at]
+    measured = [row for row in (*state.measured, *state.partly) if row.id in at]
     costs, taken = table.costs, [*complete, *failed, *pending]
     if costs is not None:
         costs = np.concatenate([costs, [float(row.suggestion.get("cost", "nan")) for row in gone]])
@@ -220,7 +220,7 @@ def rows(table: Table, known: Campaign) -> Rows:
     spent = {"labels": float(len(complete) + len(pending)), "budget": budget}
     values = [[np.nan if (v := row.mean.get(t)) is None else v for t in table.roles.targets] for row in measured]
     return Rows(
-        np.concatenate([matrix.x, x]), [at[row.id] for row in measured], values, pending, taken, list(known.pool),
+        np.concatenate([matrix.x, x]), [at[row.id] for row in measured], values, pending, taken, list(state.pool),
         costs, spent, (*matrix.notes, *notes),
     )  # fmt: skip
 

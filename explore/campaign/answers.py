@@ -170,10 +170,10 @@ class Answers(Sheet):
         return f"{self.file.path}, {self.file.unit} {self.file.lines[line]}"
 
 
-def _without(values: Sequence[Value], known: Sequence[Value]) -> list[Value]:
-    """Return the values without the known ones, each of which counts once."""
+def _without(values: Sequence[Value], old: Sequence[Value]) -> list[Value]:
+    """Return the values without the old ones, each of which counts once."""
     new = list(values)
-    for value in known:
+    for value in old:
         match = next((i for i, other in enumerate(new) if same_value(other, value)), None)
         if match is not None:
             del new[match]

@@ -61,7 +61,7 @@ class Campaign:
                 logged.
             Failure: when the log cannot be written.
         """
-        reading = Reading(self.memory, Table(table, schema))
+        reading = Reading(self._log.events, Table(table, schema))
         if labels is not None:
             Answers(labels, reading).tell()
         self.ids, self._reading = tuple(reading.ids), reading

@@ -126,9 +126,9 @@ def saved_short(cell: str) -> bool:
     return _digits(cell) >= DIGITS
 
 
-def has_all(known: Mapping[str, Sequence[Value]], cells: Mapping[str, Value]) -> bool:
-    """Return whether the values of cells, by target, are among the known ones."""
-    return all(any(same_value(value, other) for other in known.get(t, ())) for t, value in cells.items())
+def has_all(old: Mapping[str, Sequence[Value]], cells: Mapping[str, Value]) -> bool:
+    """Return whether the values of cells, by target, are among the old ones."""
+    return all(any(same_value(value, other) for other in old.get(t, ())) for t, value in cells.items())
 
 
 def _digits(text: str) -> int:

@@ -55,12 +55,12 @@ def match_identical(rows: Iterable[Row], measurements: Sequence[Measurements]) -
     in_table = [row for row in rows if not row.gone]
     measured = [row for row in in_table if row.table]
     unmeasured = [row for row in rows if row not in measured and not row.values]
-    others = [row for row in rows if row not in measured and row.values]  # their cells may well be empty
+    labelled = [row for row in rows if row not in measured and row.values]  # their cells may well be empty
     deleted = max(0, len(in_table) - (len(measurements) - len(pairs)))  # measured rows rather than unmeasured ones
     new = {line: cells for line, cells in filled.items() if line not in pairs}
     pairs |= pair(new, [*measured[deleted:], *unmeasured], lambda *_: True)
     empty = {line: cells for line, cells in enumerate(measurements) if not cells}
-    pairs |= pair(empty, _unpaired([*unmeasured, *measured, *others], pairs), lambda *_: True)
+    pairs |= pair(empty, _unpaired([*unmeasured, *measured, *labelled], pairs), lambda *_: True)
     return [pairs.get(line) for line in range(len(measurements))]
 
 
@@ -122,22 +122,22 @@ def _search(
     """Match rows with lines that agree in some columns: first in all digits, then in fewer."""
     matched: dict[str, str] = {}
     unclear: list[Row] = []
-    known = {row.id: {new: row.cells[old] for old, new in names.items()} for row in rows}
-    ids = set(map(canonical, known))
+    cells_of = {row.id: {new: row.cells[old] for old, new in names.items()} for row in rows}
+    ids = set(map(canonical, cells_of))
     lines = {k: {name: table.features[name][i] for name in names.values()} for k, i in fresh.items()}
     lines = {k: cells for k, cells in lines.items() if not by_id or canonical(k) in ids}
-    rounded = any(saved_short(cell) for cells in known.values() for cell in cells.values())
+    rounded = any(saved_short(cell) for cells in cells_of.values() for cell in cells.values())
     for digits in (None, *COARSE) if rounded and lines else (None,):
         buckets, twins = defaultdict(list), defaultdict(list)
         for k, cells in lines.items():
             buckets[_rounded(cells, digits)].append(k)
         for row in (row for row in rows if row.id not in matched):
-            twins[_rounded(known[row.id], digits)].append(row)
+            twins[_rounded(cells_of[row.id], digits)].append(row)
         for row, bucket in ((row, bucket) for bucket, alike in twins.items() for row in alike):
             keys = [
                 k
                 for k in buckets[bucket]
-                if all(same(cell, lines[k][name]) for name, cell in known[row.id].items())
+                if all(same(cell, lines[k][name]) for name, cell in cells_of[row.id].items())
                 and (not by_id or canonical(k) == canonical(row.id))
             ]
             has_rival = any(r is not row and r.table and _within(row.table, r.table) for r in twins[bucket])

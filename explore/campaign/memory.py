@@ -78,7 +78,7 @@ class Row:
         return None in self.mean.values()
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether it was measured, suggested or skipped."""
         return bool(self.values or self.pending is not None or self.skipped)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from copy import deepcopy
 from itertools import count
 from typing import Any
 
@@ -28,7 +27,7 @@ class Reading:
     """The memory after a table was read, and the events that lead to it.
 
     Attributes:
-        memory: a copy, brought up to the table.
+        memory: brought up to the table.
         before: the memory before it.
         table: the table.
         ids: of every row of the table.
@@ -37,9 +36,9 @@ class Reading:
         lines: names of rows by the start of the sentence that they share.
     """
 
-    def __init__(self, memory: Memory, table: Table):
-        """Read the table; the memory that is given does not change."""
-        self.memory, self.table, self.before = deepcopy(memory), table, memory
+    def __init__(self, events: Sequence[Event], table: Table):
+        """Read the table after the events of a log."""
+        self.memory, self.table, self.before = Memory(events), table, Memory(events)
         self.events: list[Event] = []
         self.notes = list(table.notes)
         self.lines: dict[str, list[str]] = defaultdict(list)
@@ -149,11 +148,11 @@ class Reading:
         """Give rows that are in the table under another id that id."""
         has_other_columns = any(event["event"] == "schema" for event in self.events)
         schema, rows = self.table.schema, self.memory.rows
-        known = {key(name, schema) for name in rows}
+        old_keys = {key(name, schema) for name in rows}
         lost = [
             row for row in rows.values() if key(row.id, schema) not in groups and (has_other_columns or not row.gone)
         ]
-        fresh = {k: members[0] for k, members in groups.items() if k not in known} if lost else {}
+        fresh = {k: members[0] for k, members in groups.items() if k not in old_keys} if lost else {}
         keys, unclear = match_moved(lost, self.table, fresh, bool(schema.id_column) and not has_other_ids)
         for row in (row for row in lost if row.id in keys):
             name, old = row.id, dict(row.cells)
@@ -163,7 +162,7 @@ class Reading:
             if not has_other_columns:
                 change = f"{short(name)} is now {short(to)}" if schema.id_column else _changes(old, row.cells)
                 self.lines["Found again, though written in another way: "].append(change)
-        if names := [short(row.id) for row in unclear if row.known]:
+        if names := [short(row.id) for row in unclear if row.is_known]:
             rows_known = "the row that was known" if len(names) == 1 else f"the {len(names)} rows that were known"
             self.notes.append(
                 f"Several rows of the table may be {rows_known}, by {listed(names, SHOWN)}; what is known of them is "
@@ -172,12 +171,12 @@ class Reading:
 
     def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:
         """Give every line of the table its id."""
-        known = defaultdict(list)
+        old = defaultdict(list)
         for row in self.memory.rows.values():
-            known[key(row.id, self.table.schema)].append(row)
+            old[key(row.id, self.table.schema)].append(row)
         self.ids = list(self.table.keys)
         for k, members in groups.items():
-            rows = known.get(k, [])
+            rows = old.get(k, [])
             names = _free_ids(k, {row.id for row in rows})
             if rows or len(members) > 1:
                 matched = match_identical(rows, [self.table.measurements[line] for line in members])
@@ -220,7 +219,7 @@ class Reading:
     def _retire_rows(self) -> None:
         """Log which rows are gone; without identifiers, name a new row that may be one of them."""
         new = [e for e in self.events if e["event"] == "label" and "cells" in e]
-        for row in [r for r in self.memory.rows.values() if r.known and not r.gone and r.id not in self._at]:
+        for row in [r for r in self.memory.rows.values() if r.is_known and not r.gone and r.id not in self._at]:
             self.tell("retire", row.id)
             answer = "failed" if row.failed else "measured" if row.values else ""
             state = answer or ("pending" if row.pending is not None else "skipped")
@@ -268,10 +267,10 @@ class Reading:
         return [*self.notes, *(f"{start}{listed(lines[start], SHOWN)}.{ends.get(start, '')}" for start in lines)]
 
 
-def _free_ids(k: str, known: Collection[str]) -> Iterator[str]:
+def _free_ids(k: str, ids: Collection[str]) -> Iterator[str]:
     """Yield ids for further identical rows."""
     for number in count(1):
-        if (name := k if number == 1 else f"{k}-{number}") not in known:
+        if (name := k if number == 1 else f"{k}-{number}") not in ids:
             yield name
 
 

@@ -136,19 +136,18 @@ def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, pro
     rows = table.rows(content, campaign)
     waiting = [] if campaign.answered else campaign.pending
     k = min(now.batch - len(waiting), len(campaign.pool))
-    notes, new = list(rows.notes), counted(k, "row", be=True)
+    notes, pending = list(rows.notes), counted(len(waiting), "suggestion", be=True)
     if not campaign.pool and not waiting:
-        notes.append("No row is left that may be handed out.")
+        notes.append("No candidates left.")
     elif waiting and k < 1:
         notes.append(
-            f"Nothing was measured since rows were handed out last, of which {len(waiting)} are pending; a larger "
-            "--batch gives more, --release all chooses anew."
+            f"No new measurements. {pending} still pending. Use a larger --batch for more, or --release all to start "
+            "over."
         )
     elif waiting:
-        pending = counted(len(waiting), "row", be=True)
-        notes.append(f"{pending} pending since rows were handed out last, so that {new} added.")
+        notes.append(f"No new measurements. {pending} still pending; {counted(k, 'row', be=True)} added.")
     elif k < now.batch:
-        notes.append(f"Only {new} left that may be handed out.")
+        notes.append(f"Only {counted(k, 'candidate')} left.")
     if k < 1:
         return Choice(notes=notes)
     chosen = choice.choose(content, rows, now, k, device, progress)

@@ -207,11 +207,11 @@ def reached(conditions: Sequence[Limit], measures: Mapping[str, float], spent: M
         if name in BELOW and measures.get(name, math.inf) < value:
             return (
                 f"Enough is known: {BELOW[name]} is {measures[name]:.4g}, which --stop-when {text} asks for; no row is "
-                "handed out."
+                "suggested."
             )
     if n:
         return ""
     within = [limit for limit in conditions if limit.name in WITHIN]
     sums = " and ".join(f"{WITHIN[limit.name]} is {spent[limit.name]:.12g}" for limit in within)
     texts = ", ".join(limit.text for limit in within)
-    return f"The limit is reached: {sums}, and --stop-when {texts} leaves no row to hand out."
+    return f"The limit is reached: {sums}, and --stop-when {texts} leaves no row to suggest."

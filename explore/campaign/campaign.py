@@ -117,16 +117,16 @@ class Campaign:
 
     def skip(self, names: Iterable[str]) -> None:
         """Never suggest some rows, by their ids, until they are released; refuse measured and failed ones."""
-        self._operate("skip", self._resolved(names), "Never to be handed out")
+        self._operate("skip", self._resolved(names), "Skipped")
 
     def release(self, names: Iterable[str] | None = None) -> None:
         """Let pending or skipped rows be suggested again, without names all pending ones; refuse others."""
         ids = [row.id for row in self.pending] if names is None else self._resolved(names)
-        self._operate("release", ids, "May be handed out again")
+        self._operate("release", ids, "Released")
 
     def retract(self, names: Iterable[str]) -> None:
         """Withdraw all measurements and failures of some rows, which may be suggested again; refuse others."""
-        self._operate("retract", self._resolved(names), "No longer measured")
+        self._operate("retract", self._resolved(names), "Retracted the measurements of")
 
     def undo(self) -> None:
         """Undo the last batch of measurements, suggestions or operations."""
@@ -141,9 +141,9 @@ class Campaign:
     def status(self) -> list[str]:
         """Return sentences on where the campaign stands."""
         gone = sum(row.gone for row in self.measured)
-        away = f", {gone} of them no longer in the table" if gone else ""
-        pool = f"; {len(self.pool)} may be handed out" if self._reading else ""
-        lines = [f"{counted(len(self.measured), 'row', be=True)} measured{away}{pool}."]
+        away = f" ({gone} no longer in the table)" if gone else ""
+        pool = f", {counted(len(self.pool), 'candidate')} left" if self._reading else ""
+        lines = [f"{len(self.measured)} measured{away}{pool}."]
         groups = []
         for batch in sorted({row.pending for row in self.pending if row.pending is not None}):
             since = next(event["time"][:10] for event in self._log.events if event["batch"] == batch)
@@ -181,7 +181,7 @@ class Campaign:
 
     def _objection(self, kind: str, row: Row) -> str:
         if kind == "skip" and self.memory.done(row):
-            return f"{'failed' if row.failed else 'is measured'} and will not be handed out; --retract withdraws that"
+            return f"{'failed' if row.failed else 'is measured'} and will not be suggested; --retract withdraws that"
         if kind == "release" and not row.skipped and row.pending is None:
             return "is neither pending nor skipped; there is nothing to release"
         return "was not measured; there is nothing to retract" if kind == "retract" and not row.values else ""

@@ -86,7 +86,7 @@ def test_rounds(pool):
     assert len(second["rows"]) == 5 and not set(ids(second)) & set(ids(first)) and not second["pending"]
     for row in second["rows"]:
         assert row["low"] < row["mean"] < row["high"] and row["reason"].startswith(("far", "disa", "expected gain"))
-    assert "Only 5 rows are measured: take the intervals as rough." in second["notes"]
+    assert "Only 5 measurements so far; intervals are rough." in second["notes"]
     measure(pool, ids(second)[:4])
     third = suggest(pool, "--batch", 3)
     assert "Setting batch is now 3; it was 5." in third["notes"]
@@ -120,11 +120,11 @@ def test_the_same_again_hands_out_the_same_and_a_larger_batch_more(pool):
     again = suggest(pool)
     assert ids(again, "pending") == ids(first) and not again["rows"]
     assert (pool.parent / "next.csv").read_bytes() == text
-    assert "Nothing was measured since rows were handed out last, of which 5 are pending" in again["notes"][-1]
-    assert again["notes"][-1].endswith("--release all chooses anew.")
+    assert "No new measurements. 5 suggestions are still pending." in again["notes"][-1]
+    assert again["notes"][-1].endswith("--release all to start over.")
     more = suggest(pool, "--batch", 7)
     assert ids(more, "pending") == ids(first) and len(more["rows"]) == 2 and not {*ids(more)} & {*ids(first)}
-    assert "5 rows are pending since rows were handed out last, so that 2 rows are added." in more["notes"]
+    assert "No new measurements. 5 suggestions are still pending; 2 rows are added." in more["notes"]
 
 
 def test_killed_between_log_and_file(pool, monkeypatch):
@@ -195,7 +195,7 @@ def test_what_is_printed(pool):
     first = ids(begin(pool))
     measure(pool, first)
     said = run("suggest", pool)
-    assert "To measure next" in said.stdout and "5 rows are measured; 30 may be handed out." in said.stdout
+    assert "To measure next" in said.stdout and "5 measured, 30 candidates left." in said.stdout
     assert "Answered, of batch 2" in said.stderr and "--labels" in said.stdout
     assert "epig (nats)" in said.stdout and "rows measured or pending: 10" in said.stdout
     quiet = run("suggest", pool, "--quiet")
@@ -339,7 +339,7 @@ def test_a_failed_experiment_is_done(pool):
     assert len(asked["rows"]) + len(asked["pending"]) == 35 and asked["pool"] == 0
     assert names[0] not in [*ids(asked), *ids(asked, "pending"), *pd.read_csv(pool.with_name("next.csv")).name]
     assert f"Failed: '{names[0]}' (line" in run("suggest", pool, "--status").stdout
-    assert "failed and will not be handed out" in refused(pool, "--skip", names[0])
+    assert "failed and will not be suggested" in refused(pool, "--skip", names[0])
     frame.loc[frame.name.isin(names[:1]), "yield"] = 3  # measured after all
     frame.to_csv(pool, index=False)
     said = suggest(pool)
@@ -421,10 +421,10 @@ def test_when_nothing_is_left(pool):
     frame.loc[:2, "yield"] = np.nan
     frame.to_csv(pool, index=False)
     said = begin(pool)
-    assert len(said["rows"]) == 3 and "Only 3 rows are left that may be handed out." in said["notes"]
+    assert len(said["rows"]) == 3 and "Only 3 candidates left." in said["notes"]
     measure(pool, ids(said))
     said = suggest(pool)
-    assert not said["rows"] and "No row is left that may be handed out." in said["notes"]
+    assert not said["rows"] and "No candidates left." in said["notes"]
 
 
 def test_settings_of_the_model_are_kept(pool):
@@ -485,7 +485,7 @@ def test_limits(pool):
     measure(pool, ids(said))
     said = suggest(pool)
     reached = "The limit is reached: the number of rows that are measured or pending is 14, and --stop-when labels<=14"
-    assert not said["rows"] and said["stopped"] == f"{reached} leaves no row to hand out."
+    assert not said["rows"] and said["stopped"] == f"{reached} leaves no row to suggest."
     said = suggest(pool, "--stop-when", "gain<1000", "--batch", 1)
     assert not said["rows"] and said["stopped"].startswith("Enough is known: the best candidate's score is ")
     assert said["measures"]["gain"] < 1000 and said["measures"]["labels"] == 14

@@ -25,11 +25,7 @@ class Answers(Sheet):
     """A file of labels, read for a table; lines without a measurement are skipped."""
 
     def __init__(self, file: Cells, reading: Reading):
-        """Check the columns.
-
-        Raises:
-            InputError: when the file has no target, when no column names the rows, or a target is no number.
-        """
+        """Read the file; refuse one without targets or without names of rows, and targets that are no numbers."""
         schema = reading.table.schema
         columns = ["_id", *([schema.id_column] if schema.id_column else [])]
         self._reading, self._id_column, self._rows = reading, schema.id_column, reading.memory.rows
@@ -43,11 +39,7 @@ class Answers(Sheet):
         super().__init__(file, schema)
 
     def tell(self) -> None:
-        """Add the measurements to the reading.
-
-        Raises:
-            InputError: when it is not certain which row a line is of.
-        """
+        """Add the measurements to the reading; refuse a line that may be of several rows or of none."""
         names = self._reading.table.file.columns
         if unused := [name for name in self.file.columns if name not in names and not name.startswith(PREFIX)]:
             self._reading.notes.append(f"Columns of {self.file.path} that are not used: {listed(unused)}.")

@@ -70,14 +70,8 @@ def measured(
 ) -> tuple[Value, ...]:
     """Read the cell of a target: () where nothing is measured, (None,) where the experiment failed, or (value,).
 
-    Args:
-        cell: the cell.
-        classes: whether it names a class, in any text, and not a number.
-        keep_na: whether marks such as NA are classes too.
-        failed: texts of failed experiments, `folded`.
-
-    Raises:
-        InputError: when it is something else.
+    A value is a number, or with `classes` any text, with `keep_na` also marks such as NA. Other cells are refused. The
+    texts in `failed` are `folded`.
     """
     text = stripped(cell)
     if folded(text) in failed:

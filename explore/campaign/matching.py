@@ -28,17 +28,10 @@ def pair(
 
 
 def match_identical(rows: Iterable[Row], measurements: Sequence[Measurements]) -> list[Row | None]:
-    """Match known rows with the lines of a table that have the same features, by their cells of targets.
+    """Return the known row, or None, of each line of a table with the same features, by their cells of targets.
 
     A line whose cells have not changed since the table was last read comes first. Of the others, new numbers correct
     rows whose old ones should still be there, or else answer pending rows.
-
-    Args:
-        rows: the known rows.
-        measurements: the cells of targets of each line.
-
-    Returns:
-        The row of each line; None where there is none.
     """
     rows = sorted(rows, key=lambda row: (row.gone, row.pending is None, bool(row.values)))
     if len(measurements) == len(rows) == 1:
@@ -76,20 +69,17 @@ def _within(a: Measurements, b: Measurements) -> bool:
 def match_moved(
     lost: Iterable[Row], table: Table, fresh: Mapping[str, int], by_id: bool
 ) -> tuple[dict[str, str], list[Row]]:
-    """Match known rows whose id is not in the table, but that are in it for certain.
+    """Return the new key of known rows by their former id, and the rows that several lines fit.
 
     Columns may have been added, removed, or one of them renamed; a spreadsheet may have saved fewer digits; and an
     identifier may be another spelling of a number ("007" and "7"). Where several lines fit, or a column was replaced,
     the cells of targets decide.
 
     Args:
-        lost: the known rows.
+        lost: rows whose id is not in the table.
         table: the table.
         fresh: the keys in the table that no known row has, each with one of its lines.
         by_id: whether ids are identifiers in the same column as before.
-
-    Returns:
-        The key of each row now, by its former id, and the rows that several lines fit.
     """
     keys: dict[str, str] = {}
     unclear: list[Row] = []

@@ -90,13 +90,10 @@ class Reading:
     def tell_measurements(
         self, name: str, values: Mapping[str, list[Value]], source: str, **table: Mapping[str, Value]
     ) -> None:
-        """Tell the measurements of a row: labels where they add to the known ones, or else corrections.
+        """Tell all measurements of a row by target: labels where they add to the known ones, or else corrections.
 
-        Args:
-            name: the row's id.
-            values: all measurements by target.
-            source: the name of a file; "table"; or "failed" for classes that are declared as failures.
-            table: the cells of the targets, if they tell it.
+        The source is the name of a file; "table", with the row's cells of targets; or "failed" for classes that are
+        declared as failures.
         """
         row = self.memory.rows.get(name) or Row(name)
         pending, was = row.pending, {t: list(row.values.get(t, [])) for t in values}

@@ -45,11 +45,7 @@ class Table(Sheet):
     """
 
     def __init__(self, file: Cells, schema: Schema):
-        """Read it.
-
-        Raises:
-            InputError: when a column is missing, when an identifier is missing or repeated, or a target is no number.
-        """
+        """Read it; refuse missing columns, missing or repeated identifiers, and targets that are no numbers."""
         identifier = (schema.id_column,) if schema.id_column else ()
         if missing := [name for name in (*schema.targets, *schema.features, *identifier) if name not in file.columns]:
             raise InputError(f"{file.path} has no column {shown(missing[0])}; {file.listing}")

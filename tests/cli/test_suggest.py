@@ -12,7 +12,7 @@ import explore
 from explore import registry
 from explore.campaign import Campaign
 from explore.cli.loaded import TableWarning
-from explore.cli.suggest import choice, report, table
+from explore.cli.suggest import choice, report, settings, table
 from explore.core import files
 from explore.core.errors import InputError
 from tests.cli.conftest import run
@@ -512,6 +512,14 @@ def test_a_budget(pool):
     assert "line 7, column 'price': '' is no cost" in refused(pool)
     said = suggest(pool, "--cost", "none")
     assert "These columns are new as features: price." in said["notes"]
+
+
+def test_a_budget_of_decimals_pays_for_all_of_them():
+    costs = pd.DataFrame({"labels": 1.0, "budget": [0.1] * 11})
+    spent = {"labels": 0.0, "budget": 0.0}
+    assert settings.allowed([settings.Limit("budget", 1.0, "budget<=1")], spent, costs) == 10
+    assert settings.allowed([settings.Limit("labels", 2.5, "labels<=2.5")], spent, costs) == 2
+    assert settings.allowed([], spent, costs) == 11
 
 
 @pytest.mark.parametrize("goal", ["maximise", "minimise"])

@@ -292,7 +292,7 @@ def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
     """Yield the limitations of the answer."""
     if len(rows.measured) < ROUGH:
         rough = "probabilities" if settings.task == "classification" else "intervals"
-        yield f"Only {counted(len(rows.measured), 'measurement')} so far; {rough} are rough."
+        yield f"Only {counted(len(rows.measured), 'row', be=True)} measured: take the {rough} as rough."
     if settings.task == "classification":
         yield f"Classes so far: {listed(_classes(rows))}."
     for target, column in zip(settings.target, zip(*rows.values, strict=True), strict=True):

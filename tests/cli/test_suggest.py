@@ -86,7 +86,7 @@ def test_rounds(pool):
     assert len(second["rows"]) == 5 and not set(ids(second)) & set(ids(first)) and not second["pending"]
     for row in second["rows"]:
         assert row["low"] < row["mean"] < row["high"] and row["reason"].startswith(("far", "disa", "expected gain"))
-    assert "Only 5 measurements so far; intervals are rough." in second["notes"]
+    assert "Only 5 rows are measured: take the intervals as rough." in second["notes"]
     measure(pool, ids(second)[:4])
     third = suggest(pool, "--batch", 3)
     assert "Setting batch is now 3; it was 5." in third["notes"]

@@ -33,8 +33,8 @@ class Experiment:
 
     Attributes:
         arms: names of the acquisitions, the chosen one first.
-        history: what happened, name -> [rounds, R], and `labels` [rounds].
-        seconds: that the rounds took; the others are those of `explore.cli.run.Experiment`.
+        history: metrics [rounds, R] by name, and `labels` [rounds].
+        seconds: duration of the rounds; the others are those of `explore.cli.run.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -84,13 +84,13 @@ class Experiment:
         self.total, self.done = self._epochs[-1], self._epochs[self.rounds]
 
     def _posterior(self, labels: int) -> Predictive:
-        """The posterior for so many labels."""
+        """Return the posterior for a number of labels."""
         s = self.settings
         return problem.posterior(s, self.dataset, s.posterior, *problem.for_rows(s, labels))
 
     @property
     def rounds(self) -> int:
-        """How many rounds are done."""
+        """Number of finished rounds."""
         return len(self.history["labels"]) if self.history else 0
 
     @property
@@ -99,17 +99,17 @@ class Experiment:
 
     def warnings(self) -> Iterator[str]:
         for rule in self.learner.acquisitions if self.settings.rounds > 1 else ():
-            if said := redundancy(rule, self.settings.acquire):
-                yield said
+            if note := redundancy(rule, self.settings.acquire):
+                yield note
 
     def events(self, folder: Path, emit: Callable[[Epoch | Round | None], None]) -> None:
-        s, begin = self.settings, time.monotonic() - self.seconds
+        s, start = self.settings, time.monotonic() - self.seconds
         if self.rounds == s.rounds:
             return
         emit(None)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RedundancyWarning)  # it was said at the start
-            warnings.simplefilter("ignore", FailedFitWarning)  # the report says it
+            warnings.simplefilter("ignore", RedundancyWarning)  # see `warnings`
+            warnings.simplefilter("ignore", FailedFitWarning)  # in the report
             for event in active_loop(self.learner, self.dataset.y, self.test, s.rounds, s.acquire):
                 if isinstance(event, Round):
                     new = event.metrics | {"alive": event.state.common.alive, "labels": torch.tensor(event.labels)}
@@ -118,14 +118,14 @@ class Experiment:
                     for name, value in new.items():
                         past = [self.history[name]] if name in self.history else []
                         self.history[name] = torch.cat([*past, value.cpu().unsqueeze(0)])
-                    self.seconds = time.monotonic() - begin
+                    self.seconds = time.monotonic() - start
                 else:
                     self.done = self._epochs[self.rounds] + event.epoch
                 emit(event)
 
     @property
     def saved(self) -> Saved:
-        """What was fitted last, to be kept."""
+        """The posteriors of the last fits."""
         replicas = saved.replicas(arm=self.arms, trial=range(1, self.settings.trials + 1))
         models = {self.settings.posterior: self.learner.model}
         names = Names(self.dataset.features, self.settings.target, self.dataset.classes)
@@ -142,6 +142,6 @@ class Experiment:
         """Continue from a `state_dict`."""
         self.learner.load_state_dict(old["learner"])
         self.history, self.seconds = dict(old["history"]), float(old["seconds"])
-        # In its last round a run labels nothing: the round is done anew in one that goes on for longer.
+        # The last round of a run labels nothing. A longer run repeats it.
         if self.rounds == self.learner.round < self.settings.rounds:
             self.history = {name: past[:-1] for name, past in self.history.items()} if self.rounds > 1 else {}

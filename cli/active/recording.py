@@ -1,11 +1,11 @@
-"""What a run folder keeps of an experiment, round by round.
+"""The files of an experiment, written round by round.
 
-metrics.jsonl and TensorBoard: a series an arm, a step a number of labels; means over trials and, of test metrics, their
-standard errors. results.csv: one line a round, arm and trial, with every test metric and whether the fit went well
-(`alive`). selected.csv: one line a labelled point, best first (`order`), with its score; `index` counts the examples of
-the data set from 0. Where these come from a file of the user's, `line` is where the point begins in it, unpacked, and
-`id` its cell in the column of --id, behind an apostrophe where a spreadsheet program would take it for a formula.
-Lines, rounds and trials count from 1. model.pt: the posterior of the last round, of all arms and trials.
+metrics.jsonl and TensorBoard: a series an arm, a step a number of labels; means over trials, and standard errors of
+test metrics. results.csv: a line for each round, arm and trial, with every test metric and whether the fit went well
+(`alive`). selected.csv: a line for each labelled point, best first (`order`), with its score; `index` counts the
+examples of the data set from 0. Of a user's file, `line` is where the point begins in it, unpacked, and `id` its cell
+in the column of --id, behind an apostrophe where a spreadsheet program would take it for a formula. Lines, rounds and
+trials count from 1. model.pt: the posteriors of the last round, of all arms and trials.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from explore.cli.active.experiment import Experiment
 from explore.cli.estimate import estimate
 from explore.cli.parameters import written
 from explore.cli.start import file_name
-from explore.data import texts
+from explore.data import Dataset, texts
 from explore.learning import saved
 from explore.learning.fit import Epoch
 from explore.learning.learner import Round
@@ -27,7 +27,7 @@ NESTED = {"posterior_settings": "posterior", "likelihood_settings": "likelihood"
 
 
 def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int | None:
-    """Write a round that is done; None: what begins. The step of a checkpoint is the number of labels."""
+    """Write a finished round, or the start (None); return the number of labels, the step of a checkpoint."""
     if event is None:
         _begin(run, experiment)
     if not isinstance(event, Round):
@@ -57,49 +57,45 @@ def _series(experiment: Experiment, arm: str) -> str:
 
 
 def _scalars(experiment: Experiment, event: Round, arm: str) -> Iterator[tuple[str, float]]:
-    """What TensorBoard shows of an arm: means over trials, with standard errors for the test metrics."""
+    """Yield the scalars of an arm: means over trials, with standard errors of the test metrics."""
     trials = experiment.settings.trials
     start = experiment.arms.index(arm) * trials
-    mine = slice(start, start + trials)
+    replicas = slice(start, start + trials)
     yield "labels", event.labels
     for name, values in event.metrics.items():
-        mean, se = estimate(values[mine])
+        mean, se = estimate(values[replicas])
         if name == "epistemic":
             yield "uncertainty/epistemic_mean", mean
         else:
             yield from ((f"test/{name}", mean), (f"test/{name}_se", se))
     for name, values in event.info.items():
-        yield f"train/{name}", estimate(values[mine]).mean
+        yield f"train/{name}", estimate(values[replicas]).mean
     if event.choice is not None:
-        scores = event.choice.scores[mine].double()
+        scores = event.choice.scores[replicas].double()
         yield from (("acq/score_max", float(scores.max())), ("acq/score_mean", float(scores.mean())))
 
 
 def _results(experiment: Experiment, event: Round) -> Iterator[dict[str, Any]]:
-    metrics = {name: values.tolist() for name, values in event.metrics.items()}
-    for r, alive in enumerate(event.state.common.alive.tolist()):
+    columns = {name: values.tolist() for name, values in (*event.metrics.items(), ("alive", event.state.common.alive))}
+    for r, values in enumerate(zip(*columns.values(), strict=True)):
         row = {"round": event.round, "labels": event.labels} | _replica(experiment, r)
-        yield row | {name: values[r] for name, values in metrics.items()} | {"alive": alive}
+        yield row | dict(zip(columns, values, strict=True))
 
 
 def _selected(experiment: Experiment, event: Round) -> Iterator[dict[str, Any]]:
     if event.choice is None:
         return
     for r, (points, scores) in enumerate(zip(event.choice.indices.tolist(), event.choice.scores.tolist(), strict=True)):
-        for i, (point, score) in enumerate(zip(points, scores, strict=True)):
-            place = {"round": event.round, "order": i + 1} | _point(experiment, point)
+        for order, (point, score) in enumerate(zip(points, scores, strict=True), 1):
+            place = {"round": event.round, "order": order} | _point(experiment.dataset, point)
             yield _replica(experiment, r) | place | {"score": score}
 
 
-def _point(experiment: Experiment, index: int) -> dict[str, Any]:
-    """How a point can be found again."""
-    data = experiment.dataset
-    place: dict[str, Any] = {"index": index}
-    if data.lines:
-        place["line"] = data.lines[index]
-    return place | ({"id": texts.neutralised(data.ids[index])} if data.ids else {})
+def _point(dataset: Dataset, index: int) -> dict[str, Any]:
+    line = {"line": dataset.lines[index]} if dataset.lines else {}
+    return {"index": index} | line | ({"id": texts.neutralised(dataset.ids[index])} if dataset.ids else {})
 
 
 def _replica(experiment: Experiment, r: int) -> dict[str, Any]:
-    trials = experiment.settings.trials
-    return {"arm": experiment.arms[r // trials], "trial": r % trials + 1}
+    arm, trial = divmod(r, experiment.settings.trials)
+    return {"arm": experiment.arms[arm], "trial": trial + 1}

@@ -1,4 +1,4 @@
-"""What decides the numbers of `explore active`."""
+"""Settings of `explore active`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from explore.nets import custom
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(problem.Problem):
-    """Of an experiment, every default filled in."""
+    """Settings of an experiment, with defaults resolved."""
 
     command: Literal["active"] = "active"
     posterior: str
@@ -39,10 +39,10 @@ class Settings(problem.Problem):
     pool: int | None = None  # points that may be chosen; None: all that are left
     jobs: int = 1  # processes, each with a part of the trials
     targets: str | None = None  # a file
-    targets_digest: str | None = None  # of what it holds
+    targets_digest: str | None = None  # of its inputs
 
     def aims(self, schema: Schema | None) -> Matrix | None:
-        """The inputs whose labels matter, if they are those that the run began with."""
+        """Return the inputs whose labels matter; refuse others than at the start of the run."""
         if self.targets is None:
             return None
         if schema is None:
@@ -60,31 +60,31 @@ def _digest(matrix: Matrix) -> str:
     return hashlib.sha256(matrix.x.tobytes()).hexdigest()
 
 
-# Options that are settings as they stand.
+# Options that are settings themselves.
 PLAIN = ("posterior", "trials", "rounds", "initial", "acquire", "control", "pool")
 HIDDEN = "10"
 TEST, TEST_IMAGES = 100, 1000  # points held out
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """The settings that command-line options ask for."""
+    """Make settings of command-line options."""
     common = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
     if common.net and options["hidden"]:
         raise InputError("--hidden belongs to tables; -p net.KEY=VALUE sets the network for images")
     prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))
-    given = parameters.split(options["parameters"], prefixes, epochs=options["epochs"])
+    texts = parameters.split(options["parameters"], prefixes, epochs=options["epochs"])
     if common.net:
-        common = replace(common, net_settings=custom.settings(common.net, given["net"]))
+        common = replace(common, net_settings=custom.settings(common.net, texts["net"]))
     if common.net and options["standardise"]:
         raise InputError("--standardise belongs to tables; images are scaled by the moments of all of them")
-    asked = options["posterior"], given[""], options["preset"]
+    asked = options["posterior"], texts[""], options["preset"]
     posterior = problem.configured(*asked, "pool of images" if common.net else "table")
-    by_rows = posterior.preset == presets.BY_ROWS  # what is not given is found in each round
-    rule = registry.configured("acquisitions", options["acquisition"], given["acquisition"])
+    by_rows = posterior.preset == presets.BY_ROWS  # each round has its own defaults
+    rule = registry.configured("acquisitions", options["acquisition"], texts["acquisition"])
     noise = registry.find("likelihoods", common.likelihood)
-    scatter = registry.parse(noise, given["likelihood"])
+    scatter = registry.parse(noise, texts["likelihood"])
     own_noise = registry.noise_for(posterior.preset) if common.task == "regression" else {}
-    found = Settings(
+    settings = Settings(
         **vars(common), **{name: options[name] for name in PLAIN}, acquisition=rule.name, preset=posterior.preset,
         posterior_settings=posterior.settings if by_rows else parameters.complete(posterior.make, posterior.settings),
         acquisition_settings=parameters.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {},
@@ -93,7 +93,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         standardise=options["standardise"] or "labelled", jobs=min(options["jobs"], options["trials"]),
         targets=str(Path(options["targets"]).resolve()) if options["targets"] else None,
     )  # fmt: skip
-    if found.targets is None:
-        return found
-    matrix = found.aims(found.table()[1])
-    return found if matrix is None else replace(found, targets_digest=_digest(matrix))
+    if settings.targets is None:
+        return settings
+    matrix = settings.aims(settings.table()[1])
+    return settings if matrix is None else replace(settings, targets_digest=_digest(matrix))

@@ -1,4 +1,4 @@
-"""How well a model's words fit what was held out: coverage of its intervals, residuals, reliability of its classes."""
+"""Predictions of held-out data: coverage of intervals, residuals, reliability of classes."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from explore.learning.compare import confidence_bins
 from explore.learning.model import FittedModel
 
 LEVELS = np.linspace(0, 1, 21)
-MOST = 2_000  # points that are drawn; all count
+MOST = 2_000  # points that are drawn
 
 
 class HeldOut(NamedTuple):
-    """Predictions of held-out points and what was measured, of all replicas together, [n, O] each; or classes."""
+    """Targets and predictions of held-out points of all replicas, [n, O] each; or classes."""
 
     y: np.ndarray  # or [n] class indices
     mean: np.ndarray  # or [n, C] probabilities
     total: np.ndarray  # standard deviations; none of classes
-    below: np.ndarray  # the probability that a target lies below what was measured
+    below: np.ndarray  # predictive probability that a target lies below the measured one
 
 
 def collect(
     model: FittedModel, x: np.ndarray, y: np.ndarray, test: Sequence[np.ndarray], used: Sequence[int]
 ) -> HeldOut:
-    """Of some replicas, each on its own held-out rows of the data x [P, D], y [P, O] or [P]."""
+    """Predict with some replicas, each on its own held-out rows of the data x [P, D], y [P, O] or [P]."""
     parts = []
     for r in used:
         one, rows = model.replica(r), test[r]
@@ -38,40 +38,40 @@ def collect(
             p = one.probabilities(x[rows])[0].double().cpu().numpy()
             parts.append((y[rows], p, np.empty((len(rows), 0)), np.empty((len(rows), 0))))
         else:
-            found, below = one.predict(x[rows]), one.below(x[rows], y[rows])
-            tensors = (t[0].double().cpu().numpy() for t in (found.mean, found.total, below))
+            predicted, below = one.predict(x[rows]), one.below(x[rows], y[rows])
+            tensors = (t[0].double().cpu().numpy() for t in (predicted.mean, predicted.total, below))
             parts.append((y[rows], *tensors))
     return HeldOut(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def section(every: Mapping[str, HeldOut], said: str) -> Section:
-    """Calibration and residuals by name of a model; `said` is what was held out."""
+def section(every: Mapping[str, HeldOut], sentence: str) -> Section:
+    """Return calibration and residuals by name of a model; the sentence says which data were held out."""
     first = next(iter(every.values()))
-    return _classes(every, said) if first.y.ndim == 1 else _numbers(every, said)
+    return _classes(every, sentence) if first.y.ndim == 1 else _numbers(every, sentence)
 
 
-def coverage(found: HeldOut) -> np.ndarray:
-    """Share of what was measured within the central intervals of `LEVELS`."""
-    inner = np.abs(2 * found.below - 1)
+def coverage(held_out: HeldOut) -> np.ndarray:
+    """Return the share of targets within the central intervals of `LEVELS`."""
+    inner = np.abs(2 * held_out.below - 1)
     return np.array([(inner <= level).mean() for level in LEVELS])
 
 
-def _numbers(every: Mapping[str, HeldOut], said: str) -> Section:
+def _numbers(every: Mapping[str, HeldOut], sentence: str) -> Section:
     figure, (calibration, predicted, residuals) = panels(3, columns=3, width=4.2)
     calibration.plot([0, 1], [0, 1], "k--", linewidth=1)
     rows = []
-    for i, (name, found) in enumerate(every.items()):
-        share, colour = coverage(found), f"C{i}"
+    for i, (name, held_out) in enumerate(every.items()):
+        share, colour = coverage(held_out), f"C{i}"
         calibration.plot(LEVELS, share, "o-", markersize=3, color=colour, label=literal(name))
-        some = np.random.default_rng(0).permutation(len(found.y))[:MOST]
-        error = found.y - found.mean
+        some = np.random.default_rng(0).permutation(len(held_out.y))[:MOST]
+        error = held_out.y - held_out.mean
         style: Any = {"markersize": 3, "alpha": 0.4, "color": colour, "rasterized": True}
-        predicted.plot(found.mean[some].ravel(), found.y[some].ravel(), ".", **style)
-        residuals.plot(found.mean[some].ravel(), (error / found.total)[some].ravel(), ".", **style)
+        predicted.plot(held_out.mean[some].ravel(), held_out.y[some].ravel(), ".", **style)
+        residuals.plot(held_out.mean[some].ravel(), (error / held_out.total)[some].ravel(), ".", **style)
         at = np.searchsorted(LEVELS, 0.9 - 1e-9)
         scores = (np.sqrt((error**2).mean()), np.abs(error).mean(), share[at], np.abs(share - LEVELS).mean())
-        rows.append([name, str(len(found.y)), *(f"{score:.4g}" for score in scores)])
-    ends = np.concatenate([np.concatenate([found.y.ravel(), found.mean.ravel()]) for found in every.values()])
+        rows.append([name, str(len(held_out.y)), *(f"{score:.4g}" for score in scores)])
+    ends = np.concatenate([np.concatenate([h.y.ravel(), h.mean.ravel()]) for h in every.values()])
     predicted.plot([ends.min(), ends.max()], [ends.min(), ends.max()], "k--", linewidth=1)
     for height in (-2, 0, 2):
         residuals.axhline(height, color="black", linestyle="--", linewidth=1 if height == 0 else 0.5)
@@ -79,29 +79,23 @@ def _numbers(every: Mapping[str, HeldOut], said: str) -> Section:
     predicted.set(xlabel="predicted mean", ylabel="measured", title="Predicted and measured")
     residuals.set(xlabel="predicted mean", ylabel="residual / predictive deviation", title="Residuals")
     calibration.legend(fontsize="small")
-    header = (
-        "model",
-        "held-out targets",
-        "RMSE",
-        "mean absolute error",
-        "in the 90 % interval",
-        "distance from the diagonal",
-    )
-    return Section("Calibration and residuals", figure, [said], header=header, rows=rows)
+    header = ["model", "held-out targets", "RMSE", "mean absolute error", "in the 90 % interval"]
+    header.append("distance from the diagonal")
+    return Section("Calibration and residuals", figure, [sentence], header=header, rows=rows)
 
 
-def _classes(every: Mapping[str, HeldOut], said: str) -> Section:
+def _classes(every: Mapping[str, HeldOut], sentence: str) -> Section:
     figure, (axes,) = panels(1, width=5)
     rows, lines = [], {}
-    for name, found in every.items():
-        confidence, right = found.mean.max(1), found.mean.argmax(1) == found.y
-        bins = confidence_bins(torch.from_numpy(found.mean)[None], torch.from_numpy(found.y)[None])
+    for name, held_out in every.items():
+        confidence, right = held_out.mean.max(1), held_out.mean.argmax(1) == held_out.y
+        bins = confidence_bins(torch.from_numpy(held_out.mean)[None], torch.from_numpy(held_out.y)[None])
         expected, observed, weight = (part[0].numpy() for part in bins)
         lines[name] = expected[weight > 0], observed[weight > 0]
         scores = (right.mean(), confidence.mean(), (weight * np.abs(expected - observed)).sum())
-        rows.append([name, str(len(found.y)), *(f"{score:.4g}" for score in scores)])
+        rows.append([name, str(len(held_out.y)), *(f"{score:.4g}" for score in scores)])
     reliability(axes, lines)
     axes.set(xlabel="confidence", ylabel="share that is right", title="Reliability")
     axes.legend(fontsize="small")
     header = ("model", "held-out points", "accuracy", "mean confidence", "calibration error")
-    return Section("Calibration", figure, [said], header=header, rows=rows)
+    return Section("Calibration", figure, [sentence], header=header, rows=rows)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from explore.campaign import short
-from explore.campaign.log import Log
+from explore.campaign.log import Event, Log
 from explore.campaign.memory import Memory, mean
 from explore.cli.display import literal
 from explore.cli.report.drawing import components, map_of, panels, whole
@@ -20,43 +20,48 @@ from explore.core.errors import InputError, counted
 from explore.data.reading import Cells
 from explore.learning import saved
 
+PARTS = ("mean", "low", "high")
 
-class Asked(NamedTuple):
-    """A row that was handed out, and what became of it."""
+
+class Suggestion(NamedTuple):
+    """A row that was suggested, and its measurement."""
 
     row: str
     round: int  # from 1
-    when: datetime  # UTC
-    said: dict[str, Any]
+    time: datetime  # UTC
+    prediction: dict[str, Any]  # with its score
     answered: datetime | None
     values: dict[str, Any]  # by target; none before it is answered
 
 
 class History(NamedTuple):
-    """What happened in a campaign."""
+    """The events of a campaign."""
 
     memory: Memory
-    asked: list[Asked]
-    told: list[tuple[datetime, str, dict[str, Any]]]  # every measurement
+    targets: tuple[str, ...]
+    suggestions: list[Suggestion]
+    measurements: list[Event]
+
+    def predicted(self, suggestion: Suggestion, target: str) -> list[Any]:
+        """Return mean, low and high of a target."""
+        names = PARTS if len(self.targets) == 1 else [f"{part}_{target}" for part in PARTS]
+        return [suggestion.prediction.get(name) for name in names]
 
 
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
-    """All of it, campaign by campaign."""
+    """Yield the sections, campaign by campaign."""
     for run in runs:
         history = read(run)
         prefix = f"{run.name}: " if len(runs) > 1 else ""
-        made = [
-            _rounds(history),
-            *_foretold(run, history),
-            *_chosen(run, history),
-            *_scores(history),
-            *_found(run, history),
-        ]
-        yield from (section._replace(title=prefix + section.title) for section in made)
+        parts = (
+            _rounds(history), *_predicted(history), *_map(run, history), *_scores(history),
+            *_measurements(history, run.config.get("goal")),
+        )  # fmt: skip
+        yield from (section._replace(title=prefix + section.title) for section in parts)
 
 
 def read(run: Opened) -> History:
-    """The log as a history, without what was taken back."""
+    """Read the log, without what was undone."""
     memory = Memory(Log(run.folder, dry=True).events)
     events = [
         {**event, "id": row.id if (row := memory.find(event["id"])) else event["id"]}  # as it is called now
@@ -64,43 +69,35 @@ def read(run: Opened) -> History:
         for batch in memory.batches.values()
         for event in batch
     ]
-    told = [event for event in events if event["event"] in ("label", "correct")]
+    measurements = [event for event in events if event["event"] in ("label", "correct")]
     suggested = [event for event in events if event["event"] == "suggest"]
-    batches = list(dict.fromkeys(event["batch"] for event in suggested))
-    asked = []
+    rounds = {batch: i for i, batch in enumerate(dict.fromkeys(event["batch"] for event in suggested), 1)}
+    suggestions = []
     for event in suggested:
-        later = (e for e in told if e["id"] == event["id"] and e["batch"] > event["batch"])
-        answer = next(later, None)
-        values = {target: _value(measured) for target, measured in answer["values"].items()} if answer else {}
-        when, number = answer["time"] if answer else None, batches.index(event["batch"]) + 1
-        asked.append(Asked(event["id"], number, event["time"], event["values"] or {}, when, values))
-    return History(memory, asked, [(event["time"], event["id"], event["values"]) for event in told])
+        answers = (e for e in measurements if e["id"] == event["id"] and e["batch"] > event["batch"])
+        answer: dict[str, Any] = next(answers, {"time": None, "values": {}})
+        values = {target: _value(measured) for target, measured in answer["values"].items()}
+        place = event["id"], rounds[event["batch"]], event["time"]
+        suggestions.append(Suggestion(*place, event["values"] or {}, answer["time"], values))
+    return History(memory, memory.schema.targets if memory.schema else (), suggestions, measurements)
 
 
 def _value(measured: Sequence[Any]) -> Any:
-    """The mean, or the most frequent class; the word where all experiments failed."""
+    """Return the mean, or the most frequent class, or "failed"."""
     value = mean(measured)
     return "failed" if value is None else value
 
 
-def _targets(history: History) -> tuple[str, ...]:
-    return history.memory.schema.targets if history.memory.schema else ()
-
-
-def _said(asked: Asked, part: str, target: str, targets: Sequence[str]) -> Any:
-    """A part of the prediction, which is called by its target where there are several."""
-    return asked.said.get(part if len(targets) == 1 else f"{part}_{target}")
-
-
 def _rounds(history: History) -> Section:
-    targets = _targets(history)
     figure, (axes,) = panels(1, width=8, height=3.5)
-    asked = sorted(a.when for a in history.asked)
-    answered = sorted(a.answered for a in history.asked if a.answered)
-    told = sorted(when for when, _, _ in history.told)
-    for label, times in (("measured", told), ("asked for", asked), ("asked for and answered", answered)):
+    suggestions, targets = history.suggestions, history.targets
+    for label, times in (
+        ("measured", [event["time"] for event in history.measurements]),
+        ("asked for", [s.time for s in suggestions]),
+        ("asked for and answered", [s.answered for s in suggestions if s.answered]),
+    ):
         if times:
-            x = np.array(times, "datetime64[s]")
+            x = np.sort(np.array(times, "datetime64[s]"))
             axes.step(x, range(1, len(x) + 1), "o-", where="post", markersize=3, label=label)
     axes.set(xlabel="time (UTC)", ylabel="rows so far")
     axes.tick_params(axis="x", labelrotation=20)
@@ -109,20 +106,19 @@ def _rounds(history: History) -> Section:
     header = ["round", "row", *(f"{t}: predicted" for t in targets), "score", "asked", "answered", *targets]
     rows = [
         [
-            str(a.round), short(a.row), *(_range(a, t, targets) for t in targets), _text(a.said.get("score")),
-            f"{a.when:%Y-%m-%d %H:%M}", f"{a.answered:%Y-%m-%d %H:%M}" if a.answered else "pending",
-            *(_text(a.values.get(t)) for t in targets),
+            str(s.round), short(s.row), *(_range(*history.predicted(s, t)) for t in targets),
+            _text(s.prediction.get("score")), f"{s.time:%Y-%m-%d %H:%M}",
+            f"{s.answered:%Y-%m-%d %H:%M}" if s.answered else "pending", *(_text(s.values.get(t)) for t in targets),
         ]
-        for a in history.asked
+        for s in suggestions
     ]  # fmt: skip
-    open_rows = sum(row.pending is not None for row in history.memory.rows.values())
-    measurements, rows_asked = counted(len(history.told), "measurement"), counted(len(asked), "row")
-    said = f"{measurements}; {rows_asked} asked for, {open_rows} of them pending."
-    return Section("What was asked and answered", figure, [said], header=header, rows=rows)
+    pending = sum(row.pending is not None for row in history.memory.rows.values())
+    counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
+    sentence = f"{counts[0]}; {counts[1]} asked for, {pending} of them pending."
+    return Section("What was asked and answered", figure, [sentence], header=header, rows=rows)
 
 
-def _range(asked: Asked, target: str, targets: Sequence[str]) -> str:
-    mean, low, high = (_said(asked, part, target, targets) for part in ("mean", "low", "high"))
+def _range(mean: Any, low: Any, high: Any) -> str:
     return "" if mean is None else f"{_text(mean)} ({_text(low)} to {_text(high)})"
 
 
@@ -130,67 +126,62 @@ def _text(value: Any) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, int | float) else str(value)
 
 
-def _foretold(run: Opened, history: History) -> Iterator[Section]:
-    """Predictions of rows against what was measured afterwards."""
-    targets = _targets(history)
-    found = {}
-    for target in targets:
-        parts = [
-            (*(_said(a, p, target, targets) for p in ("mean", "low", "high")), a.values.get(target))
-            for a in history.asked
-        ]
-        numbers = [row for row in parts if all(isinstance(v, int | float) for v in row)]
+def _predicted(history: History) -> Iterator[Section]:
+    """Yield predictions against later measurements."""
+    pairs = {}
+    for target in history.targets:
+        rows = [[*history.predicted(s, target), s.values.get(target)] for s in history.suggestions]
+        numbers = [row for row in rows if all(isinstance(v, int | float) for v in row)]
         if numbers:
-            found[target] = np.array(numbers, float)
-    if not found:
+            pairs[target] = np.array(numbers, float).T
+    if not pairs:
         return
-    figure, every = panels(len(found))
-    said = []
-    for axes, (target, (values)) in zip(every, found.items(), strict=True):
-        mean, low, high, y = values.T
-        axes.errorbar(y, mean, [mean - low, high - mean], fmt="o", markersize=4, capsize=2, alpha=0.8)
+    figure, every = panels(len(pairs))
+    sentences = []
+    for axes, (target, (middle, low, high, y)) in zip(every, pairs.items(), strict=True):
+        axes.errorbar(y, middle, [middle - low, high - middle], fmt="o", markersize=4, capsize=2, alpha=0.8)
         ends = [min(y.min(), low.min()), max(y.max(), high.max())]
         axes.plot(ends, ends, "k--", linewidth=1)
         axes.set(xlabel=literal(f"{target}, measured afterwards"), ylabel="predicted, with interval")
         inside = int(((low <= y) & (y <= high)).sum())
-        said.append(
+        sentences.append(
             f"{target}: {inside} of {len(y)} measurements lie in the 90 % interval that was given before; "
-            f"the mean absolute error is {np.abs(y - mean).mean():.4g}."
+            f"the mean absolute error is {np.abs(y - middle).mean():.4g}."
         )
-    yield Section("Predicted, then measured", figure, said)
+    yield Section("Predicted, then measured", figure, sentences)
 
 
-def _chosen(run: Opened, history: History) -> Iterator[Section]:
-    """Rows by their two principal components, by the schema of the model."""
+def _map(run: Opened, history: History) -> Iterator[Section]:
+    """Yield the rows by their two principal components, by the schema of the model."""
     if not (run.folder / saved.MODEL).exists():
         yield Section("Map of the rows", warnings=["No model is fitted yet, so that the rows have no map."])
         return
-    schema, rows = saved.read(run.folder, run.trusted).schema, history.memory.rows
-    known = [name for name, row in rows.items() if row.cells]
-    if schema is None or len(known) < 2:
+    schema = saved.read(run.folder, run.trusted).schema
+    by_row = {name: row.cells for name, row in history.memory.rows.items() if row.cells}
+    if schema is None or len(by_row) < 2:
         return
-    features = list(dict.fromkeys(cell for name in known for cell in rows[name].cells))
-    columns = {feature: [rows[name].cells.get(feature, "") for name in known] for feature in features}
+    cells = pd.DataFrame.from_dict(by_row, orient="index").fillna("")
+    columns = {str(name): column.tolist() for name, column in cells.items()}
     try:
-        x, shares = components(schema.apply(Cells(run.folder, columns, tuple(range(len(known))))).x)
+        x, shares = components(schema.apply(Cells(run.folder, columns, tuple(range(len(cells))))).x)
     except InputError as error:
         yield Section("Map of the rows", warnings=[f"The rows have no map: {error}."])
         return
-    at = {name: i for i, name in enumerate(known)}
-    asked = {a.row: a.round for a in history.asked if a.row in at}
-    start = [at[name] for _, name, _ in history.told if name in at and name not in asked]
+    at = {name: i for i, name in enumerate(cells.index)}
+    rounds = {s.row: s.round for s in history.suggestions if s.row in at}
+    start = [at[e["id"]] for e in history.measurements if e["id"] in at and e["id"] not in rounds]
     figure, (axes,) = panels(1, width=6, height=4.5)
-    map_of(axes, x, start, [at[name] for name in asked], list(asked.values()))
+    map_of(axes, x, start, [at[name] for name in rounds], list(rounds.values()))
     axes.set(xlabel=f"first component ({shares[0]:.0%})", ylabel=f"second component ({shares[1]:.0%})")
     axes.legend(fontsize="small")
     yield Section("What was chosen when", figure, ["The two first principal components of the rows that are known."])
 
 
 def _scores(history: History) -> Iterator[Section]:
-    scores = [(a.round, a.said["score"]) for a in history.asked if isinstance(a.said.get("score"), int | float)]
-    if not scores:
+    scores = [(s.round, s.prediction.get("score")) for s in history.suggestions]
+    rounds = pd.DataFrame(scores, columns=["round", "score"]).dropna().groupby("round").score
+    if not len(rounds):
         return
-    rounds = pd.DataFrame(scores, columns=["round", "score"]).groupby("round").score
     figure, (axes,) = panels(1, width=6)
     axes.plot(rounds.max(), "o-", label="best")
     axes.plot(rounds.mean(), "s--", label="mean")
@@ -200,16 +191,14 @@ def _scores(history: History) -> Iterator[Section]:
     yield Section("Score over rounds", figure)
 
 
-def _found(run: Opened, history: History) -> Iterator[Section]:
-    """Measurements in their order, and the best so far where one is looked for."""
-    targets, goal = _targets(history), str(run.config.get("goal", "learn"))
-    means = {t: [_value(values[t]) for _, _, values in history.told if values.get(t)] for t in targets}
-    numbers = {t: [value for value in own if not isinstance(value, str)] for t, own in means.items()}
-    if not any(numbers.values()):
+def _measurements(history: History, goal: str | None) -> Iterator[Section]:
+    """Yield measurements in their order, and the best so far where a goal asks for it."""
+    values = {t: [_value(e["values"][t]) for e in history.measurements if e["values"].get(t)] for t in history.targets}
+    numbers = {t: np.array([v for v in column if not isinstance(v, str)], float) for t, column in values.items()}
+    if not any(map(len, numbers.values())):
         return
-    figure, every = panels(len(targets))
-    for axes, target in zip(every, targets, strict=True):
-        y = np.array(numbers[target], float)
+    figure, every = panels(len(numbers))
+    for axes, (target, y) in zip(every, numbers.items(), strict=True):
         axes.plot(range(1, len(y) + 1), y, "o", markersize=4, label="measured")
         if goal in ("maximise", "minimise"):
             best = (np.maximum if goal == "maximise" else np.minimum).accumulate(y)

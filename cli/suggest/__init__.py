@@ -25,11 +25,11 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
     help="What says in a cell of the target that the experiment failed, as failed, fail and error do among numbers; "
     "repeatable, none takes it back.",
 )  # fmt: skip
-@click.option("--skip", multiple=True, metavar="ID", help="Never hand out this row; repeatable.")
-@click.option("--release", multiple=True, metavar="ID|all", help="Let a pending or skipped row be handed out again.")
+@click.option("--skip", multiple=True, metavar="ID", help="Never suggest this row; repeatable.")
+@click.option("--release", multiple=True, metavar="ID|all", help="Let a pending or skipped row be suggested again.")
 @click.option("--retract", multiple=True, metavar="ID", help="Withdraw what was measured of a row; repeatable.")
-@click.option("--undo", is_flag=True, help="Take back what was told or handed out last.")
-@click.option("--status", is_flag=True, help="Say what is measured and pending; hand out nothing.")
+@click.option("--undo", is_flag=True, help="Undo the last measurements, suggestions or operations.")
+@click.option("--status", is_flag=True, help="Report what is measured and pending; suggest nothing.")
 @click.option("--dry-run", is_flag=True, help="Do everything, but write nothing.")
 @click.option(
     "--goal", type=click.Choice(["learn", "maximise", "minimise"]), help="What the rows are to tell.  [default: learn]"
@@ -42,7 +42,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 )
 @click.option(
     "--stop-when", multiple=True, metavar="LIMIT",
-    help="gain<X, width<X, budget<=X or labels<=X: hand out nothing then; repeatable, none takes it back.",
+    help="gain<X, width<X, budget<=X or labels<=X: suggest nothing then; repeatable, none takes it back.",
 )  # fmt: skip
 @click.option("--posterior", type=NAMES, metavar="NAME", help="From `explore list posteriors`.  [default: noisy-kfac]")
 @click.option(

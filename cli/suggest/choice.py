@@ -1,10 +1,11 @@
-"""Which rows to measure next, and what to say of each."""
+"""The rows to measure next, with predictions, scores and reasons: by a model, or spread over the table."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,69 +13,181 @@ from torch import Tensor
 
 from explore import registry
 from explore.acquisitions.base import RedundancyWarning, redundancy
-from explore.cli.suggest import model, stopping
-from explore.cli.suggest.model import Model
-from explore.cli.suggest.settings import Settings
+from explore.cli import problem
+from explore.cli.suggest.settings import Settings, allowed, limits, reached
 from explore.cli.suggest.table import Rows, Table
 from explore.core import spread
-from explore.core.errors import counted, curvature_note, listed
+from explore.core.errors import FailedFitWarning, Failure, InputError, counted, curvature_note, listed
+from explore.data.base import Dataset, check_units
+from explore.data.texts import absent, number
+from explore.inference.base import Predictive
+from explore.learning import loaded
+from explore.learning.fit import batches
+from explore.learning.learner import ActiveLearner
+from explore.learning.model import FittedModel
+from explore.learning.saved import Names
+from explore.learning.transforms import Transform
 
-FAR = 0.9  # of the candidates lie nearer to what was measured than one that is called far from it
+FAR = 0.9  # share of the candidates that are nearer to a measured row than one that is called far
 SAMPLE = 1_000  # candidates that stand for all of them
-ROUGH = 20  # measured rows below which intervals are said to be rough
+ROUGH = 20  # measured rows below which intervals are rough
 UNITS = {
     "epig": "nats", "information-gain": "nats", "batch-bald": "nats", "entropy": "nats",
     "max-variance": "standardised", "bait": "standardised", "core-set": "distance, standardised",
     "margin": "1 less the margin",
 }  # fmt: skip
 GAINS = {"epig", "information-gain", "batch-bald"}  # their scores are information
+FEWEST = 5  # measured rows for a model; with fewer, rows are spread over the features
+UPDATES = 5_000  # of a fit, unless --epochs says otherwise
+Progress = Callable[[int, int], None]
+
+
+class Model(NamedTuple):
+    """A learner whose pool is the table, and the scale in which it learns."""
+
+    learner: ActiveLearner
+    transform: Transform
+    names: Names
+    posterior: Predictive  # of the settings, for rows whose targets are all measured
+
+    @property
+    def fitted(self) -> FittedModel:
+        """The fitted posterior of the settings."""
+        return replace(self.learner.model, posterior=self.posterior)
+
+    def predict(self, x: np.ndarray) -> pd.DataFrame:
+        """Return predictions at inputs [P, D], in the targets' own units; see `loaded.predictions`."""
+        return loaded.predictions(self.learner.model, self.names, self.transform, x)
 
 
 class Choice(NamedTuple):
     """The rows to measure next."""
 
-    rows: pd.DataFrame = pd.DataFrame()  # by their numbers, best first; columns as next.csv has them, without their _
-    score: str = ""  # what the scores are, with their unit
+    rows: pd.DataFrame = pd.DataFrame()  # by number, best first; columns as in next.csv, without their _
+    score: str = ""  # name and unit of the scores
     notes: Sequence[str] = ()
-    measures: Mapping[str, float] = {}  # what --stop-when goes by
-    stopped: str = ""  # a sentence, when it says that enough is done
+    measures: Mapping[str, float] = {}  # for --stop-when
+    stopped: str = ""  # the reason, when --stop-when applies
     model: Model | None = None  # None: there is too little to learn from
 
 
-Progress = Callable[[int, int], None]
-
-
 def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
-    """The next k rows of the pool, best first; fewer, or none, where --stop-when says so."""
-    limits = [stopping.parse(text) for text in settings.stop_when]
-    every, doubts = len(rows.measured), []
+    """Return the next k rows of the pool, best first; fewer, or none, where --stop-when says so."""
+    notes, every, conditions = [], len(rows.measured), limits(settings)
     if not getattr(registry.find("posteriors", settings.posterior), "partial", True):
         rows = rows.complete()
     if missing := every - len(rows.measured):
-        doubts.append(f"{settings.posterior} does not learn from {counted(missing, 'row')} with a target that is open.")
-    if model.enough(rows, settings):
-        choice = _learnt(table, rows, settings, k, device, progress)
+        notes.append(f"{settings.posterior} does not learn from {counted(missing, 'row')} with a target that is open.")
+    if _has_enough(rows, settings):
+        choice = _choose_by_model(table, rows, settings, k, device, progress)
     else:
         choice = _spread(rows, settings, k)
     chosen = choice.rows if rows.costs is None else choice.rows.assign(cost=rows.costs[choice.rows.index])
-    prices = [{"labels": 1, "budget": float(row.get("cost", 1))} for _, row in chosen.iterrows()]
-    n = stopping.allowed(limits, rows.spent, prices)
-    stopped = stopping.reached(limits, choice.measures) or ("" if n else stopping.exhausted(limits, rows.spent))
+    costs = pd.DataFrame({"labels": 1.0, "budget": chosen.get("cost", 1.0)}, index=chosen.index)
+    n = allowed(conditions, rows.spent, costs)
+    stopped = reached(conditions, choice.measures, rows.spent, n)
     n = 0 if stopped else n
-    spent = {name: value + sum(price[name] for price in prices[:n]) for name, value in rows.spent.items()}
+    spent = {name: value + float(costs[name][:n].sum()) for name, value in rows.spent.items()}
     if rows.costs is None:
         del spent["budget"]
-    notes = [*doubts, *choice.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
+    notes += [*choice.notes, *([f"Only {n} of {k} rows stay within --stop-when."] if 0 < n < k else [])]
     return choice._replace(rows=chosen[:n], notes=notes, measures={**choice.measures, **spent}, stopped=stopped)
 
 
-def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
-    """The choice of a model."""
-    learnt = model.build(table, rows, settings, device)
-    for done, total in model.fit(learnt):
-        progress(done, total)
+def _has_enough(rows: Rows, settings: Settings) -> bool:
+    """Return whether the rows suffice for a model."""
+    if len(rows.measured) < FEWEST:
+        return False
+    if settings.task == "classification":
+        return len({values[0] for values in rows.values}) > 1
+    return bool((np.isfinite(np.array(rows.values, float)).sum(0) >= FEWEST).all())
+
+
+def _classes(rows: Rows) -> tuple[str, ...]:
+    """Return the classes that were measured, in the order of their numbers, or of their letters."""
+    names = sorted({str(values[0]) for values in rows.values})
+    numbers = {name: None if absent(name) else number(name) for name in names}
+    if None not in numbers.values():
+        names.sort(key=lambda name: numbers[name] or 0.0)
+    return tuple(names)
+
+
+def _fit(table: Table, rows: Rows, settings: Settings, device: str, progress: Progress) -> Model:
+    """Fit a model to the measured rows.
+
+    A row with open targets is told as a copy of itself: it may still be suggested, or is pending.
+
+    Raises:
+        Failure: when the fit fails.
+    """
+    data = _dataset(table, rows, settings)
+    transform = _transform(table, rows, settings, data.y)
+    chosen, noise = problem.for_rows(settings, len(data.x))
+    posterior_settings = {**chosen, "epochs": settings.epochs or _epochs(len(data.x), chosen)}
+    partly = np.flatnonzero(np.isnan(data.y).any(1)).tolist() if settings.task == "regression" else []
+
+    def posterior(likelihood: str) -> Predictive:
+        asked = replace(settings, likelihood=likelihood)
+        return problem.posterior(asked, data, settings.posterior, posterior_settings, noise)
+
+    plain = posterior(problem.likelihood_of(data))
+    problem.check_memory(plain, 1, settings.samples)
+    rule = registry.acquisition(settings.acquisition, **settings.acquisition_settings)
+    labelled = np.array(rows.measured)
+    x = np.concatenate([rows.x, rows.x[labelled[partly]]])
+    labelled[partly] = len(rows.x) + np.arange(len(partly))
+    candidates = np.zeros((1, len(x)), bool)
+    candidates[0, [*labelled, *rows.pending, *rows.pool]] = True
+    cost = None
+    if rows.costs is not None:  # of copies and of rows that are gone it does not matter
+        cost = np.nan_to_num(np.append(rows.costs, np.ones(len(x) - len(rows.costs))), nan=1.0)
+    learner = ActiveLearner(
+        posterior("partial-gaussian") if partly else plain, x, [rule], allowed=candidates, cost=cost,
+        seed=settings.seed, samples=settings.samples, standardise="pool", device=device,
+    )  # fmt: skip
+    learner.tell(labelled, transform.apply(data.y) if settings.task == "regression" else data.y)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RedundancyWarning)  # said below
+        warnings.simplefilter("ignore", FailedFitWarning)  # it is a failure here
+        for epoch in learner.fit():
+            progress(epoch.epoch, epoch.epochs)
+    if not bool(learner.fitted.state.common.alive.all()):
+        raise Failure("the fit failed; take another --posterior, or other settings of it by -p")
+    return Model(learner, transform, Names(table.schema.features, settings.target, data.classes), plain)
+
+
+def _dataset(table: Table, rows: Rows, settings: Settings) -> Dataset:
+    names: tuple[str, ...] = ()
+    if settings.task == "regression":
+        y = np.array(rows.values, float)
+        check_units(settings.target, y)
+    else:
+        names = _classes(rows)
+        y = np.array([names.index(str(values[0])) for values in rows.values], np.int64)
+    return Dataset(table.path.stem, rows.x[rows.measured], y, table.schema.features, settings.task, names)
+
+
+def _transform(table: Table, rows: Rows, settings: Settings, y: np.ndarray) -> Transform:
+    """Return the scale in which targets are learnt; refuse values without a logarithm."""
+    if settings.transform == "log" and (y <= 0).any():
+        i, o = np.argwhere(y <= 0)[0].tolist()
+        row, target = rows.measured[i], settings.target[o]
+        where = f"{target} of a row that is no longer in {table.path}"
+        if row < len(table.cells.lines):
+            where = table.cells.where(row, target)
+        raise InputError(f"{where}: {y[i, o]:.12g} has no logarithm; correct it, or leave --transform at none")
+    return Transform.fit(settings.transform, y) if settings.task == "regression" else Transform()
+
+
+def _epochs(labels: int, settings: Any) -> int:
+    """Return the posterior's epochs, fewer where that would be too many updates."""
+    steps = len(batches(labels, settings["batch_size"], settings["min_batches"]))
+    return max(1, min(int(settings["epochs"]), UPDATES // steps))
+
+
+def _choose_by_model(table: Table, rows: Rows, settings: Settings, k: int, device: str, progress: Progress) -> Choice:
+    learnt = _fit(table, rows, settings, device, progress)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RedundancyWarning)  # a note below
         asked = learnt.learner.ask(k, pending=np.array([rows.pending], np.int64) if rows.pending else None)
     chosen, scores = asked.indices[0].tolist(), _in_units(asked.scores[0], learnt, settings)
     prediction = learnt.predict(rows.x[chosen])
@@ -83,7 +196,7 @@ def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, p
     suggestions.insert(0, "rank", range(1, len(chosen) + 1))
     reasons = _reasons(rows, chosen, scores, learnt, prediction, settings)
     suggestions = suggestions.assign(score=scores, reason=reasons)
-    # The first one's is not the largest where costs count, and nothing is known enough while any row promises more.
+    # Where costs count, the first row's score may not be the best.
     best = min if (settings.acquisition, settings.goal) == ("upper-confidence-bound", "minimise") else max
     measures = {"gain": best(scores)}
     if settings.task == "regression":  # of the target for which it is largest
@@ -99,13 +212,13 @@ def _learnt(table: Table, rows: Rows, settings: Settings, k: int, device: str, p
 
 
 def _columns(learnt: Model, *parts: str) -> list[str]:
-    """The columns of some parts of the predictions of every target; classes have none."""
+    """Return the columns of parts of the predictions of every target; classes have none."""
     targets = () if learnt.names.classes else learnt.names.targets
     return [learnt.names.of(part, target) for target in targets for part in parts]
 
 
 def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
-    """Scores as `_unit` says, which rules give in the standardised units of the model."""
+    """Convert scores from the standardised units of the model."""
     mean, scale = (moment.flatten()[0] for moment in learnt.learner.fitted.scales.y)
     if settings.acquisition == "expected-improvement":
         scores = scores * scale
@@ -115,7 +228,7 @@ def _in_units(scores: Tensor, learnt: Model, settings: Settings) -> list[float]:
 
 
 def _unit(settings: Settings) -> str:
-    """What the scores are measured in."""
+    """Return the unit of the scores."""
     if settings.acquisition not in ("expected-improvement", "upper-confidence-bound"):
         return UNITS.get(settings.acquisition, "")
     target = settings.target[0]
@@ -124,13 +237,13 @@ def _unit(settings: Settings) -> str:
 
 
 def _sample(rows: Rows) -> list[int]:
-    """Candidates that stand for all of them."""
+    """Return candidates that stand for all of them."""
     sample: list[int] = np.random.default_rng(0).permutation(rows.pool)[:SAMPLE].tolist()
     return sample
 
 
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
-    """Rows far from each other, where there is too little to learn from."""
+    """Choose rows far from each other, where there is too little to learn from."""
     chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
     far = "spread over the table: {:.2g} deviations from the nearest row that was taken"
     scores = [distance if np.isfinite(distance) else None for distance in distances]
@@ -140,7 +253,7 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
     needed = "two classes and " if settings.task == "classification" else ""
     notes = [
         f"{counted(len(rows.measured), 'row', be=True)} measured, too few for a model, which needs "
-        f"{needed}{model.FEWEST} of {'them' if len(settings.target) == 1 else 'each target'}: these rows are spread "
+        f"{needed}{FEWEST} of {'them' if len(settings.target) == 1 else 'each target'}: these rows are spread "
         "over the table."
     ]
     if settings.cost and rows.costs is not None:
@@ -151,7 +264,7 @@ def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
 def _reasons(
     rows: Rows, chosen: list[int], scores: list[float], learnt: Model, prediction: pd.DataFrame, settings: Settings
 ) -> list[str]:
-    """One line on each row: what stands out of it."""
+    """Return why each row was chosen."""
     z = spread.standardised(rows.x)
     usual = spread.nearest(z, _sample(rows), rows.measured)
     near = spread.nearest(z, chosen, rows.measured)
@@ -177,16 +290,16 @@ def _reasons(
 
 
 def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
-    """What to keep in mind of the answer."""
+    """Yield the limitations of the answer."""
     if len(rows.measured) < ROUGH:
-        what = "probabilities" if settings.task == "classification" else "intervals"
-        yield f"Only {counted(len(rows.measured), 'row', be=True)} measured: take the {what} as rough."
+        rough = "probabilities" if settings.task == "classification" else "intervals"
+        yield f"Only {counted(len(rows.measured), 'row', be=True)} measured: take the {rough} as rough."
     if settings.task == "classification":
-        yield f"Classes so far: {listed(model.classes(rows))}."
+        yield f"Classes so far: {listed(_classes(rows))}."
     for target, column in zip(settings.target, zip(*rows.values, strict=True), strict=True):
-        told = {value for value in column if value == value}  # not NaN
-        if settings.task != "classification" and len(told) == 1:
-            yield f"All measured values of {target} are {told.pop():.12g}: of how it varies nothing is known yet."
+        distinct = {value for value in column if value == value}  # not NaN
+        if settings.task != "classification" and len(distinct) == 1:
+            yield f"All measured values of {target} are {distinct.pop():.12g}: of how it varies nothing is known yet."
     if settings.transform != "none":
         yield f"With --transform {settings.transform} the predictions are medians."
     if settings.transform == "rank":

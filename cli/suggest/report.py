@@ -1,4 +1,4 @@
-"""What a start says: sentences, a table of the rows that are pending, or one JSON object."""
+"""The output of `explore suggest`: next.csv with the pending rows, and what the screen or a program reads."""
 
 from __future__ import annotations
 
@@ -9,24 +9,123 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from explore.campaign import Campaign, Row, folder_of, short
-from explore.cli import console, display
-from explore.cli.suggest import choice
-from explore.cli.suggest.choice import Choice
+from explore.campaign.answers import PREFIX
+from explore.campaign.cells import canonical, has_all, same
+from explore.campaign.sheet import measurements
+from explore.cli import console, display, tables
+from explore.cli.suggest.choice import Choice, Progress
 from explore.cli.suggest.settings import Settings
-from explore.cli.suggest.table import Table
+from explore.cli.suggest.table import Table, labels
+from explore.core.errors import InputError, listed, shown
+from explore.data.reading import Cells
 from explore.runs.record import plain
 
+ID = f"{PREFIX}id"
+KINDS = (".csv", ".xlsx")
 MEASURES = {
     "gain": "best score", "width": "mean width of the intervals", "labels": "rows measured or pending",
     "budget": "their cost",
 }  # fmt: skip
 
 
+def default_path(table: Path) -> Path:
+    """Return the default of --out: next.csv, or next.xlsx for an Excel table."""
+    return table.with_name("next.xlsx" if table.suffix.lower() in (".xlsx", ".xlsm") else "next.csv")
+
+
+def read(path: Path, table: Table, settings: Settings) -> Cells | None:
+    """Return the cells of the file, see `labels`; None where there is no file, or no row in it."""
+    if not path.exists():
+        return None
+    try:
+        return labels(path, table, settings)
+    except InputError as error:
+        if "no line of data" in str(error):
+            return None
+        raise
+
+
+def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:
+    """Refuse to lose anything when the file is written anew: measurements, also of targets `before`, rows or cells."""
+    file = read(path, table, settings)
+    if file is None:
+        return
+    targets = [name for name in dict.fromkeys([*table.roles.targets, *before]) if name in file.columns]
+    lines = {name: i for i, name in enumerate(campaign.ids)}
+    names = [_identify(text, campaign) for text in file.columns.get(ID, [""] * len(file.lines))]
+    rows = [campaign.memory.find(name) or Row(name) for name in names]
+    places = [f"{file.unit} {line}" for line in file.lines]
+    values = measurements(file, targets, table.roles)
+    if lost := [
+        p for p, row, cells in zip(places, rows, values, strict=True) if cells and not has_all(row.logged, cells)
+    ]:
+        raise InputError(
+            f"{path} has measurements ({listed(lost, 5)}) that were not told and would be overwritten; tell them by "
+            f"--labels {path}, or choose another --out"
+        )
+    if strange := [place for place, name in zip(places, names, strict=True) if not name]:
+        raise InputError(
+            f"{path} has rows ({listed(strange, 5)}) that are not among those of {table.path} and would be "
+            "overwritten; choose another --out"
+        )
+
+    def is_added(cell: str, row: Row, column: str) -> bool:
+        """Return whether a cell is neither in the table nor in a column that was renamed or removed."""
+        if row.id not in lines or not cell or same(cell, row.former.get(column, "")):
+            return False
+        return column not in table.cells.columns or not canonical(table.cells.columns[column][lines[row.id]])
+
+    columns = [name for name in file.columns if name not in targets and not name.startswith(PREFIX)]
+    added = [
+        n for n in columns if any(is_added(canonical(c), r, n) for c, r in zip(file.columns[n], rows, strict=True))
+    ]
+    if added:
+        raise InputError(
+            f"{path} has cells in {listed(map(shown, added))} that {table.path} does not have and that would be "
+            "overwritten; copy them there, or choose another --out"
+        )
+
+
+def _identify(text: str, campaign: Campaign) -> str:
+    """Return the id of a row, which a spreadsheet may have written as 7 for 007; "" where there is none."""
+    if row := campaign.memory.find(text):
+        return row.id
+    every = (*campaign.ids, *campaign.memory.rows)
+    return text if text in campaign.ids else next((name for name in every if canonical(name) == canonical(text)), "")
+
+
+def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> list[str]:
+    """Write all pending rows, the latest first, and return notes."""
+    pending = sorted(campaign.pending, key=lambda row: (-(row.pending or 0), row.suggestion.get("rank", 0)))
+    lines = {name: i for i, name in enumerate(campaign.ids)}
+    decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
+
+    def cell(row: Row, name: str) -> str:
+        """Return a cell as the table has it, or had it when the row was last there; of targets, the measurement."""
+        if name in table.roles.targets:
+            value = row.mean.get(name) or ""
+            return value if isinstance(value, str) else repr(value).replace(".", decimal)
+        if row.id in lines:
+            return table.written.columns[name][lines[row.id]]
+        return row.id if name == table.roles.id_column else row.cells.get(name, "")
+
+    columns = {name: [cell(row, name) for row in pending] for name in table.written.columns}
+    added = pd.DataFrame([{"id": row.id} | row.suggestion for row in pending], columns=_columns(pending), dtype=object)
+    added = added.map(lambda value: float(f"{value:.6g}") if isinstance(value, float) else value)
+    return tables.write(path, Cells(path, columns, (), decimal), added.infer_objects().add_prefix(PREFIX))
+
+
+def _columns(pending: Sequence[Row]) -> list[str]:
+    names = list(dict.fromkeys(key for row in pending for key in row.suggestion))
+    return ["id", "rank", *(name for name in names if name not in ("rank", "score", "reason")), "score", "reason"]
+
+
 class Outcome(NamedTuple):
-    """All that there is to say."""
+    """The result of a start."""
 
     table: Table
     campaign: Campaign
@@ -35,10 +134,19 @@ class Outcome(NamedTuple):
     out: Path
     notes: list[str]
 
+    @property
+    def pending(self) -> list[dict[str, Any]]:
+        """The pending rows, in the order of their suggestion; `new` are those of this start."""
+        lines = dict(zip(self.campaign.ids, self.table.cells.lines, strict=True))
+        rows = sorted(self.campaign.pending, key=lambda row: (row.pending or 0, row.suggestion.get("rank", 0)))
+        latest = rows[-1].pending if rows and self.chosen and len(self.chosen.rows) else None
+        places = [{"id": r.id, "line": lines.get(r.id), "batch": r.pending, "new": r.pending == latest} for r in rows]
+        return [place | row.suggestion for place, row in zip(places, rows, strict=True)]
+
 
 @contextmanager
-def progress(options: Mapping[str, Any]) -> Iterator[choice.Progress]:
-    """A bar on standard error, if that is a terminal."""
+def progress(options: Mapping[str, Any]) -> Iterator[Progress]:
+    """Show a bar on standard error, if that is a terminal."""
     columns = TextColumn("fitting"), BarColumn(), TimeElapsedColumn()
     with console.progress(options["quiet"] or options["as_json"], *columns) as bar:
         task = bar.add_task("", total=None)
@@ -46,87 +154,60 @@ def progress(options: Mapping[str, Any]) -> Iterator[choice.Progress]:
 
 
 def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Say what was noticed, at once: a process that is stopped later has said it."""
+    """Print notes at once, so that they are there when the process is stopped later."""
     if not options["quiet"] and not options["as_json"]:
         for sentence in sentences:
             display.echo(sentence, err=True)
 
 
 def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
-    """Print it."""
-    chosen, campaign = outcome.chosen, outcome.campaign
+    """Print the result."""
     if options["as_json"]:
         display.echo(json.dumps(plain(_summary(outcome, options["dry_run"]))))
         return
-    rows, latest = _rows(outcome)
+    chosen, rows = outcome.chosen, outcome.pending
     if chosen and rows:
-        console.show(*_titled("To measure next", [r for r in rows if r.pending == latest], outcome, chosen.score))
-        if older := [row for row in rows if row.pending != latest]:
-            console.show(*_titled("Handed out before, not measured yet", older, outcome))
-    for line in campaign.status():
+        unit = f"{outcome.table.cells.unit} " if not outcome.table.roles.id_column else ""
+        _show("To measure next", [row for row in rows if row["new"]], unit, chosen.score)
+        _show("Handed out before, not measured yet", [row for row in rows if not row["new"]], unit)
+    for line in outcome.campaign.status():
         display.echo(line)
     if chosen and chosen.measures:
         display.echo("; ".join(f"{MEASURES[name]}: {value:.4g}" for name, value in chosen.measures.items()))
     if chosen and chosen.stopped:
         display.echo(chosen.stopped)
-    if chosen and rows and not options["dry_run"]:
-        again = shlex.join(["explore", "suggest", str(outcome.table.path)])
-        display.echo(
-            f"The rows to measure are in {outcome.out}; fill in {', '.join(outcome.settings.target)} there, and"
-        )
-        display.echo(f"  {again} --labels {shlex.quote(str(outcome.out))}")
-        display.echo(f"or in {outcome.table.path}, and\n  {again}")
     if options["dry_run"]:
         display.echo("Nothing was written (--dry-run).")
+    elif chosen and rows:
+        table, out = outcome.table.path, outcome.out
+        again = shlex.join(["explore", "suggest", str(table)])
+        display.echo(f"The rows to measure are in {out}; fill in {', '.join(outcome.settings.target)} there, and")
+        display.echo(f"  {again} --labels {shlex.quote(str(out))}\nor in {table}, and\n  {again}")
 
 
-def _rows(outcome: Outcome) -> tuple[list[Row], int | None]:
-    """The pending rows, in the order in which they were handed out, and the batch that was chosen now, if one was."""
-    rows = sorted(outcome.campaign.pending, key=lambda row: (row.pending or 0, row.said.get("rank", 0)))
-    return rows, rows[-1].pending if rows and outcome.chosen and len(outcome.chosen.rows) else None
-
-
-def _titled(title: str, rows: list[Row], outcome: Outcome, score: str = "") -> Iterator[Any]:
+def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str = "") -> None:
+    """Print a table of rows, named by their lines with a unit, or by their ids; older scores may be of another rule."""
     if not rows:
         return
-    yield title
-    names = {key: key for row in rows for key in row.said if key not in ("rank", "score", "reason")}
-    if score:  # of older rows it may be that of another rule
+    names = {n: n for row in rows for n in row if n not in ("id", "line", "batch", "new", "rank", "score", "reason")}
+    if score:
         names["score"] = score
     grid = console.Table("row", *names.values(), "why")
     for column in grid.columns[1:-1]:
         column.justify = "right"
     for row in rows:
-        cells = [_number(row.said.get(key)) for key in names]
-        grid.add_row(_name(row, outcome), *cells, str(row.said.get("reason", "")))
-    yield grid
-
-
-def _name(row: Row, outcome: Outcome) -> str:
-    """How a row is found: by its identifier, or its line and the beginning of its id."""
-    ids = outcome.campaign.ids
-    if outcome.table.roles.id_column or row.id not in ids:
-        return short(row.id)
-    cells = outcome.table.cells
-    return f"{cells.unit} {cells.lines[ids.index(row.id)]}, {short(row.id)}"
-
-
-def _number(value: Any) -> str:
-    return "" if value is None else f"{value:.4g}"
+        name = f"{unit}{row['line']}, {short(row['id'])}" if unit and row["line"] else short(row["id"])
+        cells = ["" if row.get(key) is None else f"{row[key]:.4g}" for key in names]
+        grid.add_row(name, *cells, str(row.get("reason", "")))
+    console.show(title, grid)
 
 
 def _summary(outcome: Outcome, dry: bool) -> dict[str, Any]:
-    """As JSON can hold it."""
+    """Return the result as JSON can hold it."""
     campaign, chosen = outcome.campaign, outcome.chosen
-    lines = dict(zip(campaign.ids, outcome.table.cells.lines, strict=True))
-    rows, latest = _rows(outcome)
-    pending = [
-        {"id": row.id, "line": lines.get(row.id), "batch": row.pending, "new": row.pending == latest, **row.said}
-        for row in rows
-    ]
     return {
-        "rows": [row for row in pending if row["new"]],
-        "pending": [row for row in pending if not row["new"]],
+        "rows": [row for row in outcome.pending if row["new"]],
+        "pending": [row for row in outcome.pending if not row["new"]],
         "score": chosen.score if chosen else None,
         "measures": dict(chosen.measures) if chosen else {},
         "stopped": chosen.stopped or None if chosen else None,

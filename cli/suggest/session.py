@@ -1,86 +1,100 @@
-"""One start of `explore suggest`: read, keep what was told, choose, keep what was chosen, write next.csv, say it.
+"""One start of `explore suggest`: read, log measurements, choose, log the choice, write next.csv, and report.
 
-What is told is logged before it is used and what is chosen before it is shown, so that a start that is stopped at any
-point can be made again: then the same rows, which are pending, are written once more.
+Measurements are logged before they are used, and rows before they are shown, so that a start that is stopped at any
+point can be repeated: then it writes the same rows, which are pending, once more.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from explore.campaign import Campaign, folder_of
-from explore.cli import start, tables
-from explore.cli.suggest import choice, folder, report, settings, sheet, table
-from explore.cli.suggest.choice import Choice
+from explore.cli import parameters, start, tables
+from explore.cli.suggest import choice, report, settings, table
+from explore.cli.suggest.choice import Choice, Model, Progress
 from explore.cli.suggest.settings import Settings
 from explore.cli.suggest.table import Learnt, Table
-from explore.core.errors import InputError, counted
+from explore.core import files
+from explore.core.errors import Failure, InputError, counted
 from explore.data.reading import Cells
-from explore.learning import trust
+from explore.learning import saved, trust
+from explore.learning.saved import MODEL, Saved
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
 NAMED = ("posterior", "acquisition")  # may be "module:Class", which is trusted then
+CONFIG = "config.json"
+FORMAT = 1  # of config.json
+LOOSE = {"data", "batch", "goal", "stop_when", "acquisition", "acquisition_settings"}  # no model depends on them
+
+
+class State(NamedTuple):
+    """The content of config.json after a start."""
+
+    settings: Settings
+    rows: int  # of the table
+    learnt: Learnt | None = None  # None: of a version that did not write it
 
 
 def run(options: Mapping[str, Any]) -> None:
-    """Do what the options ask for."""
+    """Run the command with its options."""
     path = Path(options["table"])
-    beside, out = folder_of(path), Path(options["out"] or sheet.beside(path))
+    beside, out = folder_of(path), Path(options["out"] or report.default_path(path))
     trusted = [*options["trust"], *trust.references({name: options[name] for name in NAMED})]
-    old = folder.read(beside, trusted)
+    old = _read(beside, trusted)
     now = settings.resolve(options, old.settings if old else None)
     device, _ = start.compute(options)
-    read = table.read(path, now, _learnt(beside, old))
-    tables.check(out, path, "suggest", sheet.ID, sheet.KINDS)
-    kept = folder.Kept(now, len(read.cells.lines), read.learnt)
-    changes, before = (_changes(old, kept), old.settings.target) if old else ([], ())
-    labels = _labels(options["labels"], out, read, now)
+    content = table.read(path, now, _learnt(beside, old))
+    tables.check(out, path, "suggest", report.ID, report.KINDS)
+    state = State(now, len(content.cells.lines), content.learnt)
+    changes, before = (_changes(old, state), old.settings.target) if old else ([], ())
+    labels = _labels(options["labels"], out, content, now)
     operates, dry = any(options[name] for name in OPERATIONS), options["dry_run"] or options["status"]
-    if operates:  # all of it or nothing: what is refused must not be half in the log
+    if operates:  # all of it or nothing: a refused operation must not be half in the log
         with Campaign(beside, dry=True) as rehearsal:
-            _tell(rehearsal, read, labels, options)
-            _check(out, read, rehearsal, now, before, dry)
+            _tell(rehearsal, content, labels, options)
+            _check(out, content, rehearsal, now, before, dry)
             _operate(rehearsal, options)
     with Campaign(beside, dry=dry) as campaign:
-        if folder.read(beside, trusted) != old:
+        if _read(beside, trusted) != old:
             raise InputError(f"{beside} was changed by another start just now; run the command again")
-        _tell(campaign, read, labels, options)
-        notes, count = [*read.notes, *changes, *campaign.notes], len(campaign.notes)
-        report.note(notes, options)  # first: what was told is in the log, whatever is refused now
-        doubts = _check(out, read, campaign, now, before, dry)
+        _tell(campaign, content, labels, options)
+        notes, count = [*content.notes, *changes, *campaign.notes], len(campaign.notes)
+        report.note(notes, options)  # first: measurements are in the log, whatever is refused now
+        doubts = _check(out, content, campaign, now, before, dry)
         report.note(doubts, options)
         if not dry:
-            folder.write(beside, kept, old)
+            _write(beside, state, old)
         chosen, written = None, []
         if operates:
             _operate(campaign, options)
         else:
             with report.progress(options) as progress:
-                chosen = _suggest(read, campaign, now, device, progress)
+                chosen = _suggest(content, campaign, now, device, progress)
         if not dry:
             if chosen and chosen.model:
-                folder.keep(beside, read, now, chosen.model)
-            sheet.check_told(out, read, campaign, now, before)  # again: a fit takes long enough to fill in a cell
-            written = sheet.write(out, read, campaign, now)
+                _write_model(beside, content, now, chosen.model)
+            report.check_told(out, content, campaign, now, before)  # again: cells may be filled in during a fit
+            written = report.write(out, content, campaign, now)
         more = [*campaign.notes[count:], *(chosen.notes if chosen else []), *written]
         report.note(more, options)
-        report.say(report.Outcome(read, campaign, chosen, now, out, [*notes, *doubts, *more]), options)
+        report.say(report.Outcome(content, campaign, chosen, now, out, [*notes, *doubts, *more]), options)
 
 
-def _learnt(beside: Path, old: folder.Kept | None) -> Learnt | None:
-    """Which columns were learnt from at the last start; an older version wrote down no others."""
+def _learnt(beside: Path, old: State | None) -> Learnt | None:
+    """Return the columns that were learnt from at the last start; an older version logged them only."""
     if old is None or old.learnt is not None:
         return old and old.learnt
     with Campaign(beside, dry=True) as campaign:
         return Learnt(campaign.memory.schema.features if campaign.memory.schema else (), ())
 
 
-def _check(out: Path, read: Table, campaign: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:
-    """Refuse to write over what was filled in; a start that writes nothing only says so."""
+def _check(out: Path, content: Table, campaign: Campaign, now: Settings, before: Sequence[str], dry: bool) -> list[str]:
+    """Refuse to overwrite filled-in cells; a start that writes nothing only notes it."""
     try:
-        sheet.check_told(out, read, campaign, now, before)
+        report.check_told(out, content, campaign, now, before)
     except InputError as error:
         if not dry:
             raise
@@ -88,30 +102,28 @@ def _check(out: Path, read: Table, campaign: Campaign, now: Settings, before: Se
     return []
 
 
-def _labels(given: str | None, out: Path, read: Table, now: Settings) -> Cells | None:
-    """The file of --labels; next.csv may well have no row in it."""
-    if given is None:
+def _labels(path: str | None, out: Path, content: Table, now: Settings) -> Cells | None:
+    """Read the file of --labels; next.csv may have no row."""
+    if path is None:
         return None
-    path = Path(given)
-    own = out.exists() and path.samefile(out)
-    return sheet.read(out, read, now) if own else table.labels(path, read, now)
+    is_next = out.exists() and Path(path).samefile(out)
+    return report.read(out, content, now) if is_next else table.labels(Path(path), content, now)
 
 
-def _changes(old: folder.Kept, now: folder.Kept) -> list[str]:
-    """Sentences on what is not as at the last start."""
+def _changes(old: State, now: State) -> list[str]:
+    """Return sentences on changes since the last start."""
     rows = [f"The table has {now.rows} rows; it had {old.rows}."] if now.rows != old.rows else []
     return [*settings.changes(old.settings, now.settings), *rows]
 
 
-def _tell(campaign: Campaign, read: Table, labels: Cells | None, options: Mapping[str, Any]) -> None:
-    """What table and labels say, once the last batch is taken back if that is asked for."""
+def _tell(campaign: Campaign, content: Table, labels: Cells | None, options: Mapping[str, Any]) -> None:
+    """Undo if that is asked for, then read the table and the labels."""
     if options["undo"]:
         campaign.undo()
-    campaign.read(read.cells, read.roles, labels)
+    campaign.read(content.cells, content.roles, labels)
 
 
 def _operate(campaign: Campaign, options: Mapping[str, Any]) -> None:
-    """Skip, release and retract rows."""
     if options["retract"]:
         campaign.retract(options["retract"])
     if options["release"]:
@@ -120,26 +132,71 @@ def _operate(campaign: Campaign, options: Mapping[str, Any]) -> None:
         campaign.skip(options["skip"])
 
 
-def _suggest(read: Table, campaign: Campaign, now: Settings, device: str, progress: choice.Progress) -> Choice:
-    """Choose, and log what is chosen; the notes begin with why fewer rows are handed out than --batch says."""
-    rows = table.rows(read, campaign)
+def _suggest(content: Table, campaign: Campaign, now: Settings, device: str, progress: Progress) -> Choice:
+    """Choose rows and log them; the notes begin with the reason for fewer rows than --batch."""
+    rows = table.rows(content, campaign)
     waiting = [] if campaign.answered else campaign.pending
     k = min(now.batch - len(waiting), len(campaign.pool))
-    notes, new = list(rows.notes), counted(k, "row", be=True)
+    notes, pending = list(rows.notes), counted(len(waiting), "suggestion", be=True)
     if not campaign.pool and not waiting:
-        notes.append("No row is left that may be handed out.")
+        notes.append("No candidates left.")
     elif waiting and k < 1:
         notes.append(
-            f"Nothing was measured since rows were handed out last, of which {len(waiting)} are pending; a larger "
-            "--batch gives more, --release all chooses anew."
+            f"No new measurements. {pending} still pending. Use a larger --batch for more, or --release all to start "
+            "over."
         )
     elif waiting:
-        pending = counted(len(waiting), "row", be=True)
-        notes.append(f"{pending} pending since rows were handed out last, so that {new} added.")
+        notes.append(f"No new measurements. {pending} still pending; {counted(k, 'row', be=True)} added.")
     elif k < now.batch:
-        notes.append(f"Only {new} left that may be handed out.")
+        notes.append(f"Only {counted(k, 'candidate')} left.")
     if k < 1:
         return Choice(notes=notes)
-    chosen = choice.choose(read, rows, now, k, device, progress)
+    chosen = choice.choose(content, rows, now, k, device, progress)
     campaign.suggest(chosen.rows.index.tolist(), chosen.rows.to_dict("records"))
     return chosen._replace(notes=[*notes, *chosen.notes])
+
+
+def _read(folder: Path, trusted: Sequence[str]) -> State | None:
+    """Return the state after the last start; None before the first one.
+
+    Raises:
+        InputError: when it is damaged, of another version, or names modules that are not trusted.
+    """
+    trust.check_links(folder)
+    path = folder / CONFIG
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        recorded, rows, columns = dict(content["settings"]), int(content["rows"]), content.get("learnt")
+        learnt = Learnt(*(tuple(map(str, columns[k])) for k in Learnt._fields)) if "learnt" in content else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error}); remove it, and give the settings anew") from error
+    if content.get("format") != FORMAT:
+        raise files.older(path)
+    trust.check(folder, recorded, trusted)
+    return State(parameters.read(Settings, recorded, str(path)), rows, learnt)
+
+
+def _write(folder: Path, now: State, old: State | None) -> None:
+    """Write config.json if it changed, and remove a model of other settings."""
+    if now == old:
+        return
+    content = {"format": FORMAT, "settings": parameters.written(now.settings), "rows": now.rows}
+    content |= {"learnt": now.learnt._asdict()} if now.learnt else {}
+    try:
+        if old is None or any(v != vars(old.settings)[k] for k, v in vars(now.settings).items() if k not in LOOSE):
+            (folder / MODEL).unlink(missing_ok=True)
+        with files.replacing(folder / CONFIG) as draft:
+            draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise Failure(f"cannot write {folder / CONFIG}: {error.strerror}") from error
+
+
+def _write_model(folder: Path, table: Table, settings: Settings, model: Model) -> None:
+    """Write the fitted model with its schema, for `explore predict`."""
+    content = Saved(model.names, ({},), {settings.posterior: model.fitted}, table.schema, model.transform)
+    try:
+        saved.write(folder, content)
+    except OSError as error:
+        raise Failure(f"cannot write {folder / MODEL}: {error.strerror}") from error

@@ -1,17 +1,21 @@
-"""What decides the answer of `explore suggest`, beside the table and what was told: kept until it is given anew."""
+"""Settings of `explore suggest`, which are kept until they are given anew, and limits at which it stops."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import pandas as pd
 
 from explore import registry
 from explore.cli import parameters, problem
 from explore.cli.parameters import Values
-from explore.cli.suggest import stopping
-from explore.core.errors import InputError, listed
+from explore.core.errors import InputError, listed, shown
+from explore.data.texts import number
 from explore.inference import presets
 from explore.learning.transforms import Kind
 from explore.nets.likelihoods import Gaussian
@@ -19,7 +23,7 @@ from explore.nets.likelihoods import Gaussian
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(problem.Problem):
-    """Of a campaign, every default filled in."""
+    """Settings of a campaign, with defaults resolved."""
 
     command: Literal["suggest"] = "suggest"
     posterior: str
@@ -34,10 +38,10 @@ class Settings(problem.Problem):
     cost: str | None
     transform: Kind
     stop_when: tuple[str, ...]
-    failed: tuple[str, ...] = ()  # texts that say that an experiment failed
+    failed: tuple[str, ...] = ()  # texts of failed experiments
 
 
-SILENT = {"data", "fingerprint", "likelihood"}  # not the user's to give
+SILENT = {"data", "fingerprint", "likelihood"}  # not set by an option
 PLAIN = {
     "batch": 5, "task": "regression", "id_column": None, "decimal": ".", "sheet": None, "seed": 0, "samples": 100,
     "epochs": None, "goal": "learn", "transform": "none",
@@ -48,7 +52,7 @@ NONE = "none"  # takes back --cost, --stop-when, --keep-na and --failed
 
 
 def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings:
-    """The settings that command-line options ask for; those that are not given are the old ones, or the defaults.
+    """Return the settings of command-line options; those that are not given stay the old ones, or the defaults.
 
     Raises:
         InputError: for a setting that cannot be, or when there is no target.
@@ -59,75 +63,62 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
             return read(options[name])
         return getattr(old, name) if old else default
 
+    def several(texts: tuple[str, ...]) -> tuple[str, ...]:
+        return () if texts == (NONE,) else tuple(texts)
+
     values = {name: chosen(name, default) for name, default in PLAIN.items()}
-    target = chosen("target", (), tuple)
+    target, task, goal = chosen("target", (), tuple), values["task"], values["goal"]
     if not target:
         raise InputError("--target is missing: the column to predict, whose cells are empty where nothing is measured")
-    if values["goal"] != "learn" and (values["task"] == "classification" or len(target) > 1):
-        raise InputError(f"--goal {values['goal']} takes one target of numbers")
-    made = Settings(
+    if goal != "learn" and (task == "classification" or len(target) > 1):
+        raise InputError(f"--goal {goal} takes one target of numbers")
+    new = Settings(
         **values, dataset=None, data=str(Path(options["table"]).resolve()), target=target,
         drop_columns=chosen("drop_columns", (), problem.names), categorical=chosen("categorical", (), problem.names),
         feature=chosen("feature", (), tuple), hidden=chosen("hidden", (10,), problem.widths),
-        cost=chosen("cost", None, lambda name: _unless_none(name)),
-        **{name: chosen(name, (), _several) for name in ("stop_when", "keep_na", "failed")},
-        **_model(options, old, values["task"], values["goal"]),
+        cost=chosen("cost", None, lambda name: None if name == NONE else name),
+        **{name: chosen(name, (), several) for name in ("stop_when", "keep_na", "failed")},
+        **_model(options, old, task, goal),
     )  # fmt: skip
-    _check(made)
-    return made
-
-
-def _unless_none(name: str) -> str | None:
-    return None if name == NONE else name
-
-
-def _several(texts: tuple[str, ...]) -> tuple[str, ...]:
-    return () if texts == (NONE,) else tuple(texts)
-
-
-def _check(made: Settings) -> None:
-    """Refuse what does not go together."""
-    if made.task == "classification" and made.transform != NONE:
+    if task == "classification" and new.transform != NONE:
         raise InputError("--transform is for numbers; classes have none")
-    for text in made.stop_when:
-        limit = stopping.parse(text, made.task == "classification")
-        if limit.name == "gain" and made.acquisition in GAINLESS:
-            raise InputError(
-                f"--stop-when gain<X goes with rules whose best score is a gain; that of {made.acquisition} is none"
-            )
+    if any(limit.name == "gain" for limit in limits(new)) and new.acquisition in GAINLESS:
+        raise InputError(
+            f"--stop-when gain<X goes with rules whose best score is a gain; that of {new.acquisition} is none"
+        )
+    return new
 
 
 def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: str) -> dict[str, Any]:
-    """Posterior and rule with their settings: those of before stay where it is the same one."""
-    given = parameters.split(options["parameters"], ("", "likelihood", "acquisition"))
-    if "epochs" in given[""]:
+    """Return the posterior and the rule with their settings: the old ones where it is the same one."""
+    by_part = parameters.split(options["parameters"], ("", "likelihood", "acquisition"))
+    if "epochs" in by_part[""]:
         raise InputError("give the passes over the labels by --epochs")
+    settings: Values
     if old and (options["posterior"] or old.posterior) == old.posterior and not options["preset"]:
         make = registry.find("posteriors", old.posterior)
-        changed = registry.parse(make, given[""]) if given[""] else {}
-        model: dict[str, Any] = {
-            "posterior": old.posterior, "preset": old.preset,
-            "posterior_settings": {**old.posterior_settings, **changed},
-        }  # fmt: skip
+        changed = registry.parse(make, by_part[""]) if by_part[""] else {}
+        name, preset, settings = old.posterior, old.preset, {**old.posterior_settings, **changed}
     else:
         name = options["posterior"] or (old.posterior if old else "noisy-kfac")
-        new = problem.configured(name, given[""], options["preset"])
-        own = new.settings if new.preset == presets.BY_ROWS else parameters.complete(new.make, new.settings)
-        model = {"posterior": new.name, "preset": new.preset, "posterior_settings": own}
-    if task == "classification" and given["likelihood"]:
+        new = problem.configured(name, by_part[""], options["preset"])
+        name, preset, settings = new.name, new.preset, new.settings
+        settings = settings if preset == presets.BY_ROWS else parameters.complete(new.make, settings)
+    if task == "classification" and by_part["likelihood"]:
         raise InputError("classes have no settings of a likelihood")
-    noise = registry.parse(Gaussian, given["likelihood"]) if task == "regression" else {}
-    if old and old.preset == model["preset"]:
+    noise = registry.parse(Gaussian, by_part["likelihood"]) if task == "regression" else {}
+    if old and old.preset == preset:
         noise = {**old.likelihood_settings, **noise}
-    elif task == "regression" and model["preset"] != presets.BY_ROWS:
-        noise = dict(parameters.complete(Gaussian, registry.noise_for(model["preset"]) | noise))
-    return model | {"likelihood_settings": noise} | _rule(options, old, given["acquisition"], goal)
+    elif task == "regression" and preset != presets.BY_ROWS:
+        noise = dict(parameters.complete(Gaussian, registry.noise_for(preset) | noise))
+    model = {"posterior": name, "preset": preset, "posterior_settings": settings, "likelihood_settings": noise}
+    return model | _rule(options, old, by_part["acquisition"], goal)
 
 
-def _rule(options: Mapping[str, Any], old: Settings | None, given: Mapping[str, str], goal: str) -> dict[str, Any]:
-    """The rule that was asked for, else that of before for the same goal, else the goal's."""
+def _rule(options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, str], goal: str) -> dict[str, Any]:
+    """Return the rule of the options, else the old one for the same goal, else the goal's default."""
     before = old.acquisition if old and old.goal == goal else RULES[goal == "learn"]
-    rule = registry.configured("acquisitions", options["acquisition"] or before, given)
+    rule = registry.configured("acquisitions", options["acquisition"] or before, texts)
     settings: Values = parameters.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {}
     if old and old.acquisition == rule.name:
         settings = {**old.acquisition_settings, **rule.settings}
@@ -137,18 +128,17 @@ def _rule(options: Mapping[str, Any], old: Settings | None, given: Mapping[str, 
 
 
 def changes(old: Settings, new: Settings) -> Iterator[str]:
-    """Sentences on settings that are others than before.
+    """Yield sentences on settings that changed.
 
     Raises:
-        InputError: when the task is another, in which the measurements would mean something else.
+        InputError: when the task changed, and with it the meaning of the measurements.
     """
     if old.task != new.task:
         raise InputError(
             f"the task of {Path(new.data or '').name} is {old.task}; for {new.task} begin anew with a copy of the table"
         )
-    silent = SILENT | {
-        f"{name}_settings" for name in ("acquisition", "posterior") if vars(old)[name] != vars(new)[name]
-    }
+    replaced = [name for name in ("acquisition", "posterior") if vars(old)[name] != vars(new)[name]]
+    silent = SILENT | {f"{name}_settings" for name in replaced}
     for field in fields(Settings):
         was, now = getattr(old, field.name), getattr(new, field.name)
         if was != now and field.name not in silent:
@@ -156,10 +146,72 @@ def changes(old: Settings, new: Settings) -> Iterator[str]:
 
 
 def _text(value: Any, other: Any) -> str:
-    """A setting as a sentence has it; of several by name those that differ."""
+    """Return a setting as text; of a mapping the entries that differ from another one."""
     if isinstance(value, Mapping):
-        known = other if isinstance(other, Mapping) else {}
-        return listed(f"{k}={v}" for k, v in value.items() if k not in known or known[k] != v) or "the default"
+        before = other if isinstance(other, Mapping) else {}
+        return listed(f"{k}={v}" for k, v in value.items() if k not in before or before[k] != v) or "the default"
     if isinstance(value, tuple):
         return listed(value) or "none"
     return "none" if value is None else str(value)
+
+
+# Measures in words: below its limit enough is known; within it rows may be suggested.
+BELOW = {"gain": "the best candidate's score", "width": "the mean width of the candidates' intervals"}
+WITHIN = {
+    "budget": "the cost of all rows that are measured, failed or pending",
+    "labels": "the number of rows that are measured or pending",
+}
+
+
+class Limit(NamedTuple):
+    """A condition of --stop-when."""
+
+    name: str
+    value: float
+    text: str  # as it was given
+
+
+def limits(settings: Settings) -> list[Limit]:
+    """Return the conditions of --stop-when, such as gain<0.01, width<2.5, budget<=100 and labels<=60.
+
+    Raises:
+        InputError: for other texts, and for intervals of classes.
+    """
+    conditions = []
+    for text in settings.stop_when:
+        match = re.fullmatch(r"\s*(?:(gain|width)\s*<|(budget|labels)\s*<=)\s*([^\s=]\S*)\s*", text)
+        value = number(match[3]) if match else None
+        if not match or value is None or not (0 < value < math.inf):
+            raise InputError(
+                f"--stop-when is {shown(text)}; it must be gain<X, width<X, budget<=X or labels<=X with a positive "
+                "number X"
+            )
+        if match[1] == "width" and settings.task == "classification":
+            raise InputError("--stop-when width<X is for numbers; classes have no intervals")
+        conditions.append(Limit(match[1] or match[2], value, text.strip()))
+    return conditions
+
+
+def allowed(conditions: Sequence[Limit], spent: Mapping[str, float], costs: pd.DataFrame) -> int:
+    """Return how many of the next rows, of which each has `costs`, stay within the conditions on what is `spent`."""
+    totals = costs.cumsum() + pd.Series(spent)
+    within = pd.Series(True, costs.index)
+    for limit in (limit for limit in conditions if limit.name in WITHIN):
+        within &= totals[limit.name] <= limit.value * (1 + 1e-12)  # sums of decimals may exceed it by their last digit
+    return int(within.cumprod().sum())
+
+
+def reached(conditions: Sequence[Limit], measures: Mapping[str, float], spent: Mapping[str, float], n: int) -> str:
+    """Return a sentence on why no row is suggested, of which n would stay within the conditions; "": some are."""
+    for name, value, text in conditions:
+        if name in BELOW and measures.get(name, math.inf) < value:
+            return (
+                f"Enough is known: {BELOW[name]} is {measures[name]:.4g}, which --stop-when {text} asks for; no row is "
+                "suggested."
+            )
+    if n:
+        return ""
+    within = [limit for limit in conditions if limit.name in WITHIN]
+    sums = " and ".join(f"{WITHIN[limit.name]} is {spent[limit.name]:.12g}" for limit in within)
+    texts = ", ".join(limit.text for limit in within)
+    return f"The limit is reached: {sums}, and --stop-when {texts} leaves no row to suggest."

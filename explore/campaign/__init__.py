@@ -2,6 +2,6 @@
 
 from explore.campaign.campaign import Campaign, folder_of
 from explore.campaign.memory import Memory, Row, Schema
-from explore.campaign.reconcile import short
+from explore.campaign.reading import short
 
 __all__ = ["Campaign", "Memory", "Row", "Schema", "folder_of", "short"]

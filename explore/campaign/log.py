@@ -1,10 +1,10 @@
-"""The log of a campaign: log.jsonl, to which events are appended before anything is done with them; and campaign.json.
+"""The log of a campaign: events are appended to log.jsonl before they are used; campaign.json ties it to the campaign.
 
-Every line is one event in JSON. What was appended together counts together: `left` says how many lines of it follow, so
-that the lines of a process that was killed while it wrote are recognised and cut off. `sum` is the beginning of the
-SHA-256 of the line before it and the `sum` of the line before, of the first line the campaign's id: no line can be
-changed, left out or moved unnoticed. campaign.json has the id, how many entries were written, and the last sum. It is
-written after the log, so that a process that is killed leaves a log that is ahead of it, never one that is behind.
+Every line is one event in JSON. `left` says how many events of the same batch follow, so that an incomplete batch of a
+killed process is recognised and discarded. `sum` is the start of the SHA-256 of the line before it and that line's
+`sum`; of the first line, the campaign's id. So no line can be changed, removed or moved unnoticed. campaign.json has
+the id, the number of entries and the last sum. It is written after the log: a killed process leaves a log that is ahead
+of it, never one that is behind.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from explore.core.errors import Failure, InputError
 
 NAME = "log.jsonl"
 HEAD = "campaign.json"
-SETTINGS = "config.json"  # of a folder in which something was logged
+SETTINGS = "config.json"  # is in a folder with a log
 FORMAT = 1  # of campaign.json
 SUM = 16  # hexadecimal digits
 Event = dict[str, Any]
 
 
 class Head(NamedTuple):
-    """The content of campaign.json; a campaign from before there was such a file has the id ""."""
+    """The content of campaign.json; older campaigns have none, and the id ""."""
 
     id: str
     entries: int  # of the log
@@ -40,11 +40,7 @@ class Head(NamedTuple):
 
 
 def read_head(folder: Path) -> Head | None:
-    """Read campaign.json; None where there is none.
-
-    Raises:
-        InputError: when the file is damaged or of another version.
-    """
+    """Read campaign.json; None where there is none. A damaged or newer file is refused."""
     path = folder / HEAD
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -69,15 +65,14 @@ class Log:
 
     Attributes:
         events: all of them, from the first.
-        notes: sentences, when an incomplete entry was discarded, or the campaign was of an earlier version.
+        notes: sentences, when an incomplete entry was discarded, or the campaign is of an earlier version.
     """
 
     def __init__(self, folder: Path, dry: bool = False):
-        """Open it, and make the folder where there is none; `dry`: nothing is written, locked or made.
+        """Open the log, and make the folder if there is none; `dry`: nothing is written, locked or made.
 
         Raises:
-            InputError: when another process has it open, or when it is damaged or not all of the campaign's log; the
-                message says how to go on.
+            InputError: when another process has it open, or when it is damaged or not the campaign's whole log.
         """
         self.path, self._folder, self._dry = folder / NAME, folder, dry
         self.notes: list[str] = []
@@ -96,14 +91,7 @@ class Log:
             raise
 
     def append(self, events: Iterable[Mapping[str, Any]]) -> Sequence[Event]:
-        """Write events as one batch to the disk.
-
-        Returns:
-            The events with batch, a number that counts up from 1, time, in UTC, and left.
-
-        Raises:
-            Failure: when they cannot be written; then none of them is.
-        """
+        """Write events as one batch to the disk, all or none, and return them with batch, time (UTC) and left."""
         batch, now = list(events), datetime.now(UTC).isoformat(timespec="seconds")
         number = self.events[-1]["batch"] + 1 if self.events else 1
         empty = {"event": None, "id": None, "values": None}
@@ -122,14 +110,14 @@ class Log:
         return new
 
     def close(self) -> None:
-        """Let others use it."""
+        """Let other processes use it."""
         if self._lock is not None:
             self._lock.release()
 
     def _write(self, text: bytes, head: Head) -> None:
         size = self.path.stat().st_size if self.path.exists() else 0
         try:
-            if self._saved is None:  # first of all: a log without it is one whose campaign is not known
+            if self._saved is None:  # before the log, which would be of no campaign without it
                 self._save(self._head)
             with open(self.path, "ab") as file:
                 file.write(text)
@@ -146,7 +134,7 @@ class Log:
         self._saved = head
 
     def _read(self) -> tuple[list[Event], Head]:
-        """All events that are complete, after which the rest is cut off, and the head that goes with them."""
+        """Return all complete events and their head, and discard the rest."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -171,13 +159,13 @@ class Log:
         return events, head
 
     def _entries(self, content: bytes) -> tuple[list[Event], list[str], int]:
-        """The events of complete batches, their sums behind the id, and where they end."""
+        """Return the events of complete batches, the id and their sums, and where they end."""
         *lines, tail = content.split(b"\n")
         events: list[Event] = []
         sums, sizes = [self._saved.id if self._saved else ""], [0]
         for n, line in enumerate([*lines, tail] if tail else lines, 1):
             event = _event(line, sums[-1])
-            if event is None:  # torn, unless only what ended it is another byte now
+            if event is None:  # incomplete, unless only its last byte is another one
                 if n > len(lines) and _event(tail[:-1], sums[-1]) is None:
                     break
                 first = ", or the file is of another campaign" if self._saved else f", or {HEAD} is missing"
@@ -192,7 +180,7 @@ class Log:
         return events[:complete], sums[: complete + 1], sum(sizes[: complete + 1])
 
     def _check(self, sums: list[str]) -> None:
-        """Refuse a log that is not the one that the campaign wrote, or lacks entries of it."""
+        """Refuse a log that is not the campaign's, or lacks entries."""
         folder, head, entries = self._folder, self._saved, len(sums) - 1
         if head is None:
             if not entries and (folder / SETTINGS).exists():
@@ -206,16 +194,16 @@ class Log:
             raise InputError(f"{self.path} is of another campaign than {folder / HEAD}; {_remedy(folder)}")
 
     def _cut(self, content: bytes, end: int) -> None:
-        """Discard what stands behind the complete entries."""
+        """Discard bytes behind the complete entries."""
         if end < len(content):
-            why = "the last run was interrupted"
-            if self._saved is None:  # nothing says how long the file was
-                why += ", or the file was cut short"
-            self.notes.append(f"Discarded an incomplete entry at the end of {self.path} ({why}).")
+            reason = "the last run was interrupted"
+            if self._saved is None:  # the length of the log is not known
+                reason += ", or the file was cut short"
+            self.notes.append(f"Discarded an incomplete entry at the end of {self.path} ({reason}).")
         if not self._dry and end != len(content):
             with open(self.path, "r+b") as file:
                 file.truncate(min(end, len(content)))
-                if end > len(content):  # its last line is whole but for the end of it
+                if end > len(content):  # its last line lacks only the line break
                     file.seek(0, os.SEEK_END)
                     file.write(b"\n")
                 file.flush()
@@ -227,14 +215,14 @@ def _remedy(folder: Path) -> str:
 
 
 def _line(event: Mapping[str, Any], before: str) -> tuple[bytes, str]:
-    """An event as a line, given the sum of the line before it; and its own sum."""
+    """Return an event as a line, and its sum, given the sum of the line before it."""
     body = json.dumps(event, allow_nan=False)
     total = hashlib.sha256((before + body).encode()).hexdigest()[:SUM]
     return f'{body[:-1]}, "sum": "{total}"}}\n'.encode(), total
 
 
 def _event(line: bytes, before: str) -> Event | None:
-    """The event of a line; None: its bytes are not those that were written."""
+    """Return the event of a line; None where its bytes are not those that were written."""
     try:
         event = json.loads(line)
         total = event.pop("sum")
@@ -242,5 +230,4 @@ def _event(line: bytes, before: str) -> Event | None:
             return None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    event["sum"] = total
-    return event
+    return event | {"sum": total}

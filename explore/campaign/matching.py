@@ -1,107 +1,84 @@
-"""Which row of the table is which of those that are known."""
+"""Match the lines of a table or a file of labels with known rows."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
-from explore.campaign.cells import Value, canonical, same, saved_short
+from explore.campaign.cells import Value, canonical, has_all, same, saved_short
 from explore.campaign.memory import Row
-from explore.campaign.sheet import Sheet
+from explore.campaign.sheet import Table
 from explore.data.texts import number
 
-COARSE = (4, 3)  # digits; rarely one of them separates what is the same
+COARSE = (4, 3)  # digits; equal cells rarely differ in both of them
+Measurements = Mapping[str, Value]  # by target
 
 
-def agrees(row: Row, told: Mapping[str, Value]) -> bool:
-    """Whether the cells of targets say what is known of a row: a measurement of each, or their mean."""
-    return all(
-        t in row.values and any(same_value(value, known) for known in (*row.values[t], row.mean[t]))
-        for t, value in told.items()
-    )
-
-
-def same_value(a: Value, b: Value) -> bool:
-    """Whether two measurements are one, but for the digits that a spreadsheet may not have saved."""
-    return a == b or (isinstance(a, int | float) and isinstance(b, int | float) and same(canonical(a), canonical(b)))
-
-
-def logged(row: Row, told: Mapping[str, Value]) -> bool:
-    """Whether the log has what cells of targets say of a row, even if it was corrected or taken back since."""
-    return all(any(same_value(value, old) for old in row.logged.get(t, ())) for t, value in told.items())
-
-
-def identical(units: Sequence[Row], told: Sequence[Mapping[str, Value]]) -> list[Row | None]:
-    """Which of the known rows with the same features each row of the table with these is.
-
-    They are interchangeable, so that their cells of the targets decide. A row whose cells say what they said when the
-    table was last read is taken first. Of the others, new numbers are taken as corrections where rows with the old
-    ones should still be there, then as answers of pending rows.
-
-    Args:
-        units: the known ones.
-        told: the cells of the targets of each row in the table.
-
-    Returns:
-        For each of these the known one; None: nothing is known of it.
-    """
-    if len(told) == len(units) == 1:
-        return [units[0]]
-    pairs: dict[int, Row] = {}
-    left = {u.id: u for u in sorted(units, key=lambda u: (u.gone, u.pending is None, bool(u.values)))}
-    exact = defaultdict(list)
-    for unit in left.values():
-        exact[_items(unit.seen)].append(unit)
-    for row, now in enumerate(told):
-        if now and exact[_items(now)]:
-            pairs[row] = left.pop(exact[_items(now)].pop(0).id)
-    tests: tuple[Callable[[Row, Mapping[str, Value]], bool], ...] = (
-        lambda unit, now: bool(unit.seen) and _within(unit.seen, now),  # perhaps one more target was measured
-        lambda unit, now: not unit.seen and agrees(unit, now),  # it was told by a file of labels
-    )
+def pair(
+    lines: Mapping[int, Measurements], rows: Iterable[Row], *tests: Callable[[Row, Measurements], bool]
+) -> dict[int, Row]:
+    """Pair lines with rows that are interchangeable: by the first test, then the second, ..., each row once."""
+    free, pairs = list(rows), dict[int, Row]()
     for test in tests:
-        for row, now in enumerate(told):
-            if now and row not in pairs and (fit := next((u for u in left.values() if test(u, now)), None)):
-                pairs[row] = left.pop(fit.id)
-    here, gone = [u for u in left.values() if not u.gone], [u for u in left.values() if u.gone]
-    seen = [u for u in here if u.seen]
-    deleted = max(0, len(here) - (len(told) - len(pairs)))  # measured ones sooner than those to measure
-    unmeasured = [u for u in (*here, *gone) if not (u.seen and not u.gone or u.values)]
-    others = [u for u in (*here, *gone) if u not in unmeasured and u not in seen]  # their cells may well be empty
-    for filled, candidates in ((True, [*seen[deleted:], *unmeasured]), (False, [*unmeasured, *seen, *others])):
-        rows = [row for row, now in enumerate(told) if row not in pairs and bool(now) == filled]
-        for row, unit in zip(rows, [u for u in candidates if u.id in left], strict=False):
-            pairs[row] = left.pop(unit.id)
-    return [pairs.get(row) for row in range(len(told))]
+        for line in (line for line in lines if line not in pairs):
+            if row := next((row for row in free if test(row, lines[line])), None):
+                pairs[line] = row
+                free.remove(row)
+    return pairs
 
 
-def _items(told: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
-    return tuple(sorted(told.items()))
+def match_identical(rows: Iterable[Row], measurements: Sequence[Measurements]) -> list[Row | None]:
+    """Return the known row, or None, of each line of a table with the same features, by their cells of targets.
+
+    A line whose cells have not changed since the table was last read comes first. Of the others, new numbers correct
+    rows whose old ones should still be there, or else answer pending rows.
+    """
+    rows = sorted(rows, key=lambda row: (row.gone, row.pending is None, bool(row.values)))
+    if len(measurements) == len(rows) == 1:
+        return list(rows)
+    filled = {line: cells for line, cells in enumerate(measurements) if cells}
+    pairs = pair(
+        filled,
+        rows,
+        lambda row, cells: row.table == cells,
+        lambda row, cells: bool(row.table) and _within(row.table, cells),  # perhaps one more target was measured
+        lambda row, cells: not row.table and row.agrees(cells),  # it was told by a file of labels
+    )
+    rows = _unpaired(rows, pairs)
+    in_table = [row for row in rows if not row.gone]
+    measured = [row for row in in_table if row.table]
+    unmeasured = [row for row in rows if row not in measured and not row.values]
+    labelled = [row for row in rows if row not in measured and row.values]  # their cells may well be empty
+    deleted = max(0, len(in_table) - (len(measurements) - len(pairs)))  # measured rows rather than unmeasured ones
+    new = {line: cells for line, cells in filled.items() if line not in pairs}
+    pairs |= pair(new, [*measured[deleted:], *unmeasured], lambda *_: True)
+    empty = {line: cells for line, cells in enumerate(measurements) if not cells}
+    pairs |= pair(empty, _unpaired([*unmeasured, *measured, *labelled], pairs), lambda *_: True)
+    return [pairs.get(line) for line in range(len(measurements))]
 
 
-def _within(a: Mapping[str, Value], b: Mapping[str, Value]) -> bool:
-    return all(t in b and same_value(value, b[t]) for t, value in a.items())
+def _unpaired(rows: Iterable[Row], pairs: Mapping[int, Row]) -> list[Row]:
+    paired = {row.id for row in pairs.values()}
+    return [row for row in rows if row.id not in paired]
 
 
-class Found(NamedTuple):
-    """Rows that are in the table under another id."""
-
-    keys: dict[str, str]  # the key that each has now, by its id until now
-    unclear: list[Row]  # rows for which several of the table fit
+def _within(a: Measurements, b: Measurements) -> bool:
+    return has_all({t: [value] for t, value in b.items()}, a)
 
 
-def found_again(lost: Iterable[Row], sheet: Sheet, fresh: Mapping[str, int], by_id: bool) -> Found:
-    """Known rows whose id is not in the table, but that are there for certain.
+def match_moved(
+    lost: Iterable[Row], table: Table, fresh: Mapping[str, int], by_id: bool
+) -> tuple[dict[str, str], list[Row]]:
+    """Return the new key of known rows by their former id, and the rows that several lines fit.
 
-    Columns may have been added, left out, or one of them renamed; a spreadsheet may have saved fewer digits than there
-    were; and an identifier may be written as another number of the same value ("007" and "7"). Where several rows of
-    the table fit, or a column was replaced, what stands in the cells of the targets decides.
+    Columns may have been added, removed, or one of them renamed; a spreadsheet may have saved fewer digits; and an
+    identifier may be another spelling of a number ("007" and "7"). Where several lines fit, or a column was replaced,
+    the cells of targets decide.
 
     Args:
-        lost: the known rows.
-        sheet: the table.
-        fresh: the keys of rows that nothing is known of, each with one of its rows in the table.
+        lost: rows whose id is not in the table.
+        table: the table.
+        fresh: the keys in the table that no known row has, each with one of its lines.
         by_id: whether ids are identifiers in the same column as before.
     """
     keys: dict[str, str] = {}
@@ -110,17 +87,17 @@ def found_again(lost: Iterable[Row], sheet: Sheet, fresh: Mapping[str, int], by_
     for row in lost:
         groups[tuple(sorted(row.cells))].append(row)
     for columns, rows in groups.items():
-        for names, share, certain in _names(columns, sheet.schema.features):
+        for names, share, certain in _renamings(columns, table.schema.features):
             open_rows = [row for row in rows if row.id not in keys]
-            found = _search(open_rows, sheet, fresh, names, certain, by_id)
-            if len(found.keys) >= share * len(rows):
-                keys |= found.keys
-                unclear += found.unclear
-    return Found(keys, [row for row in unclear if row.id not in keys])
+            matched, several = _search(open_rows, table, fresh, names, certain, by_id)
+            if len(matched) >= share * len(rows):
+                keys |= matched
+                unclear += several
+    return keys, [row for row in unclear if row.id not in keys]
 
 
-def _names(columns: Sequence[str], features: Sequence[str]) -> Iterator[tuple[dict[str, str], float, bool]]:
-    """What columns may be called now: new name by old name, the share of rows that must fit, whether that is enough."""
+def _renamings(columns: Sequence[str], features: Sequence[str]) -> Iterator[tuple[dict[str, str], float, bool]]:
+    """Yield new names of columns by old name, the share of rows that must fit, and whether a fit is certain then."""
     common = {name: name for name in columns if name in features}
     removed, added = [n for n in columns if n not in features], [n for n in features if n not in columns]
     if len(removed) == len(added) == 1:
@@ -130,43 +107,44 @@ def _names(columns: Sequence[str], features: Sequence[str]) -> Iterator[tuple[di
 
 
 def _search(
-    rows: Sequence[Row], sheet: Sheet, fresh: Mapping[str, int], names: Mapping[str, str], certain: bool, by_id: bool
-) -> Found:
-    """Rows of the table that agree with known rows in some columns: first in all digits, then in fewer."""
-    found = Found({}, [])
-    cells = {row.id: {new: row.cells[old] for old, new in names.items()} for row in rows}
-    ids = {canonical(name) for name in cells}
-    candidates = {key: i for key, i in fresh.items() if cells and (not by_id or canonical(key) in ids)}
-    theirs = {key: {name: sheet.cells(i)[name] for name in names.values()} for key, i in candidates.items()}
-    rounded = any(saved_short(cell) for row in cells.values() for cell in row.values())
-    for digits in (None, *COARSE) if rounded and theirs else (None,):
+    rows: Sequence[Row], table: Table, fresh: Mapping[str, int], names: Mapping[str, str], certain: bool, by_id: bool
+) -> tuple[dict[str, str], list[Row]]:
+    """Match rows with lines that agree in some columns: first in all digits, then in fewer."""
+    matched: dict[str, str] = {}
+    unclear: list[Row] = []
+    cells_of = {row.id: {new: row.cells[old] for old, new in names.items()} for row in rows}
+    ids = set(map(canonical, cells_of))
+    lines = {k: {name: table.features[name][i] for name in names.values()} for k, i in fresh.items()}
+    lines = {k: cells for k, cells in lines.items() if not by_id or canonical(k) in ids}
+    rounded = any(saved_short(cell) for cells in cells_of.values() for cell in cells.values())
+    for digits in (None, *COARSE) if rounded and lines else (None,):
         buckets, twins = defaultdict(list), defaultdict(list)
-        for key in theirs:
-            buckets[_rounded(theirs[key], digits)].append(key)
-        for row in rows:
-            if row.id not in found.keys:
-                twins[_rounded(cells[row.id], digits)].append(row)
-        for bucket, alike in twins.items():
-            for row in alike:
-                keys = [
-                    key
-                    for key in buckets[bucket]
-                    if all(same(cell, theirs[key][name]) for name, cell in cells[row.id].items())
-                    and (not by_id or canonical(key) == canonical(row.id))
-                ]
-                rivals = any(r is not row and r.seen and _within(row.seen, r.seen) for r in alike)
-                decided = [k for k in keys if row.seen and not rivals and _within(row.seen, sheet.told[fresh[k]])]
-                if (len(keys) == 1 and certain) or len(decided) == 1:
-                    found.keys[row.id] = (decided or keys)[0]
-                elif keys:
-                    found.unclear.append(row)
-    return found
+        for k, cells in lines.items():
+            buckets[_rounded(cells, digits)].append(k)
+        for row in (row for row in rows if row.id not in matched):
+            twins[_rounded(cells_of[row.id], digits)].append(row)
+        for row, bucket in ((row, bucket) for bucket, alike in twins.items() for row in alike):
+            keys = [
+                k
+                for k in buckets[bucket]
+                if all(same(cell, lines[k][name]) for name, cell in cells_of[row.id].items())
+                and (not by_id or canonical(k) == canonical(row.id))
+            ]
+            has_rival = any(r is not row and r.table and _within(row.table, r.table) for r in twins[bucket])
+            decided = row.table and not has_rival
+            decisive = [k for k in keys if decided and _within(row.table, table.measurements[fresh[k]])]
+            if (len(keys) == 1 and certain) or len(decisive) == 1:
+                matched[row.id] = (decisive or keys)[0]
+            elif keys:
+                unclear.append(row)
+    return matched, unclear
 
 
 def _rounded(cells: Mapping[str, str], digits: int | None) -> tuple[tuple[str, str], ...]:
-    """Cells whose numbers have so many digits: nearly always equal where all cells are the `same`."""
-    values = {name: None if digits is None else number(cell) for name, cell in cells.items()}
+    """Round the numbers of cells: nearly always equal where all cells are the `same`."""
+    if digits is None:
+        return tuple(sorted(cells.items()))
+    values = {name: number(cell) for name, cell in cells.items()}
     return tuple(
-        (name, cells[name] if (value := values[name]) is None else f"{value:.{(digits or 1) - 1}e}")
-        for name in sorted(cells)
+        (name, cells[name] if (v := values[name]) is None else f"{v:.{digits - 1}e}") for name in sorted(cells)
     )

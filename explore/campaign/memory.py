@@ -1,20 +1,20 @@
-"""What a campaign remembers of the rows of a table: a fold over the events of its log.
+"""What a campaign knows of the rows of a table: the state after the events of its log.
 
-    schema    the columns: values = {"targets", "features", "id"}; logged at the beginning and when they change
-    label     values: all measurements of a row by target, null where the experiment failed; told by its cell in the
-              table, or by a file of labels (from)
+    schema    the columns: values = {"targets", "features", "id"}; logged at the start and when they change
+    label     all measurements of a row by target (values), null where the experiment failed; `from` says whether its
+              cell in the table told them or a file of labels
     correct   the same, in place of others (was)
-    retract   they were wrong; the row may be measured again
-    suggest   the row was handed out: it is pending until it is answered; values: prediction and score, if given
-    skip      it is never to be handed out
+    retract   its measurements were wrong; the row may be measured again
+    suggest   the row was suggested and is pending until it is answered; values: prediction and score, if given
+    skip      never suggest it
     release   it is no longer pending or skipped
-    seen      what its cells of the targets hold now, which changes nothing else (table)
-    change    its features changed (cells), and with them perhaps its id (to)
-    retire    it is no longer in the table; what is known of it stays
-    return    it is there again
-    undo      values = {"batch"}: what that batch told is taken back
+    seen      its cells of the targets (table), which tell nothing new
+    change    its features changed (cells), and perhaps its id (to)
+    retire    it is no longer in the table; its measurements stay
+    return    it is in the table again
+    undo      values = {"batch"}: that batch is undone
 
-Label, correct, retract, suggest, skip and release are told; the others describe the table, and no undo changes them.
+An undo changes only label, correct, retract, suggest, skip and release; the others describe the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from explore.campaign.cells import Value
+from explore.campaign.cells import Value, has_all
 from explore.campaign.log import Event
 from explore.core.errors import InputError, listed, shown
 
@@ -34,42 +34,42 @@ TOLD = (*MEASURED, "retract", "suggest", "skip", "release")
 KINDS = (*TOLD, "seen", "retire", "return", "change", "schema", "undo")
 FORMAT = 1  # of the events
 FINGERPRINT = 64  # letters of a row's id when there is no column of identifiers
-FEWEST = 6  # of them stand for all
+FEWEST = 6  # first letters that may stand for all
 
 
 class Schema(NamedTuple):
-    """Which columns of the table are what, and how the cells of the targets are read, which is not logged."""
+    """The roles of columns, and how the cells of targets are read, which is not logged."""
 
     targets: tuple[str, ...]
     features: tuple[str, ...]
     id_column: str | None = None
     classes: bool = False  # the targets name classes; else they are numbers
     keep_na: bool = False  # NA and other marks are classes; else nothing is measured there
-    failed: tuple[str, ...] = ()  # texts that say that the experiment failed, beside those that always do in numbers
+    failed: tuple[str, ...] = ()  # texts of failed experiments, beside those that always are among numbers
 
 
-@dataclass
+@dataclass(eq=False)
 class Row:
-    """A row that something is known of.
+    """A row with an event in the log.
 
-    Its id is its cell in the column of identifiers, or the fingerprint of its features, from the second of several
-    identical rows on with -2, -3, ... behind it.
+    Its id is its cell in the column of identifiers, or the fingerprint of its features, with -2, -3, ... behind it for
+    the second, third, ... of identical rows.
     """
 
     id: str
     cells: dict[str, str] = field(default_factory=dict)  # its features, canonical
     values: dict[str, list[Value]] = field(default_factory=dict)  # every measurement, by target; None: it failed
-    logged: dict[str, list[Value]] = field(default_factory=dict)  # and all that were replaced or taken back, and means
-    seen: dict[str, Value] = field(default_factory=dict)  # in its cells of the targets when the table was last read
-    pending: int | None = None  # the batch in which it was handed out, if it is not answered yet
-    said: dict[str, Any] = field(default_factory=dict)  # of it when it was last handed out
-    skipped: bool = False  # never to be handed out
+    logged: dict[str, list[Value]] = field(default_factory=dict)  # also those replaced or withdrawn, and means
+    table: dict[str, Value] = field(default_factory=dict)  # its cells of targets when the table was last read
+    pending: int | None = None  # the batch in which it was suggested, if it is not answered yet
+    suggestion: dict[str, Any] = field(default_factory=dict)  # its prediction and score when it was last suggested
+    skipped: bool = False  # never to be suggested
     gone: bool = False  # no longer in the table
-    had: dict[str, str] = field(default_factory=dict)  # its features before they changed, also in columns now gone
+    former: dict[str, str] = field(default_factory=dict)  # its features before they changed, also in removed columns
 
     @property
     def mean(self) -> dict[str, Value]:
-        """What a model learns from, by target."""
+        """The value that a model learns from, by target."""
         return {target: mean(values) for target, values in self.values.items()}
 
     @property
@@ -78,22 +78,26 @@ class Row:
         return None in self.mean.values()
 
     @property
-    def known(self) -> bool:
-        """Whether it was measured, handed out or skipped."""
+    def is_known(self) -> bool:
+        """Whether it was measured, suggested or skipped."""
         return bool(self.values or self.pending is not None or self.skipped)
+
+    def agrees(self, cells: Mapping[str, Value]) -> bool:
+        """Return whether cells of targets have a measurement of each target, or their mean."""
+        return has_all({t: [*values, mean(values)] for t, values in self.values.items()}, cells)
 
 
 class Memory:
-    """All rows that something is known of, by id.
+    """All rows with an event in the log, by id.
 
     Attributes:
         schema: the columns when the table was last read; None: it never was.
         rows: by id.
-        batches: number -> what was told in it, event by event; without those that were taken back.
+        batches: the events of each batch that an undo can take back, by number, without those that were undone.
     """
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = ()):
-        """The state after some events."""
+        """Apply events in their order."""
         self.schema: Schema | None = None
         self.rows: dict[str, Row] = {}
         self.batches: dict[int, list[Event]] = {}
@@ -101,10 +105,10 @@ class Memory:
         events = list(events)
         undone = {event["values"]["batch"] for event in events if event["event"] == "undo"}
         for event in events:
-            self.apply(event, event["batch"] not in undone)
+            self.apply(event, event["batch"] in undone)
 
-    def apply(self, event: Mapping[str, Any], counts: bool = True) -> None:
-        """Change the state by one event; of one that was taken back, what it says of the table remains."""
+    def apply(self, event: Mapping[str, Any], undone: bool = False) -> None:
+        """Apply one event; of an undone one only what describes the table."""
         kind, values = event["event"], event.get("values") or {}
         if kind not in KINDS or (kind == "schema" and values["format"] > FORMAT):
             raise InputError("the log is of a newer version of explore; update it")
@@ -116,26 +120,26 @@ class Memory:
         elif kind == "change":
             self._change(event["id"], event["to"], event["cells"])
         elif kind != "undo":
-            row = self._described(event)
-            if counts and kind in TOLD:
+            row = self._describe(event)
+            if kind in TOLD and not undone:
                 self._tell(row, event)
 
     def find(self, name: str) -> Row | None:
-        """The row of an id, of one that it had, or None."""
+        """Return the row with an id now or formerly, or None."""
         while name not in self.rows and name in self._aliases:
             name = self._aliases[name]
         return self.rows.get(name)
 
     def complete(self, row: Row) -> bool:
-        """Whether all targets are measured."""
+        """Return whether all targets are measured."""
         return self.schema is not None and all(row.mean.get(target) is not None for target in self.schema.targets)
 
     def done(self, row: Row) -> bool:
-        """Whether nothing more is to be measured: it is complete, or failed."""
+        """Return whether nothing is left to measure: the row is complete, or failed."""
         return self.complete(row) or row.failed
 
     def resolve(self, name: str, ids: Iterable[str] = ()) -> str:
-        """The id that a user means by an id or its first letters; `ids` are those of the rows in the table.
+        """Return the id that a user means by an id or its first letters; `ids` are those of the rows in the table.
 
         Raises:
             InputError: when there is no such row, or several.
@@ -153,14 +157,14 @@ class Memory:
         several = f"; it may be {listed(meant, 3)}" if meant else ""
         raise InputError(f"there is no row {shown(name)}{several}")
 
-    def _described(self, event: Mapping[str, Any]) -> Row:
-        """The row of an event, with what this says of the table and has logged of it, which no undo changes."""
+    def _describe(self, event: Mapping[str, Any]) -> Row:
+        """Apply the part of an event that no undo changes, and return its row."""
         name, kind = event["id"], event["event"]
         if name not in self.rows:
             self._aliases.pop(name, None)
         row = self.rows.setdefault(name, Row(name))
         row.cells = dict(event.get("cells", row.cells))
-        row.seen = dict(event.get("table", row.seen))
+        row.table = dict(event.get("table", row.table))
         if kind in ("retire", "return"):
             row.gone = kind == "retire"
         for target, values in event["values"].items() if kind in MEASURED else ():
@@ -178,13 +182,13 @@ class Memory:
         elif kind == "retract":
             row.values = {}
         elif kind == "suggest":
-            row.pending, row.skipped, row.said = batch, False, dict(event.get("values") or {})
+            row.pending, row.skipped, row.suggestion = batch, False, dict(event.get("values") or {})
         else:
             row.pending, row.skipped = None, kind == "skip"
 
     def _change(self, name: str, to: str, cells: Mapping[str, str]) -> None:
         row = self.rows.pop(name, None) or Row(name)
-        row.had |= row.cells
+        row.former |= row.cells
         row.id, row.cells = to, dict(cells)
         self.rows[to] = row
         self._aliases.pop(to, None)
@@ -193,7 +197,7 @@ class Memory:
 
 
 def mean(values: Sequence[Value]) -> Value:
-    """The mean of numbers, or the most frequent class, the latest of several; None where all failed."""
+    """Return the mean of numbers, or the most frequent class, the latest of several; None where all failed."""
     numbers = [value for value in values if isinstance(value, int | float)]
     names = Counter(value for value in reversed(values) if isinstance(value, str))
     return fmean(numbers) if numbers else names.most_common(1)[0][0] if names else None

@@ -1,10 +1,10 @@
-"""The table as it is now: which id every row has, and what its cells say."""
+"""A table or a file of labels: the canonical features, measurements and ids of its lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explore.campaign.cells import Value, canonical, canonicals, fingerprints, folded, measured, stripped
+from explore.campaign.cells import Value, canonical, canonicals, fingerprint, folded, measured, stripped
 from explore.campaign.memory import FINGERPRINT, Schema
 from explore.core.errors import InputError, shown
 from explore.data.reading import Cells
@@ -13,92 +13,95 @@ from explore.data.texts import FAILED
 
 
 class Sheet:
-    """A table that was read.
+    """A file that was read.
 
     Attributes:
-        schema: which of its columns are what.
-        columns: the names of all of them.
-        keys: of every row its identifier, or the fingerprint of its features, which identical rows share.
-        told: of every row the values in its cells of the targets, by target.
+        file: its cells.
+        schema: the roles of its columns.
+        features: the canonical texts of its feature columns, by name.
+        measurements: of every line the values in its cells of targets, by target.
         notes: sentences on how they were read.
     """
 
-    def __init__(self, table: Cells, schema: Schema):
-        """Read the cells, which may be text, or what Excel and Parquet have instead.
+    def __init__(self, file: Cells, schema: Schema):
+        """Read the columns that it has; refuse targets that are no numbers."""
+        self.file, self.schema = file, schema
+        self.features = {name: canonicals(file.columns[name]) for name in schema.features if name in file.columns}
+        self.measurements = measurements(file, schema.targets, schema)
+        failed = set(map(folded, schema.failed))
+        names = [name for name in schema.targets if schema.classes and name in file.columns]
+        self.notes = [note for name in names if (note := marks(file, name, schema.keep_na, failed))]
 
-        Raises:
-            InputError: when a column is missing, an identifier too or there twice, or when a target is no number.
-        """
-        self._table, self.schema, self.columns = table, schema, tuple(table.columns)
-        own = [schema.id_column] if schema.id_column else []
-        for what, names in (("target", schema.targets), ("feature", schema.features), ("column of identifiers", own)):
-            for name in names:
-                if name not in table.columns:
-                    raise InputError(f"{table.path} has no {what} {shown(name)}; {table.listing}")
-        if not schema.targets or set(schema.targets) & {*schema.features, *own} or set(own) & set(schema.features):
-            raise InputError("a column is either a target, or a feature, or that of the identifiers")
-        self._columns = {name: canonicals(table.columns[name]) for name in schema.features}
-        self.told, self.notes = told(table, schema.targets, schema), marked(table, schema)
-        self.keys = self._identifiers(own[0]) if own else fingerprints(self._columns)
+    def cells(self, line: int) -> dict[str, str]:
+        """Return the features of a line."""
+        return {name: column[line] for name, column in self.features.items()}
 
-    def cells(self, row: int) -> dict[str, str]:
-        """The features of a row, canonical."""
-        return {name: column[row] for name, column in self._columns.items()}
+
+class Table(Sheet):
+    """A table with all columns of a schema.
+
+    Attributes:
+        keys: of every row its identifier, or the fingerprint of its features, which identical rows share.
+    """
+
+    def __init__(self, file: Cells, schema: Schema):
+        """Read it; refuse missing columns, missing or repeated identifiers, and targets that are no numbers."""
+        identifier = (schema.id_column,) if schema.id_column else ()
+        if missing := [name for name in (*schema.targets, *schema.features, *identifier) if name not in file.columns]:
+            raise InputError(f"{file.path} has no column {shown(missing[0])}; {file.listing}")
+        super().__init__(file, schema)
+        if schema.id_column:
+            self.keys = self._identifiers(schema.id_column)
+        else:
+            self.keys = [fingerprint(self.cells(line)) for line in range(len(file.lines))]
 
     def name(self, row: int) -> str:
-        """A row, as messages call it."""
-        line = f"{self._table.unit} {self._table.lines[row]}"
+        """Return how messages call a row."""
+        line = f"{self.file.unit} {self.file.lines[row]}"
         return f"{shown(self.keys[row])} ({line})" if self.schema.id_column else line
 
     def _identifiers(self, column: str) -> list[str]:
-        keys = identifiers(self._table.columns[column])
+        keys = identifiers(self.file.columns[column])
         lines: dict[str, int] = {}
-        for row, (key, line) in enumerate(zip(keys, self._table.lines, strict=True)):
+        for row, (key, line) in enumerate(zip(keys, self.file.lines, strict=True)):
             if not key:
-                raise InputError(f"{self._table.where(row, column)}: an empty cell instead of an identifier")
+                raise InputError(f"{self.file.where(row, column)}: an empty cell instead of an identifier")
             if lines.setdefault(key, line) != line:
                 raise InputError(
-                    f"{self._table.path}, {self._table.unit}s {lines[key]} and {line}, column {shown(column)}: both "
-                    f"rows are called {shown(key)}; an identifier names one row"
+                    f"{self.file.path}, {self.file.unit}s {lines[key]} and {line}, column {shown(column)}: both rows "
+                    f"are called {shown(key)}; an identifier names one row"
                 )
         return keys
 
 
 def identifiers(column: Sequence[object]) -> list[str]:
-    """Identifiers: text as it stands, numbers as text has them, and "" where there is none."""
+    """Return identifiers: text as it stands, numbers as text, and "" where there is none."""
     return [stripped(cell) if isinstance(cell, str) else canonical(cell) for cell in column]
 
 
-def told(table: Cells, targets: Sequence[str], schema: Schema) -> list[dict[str, Value]]:
-    """Of every row the values in its cells of the targets, by target.
+def measurements(file: Cells, targets: Sequence[str], schema: Schema) -> list[dict[str, Value]]:
+    """Return the values of every line in those of the targets that the file has.
 
     Raises:
-        InputError: naming all cells that are no numbers, as targets must be that are no classes.
+        InputError: naming all cells that are no numbers, unless targets are classes.
     """
-    found: list[dict[str, Value]] = [{} for _ in table.lines]
+    lines: list[dict[str, Value]] = [{} for _ in file.lines]
     wrong: dict[str, list[int]] = {}
     failed = {*map(folded, schema.failed), *(() if schema.classes else FAILED)}
-    for target in targets:
-        for row, cell in enumerate(table.columns[target]):
-            if cell == "":  # of most rows of a pool
+    for target in (target for target in targets if target in file.columns):
+        for line, cell in enumerate(file.columns[target]):
+            if cell == "":  # as in most rows of a pool
                 continue
             try:
                 for value in measured(cell, schema.classes, schema.keep_na, failed):
-                    found[row][target] = value
+                    lines[line][target] = value
             except InputError:
-                wrong.setdefault(target, []).append(row)
+                wrong.setdefault(target, []).append(line)
     if wrong:
-        raise no_numbers(table, wrong)
-    return found
-
-
-def marked(table: Cells, schema: Schema) -> list[str]:
-    """Sentences on texts in class targets that may say that there is no class."""
-    failed = set(map(folded, schema.failed))
-    names = [name for name in schema.targets if schema.classes and name in table.columns]
-    return [note for name in names if (note := marks(table, name, schema.keep_na, failed))]
+        raise no_numbers(file, wrong)
+    return lines
 
 
 def key(name: str, schema: Schema) -> str:
-    """What identical rows share, of an id."""
+    """Return the part of an id that identical rows share."""
     return name if schema.id_column else name[:FINGERPRINT]

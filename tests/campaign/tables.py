@@ -36,7 +36,9 @@ def rewritten(value, rng):
 
 def known(campaign):
     """What is known of every row, by id."""
-    return {row.id: (row.values, row.pending, row.skipped, row.gone, row.seen) for row in campaign.memory.rows.values()}
+    return {
+        row.id: (row.values, row.pending, row.skipped, row.gone, row.table) for row in campaign.memory.rows.values()
+    }
 
 
 def read(folder, *tables, schema=SCHEMA, dry=False):

@@ -60,7 +60,7 @@ def test_a_round(folder):
     again = read(folder, text(POOL.replace("50,   ethanol, 2,", "50.0, ethanol, 2, 7")), schema=IDS)
     assert values(again) == {"c": [1.5], "d": [7]} and again.pool == (1,)
     assert "Answered, of batch 2: 'd' (line 5)." in again.notes
-    assert again.status()[0] == "2 rows are measured; 1 may be handed out."
+    assert again.status()[0] == "2 measured, 1 candidate left."
     assert re.fullmatch(r"Pending since 20\d\d-\d\d-\d\d \(batch 2\): 'a' \(line 2\)\.", again.status()[1])
     assert read(folder, text(POOL), schema=IDS, dry=True).notes == [
         "Emptied cells change nothing (--retract withdraws a measurement): 'd' (line 5)."
@@ -94,7 +94,7 @@ def test_only_rows_of_the_pool_are_handed_out(folder):
 @pytest.mark.parametrize(
     ("operation", "names", "sentence"),
     [
-        ("skip", ["c"], "row c is measured and will not be handed out"),
+        ("skip", ["c"], "row c is measured and will not be suggested"),
         ("skip", ["x"], "there is no row 'x'"),
         ("release", ["b"], "row b is neither pending nor skipped"),
         ("retract", ["a"], "row a was not measured"),
@@ -242,9 +242,9 @@ def test_a_measurement_of_a_row_that_the_table_does_not_have(folder):
         ("name,temp,solvent,y\na,1,w,\nb,1,w,\n a ,2,w,", r"pool.csv, lines 2 and 4, column 'name': both .* 'a'"),
         ("name,temp,solvent,y\na,1,w,\n,1,w,", r"line 3, column 'name': an empty cell instead of an id"),
         ("name,temp,solvent,y\na,1,w,1;5", r"pool.csv, line 2, column 'y': '1;5' is not a finite number"),
-        ("name,temp,solvent\na,1,w", r"pool.csv has no target 'y'; its columns: name, temp, solvent"),
-        ("name,temp,y\na,1,2", r"pool.csv has no feature 'solvent'"),
-        ("temp,solvent,y\na,1,2", r"pool.csv has no column of identifiers 'name'"),
+        ("name,temp,solvent\na,1,w", r"pool.csv has no column 'y'; its columns: name, temp, solvent"),
+        ("name,temp,y\na,1,2", r"pool.csv has no column 'solvent'"),
+        ("temp,solvent,y\na,1,2", r"pool.csv has no column 'name'"),
     ],
 )  # fmt: skip
 def test_a_table_that_is_refused(folder, pool, sentence):
@@ -279,7 +279,7 @@ def test_rows_go_and_come_back(folder):
     assert "No longer in the table, but still known as measured: c." in campaign.notes
     assert "No longer in the table, but still known as pending: a." in campaign.notes
     assert [row.id for row in campaign.measured] == ["c"] and campaign.pool == (0,)
-    assert campaign.status()[0] == "1 row is measured, 1 of them no longer in the table; 1 may be handed out."
+    assert campaign.status()[0] == "1 measured (1 no longer in the table), 1 candidate left."
     assert not read(folder, text("name,temp,solvent,y\nb,30,water,"), schema=IDS).notes
     campaign = read(folder, text(POOL), schema=IDS)
     assert campaign.notes == ["In the table again: 'a' (line 2), 'c' (line 4)."] and campaign.pool == (1, 3)
@@ -316,7 +316,7 @@ def test_a_failed_experiment(folder):
     assert [row.id for row in campaign.failed] == ["a"] and [row.id for row in campaign.measured] == ["c", "d"]
     assert "Failed, and not suggested again: 'a' (line 2)." in campaign.notes
     assert "Answered, of batch 2: 'd' (line 5)." in campaign.notes and campaign.answered
-    assert campaign.status() == ["2 rows are measured; 1 may be handed out.", "Failed: 'a' (line 2)."]
+    assert campaign.status() == ["2 measured, 1 candidate left.", "Failed: 'a' (line 2)."]
     again = read(folder, text(failed), text("name,y\na,4", "new.csv"), schema=IDS)
     assert "y is corrected from failed to 4, as new.csv says, though the table says failed." in said(again)
     assert values(again)["a"] == [4] and not again.failed
@@ -538,7 +538,7 @@ def test_killed_at_every_byte_of_a_round(folder):
 def test_the_status_needs_no_table(folder):
     ask(folder, text(POOL), 0)
     with Campaign(folder, dry=True) as campaign:
-        assert campaign.status()[0] == "1 row is measured." and "(batch 2): a." in campaign.status()[1]
+        assert campaign.status()[0] == "1 measured." and "(batch 2): a." in campaign.status()[1]
 
 
 def test_dry(tmp_path, folder):
@@ -602,7 +602,7 @@ def test_whether_anything_was_answered_and_what_was_said(folder):
         campaign.read(text(POOL), IDS)
         assert campaign.answered
         campaign.suggest([0], [{"mean": 1.5}])
-        assert not campaign.answered and campaign.pending[0].said == {"mean": 1.5}
+        assert not campaign.answered and campaign.pending[0].suggestion == {"mean": 1.5}
         campaign.skip(["b"])
         assert not campaign.answered
         campaign.read(text(POOL.replace("20,   water,   1,", "20, water, 1, 3")), IDS)

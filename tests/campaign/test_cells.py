@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from explore.campaign.cells import canonical, canonicals, fingerprint, fingerprints, folded, measured, same
+from explore.campaign.cells import canonical, canonicals, fingerprint, folded, measured, same
 from explore.core.errors import InputError
 from tests.seeds import seeds
 
@@ -21,7 +21,7 @@ from tests.seeds import seeds
         ("0", ["0", "-0", "-0.0", -0.0, 0, "0e5"]),
         ("1e+22", []),
         ("10000000000000000000000", [1e22, "1e22", "10000000000000000000000", 10**22]),
-        ("", ["", " ", "NA", "NaN", "nan", None, float("nan"), np.nan, pd.NA, pd.NaT, "#N/A", "null", "NAN"]),
+        ("", ["", " ", "NA", "NaN", "nan", None, float("nan"), np.nan, pd.NA, pd.NaT, "#N/A", "null", "NAN", "1.#IND"]),
         ("None", ["None", " None "]),  # a treatment, say
         ("true", [True, "TRUE", "True", np.True_]),
         ("false", [False, "FALSE", "false"]),
@@ -137,8 +137,5 @@ def test_columns_are_as_their_cells(seed):
     words = [*odd, "1_000", "water", "Äther", "True", "2024-03-01T00:00:00", "٣", None, 3, 2.5, True]
     for choices in (odd, words, ["1.25", "2.5e-3"]):
         columns = {n: [choices[i] for i in rng.integers(len(choices), size=20)] for n in ("b", 'a\\"é', "c")}
-        assert (made := {n: canonicals(own) for n, own in columns.items()}) == {
-            n: [canonical(cell) for cell in own] for n, own in columns.items()
-        }
-        rows = [{n: made[n][i] for n in made} for i in range(20)]
-        assert fingerprints(made) == [fingerprint(row) for row in rows]
+        for column in columns.values():
+            assert canonicals(column) == [canonical(cell) for cell in column]

@@ -131,7 +131,7 @@ class World:
 
 def state(campaign):
     return {
-        r.id: (r.values, r.pending is not None, r.skipped, r.gone) for r in campaign.memory.rows.values() if r.known
+        r.id: (r.values, r.pending is not None, r.skipped, r.gone) for r in campaign.memory.rows.values() if r.is_known
     }
 
 
@@ -190,7 +190,7 @@ def check(world, campaign, names):
     for row in world.rows:
         found = campaign.memory.find(names[row.name]) if row.name in names else None
         assert (found.values if found else {}) == ({"y": row.told} if row.told else {}), row
-        if found is not None and found.known:
+        if found is not None and found.is_known:
             assert found.gone == (not row.here)
             assert found.skipped == row.skipped
             if row.pending:

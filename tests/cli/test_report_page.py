@@ -213,7 +213,7 @@ def test_coverage_counts_what_central_intervals_hold():
 
 def test_what_was_asked_and_answered(runs):
     history = suggest.read(Opened("pool.explore", runs / "pool.explore", "suggest", {}, (), {}))
-    assert [(a.row, a.round, a.values) for a in history.asked] == [
+    assert [(s.row, s.round, s.values) for s in history.suggestions] == [
         ("p", 1, {TARGET: 2.5}), ("q", 1, {TARGET: 9.0}), ("r", 2, {}),
     ]  # fmt: skip
     result = report(runs / "pool.explore")

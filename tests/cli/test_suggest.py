@@ -11,7 +11,7 @@ import pytest
 import explore
 from explore import registry
 from explore.campaign import Campaign
-from explore.cli.suggest import choice, sheet, table
+from explore.cli.suggest import choice, report, settings, table
 from explore.core import files
 from explore.core.errors import InputError
 from explore.learning.loaded import TableWarning
@@ -120,16 +120,16 @@ def test_the_same_again_hands_out_the_same_and_a_larger_batch_more(pool):
     again = suggest(pool)
     assert ids(again, "pending") == ids(first) and not again["rows"]
     assert (pool.parent / "next.csv").read_bytes() == text
-    assert "Nothing was measured since rows were handed out last, of which 5 are pending" in again["notes"][-1]
-    assert again["notes"][-1].endswith("--release all chooses anew.")
+    assert "No new measurements. 5 suggestions are still pending." in again["notes"][-1]
+    assert again["notes"][-1].endswith("--release all to start over.")
     more = suggest(pool, "--batch", 7)
     assert ids(more, "pending") == ids(first) and len(more["rows"]) == 2 and not {*ids(more)} & {*ids(first)}
-    assert "5 rows are pending since rows were handed out last, so that 2 rows are added." in more["notes"]
+    assert "No new measurements. 5 suggestions are still pending; 2 rows are added." in more["notes"]
 
 
 def test_killed_between_log_and_file(pool, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(sheet, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(report, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run("suggest", pool, "--target", "yield", "--id", "name", *QUICK).exit_code == 130
     assert not (pool.parent / "next.csv").exists()
     again = suggest(pool)
@@ -195,7 +195,7 @@ def test_what_is_printed(pool):
     first = ids(begin(pool))
     measure(pool, first)
     said = run("suggest", pool)
-    assert "To measure next" in said.stdout and "5 rows are measured; 30 may be handed out." in said.stdout
+    assert "To measure next" in said.stdout and "5 measured, 30 candidates left." in said.stdout
     assert "Answered, of batch 2" in said.stderr and "--labels" in said.stdout
     assert "epig (nats)" in said.stdout and "rows measured or pending: 10" in said.stdout
     quiet = run("suggest", pool, "--quiet")
@@ -339,7 +339,7 @@ def test_a_failed_experiment_is_done(pool):
     assert len(asked["rows"]) + len(asked["pending"]) == 35 and asked["pool"] == 0
     assert names[0] not in [*ids(asked), *ids(asked, "pending"), *pd.read_csv(pool.with_name("next.csv")).name]
     assert f"Failed: '{names[0]}' (line" in run("suggest", pool, "--status").stdout
-    assert "failed and will not be handed out" in refused(pool, "--skip", names[0])
+    assert "failed and will not be suggested" in refused(pool, "--skip", names[0])
     frame.loc[frame.name.isin(names[:1]), "yield"] = 3  # measured after all
     frame.to_csv(pool, index=False)
     said = suggest(pool)
@@ -421,10 +421,10 @@ def test_when_nothing_is_left(pool):
     frame.loc[:2, "yield"] = np.nan
     frame.to_csv(pool, index=False)
     said = begin(pool)
-    assert len(said["rows"]) == 3 and "Only 3 rows are left that may be handed out." in said["notes"]
+    assert len(said["rows"]) == 3 and "Only 3 candidates left." in said["notes"]
     measure(pool, ids(said))
     said = suggest(pool)
-    assert not said["rows"] and "No row is left that may be handed out." in said["notes"]
+    assert not said["rows"] and "No candidates left." in said["notes"]
 
 
 def test_settings_of_the_model_are_kept(pool):
@@ -485,7 +485,7 @@ def test_limits(pool):
     measure(pool, ids(said))
     said = suggest(pool)
     reached = "The limit is reached: the number of rows that are measured or pending is 14, and --stop-when labels<=14"
-    assert not said["rows"] and said["stopped"] == f"{reached} leaves no row to hand out."
+    assert not said["rows"] and said["stopped"] == f"{reached} leaves no row to suggest."
     said = suggest(pool, "--stop-when", "gain<1000", "--batch", 1)
     assert not said["rows"] and said["stopped"].startswith("Enough is known: the best candidate's score is ")
     assert said["measures"]["gain"] < 1000 and said["measures"]["labels"] == 14
@@ -512,6 +512,14 @@ def test_a_budget(pool):
     assert "line 7, column 'price': '' is no cost" in refused(pool)
     said = suggest(pool, "--cost", "none")
     assert "These columns are new as features: price." in said["notes"]
+
+
+def test_a_budget_of_decimals_pays_for_all_of_them():
+    costs = pd.DataFrame({"labels": 1.0, "budget": [0.1] * 11})
+    spent = {"labels": 0.0, "budget": 0.0}
+    assert settings.allowed([settings.Limit("budget", 1.0, "budget<=1")], spent, costs) == 10
+    assert settings.allowed([settings.Limit("labels", 2.5, "labels<=2.5")], spent, costs) == 2
+    assert settings.allowed([], spent, costs) == 11
 
 
 @pytest.mark.parametrize("goal", ["maximise", "minimise"])

@@ -27,12 +27,12 @@ def write(self, text, _):
 Log._write = write
 """
 KILLED_WHILE_WRITING = """
-from explore.cli.suggest import sheet
+from explore.cli.suggest import report
 
 def write(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
-sheet.write = write
+report.write = write
 """
 
 

@@ -1,0 +1,295 @@
+"""Compare a table with what a campaign knows: the events that bring the memory up to it, and sentences on them.
+
+A number in an empty cell of a target is a label, and another number than when the table was last read is a correction.
+A cell that has not changed tells nothing, so that a label that a file corrected, or that was withdrawn, stays so; every
+reading says that they differ. An emptied cell changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from explore.campaign.cells import Value, folded, same, same_value
+from explore.campaign.log import Event
+from explore.campaign.matching import match_identical, match_moved
+from explore.campaign.memory import FORMAT, Memory, Row
+from explore.campaign.sheet import Table, key
+from explore.core.errors import InputError, listed, shown
+from explore.data.texts import FAILED
+
+SHOWN = 8  # rows that a sentence names
+
+
+class Reading:
+    """The memory after a table was read, and the events that lead to it.
+
+    Attributes:
+        memory: brought up to the table.
+        before: the memory before it.
+        table: the table.
+        ids: of every row of the table.
+        events: to be appended to the log.
+        notes: sentences on single rows and columns; `sentences` returns all.
+        lines: names of rows by the start of the sentence that they share.
+    """
+
+    def __init__(self, events: Sequence[Event], table: Table):
+        """Read the table after the events of a log."""
+        self.memory, self.table, self.before = Memory(events), table, Memory(events)
+        self.events: list[Event] = []
+        self.notes = list(table.notes)
+        self.lines: dict[str, list[str]] = defaultdict(list)
+        self.ids: list[str] = []
+        self._at: dict[str, int] = {}  # the lines of the table, by id
+        self._outside: dict[str, str] = {}  # the places of rows that only a file of labels has
+        groups: dict[str, list[int]] = defaultdict(list)  # lines of the table by key
+        for line, k in enumerate(table.keys):
+            groups[k].append(line)
+        has_other_ids = self._read_columns()
+        self._move_rows(groups, has_other_ids)
+        self._identify_rows(groups)
+        for line in (line for members in groups.values() for line in members):
+            if table.measurements[line] or self.ids[line] in self.memory.rows:
+                self._read_row(self.ids[line], line)
+        self._note_identical(groups)
+        self._retire_rows()
+        self._declare_failures()
+
+    def tell(self, event: str, name: str, **more: Any) -> None:
+        """Make an event of a row, and apply it."""
+        if name not in self.memory.rows and "cells" not in more:
+            more = {"cells": self.cells(name), **more}
+        self.events.append({"event": event, "id": name, **more})
+        self.memory.apply(self.events[-1])
+
+    def cells(self, name: str) -> dict[str, str] | None:
+        """Return the features of a row that is known or in the table; None of others."""
+        if name in self.memory.rows:
+            return self.memory.rows[name].cells
+        return self.table.cells(self._at[name]) if name in self._at else None
+
+    def name(self, name: str) -> str:
+        """Return how messages call a row."""
+        if name in self._at:
+            return self.table.name(self._at[name])
+        return self._outside.get(name) or short(name)
+
+    def is_in_table(self, name: str) -> bool:
+        """Return whether a row is in the table."""
+        return name in self._at
+
+    def add_outside(self, name: str, cells: Mapping[str, str], place: str) -> None:
+        """Remember a row that only a file of labels has."""
+        self._outside[name] = place
+        self.lines["Not in the table, but used all the same: "].append(place)
+        self.tell("retire", name, cells=dict(cells))
+
+    def tell_measurements(
+        self, name: str, values: Mapping[str, list[Value]], source: str, **table: Mapping[str, Value]
+    ) -> None:
+        """Tell all measurements of a row by target: labels where they add to the known ones, or else corrections.
+
+        The source is the name of a file; "table", with the row's cells of targets; or "failed" for classes that are
+        declared as failures.
+        """
+        row = self.memory.rows.get(name) or Row(name)
+        pending, was = row.pending, {t: list(row.values.get(t, [])) for t in values}
+        labels = {t: new for t, new in values.items() if new[: len(was[t])] == was[t]}
+        corrected = {t: new for t, new in values.items() if t not in labels}
+        for t, new in corrected.items():
+            reason = "" if source in ("table", "failed") else f", as {source} says"
+            if reason and t in row.table:
+                reason += f", though the table says {_values([row.table[t]])}"
+            self.notes.append(f"{self.name(name)}: {t} is corrected from {_values(was[t])} to {_values(new)}{reason}.")
+        if labels:
+            self.tell("label", name, values=labels, **{"from": source}, **table)
+            failed = [target for target, new in labels.items() if new == [None]]
+            if failed:
+                targets = "" if len(self.table.schema.targets) == 1 else f" ({listed(failed)})"
+                self.lines["Failed, and not suggested again: "].append(self.name(name) + targets)
+            if len(failed) < len(labels):
+                start = "New measurements: " if pending is None else f"Answered, of batch {pending}: "
+                self.lines[start].append(self.name(name))
+        if corrected:
+            was = {t: was[t] for t in corrected}
+            self.tell("correct", name, values=corrected, was=was, **{"from": source}, **table)
+
+    def _read_columns(self) -> bool:
+        """Log a change of columns; return whether ids are of another kind now."""
+        old, new = self.memory.schema, self.table.schema
+        if old is not None and old.classes != new.classes:
+            kinds = [("numbers", "classes")[classes] for classes in (old.classes, new.classes)]
+            raise InputError(
+                f"the measurements so far are {kinds[0]}, not {kinds[1]}; begin anew with a copy of the table"
+            )
+        if old and (old.targets, {*old.features}, old.id_column) == (new.targets, {*new.features}, new.id_column):
+            return False
+        values = {"targets": list(new.targets), "features": list(new.features), "id": new.id_column, "format": FORMAT}
+        self.events.append({"event": "schema", "values": values | ({"classes": True} if new.classes else {})})
+        self.memory.apply(self.events[-1])
+        if old is None:
+            return False
+        for role, was, now in (("feature", old.features, new.features), ("target", old.targets, new.targets)):
+            for verb, names in (("new", set(now) - set(was)), ("no longer there", set(was) - set(now))):
+                if names:
+                    self.notes.append(f"These columns are {verb} as {role}s: {listed(sorted(names))}.")
+        if old.id_column != new.id_column:
+            kinds = [shown(c) if c else "their features" for c in (old.id_column, new.id_column)]
+            self.notes.append(f"Rows were known by {kinds[0]} and are now known by {kinds[1]}.")
+        return old.id_column != new.id_column
+
+    def _move_rows(self, groups: Mapping[str, list[int]], has_other_ids: bool) -> None:
+        """Give rows that are in the table under another id that id."""
+        has_other_columns = any(event["event"] == "schema" for event in self.events)
+        schema, rows = self.table.schema, self.memory.rows
+        old_keys = {key(name, schema) for name in rows}
+        lost = [
+            row for row in rows.values() if key(row.id, schema) not in groups and (has_other_columns or not row.gone)
+        ]
+        fresh = {k: members[0] for k, members in groups.items() if k not in old_keys} if lost else {}
+        keys, unclear = match_moved(lost, self.table, fresh, bool(schema.id_column) and not has_other_ids)
+        for row in (row for row in lost if row.id in keys):
+            name, old = row.id, dict(row.cells)
+            k = keys[name]
+            to = next(_free_ids(k, rows))
+            self.tell("change", name, to=to, cells=self.table.cells(fresh[k]))
+            if not has_other_columns:
+                change = f"{short(name)} is now {short(to)}" if schema.id_column else _changes(old, row.cells)
+                self.lines["Found again, though written in another way: "].append(change)
+        if names := [short(row.id) for row in unclear if row.is_known]:
+            rows_known = "the row that was known" if len(names) == 1 else f"the {len(names)} rows that were known"
+            self.notes.append(
+                f"Several rows of the table may be {rows_known}, by {listed(names, SHOWN)}; what is known of them is "
+                "kept apart. Write measurements in the cells of the rows that they are of."
+            )
+
+    def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:
+        """Give every line of the table its id."""
+        old = defaultdict(list)
+        for row in self.memory.rows.values():
+            old[key(row.id, self.table.schema)].append(row)
+        self.ids = list(self.table.keys)
+        for k, members in groups.items():
+            rows = old.get(k, [])
+            names = _free_ids(k, {row.id for row in rows})
+            if rows or len(members) > 1:
+                matched = match_identical(rows, [self.table.measurements[line] for line in members])
+                for line, match in zip(members, matched, strict=True):
+                    self.ids[line] = match.id if match else next(names)
+        self._at = {name: line for line, name in enumerate(self.ids)}
+
+    def _read_row(self, name: str, line: int) -> None:
+        """Read one row of the table, which is known or measured."""
+        is_new, row = name not in self.memory.rows, self.memory.rows.get(name) or Row(name)
+        cells, now = self.table.cells(line), self.table.measurements[line]
+        if row.gone:
+            self.tell("return", name)
+            self.lines["In the table again: "].append(self.name(name))
+        if not is_new and row.cells != cells:
+            common = {c: row.cells[c] for c in row.cells if c in cells}
+            if any(not same(cell, cells[c]) for c, cell in common.items()):
+                label = "; its measurement stays with it" if row.values else ""
+                self.notes.append(f"{self.name(name)}: {_changes(common, cells)}{label}.")
+            self.tell("change", name, to=name, cells=cells)
+        new = {t: v for t, v in now.items() if t not in row.table or not same_value(v, row.table[t])}
+        values = {t: [v] for t, v in new.items() if not row.agrees({t: v})}
+        emptied = [t for t in row.table if t not in now]
+        if withdrawn := [self.name(name) for t in emptied if t in row.values]:
+            self.lines["Emptied cells change nothing (--retract withdraws a measurement): "] += withdrawn
+        if values:
+            self.tell_measurements(name, values, "table", table=dict(now))
+        elif new or emptied:
+            self.tell("seen", name, table=dict(now))
+
+    def _note_identical(self, groups: Mapping[str, list[int]]) -> None:
+        identical = [members for members in groups.values() if len(members) > 1]
+        if identical:
+            lines = [listed([self.table.name(line) for line in members], 4) for members in identical[:3]]
+            self.notes.append(
+                f"{sum(map(len, identical))} rows have the same features as others ({'; '.join(lines)}"
+                f"{', ...' if len(identical) > 3 else ''}): they are taken as repetitions, whichever is which."
+            )
+
+    def _retire_rows(self) -> None:
+        """Log which rows are gone; without identifiers, name a new row that may be one of them."""
+        new = [e for e in self.events if e["event"] == "label" and "cells" in e]
+        for row in [r for r in self.memory.rows.values() if r.is_known and not r.gone and r.id not in self._at]:
+            self.tell("retire", row.id)
+            answer = "failed" if row.failed else "measured" if row.values else ""
+            state = answer or ("pending" if row.pending is not None else "skipped")
+            self.lines[f"No longer in the table, but still known as {state}: "].append(short(row.id))
+            alike = [e for e in new if row.table and e["table"] == row.table]
+            near = [e for e in alike if _differences(row.cells, e["cells"]) == 1]
+            if len(near) == 1 and not self.table.schema.id_column:
+                self.notes.append(
+                    f"{self.name(near[0]['id'])} has the measurement of a row that is gone, but "
+                    f"{_changes(row.cells, near[0]['cells'])}. Both are used; if the old one was wrong, --retract "
+                    f"{short(row.id)}."
+                )
+
+    def _declare_failures(self) -> None:
+        """Correct classes that files told to failures, where they are declared as failures since."""
+        failed = set(map(folded, self.table.schema.failed))
+        for row in [row for row in self.memory.rows.values() if self.table.schema.classes and failed]:
+            values = {
+                t: [None if isinstance(v, str) and folded(v) in failed else v for v in vs]
+                for t, vs in row.values.items()
+            }
+            self.tell_measurements(row.id, {t: v for t, v in values.items() if v != row.values[t]}, "failed")
+
+    def sentences(self) -> list[str]:
+        """Return all notes, also on cells of the table that differ from the memory."""
+        used = "most frequent class" if self.table.schema.classes else "mean"
+        several = f"Measured more than once; the {used} is used: "
+        unlike, withdrawn = "The table still has what was corrected since: ", "The table still has what was withdrawn: "
+        ends = {
+            unlike: " The corrections count.",
+            withdrawn: " It is not used; empty these cells, or tell them again by --labels.",
+        }
+        lines = defaultdict(list, self.lines)
+        for row in self.memory.rows.values():
+            for t, values in row.values.items():
+                if len(values) > 1:
+                    lines[several].append(f"{self.name(row.id)} ({t} {_values(values)}: {_values([row.mean[t]])})")
+        for row in (self.memory.rows[name] for name in self.ids if name in self.memory.rows):
+            for t, value in row.table.items():
+                cell = f"{self.name(row.id)} ({t} {_values([value])}"
+                if t not in row.values:
+                    lines[withdrawn].append(f"{cell})")
+                elif not row.agrees({t: value}):
+                    lines[unlike].append(f"{cell}, not {_values(row.values[t])})")
+        return [*self.notes, *(f"{start}{listed(lines[start], SHOWN)}.{ends.get(start, '')}" for start in lines)]
+
+
+def _free_ids(k: str, ids: Collection[str]) -> Iterator[str]:
+    """Yield ids for further identical rows."""
+    for number in count(1):
+        if (name := k if number == 1 else f"{k}-{number}") not in ids:
+            yield name
+
+
+def short(name: str) -> str:
+    """Return an id as messages show it: of a fingerprint the first letters, which name it too."""
+    return name if len(name) < 64 else name[:12] + name[64:]
+
+
+def _values(values: Sequence[Value]) -> str:
+    return listed(map(_value, values), SHOWN)
+
+
+def _value(value: Value) -> str:
+    if isinstance(value, str):  # a class may be called "failed"
+        return shown(value) if value.casefold() in FAILED else value
+    return "failed" if value is None else f"{value:.12g}"
+
+
+def _differences(a: Mapping[str, str], b: Mapping[str, str]) -> int:
+    return sum(a.get(name) != b.get(name) for name in {*a, *b})
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    differ = [name for name in old if name in new and old[name] != new[name]]
+    return listed([f"{name} was {old[name] or 'empty'} and is {new[name] or 'empty'}" for name in differ], 4)

@@ -30,8 +30,8 @@ class Power:
     def __post_init__(self) -> None:
         check_fields(self, {"beta": "[0, inf)"})
         if self._base.scores is None:
-            known = {name: registry.find("acquisitions", name) for name in registry.names("acquisitions")}
-            allowed = [name for name, rule in known.items() if not isinstance(rule, type) and needs_of(rule).scores]
+            rules = {name: registry.find("acquisitions", name) for name in registry.names("acquisitions")}
+            allowed = [name for name, rule in rules.items() if not isinstance(rule, type) and needs_of(rule).scores]
             raise InputError(
                 f"power draws by scores of single points, and {self.rule} gives none; allowed: {', '.join(allowed)}"
             )

@@ -19,8 +19,8 @@ from explore import registry
 from explore.cli import parameters, saved, trust
 from explore.cli.saved import Names, Saved
 from explore.core.errors import InputError, check_range, listed, one_of, shown
-from explore.data.kinds import Number
-from explore.data.reading import Cells, others
+from explore.data.columns import Number
+from explore.data.reading import Cells, other_sheets
 from explore.data.table import cells_of
 from explore.data.targets import quantities
 from explore.images.own import Inputs, read_inputs
@@ -141,7 +141,7 @@ class LoadedRun:
                 if name not in cells.columns:
                     raise InputError(
                         f"{cells.path} has no column {shown(name)}; the model's features: {listed(names.features)}"
-                        f"{others(cells.sheets)}"
+                        f"{other_sheets(cells.sheets)}"
                     )
             x, notes = quantities(cells, names.features), cells.notes
             known = set(names.features)

@@ -16,8 +16,7 @@ from explore.cli.suggest.settings import Settings
 from explore.core.errors import InputError, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units
-from explore.data.columns import Matrix
-from explore.data.kinds import Date, LeftOut
+from explore.data.columns import Date, LeftOut, Matrix
 from explore.data.reading import Cells
 from explore.data.recognition import infer
 from explore.data.table import cells_of, check_kept, roles

@@ -23,7 +23,7 @@ from explore.data.columns import Number
 from explore.data.reading import Cells, other_sheets
 from explore.data.table import cells_of
 from explore.data.targets import quantities
-from explore.images.own import Inputs, read_inputs
+from explore.images.reading import Inputs, read_inputs
 from explore.learning.model import FittedModel
 from explore.learning.transforms import Transform
 from explore.runs.record import read_config

@@ -16,7 +16,7 @@ from explore.cli.parameters import Values
 from explore.core.errors import InputError, check_settings, one_of
 from explore.execution import parallel
 from explore.images import Images
-from explore.images.disk import ImageFiles
+from explore.images.base import ImageFiles
 from explore.inference.base import Predictive
 from explore.learning import classification
 from explore.learning.feed import Augmentation

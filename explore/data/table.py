@@ -90,7 +90,10 @@ def load_table(
     Args:
         source: a text file with commas, semicolons, tabs or bars between its cells, in UTF-8 or Latin-1, possibly
             packed; an Excel (.xlsx) or Parquet file; or a data frame.
-        target, drop, task, id_column: see `load_csv`.
+        target: see `load_csv`; so are `drop`, `task`, `id_column` and `keep_na`.
+        drop: columns to leave out.
+        task: "regression" or "classification".
+        id_column: a column that tells the examples apart.
         categorical: columns whose numbers are names.
         decimal: the mark in the numbers of a text file, and of texts in other tables, "." or ",".
         schema: of another table, to make the same features; None: it is inferred from this one.
@@ -98,7 +101,7 @@ def load_table(
         feature: one or more columns that are features although they number the rows, are times of measurement, or are
             numbers that look like codes.
         sheet: of an Excel file; None: the first.
-        keep_na: see `load_csv`; an empty cell, None and NaN of a data frame are never classes.
+        keep_na: class targets whose marks are classes; an empty cell, None and NaN of a data frame never are.
 
     Raises:
         FileNotFoundError: when there is no such file.

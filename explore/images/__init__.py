@@ -4,7 +4,7 @@ from pathlib import Path
 
 from explore.data.source import fetched
 from explore.images.base import Images
-from explore.images.own import read, read_inputs
+from explore.images.reading import read, read_inputs
 
 __all__ = ["Images", "load", "read", "read_inputs"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from explore.core.rng import Rng
 from explore.execution import parallel
-from explore.images.disk import ImageFiles
+from explore.images.base import ImageFiles
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop"]
 PADDING = 4  # pixels at each side, of which a random crop takes as many away

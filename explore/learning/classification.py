@@ -21,8 +21,7 @@ from explore.inference.base import Predictive
 from explore.inference.predict import CACHE, Inputs, Predictor, divided
 from explore.learning.compare import TRAINING, confidence_bins
 from explore.learning.feed import ImageFeed
-from explore.learning.fit import Epoch, fit
-from explore.learning.shards import stops
+from explore.learning.fit import Epoch, fit, stops
 
 POINTS = 20  # how often a posterior is measured where nothing else is said
 

@@ -27,10 +27,9 @@ from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
 from explore.learning.calibration import held_out_factors
-from explore.learning.fit import Epoch
+from explore.learning.fit import Epoch, sharded_fit, stops, streams
 from explore.learning.pool import Scales
 from explore.learning.scaling import UNSCALED, Standardiser
-from explore.learning.shards import sharded_fit, stops, streams
 
 POINTS, FEWEST = 50, 10  # how often a posterior is measured, and how often at least where it is one of candidates
 TRAINING = 1000  # training examples at most that it is measured on
@@ -123,7 +122,7 @@ def follow(
         saved: of a `Measured`, to continue after it bit for bit.
         calibrate: the share of the training examples that another fit, before this one, holds out to find the factor
             on the predictive variance by which all test metrics are taken; 0: none.
-        jobs: processes that share the splits, see `explore.learning.shards`.
+        jobs: processes that share the splits, see `explore.learning.fit`.
 
     Yields:
         `Epoch` after each epoch (in several processes only before `Measured`), and `Measured` after some `POINTS` of

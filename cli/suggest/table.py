@@ -70,7 +70,7 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     before = before or Learnt((), ())
     left = [name for name in features if name in before.left_out and name not in asked]
     used = [name for name in features if name not in (*late, *left)]
-    schema, decided = infer(written, used, settings.categorical, (), settings.feature, before.features)
+    schema, decided = infer(written, used, settings.categorical, settings.feature, before.features)
     if left:
         those = listed(map(shown, left))
         decided = (f"Still left out, as at the last start: {those}; --feature takes a column in.", *decided)

@@ -25,7 +25,7 @@ from torch import Tensor
 import explore
 from experiments.shared import FOLDER, Fit, fit, markdown, mean_se, merge
 from explore.core.rng import Rng
-from explore.data.splits import pool_splits
+from explore.data import pool_splits
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.predict import Predictor, linearised
 from explore.learning.scaling import Standardiser

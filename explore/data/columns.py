@@ -20,7 +20,6 @@ from explore.data import texts
 from explore.data.reading import Cells, called
 
 OTHER, MISSING = "(other)", "(missing)"
-CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}  # days
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,12 @@ class Quantity(ABC):
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the features."""
-        return (*self._names(), f"{self.name} = {MISSING}") if self.gaps else self._names()
+        return (self._feature, f"{self.name} = {MISSING}") if self.gaps else (self._feature,)
 
-    @abstractmethod
-    def _names(self) -> tuple[str, ...]:
-        """Names of the features, except for the one that marks empty cells."""
+    @property
+    def _feature(self) -> str:
+        """The name of the feature of the values."""
+        return self.name
 
     @abstractmethod
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
@@ -58,10 +58,6 @@ class Quantity(ABC):
 
     def _objection(self, cell: str, decimal: str) -> str:
         return texts.objection(cell, decimal, fixed=True)
-
-    def _parts(self, values: np.ndarray) -> list[np.ndarray]:
-        """The features [N] each, of values without a gap."""
-        return [values]
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
         """The features [N, columns], and notes on imputed or unusual cells.
@@ -75,9 +71,7 @@ class Quantity(ABC):
             row = int(odd[0])
             raise InputError(f"{cells.where(row, self.name)}: {self._objection(column[row], cells.decimal)}")
         missing = np.isnan(values)
-        parts = self._parts(np.where(missing, self.fill, values))
-        if self.gaps:
-            parts.append(missing.astype(float))
+        parts = [np.where(missing, self.fill, values), *([missing.astype(float)] if self.gaps else [])]
         empty = {column[row] for row in np.flatnonzero(missing).tolist()}
         notes = _note_empty(self, cells, empty, f"{self.fill:.6g}{self.unit}")
         rows = np.flatnonzero((values != self.fill) & ~missing).tolist() if self.same else []
@@ -96,9 +90,6 @@ class Number(Quantity):
 
     kind: ClassVar[str] = "number"
 
-    def _names(self) -> tuple[str, ...]:
-        return (self.name,)
-
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         return texts.numbers(column, decimal)
 
@@ -110,8 +101,9 @@ class Flag(Quantity):
     words: tuple[str, ...]
     kind: ClassVar[str] = "truth value"
 
-    def _names(self) -> tuple[str, ...]:
-        return (f"{self.name} = {self.words[1]}",)
+    @property
+    def _feature(self) -> str:
+        return f"{self.name} = {self.words[1]}"
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         return texts.flags(column, self.words)
@@ -122,18 +114,16 @@ class Flag(Quantity):
 
 @dataclass(frozen=True)
 class Date(Quantity):
-    """A column of dates, in days since the earliest when the schema was made, and phases of cycles on request."""
+    """A column of dates, in days since the earliest when the schema was made."""
 
     form: str
     origin: float  # in days since 1970
-    cycles: tuple[str, ...]  # of CYCLES
     kind: ClassVar[str] = "date"
     unit: ClassVar[str] = " days"
 
-    def _names(self) -> tuple[str, ...]:
-        start = np.datetime64(int(self.origin), "D")
-        waves = [f"{self.name} ({part} of the {cycle})" for cycle in self.cycles for part in ("sine", "cosine")]
-        return (f"{self.name} (days since {start})", *waves)
+    @property
+    def _feature(self) -> str:
+        return f"{self.name} (days since {np.datetime64(int(self.origin), 'D')})"
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         days, odd = texts.dates(column, self.form)
@@ -141,10 +131,6 @@ class Date(Quantity):
             days, again = texts.dates(column, texts.ISO)
             odd = odd if len(again) else again
         return days - self.origin, odd
-
-    def _parts(self, values: np.ndarray) -> list[np.ndarray]:
-        angles = [(values + self.origin) * (2 * np.pi / CYCLES[cycle]) for cycle in self.cycles]
-        return [values, *(wave(angle) for angle in angles for wave in (np.sin, np.cos))]
 
 
 @dataclass(frozen=True)
@@ -289,6 +275,8 @@ class Schema:
 def _column(entry: dict[str, Any]) -> Column:
     kind: Any = KINDS[entry.pop("kind")]
     entry["name"] = called(entry["name"])  # normalised as in the tables to which it applies
+    if entry.pop("cycles", ()):  # empty in the schemas that commands of earlier versions wrote
+        raise ValueError("cycles of dates are not supported")
     column: Column = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
     check_fields(column, {"fill": "(-inf, inf)", "origin": "(-inf, inf)"})
     return column

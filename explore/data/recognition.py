@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from explore.core.errors import InputError, listed, one_of, shown
+from explore.core.errors import InputError, listed, shown
 from explore.data import texts
-from explore.data.columns import CYCLES, MISSING, OTHER, Category, Column, Date, Flag, LeftOut, Number, Schema, level
+from explore.data.columns import MISSING, OTHER, Category, Column, Date, Flag, LeftOut, Number, Schema, level
 from explore.data.reading import Cells
 
 RARE = 0.01  # of the rows: a category with fewer, or with one row, is pooled with other such
@@ -36,7 +36,6 @@ def infer(
     cells: Cells,
     names: Sequence[str],
     categorical: Collection[str] = (),
-    cycles: Sequence[str] = (),
     feature: Collection[str] = (),
     decided: Collection[str] = (),
 ) -> tuple[Schema, tuple[str, ...]]:
@@ -46,7 +45,6 @@ def infer(
         cells: the table.
         names: of the columns.
         categorical: columns whose numbers or dates are names; they are never left out.
-        cycles: of `columns.CYCLES`: dates also get sine and cosine of their part of the "year", "week" or "day".
         feature: columns that are features even if they number the rows, are times of measurement, or look like codes.
         decided: columns that were features before, and remain so if they number the rows now.
 
@@ -54,15 +52,13 @@ def infer(
         InputError: naming an ambiguous cell (a number with a unit or marks between its digits, a date that may be two,
             a text among numbers), or when no feature is left.
     """
-    if wrong := [cycle for cycle in cycles if cycle not in CYCLES]:
-        raise one_of("cycle", str(wrong[0]), CYCLES)
     columns: list[Column] = []
     notes: list[str] = []
     for name in names:
         if name in categorical:
             column, remarks = _words(name, cells, True)
         else:
-            column, remarks = _recognised(name, cells, tuple(cycles), name in feature, name in decided)
+            column, remarks = _recognised(name, cells, name in feature, name in decided)
         if name in feature and isinstance(column, LeftOut):
             raise InputError(f"column {shown(name)} of {cells.path} {remarks[0]}; it cannot be a feature")
         columns.append(column)
@@ -75,9 +71,7 @@ def infer(
     return schema, tuple(notes)
 
 
-def _recognised(
-    name: str, cells: Cells, cycles: tuple[str, ...], wanted: bool, decided: bool
-) -> tuple[Column, list[str]]:
+def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[Column, list[str]]:
     column = cells.columns[name]
     values, odd = texts.numbers(column, cells.decimal)
     if np.isnan(values).all() and not len(odd):
@@ -99,7 +93,7 @@ def _recognised(
         flags, _ = texts.flags(column, pair)
         return _remarked(Flag(name, words=pair, **_filled(flags) | {"fill": float(np.nanmean(flags) > 0.5)}), flags)
     if forms := texts.date_formats(present):
-        return _date(name, cells, forms, cycles, wanted or decided)
+        return _date(name, cells, forms, wanted or decided)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
     if 2 * resembling >= sum(counts[cell] for cell in present):
         _refuse(name, cells, odd)
@@ -130,7 +124,7 @@ def _timed(name: str) -> tuple[Column, list[str]]:
     return LeftOut(name, "timestamp"), [f"says when rows were measured and is left out; {_take_in(name)} takes it in"]
 
 
-def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...], wanted: bool) -> tuple[Column, list[str]]:
+def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Column, list[str]]:
     column, form = cells.columns[name], forms[0]
     days, _ = texts.dates(column, form)
     present = ~np.isnan(days)
@@ -144,7 +138,7 @@ def _date(name: str, cells: Cells, forms: list[str], cycles: tuple[str, ...], wa
     if not wanted and (is_timed(name) or (days[present] % 1).any()):
         return _timed(name)
     origin = float(np.floor(np.nanmin(days)))
-    date = Date(name, form=form, origin=origin, cycles=cycles, **_filled(days - origin))
+    date = Date(name, form=form, origin=origin, **_filled(days - origin))
     result, remarks = _remarked(date, days, wanted)
     if form != texts.ISO:
         row = int(np.nanargmax(days))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from explore.core.errors import Failure, InitialCurvatureWarning, InputError, ch
 from explore.core.rng import Rng
 from explore.core.shapes import State
 from explore.inference.base import Predictive
-from explore.inference.predict import ClassPrediction, Predictor, filled, parts
+from explore.inference.predict import ClassPrediction, Predictor, filled
 from explore.learning.calibration import held_out_factors
 from explore.learning.fit import last_epoch
 from explore.learning.identity import alike, check_same, described, outputs
@@ -155,23 +154,17 @@ class FittedModel:
         state, scales, factor = tree.part((self.state, self.scales, self.factor), slice(r, r + 1))
         return replace(self, state=state, scales=scales, factor=factor, arms=1)
 
-    # Predictions ------------------------------------------------------------------------------------------------
-
     def predict(self, x: Any) -> Prediction:
         """Mean and standard deviations of a regression at inputs x [P, ...]."""
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not a mean; use probabilities(x)")
         predictor, y = self.predictor(), self.scales.y
-        mean, variance, noise = self._each(x, lambda inputs, _: predictor.label_moments(inputs))
+        mean, variance, noise = predictor.label_moments(self._standardised(x))
         epistemic, total = variance.sqrt() * y.scale, (variance + noise).sqrt() * y.scale
         return Prediction(y.undo(mean), epistemic, total, noise.sqrt() * y.scale)
 
     def quantiles(self, x: Any, levels: Sequence[float]) -> Float[Tensor, "K R P O"]:
-        """Quantiles of these levels of the target, at each of the inputs x [P, ...] by itself.
-
-        Raises:
-            InputError: for classes, levels out of range, or a likelihood without a cdf and quantiles.
-        """
+        """Quantiles of these levels of the target, at each of the inputs x [P, ...] by itself."""
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not quantiles; use probabilities(x)")
         levels = levels.tolist() if isinstance(levels, Tensor | np.ndarray) else levels
@@ -180,11 +173,9 @@ class FittedModel:
         for level in levels:
             check_range("a quantile's level", level, "(0, 1)")
         predictor = self.predictor()
-
-        def of(inputs: Tensor, _: slice) -> tuple[Tensor]:
-            return (torch.cat([predictor.quantiles_of(out, levels) for _, out in predictor.outputs(inputs)], -2),)
-
-        return self.scales.y.undo(self._each(x, of, axis=2)[0])
+        outputs = predictor.outputs(self._standardised(x))
+        chunks = ((part, (predictor.quantiles_of(out, levels),)) for part, out in outputs)
+        return self.scales.y.undo(filled(chunks, len(x), 2)[0])
 
     def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
         """Low and high ends of the central interval that holds the target with this probability."""
@@ -196,14 +187,14 @@ class FittedModel:
         """The probability that the target at each of the inputs x [P, ...] lies below a number y, [P, O] ([P])."""
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not numbers below which they lie; use probabilities(x)")
-        predictor, thresholds = self.predictor(), self._targets(x, numbers(y, "threshold"))
+        predictor, thresholds = self.predictor(), self._targets(x, numbers(y, "threshold")).unsqueeze(0)
 
-        def of(inputs: Tensor, block: slice) -> tuple[Tensor]:
-            at = self.scales.y.apply(thresholds[block].unsqueeze(0), inputs.dtype).unsqueeze(1)  # [R, 1, p, O]
-            outs = predictor.outputs(inputs)
-            return (torch.cat([predictor.below_of(out, at[:, :, part]) for part, out in outs], 1),)
+        def below(part: slice, out: Tensor) -> Tensor:
+            at = self.scales.y.apply(thresholds[:, part], out.dtype)  # [R, b, O]
+            return predictor.below_of(out, at.unsqueeze(1))
 
-        return self._each(x, of)[0]
+        outputs = predictor.outputs(self._standardised(x))
+        return filled(((part, (below(part, out),)) for part, out in outputs), len(x))[0]
 
     def evaluate(self, x: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
         """Metrics in original units on test points x [P, ...] and their labels y, as `fit` takes them.
@@ -211,19 +202,15 @@ class FittedModel:
         Regression: `rmse`, `log_likelihood` of the mixture at each point, `coverage_95`; classes: `error`,
         `log_likelihood`; both: `epistemic`. See `Predictor.evaluate`.
         """
-        inputs, width = self._inputs(x), self._width
+        inputs, width = self._standardised(x), self._width
         values = labels(y, width if self.posterior.likelihood.discrete else 0, self.rng.device)
         if self.posterior.likelihood.discrete:
-            if values.numel() != len(inputs):
-                raise InputError(f"class labels come as [{len(inputs)}]; got {list(values.shape)}")
-            targets, unit = values.flatten().expand(self.replicas, -1), None
-        else:
-            scale = self.scales.y.scale.expand(self.replicas, 1, width)
-            scores = self.scales.y.apply(self._targets(x, values), self.rng.dtype)
-            targets, unit = scores.expand(self.replicas, -1, -1), scale.squeeze(1)
-        points = torch.arange(len(inputs), device=self.rng.device).expand(self.replicas, -1)
-        scaled = StandardisedInputs(inputs, points, self.scales.x, self.rng.dtype)
-        return self.predictor().evaluate(scaled, targets, unit)
+            if values.numel() != len(x):
+                raise InputError(f"class labels come as [{len(x)}]; got {list(values.shape)}")
+            return self.predictor().evaluate(inputs, values.flatten().expand(self.replicas, -1))
+        scale = self.scales.y.scale.expand(self.replicas, 1, width)
+        targets = self.scales.y.apply(self._targets(x, values), self.rng.dtype)
+        return self.predictor().evaluate(inputs, targets.expand(self.replicas, -1, -1), scale.squeeze(1))
 
     @property
     def _width(self) -> int:
@@ -246,14 +233,7 @@ class FittedModel:
         """Class probabilities, with their entropy and their mutual information with the weights, in nats."""
         if not self.posterior.likelihood.discrete:
             raise InputError("a regression has no class probabilities; use predict(x)")
-        predictor = self.predictor()
-
-        def of(inputs: Tensor, _: slice) -> tuple[Tensor, Tensor]:
-            p, *doubts = predictor.classes(inputs)
-            return p, torch.stack(doubts, -1)
-
-        p, doubts = self._each(x, of)
-        return ClassPrediction(p, *doubts.unbind(-1))
+        return self.predictor().classes(self._standardised(x))
 
     def sample(self, x: Any, n: int) -> Tensor:
         """Draw n joint samples of the targets at x [P, ...]: one net for all points of each, noise for every point.
@@ -265,42 +245,24 @@ class FittedModel:
         """
         predictor = self.predictor(n)
         turn = torch.arange(n, device=self.rng.device) % predictor.samples
-
-        def of(inputs: Tensor, _: slice) -> tuple[Tensor]:
-            return (torch.cat([out[:, turn] for _, out in predictor.outputs(inputs)], 2),)
-
         noise = tree.map_tensors(lambda t: t[:, turn], predictor.noise)
-        (out,) = self._each(x, of, axis=2)
+        chunks = ((part, (out[:, turn],)) for part, out in predictor.outputs(self._standardised(x)))
+        (out,) = filled(chunks, len(x), 2)
         drawn = self.posterior.likelihood.sample(noise, out, self.rng.stream("test", self.round, 1))
         if self.posterior.likelihood.discrete:
             return drawn
         return self.scales.y.undo(drawn.flatten(1, 2)).unflatten(1, drawn.shape[1:3])
 
-    def _each(self, x: Any, of: Callable[[Tensor, slice], tuple[Tensor, ...]], axis: int = 1) -> tuple[Tensor, ...]:
-        """Call a function for blocks of the points x [P, ...] and join its results along their axis.
-
-        It is called with the standardised inputs [R, p, ...] of a block, and with the block.
-        """
-        inputs, rng = self._inputs(x), self.rng
-
-        def results() -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-            for block in parts(len(inputs), self.replicas * math.prod(self.shape)):
-                scaled = self.scales.x.apply(inputs[block].unsqueeze(0), rng.dtype)
-                yield block, of(scaled.expand(self.replicas, *scaled.shape[1:]), block)
-
-        return filled(results(), len(inputs), axis)
-
-    def _inputs(self, x: Any) -> RawInputs:
-        """Check the shape of inputs, and that images are bytes where they are scaled by channel."""
+    def _standardised(self, x: Any) -> StandardisedInputs:
+        """Check inputs, of which images are bytes where they are scaled by channel, and standardise them on demand."""
         inputs = RawInputs(x, self.rng)
         inputs.check_shape(self.shape, "that were fitted")
         values, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as commands standardise images, of bytes
         checked = by_channel and values.dtype != torch.uint8
         if checked and bool(((values < 0) | (values > 255) | (values != values.round())).any()):
             raise InputError("images come as they are in files, whole numbers from 0 to 255; the model scales them")
-        return inputs
-
-    # Saving -----------------------------------------------------------------------------------------------------
+        points = torch.arange(len(inputs), device=self.rng.device).expand(self.replicas, -1)
+        return StandardisedInputs(inputs, points, self.scales.x, self.rng.dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """The whole model as tensors on the CPU, numbers, and texts that identify the posterior."""

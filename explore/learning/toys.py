@@ -1,7 +1,6 @@
-"""Problems small enough to draw, and what a posterior makes of them.
+"""Problems small enough to draw, fitted with a posterior's own settings.
 
-They are fitted with the posterior's own settings, for its own number of epochs within those that make 3000 to 6000
-updates, or for that number alone where it takes all data at once.
+Its epochs are bounded to make 3000 to 6000 updates, except where it takes all data at once.
 """
 
 from __future__ import annotations
@@ -59,8 +58,8 @@ def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], 
     predictor = Predictor.sample(posterior, state, samples, stream)
     mean, variance, noise = (t.squeeze() for t in predictor.label_moments((grid / x_scale)[None, :, None]))
     total = (variance + noise).sqrt()
-    found = (x.squeeze(), y.squeeze(), grid, mean * y_scale + y_mean, variance.sqrt() * y_scale, total * y_scale)
-    return Bands(*(t.cpu() for t in found))
+    values = (x.squeeze(), y.squeeze(), grid, mean * y_scale + y_mean, variance.sqrt() * y_scale, total * y_scale)
+    return Bands(*(t.cpu() for t in values))
 
 
 def boundary(posterior: Predictive, hidden: Sequence[int], rng: Rng, samples: int) -> Boundary:
@@ -87,5 +86,4 @@ def _fit(
     epochs = min(max(posterior.epochs, least), most) if steps > 1 else posterior.epochs
     net = Net(mlp(x.shape[2], list(hidden), 1))
     posterior = posterior.with_settings(net=net, likelihood=likelihood, epochs=epochs)
-    last = last_epoch(posterior, x, y, rng)
-    return posterior, last.state
+    return posterior, last_epoch(posterior, x, y, rng).state

@@ -118,7 +118,11 @@ def load_table(
     if schema is None:
         schema, notes = infer(cells, names, categorical, feature=feature)
     else:
-        notes = _unknown(cells, schema, targets, names)
+        columns = {column.name for column in schema.columns}
+        if both := [name for name in targets if name in columns]:
+            raise InputError(f"target {shown(both[0])} is a feature of the schema; make the schema anew")
+        new = listed([name for name in names if name not in columns], 5)
+        notes = (f"Columns that were not there before are left out: {new}.",) if new else ()
     matrix = schema.apply(cells)
     matrix = matrix._replace(notes=(*cells.notes, *notes, *matrix.notes))
     dataset, measured, notes = _labelled(
@@ -152,8 +156,13 @@ def _labelled(
         measured = ~np.isnan(y).any(1)
         if failed := sum(cell.casefold() in texts.FAILED for name in targets for cell in cells.columns[name]):
             remark = f"{counted(failed, 'cell')} of {listed(targets)} without a value: the experiment failed."
-        if varied:
-            _check_varies(cells, targets, y)
+        constant = [i for i in range(len(targets)) if varied and len(y) > 1 and (y[:, i] == y[0, i]).all()]
+        if constant:
+            name = targets[constant[0]]
+            raise InputError(
+                f"column {shown(name)} of {cells.path} has the one value {cells.columns[name][0]} in all rows; there "
+                "is nothing to predict"
+            )
     empty = f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet." * (not measured.all())
     notes = tuple(filter(None, [*matrix.notes, repeated(cells, id_column), remark, empty]))
     ids = tuple(cells.columns[id_column]) if id_column else ()
@@ -172,16 +181,6 @@ def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: 
         )
 
 
-def _check_varies(cells: Cells, targets: Sequence[str], y: np.ndarray) -> None:
-    """Refuse numeric targets that are all the same."""
-    for name, column in zip(targets, y.T, strict=True):
-        if len(column) > 1 and (column == column[0]).all():
-            raise InputError(
-                f"column {shown(name)} of {cells.path} has the one value {cells.columns[name][0]} in all rows; there "
-                "is nothing to predict"
-            )
-
-
 def cells_of(
     source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".", sheet: str | None = None, strict: bool = True
 ) -> Cells:
@@ -196,20 +195,17 @@ def cells_of(
     if isinstance(source, pd.DataFrame):
         if sheet is not None:
             raise InputError("a data frame has no sheets; leave sheet out")
-        return _pointed(of_frame(source), decimal)
-    path = Path(source)
-    content = packed.read(path)
-    if (typed := of_file(path, content, sheet, strict)) is not None:
-        return _pointed(typed, decimal)
-    return restored(parsed(path, content, decimal))
-
-
-def _pointed(cells: Cells, decimal: str) -> Cells:
-    """Write points in the numbers among the texts of typed cells."""
+        cells: Cells | None = of_frame(source)
+    else:
+        path = Path(source)
+        content = packed.read(path)
+        cells = of_file(path, content, sheet, strict)
+        if cells is None:
+            return restored(parsed(path, content, decimal))
     if decimal == ".":
         return cells
     columns = {name: [texts.pointed(cell, decimal) for cell in column] for name, column in cells.columns.items()}
-    return cells._replace(columns=columns)
+    return cells._replace(columns=columns)  # with points in the numbers among texts too
 
 
 def roles(
@@ -238,12 +234,3 @@ def roles(
             f"{table.path} has no feature left beside the targets and the dropped columns; keep at least one"
         )
     return targets, features
-
-
-def _unknown(cells: Cells, schema: Schema, targets: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Describe columns that are not in a schema; refuse targets that are."""
-    columns = {column.name for column in schema.columns}
-    if both := [name for name in targets if name in columns]:
-        raise InputError(f"target {shown(both[0])} is a feature of the schema; make the schema anew")
-    new = [name for name in names if name not in columns]
-    return (f"Columns that were not there before are left out: {listed(new, 5)}.",) if new else ()

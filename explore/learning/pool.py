@@ -108,51 +108,37 @@ class Pool:
         scaled = scales.x.apply(inputs[:].unsqueeze(0), self._rng.dtype)
         return scaled.expand(self.replicas, *inputs.shape)
 
-    # Labels -----------------------------------------------------------------------------------------------------
-
     def tell(self, indices: Any, y: Any) -> None:
         """Add labels, see `ActiveLearner.tell`."""
-        points, values = self._rows(indices), self._labels(y, self._partial)
+        points, values = self.free(indices), labels(y, self._classes, self._rng.device, self._partial)
         if not points.numel() or values.numel() != points.numel() * self._outputs:
             raise InputError(f"{points.numel()} points cannot have {values.numel()} labels; each has {self._outputs}")
-        shape, points = list(values.shape), points.reshape(self.replicas, -1)
-        values = self._shaped(values, *points.shape)
+        shape, values = list(values.shape), self._shaped(values, *points.shape)
         # In another order of axes the labels would be shuffled among the points.
         if [n for n in shape if n > 1] != [n for n in values.shape if n > 1]:
             raise InputError(f"the labels of these points come as {list(values.shape)}; got {shape}")
         if self._partial and values.isnan().all(-1).any():
             raise InputError("a label is NaN in all its outputs; leave out a point of which nothing is measured")
-        self._check_free(points)
         self.mask = self.mask.scatter(1, points, False)
         self.points = torch.cat([self.points, points], 1)
         self.y = values if self.y is None else torch.cat([self.y, values], 1)
         self.round += 1
 
     def free(self, indices: Any) -> Int[Tensor, "R p"]:
-        """Check that points may be chosen, and are named once."""
-        points = self._rows(indices)
-        points = points.reshape(self.replicas, points.numel() // self.replicas)
-        self._check_free(points)
-        return points
-
-    def _rows(self, indices: Any) -> Tensor:
-        """Points of every replica, in their original shape."""
-        points = self._indices(indices)
-        if self.replicas > 1 and (points.dim() != 2 or len(points) != self.replicas):
-            raise InputError(
-                f"the points of {self.replicas} replicas come as [{self.replicas}, k]; got {list(points.shape)}"
-            )
-        return points
-
-    def _check_free(self, points: Int[Tensor, "R p"]) -> None:
+        """Check that points of every replica may be chosen, and are named once."""
+        points, replicas = self._indices(indices), self.replicas
+        if replicas > 1 and (points.dim() != 2 or len(points) != replicas):
+            raise InputError(f"the points of {replicas} replicas come as [{replicas}, k]; got {list(points.shape)}")
+        points = points.reshape(replicas, points.numel() // replicas)
         fresh = self.mask.gather(1, points)
         if not fresh.all() or any(len(set(row)) < len(row) for row in points.tolist()):
             bad = points[~fresh].tolist() or points.tolist()
             raise InputError(f"points {bad} are labelled already, held out for testing, or named twice")
+        return points
 
     def test(self, indices: Any, y: Any, scales: Scales) -> Batch:
         """Standardise some points [R, m]; y are the labels of the whole pool."""
-        points, values, n = self._indices(indices), self._labels(y), len(self.x)
+        points, values, n = self._indices(indices), labels(y, self._classes, self._rng.device), len(self.x)
         if points.dim() != 2 or len(points) != self.replicas or not points.numel():
             raise InputError(f"test points come as [{self.replicas}, m]; got {list(points.shape)}")
         if not values.dim() or len(values) != n or values.numel() != n * self._outputs:
@@ -171,13 +157,8 @@ class Pool:
             raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
         return points.long()
 
-    def _labels(self, y: Any, gaps: bool = False) -> Tensor:
-        return labels(y, self._classes, self._rng.device, gaps)
-
     def _shaped(self, values: Tensor, *lead: int) -> Tensor:
         return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)
-
-    # What the model sees ----------------------------------------------------------------------------------------
 
     def scales(self) -> Scales:
         """The scales of the labelled points; of inputs as `standardise` says."""
@@ -241,8 +222,6 @@ class Pool:
         points = torch.where(present, points, points[:, :1])
         rng = Rng(self._rng.seed, self._rng.device, self._rng.dtype)
         return points, present, rng.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points)
-
-    # State ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
         """The labels, with fingerprints of their points and everything that gives them meaning."""

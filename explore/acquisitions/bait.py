@@ -8,9 +8,8 @@ The paper uses the weights of a net's last layer. Here z are the coordinates of 
 z ~ N(0, I_S), so that P = I and no matrix is larger than [S, S]. I_x = V V^T and V = F G; G G^T is the information
 about the output at its mean: the precision of the noise for numbers, diag(p) - p p^T for classes.
 
-Points are chosen greedily forward, each given those before it and the pending ones. The paper's backward pass, which
-takes twice as many and drops half, is omitted. Near-duplicates weigh much in the sum over the pool, so that a second
-label of them could be worth most: near-duplicates of a chosen or pending point come after all others.
+Points are chosen greedily forward, each given those before it and the pending ones; the paper's backward pass, which
+takes twice as many and drops half, is omitted. Near-duplicates of a chosen or pending point come after all others.
 """
 
 from __future__ import annotations

@@ -41,33 +41,19 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """One arm's replicas at the moment of choosing, in the units of the model; no test point is among the points.
+    """One arm's replicas at the moment of choosing, in the units of the model; no test point is among the points."""
 
-    Args:
-        posterior: fitted to the labelled points.
-        state: of the posterior, in these replicas.
-        labelled: x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order in which they were told.
-        candidates: [R, C, ...], standardised when they are asked for; `each` and `chunks` go through them.
-        mask: [R, C] false at the end of a replica that has fewer candidates than another.
-        sample: draws nets of these replicas; called at most once, and only by rules that predict.
-        uniform: [R, C] numbers in [0, 1), drawn for every point of the pool, whether it is a candidate or not.
-        rng: the stream of the rule's own random numbers.
-        pending: [R, p, ...] points that were handed out and have no label yet, no candidates; None: there are none.
-        targets: [R, T, ...] inputs whose labels matter; None: those of the candidates.
-        cost: [R, C] what the label of each candidate costs, positive; None: all cost the same.
-    """
-
-    posterior: Predictive
-    state: State
-    labelled: Batch
-    candidates: Inputs
-    mask: Bool[Tensor, "R C"]
-    sample: Callable[[], Predictor]
-    uniform: Float[Tensor, "R C"]
-    rng: Rng
-    pending: Tensor | None = None
-    targets: Tensor | None = None
-    cost: Float[Tensor, "R C"] | None = None
+    posterior: Predictive  # fitted to the labelled points
+    state: State  # of the posterior, in these replicas
+    labelled: Batch  # x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order in which they were told
+    candidates: Inputs  # [R, C, ...], standardised on demand; `each` and `chunks` go through them
+    mask: Bool[Tensor, "R C"]  # false at the end of a replica that has fewer candidates than another
+    sample: Callable[[], Predictor]  # draws nets of these replicas; called at most once, by rules that predict
+    uniform: Float[Tensor, "R C"]  # in [0, 1), drawn for every point of the pool, whether it is a candidate or not
+    rng: Rng  # the stream of the rule's own random numbers
+    pending: Tensor | None = None  # [R, p, ...] points that were handed out and have no label yet, no candidates
+    targets: Tensor | None = None  # [R, T, ...] inputs whose labels matter; None: those of the candidates
+    cost: Float[Tensor, "R C"] | None = None  # of each candidate's label, positive; None: all cost the same
 
     @property
     def likelihood(self) -> Likelihood:
@@ -154,32 +140,17 @@ Acquisition = Callable[[View, int], Choice]
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a rule needs and how it chooses, as a decorator of its function or class.
+    """What a rule needs and how it chooses, as a decorator; what does not fit is refused before anything is fitted."""
 
-    What does not fit is refused before anything is fitted.
-
-    Args:
-        spread: it uses how predictions vary over the weights.
-        density: it uses the posterior's density, see `Variational`.
-        targets: what it can predict.
-        alone: it scores points one by one and ignores those chosen with them or pending, so that a batch may hold
-            near-duplicates.
-        most: how many points it chooses at once; None: any number.
-        single: it uses the one output of the net.
-        aims: it uses the inputs whose labels matter.
-        costs: it divides its scores by what a label costs.
-        scores: of each candidate by itself [R, C], none negative and 0 where a label tells nothing; used by rules
-            such as `power`.
-    """
-
-    spread: bool = False
-    density: bool = False
-    targets: Literal["any", "numbers", "classes"] = "any"
-    alone: bool = False
-    most: int | None = None
-    single: bool = False
-    aims: bool = False
-    costs: bool = False
+    spread: bool = False  # it uses how predictions vary over the weights
+    density: bool = False  # it uses the posterior's density, see `Variational`
+    targets: Literal["any", "numbers", "classes"] = "any"  # what it can predict
+    alone: bool = False  # it scores points one by one, so that a batch may hold near-duplicates
+    most: int | None = None  # points that it chooses at once; None: any number
+    single: bool = False  # it uses the one output of the net
+    aims: bool = False  # it uses the inputs whose labels matter
+    costs: bool = False  # it divides its scores by what a label costs
+    # Of each candidate by itself [R, C], none negative and 0 where a label tells nothing; for rules such as `power`.
     scores: Callable[[View], Tensor] | None = None
 
     def __call__(self, rule: Rule) -> Rule:
@@ -194,11 +165,7 @@ def needs_of(rule: Acquisition) -> Needs:
 
 
 def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) -> None:
-    """Refuse a rule that cannot choose k points with this posterior and so many weight samples.
-
-    Raises:
-        InputError: naming the rule and what it needs.
-    """
+    """Refuse a rule that cannot choose k points with this posterior and so many weight samples."""
     try:
         inspect.signature(rule).bind("view", "k")
     except (TypeError, ValueError):  # as functions without a signature raise
@@ -297,11 +264,7 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
 
 
 def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:
-    """Return a rule's answer as a `Choice`.
-
-    Raises:
-        InputError: where it is not k different candidates; the message names the rule.
-    """
+    """Return a rule's answer as a `Choice`, which must be k different candidates."""
     who = f"the acquisition {name_of(rule)}"
     try:
         indices, scores = answer

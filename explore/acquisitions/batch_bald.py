@@ -1,10 +1,7 @@
-"""BatchBALD: mutual information of the labels of a batch, jointly, and the weights (Kirsch et al. 2019).
+"""BatchBALD: mutual information of the labels of a batch, jointly, and the weights (Kirsch et al. 2019, eq. 8).
 
-BatchBALD: Efficient and Diverse Batch Acquisition for Deep Bayesian Active Learning, eq. 8 and Algorithm 1, greedy in
-
-    I(y_1..y_k; w) = sum_i I(y_i; w | y_1..y_i-1),
-
-whose i-th part is the score of the i-th point. The labels of pending points are given as well.
+Algorithm 1, greedy in I(y_1..y_k; w) = sum_i I(y_i; w | y_1..y_i-1), whose i-th part is the score of the i-th point.
+Labels of pending points are given as well.
 
 Numbers, f Gaussian over the weights, noise precision tau: I(y; w | others) = 1/2 log det(I + tau Cov(f | others)).
 Classes, p_s [C] by net s: for a set of labels of the others, of probability pi_m, net s has the weight w_ms, and
@@ -12,9 +9,8 @@ Classes, p_s [C] by net s: for a set of labels of the others, of probability pi_
     I(y; w | others) = sum_m pi_m (H[sum_s w_ms p_s] - sum_s w_ms H[p_s]).
 
 The sum is exact over all C^(i-1) sets while they are at most `label_sets` (up to 10 points for two classes, 4 for ten);
-beyond that as many are drawn, without bias. The paper estimates the joint entropy instead. This is what a
-point adds to it, so that what all candidates share need not be estimated. Where labels are noisy, a second label of
-nearly the same point may tell most.
+beyond that as many are drawn, without bias. The paper estimates the joint entropy instead. Where labels are noisy, a
+second label of nearly the same point may tell most.
 """
 
 from __future__ import annotations
@@ -70,12 +66,7 @@ def _class_gains(view: View, sets: LabelSets | None) -> Float[Tensor, "R C"]:
 
 
 def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None = None) -> Float[Tensor, "R b"]:
-    """Entropy of the averaged probabilities less their average entropy, over sets of labels of other points, in nats.
-
-    Args:
-        p: class probabilities by each net.
-        sets: of the labels; None: no other point has one.
-    """
+    """Entropy of the averaged probabilities less their average entropy, in nats, over sets of other points' labels."""
     mass, weights = sets or LabelSets.none(p)
     entropy = torch.special.entr(p).sum(3)  # [R, S, b]
     average = torch.einsum("rm,rms,rsb->rb", mass, weights, entropy)

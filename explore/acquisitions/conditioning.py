@@ -96,12 +96,7 @@ def precision_given(before: Float[Tensor, "R S S"] | None, v: Float[Tensor, "R S
 
 
 def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor, "R b"]:
-    """1/2 log det(I + V^T V) of each point, in nats.
-
-    Args:
-        v: `signals`.
-        root: L^-1 where z has the precision L L^T, [R, S, S]; None: the identity.
-    """
+    """1/2 log det(I + V^T V) of each point, in nats; `root` is L^-1 [R, S, S] if z has the precision L L^T."""
     if root is not None:
         v = torch.einsum("rzs,rsbk->rzbk", root, v)
     covariance = torch.einsum("rsbk,rsbl->rbkl", v, v)

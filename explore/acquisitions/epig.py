@@ -8,10 +8,9 @@ The targets x* are the inputs at which the model will be used: the candidates th
 again, among them), or those passed to the learner; test points never are. What a label tells about weights on which no
 target depends counts for nothing, so that outliers are not chased as by the variance.
 
-Several points are chosen one after another, each given the labels of those before it and of the pending ones;
-`explore/acquisitions/conditioning.py` says how. Where noise is large, a second measurement of one point can tell more
-than the first of any other. A pool is asked for points, not for repetitions, so that near-duplicates of a chosen or
-pending point come after all others.
+Several points are chosen one after another, each given the labels of those before it and of the pending ones. Where
+noise is large, repeating a measurement can tell most; near-duplicates of a chosen or pending point therefore come after
+all others.
 """
 
 from __future__ import annotations

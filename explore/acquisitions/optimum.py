@@ -1,11 +1,10 @@
 """How much higher a batch gets than the best so far, one point after another: expectations of a maximum.
 
 f = mean + F^T z with z ~ N(0, I_S) has the mean and covariance of the predictions of the sampled nets (F: centred over
-sqrt(S - 1)). The values of the pending and chosen points are drawn M times: by Gram-Schmidt each such point adds a
-direction of z, and M standard normal numbers along it. Given these, f at a candidate is normal again, and its
-contribution to the maximum has a closed form: exact for the first point, for others a mean over the draws. So no
-candidate scores 0 only because none of a few sampled nets is higher there. Points are chosen greedily (Wilson, Hutter
-and Deisenroth 2018, Section 4): such maxima are submodular.
+sqrt(S - 1)). The values of the pending and chosen points are drawn M times: by Gram-Schmidt each adds a direction of z,
+and M standard normal numbers along it. Given these, f at a candidate is normal again, and its contribution to the
+maximum has a closed form: exact for the first point, for others a mean over the draws. Points are chosen greedily
+(Wilson, Hutter and Deisenroth 2018, Section 4): such maxima are submodular.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ without replacement, each with a probability proportional to s^beta, s its score
 
     beta log s + G,   G = -log(-log u),   u uniform                                  (Gumbel top-k; Kool et al. 2019)
 
-and no batch costs more than a single point. beta = 0 is `random`, beta -> inf the k largest scores. Points are scored
-one by one, and near-duplicates are as likely as their scores say.
+and no batch costs more than a single point. beta = 0 is `random`, beta -> inf the k largest scores.
 """
 
 from __future__ import annotations

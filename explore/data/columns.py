@@ -60,11 +60,7 @@ class Quantity(ABC):
         return texts.objection(cell, decimal, fixed=True)
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """The features [N, columns], and notes on imputed or unusual cells.
-
-        Raises:
-            InputError: for a cell that is not of this kind.
-        """
+        """The features [N, columns], and notes on imputed or unusual cells; those of another kind are refused."""
         column = cells.columns[self.name]
         values, odd = self._read(column, cells.decimal)
         if len(odd):
@@ -238,11 +234,7 @@ class Schema:
         return tuple(feature for column in self.columns for feature in column.features)
 
     def apply(self, cells: Cells) -> Matrix:
-        """Make features of the rows of any table that has the columns, in any order.
-
-        Raises:
-            InputError: naming a column that the table lacks, or a cell that is not of its column's kind.
-        """
+        """Make features of the rows of any table that has the columns, in any order, with cells of their kinds."""
         used = [column for column in self.columns if not isinstance(column, LeftOut)]
         if lacking := [column.name for column in used if column.name not in cells.columns]:
             raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")
@@ -261,11 +253,7 @@ class Schema:
 
     @staticmethod
     def from_json(value: Any) -> Schema:
-        """Undo `to_json`.
-
-        Raises:
-            InputError: when the value is no schema.
-        """
+        """Undo `to_json`; other values are refused."""
         try:
             return Schema(tuple(_column(dict(entry)) for entry in value["columns"]))
         except (KeyError, TypeError, ValueError) as error:

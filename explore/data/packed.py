@@ -38,14 +38,10 @@ def _check_limit(needed: int, limit: int, name: object) -> None:
 
 
 def read(path: Path, limit: int | None = None) -> bytes:
-    """Read a regular file, unpacked if its name ends like one of PACKED.
-
-    Args:
-        path: of the file.
-        limit: bytes that it may unpack to; None: `LIMIT`, and no more than its size allows.
+    """Read a regular file, unpacked if its name ends like one of PACKED, to at most `limit` bytes.
 
     Raises:
-        InputError: when it is damaged, no regular file, of several files, or unpacks to more than `limit` bytes.
+        InputError: when it is damaged, no regular file, of several files, or too large.
         OSError: when it cannot be read.
     """
     files.check_regular(path)
@@ -83,12 +79,9 @@ def arrays(
     """Read arrays of an .npz file, without Python objects; also return the names of all others.
 
     Args:
-        path: of the file.
+        path: of the file; one that would take far more memory than its size is refused.
         keys: the arrays to read if they exist; None: all.
         check: called before any array is read, with stand-ins of their shapes and types and the names of all arrays.
-
-    Raises:
-        InputError: when it is no such file, or would take far more memory than its size.
     """
     files.check_regular(path)
     try:
@@ -116,12 +109,7 @@ def _header(archive: zipfile.ZipFile, key: str) -> np.ndarray:
 
 
 def zip_member(content: bytes, member: str | None, limit: int, name: object) -> bytes:
-    """Read the file of this name in a zip archive, in whatever folder; None: the only file.
-
-    Raises:
-        InputError: when there is no such file, or it is larger than `limit` bytes.
-        Exception: of many kinds, when the archive is damaged or encrypted.
-    """
+    """Read the file of this name in a zip archive, in whatever folder; None: the only file."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         chosen = _chosen([entry.filename for entry in archive.infolist() if not entry.is_dir()], member, name)
         size = archive.getinfo(chosen).file_size

@@ -53,15 +53,9 @@ def other_sheets(sheets: Sequence[str]) -> str:
 
 
 def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
-    """Parse a text whose first line names the columns, with a note on everything that `load_csv` does not accept.
+    """Parse a text whose first line names the columns; notes describe everything that `load_csv` does not accept.
 
-    Args:
-        path: for messages.
-        content: the text, in UTF-8 or Windows-1252, with any of `SEPARATORS`.
-        decimal: the mark in its numbers.
-
-    Raises:
-        InputError: for anything else.
+    The text is in UTF-8 or Windows-1252, with any of `SEPARATORS`; `decimal` is the mark in its numbers.
     """
     text, note = _decoded(path, content)
     if _JSON.match(text):
@@ -114,11 +108,7 @@ def called(name: str) -> str:
 
 
 def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Normalise the names of columns; those without one get their place as a name, which a note says.
-
-    Raises:
-        InputError: for names that are not distinct, or all missing.
-    """
+    """Normalise distinct names of columns; those without one get their place as a name, which a note says."""
     stripped = [called(name) for name in names]
     if not any(stripped):
         raise InputError(f"the first line of {path} is blank; it must name the columns")
@@ -134,9 +124,7 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
 def assembled(path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
     """Make columns of rows that come with their lines, in a file of `size` bytes.
 
-    Raises:
-        InputError: for wrong names, rows that are too long, no row, or cells that would take far more memory than the
-            file, as where there are many columns of which most rows have few.
+    Cells that would take far more memory are refused, as where there are many columns of which most rows have few.
     """
     header, notes = named(path, names)
     columns: list[list[str]] = [[] for _ in header]

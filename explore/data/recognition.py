@@ -41,16 +41,15 @@ def infer(
 ) -> tuple[Schema, tuple[str, ...]]:
     """Infer a schema of some columns of a table; also return sentences on the decisions.
 
+    Ambiguous cells are refused: a number with a unit or marks between its digits, a date that may be two, a text among
+    numbers.
+
     Args:
         cells: the table.
         names: of the columns.
         categorical: columns whose numbers or dates are names; they are never left out.
         feature: columns that are features even if they number the rows, are times of measurement, or look like codes.
         decided: columns that were features before, and remain so if they number the rows now.
-
-    Raises:
-        InputError: naming an ambiguous cell (a number with a unit or marks between its digits, a date that may be two,
-            a text among numbers), or when no feature is left.
     """
     columns: list[Column] = []
     notes: list[str] = []
@@ -242,10 +241,10 @@ def is_timed(name: str) -> bool:
 
 
 def counts(values: np.ndarray, name: str = "") -> bool:
-    """Whether numbers, [N] and NaN where there is none, count the rows by one: from any start, perhaps with gaps.
+    """Whether numbers, [N] and NaN where missing, count the rows by one, from any start.
 
-    Without gaps they may stand in any order, as the runs of a plan do; with gaps where rows were deleted only if they
-    go one way, or are many. Few rows are enough where the column's name says as much.
+    They may be in any order without gaps, as in a plan; with gaps only if they go one way, or are many. Few rows are
+    enough if the column's name says as much.
     """
     present = values[~np.isnan(values)]
     few = 2 if name and _NUMBER.fullmatch(_plain(name)) else FEW

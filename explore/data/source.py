@@ -1,8 +1,7 @@
 """Sources of the benchmark sets: a local folder, else a download; both become the same canonical rows.
 
-A canonical text has one example a line: the features, then the target, separated by single blanks, without a header.
-Its sha256 identifies the values and their order, to which the standard splits refer. Publishers repack their archives,
-so that no checksum of these would last.
+A canonical text has one example a line: the features, then the target, separated by blanks. Its sha256 identifies the
+values and their order, to which the standard splits refer; publishers repack archives, whose checksums do not last.
 """
 
 import hashlib
@@ -65,13 +64,7 @@ class Published(NamedTuple):
     sorted_sha256: str = ""  # of the sorted lines, where it is published in another order
 
     def __call__(self, folder: Path | None = None) -> Dataset:
-        """Read or download the set.
-
-        Raises:
-            InputError: when the file has other content than expected.
-            OSError: when it cannot be downloaded.
-            ImportError: without a library that reads its format.
-        """
+        """Read or download the set; a wrong content is an InputError, a failed download an OSError."""
         file = f"libsvm/{self.name.replace('-', '_')}_scale.txt.gz" if self.classes else f"uci/{self.name}.txt.gz"
         text, note = _local(file, folder, self.sha256), ""
         if text is None:

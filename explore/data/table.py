@@ -184,12 +184,7 @@ def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: 
 def cells_of(
     source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".", sheet: str | None = None, strict: bool = True
 ) -> Cells:
-    """The cells of a table, see `load_table`; unless `strict`, of the first sheet where none has that name.
-
-    Raises:
-        FileNotFoundError: when there is no such file.
-        InputError: when it cannot be read.
-    """
+    """The cells of a table, see `load_table`; unless `strict`, of the first sheet where none has that name."""
     if decimal not in (".", ","):
         raise one_of("decimal mark", str(decimal), (".", ","))
     if isinstance(source, pd.DataFrame):
@@ -211,11 +206,7 @@ def cells_of(
 def roles(
     table: Cells, target: str | Sequence[str], drop: Sequence[str], task: str | None, id_column: str | None
 ) -> tuple[list[str], tuple[str, ...]]:
-    """The targets, and all columns that may be features; for the arguments see `load_table`.
-
-    Raises:
-        InputError: for a missing column, targets with another role, or no feature.
-    """
+    """The targets, and all columns that may be features; for the arguments see `load_table`."""
     if task not in (None, "regression", "classification"):
         raise one_of("task", str(task), ("regression", "classification"))
     targets, drop = (list(map(called, [n] if isinstance(n, str) else n)) for n in (target, drop))

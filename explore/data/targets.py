@@ -15,12 +15,9 @@ FEW_CLASSES = 10  # so many may be learnt from any number of examples
 
 
 def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: bool = False) -> np.ndarray:
-    """Columns as float64, [N, columns], all finite except for NaN where there is no value and `gaps` allows it.
+    """Columns as float64 [N, columns], finite, or NaN where there is no value and `gaps` allows it.
 
-    With `gaps`, `targets` may also say that an experiment failed.
-
-    Raises:
-        InputError: naming the first other cell (of `targets`, all of them) and what to do.
+    With `gaps`, `targets` may also say that an experiment failed. Errors name the first other cell, of `targets` all.
     """
     columns = [texts.numbers(table.columns[name], table.decimal) for name in names]
     values = np.stack([column for column, _ in columns], 1)
@@ -92,11 +89,7 @@ def repeated(table: Cells, name: str | None) -> str:
 def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str] = ()) -> str:
     """Say how a class target's usual marks of a missing value are read; "" where it has none.
 
-    Args:
-        table: the cells.
-        target: the column.
-        keep: whether they are classes (`keep_na`).
-        failed: other texts for a failed experiment, in lower case.
+    With `keep` (`keep_na`) they are classes; `failed` are other texts for a failed experiment, in lower case.
     """
     cells = map(str, table.columns[target])
     counts = Counter(cell for cell in cells if cell and cell.casefold() not in failed)
@@ -123,13 +116,9 @@ def classes(
     keep_na: Collection[str] = (),
     failed: Collection[str] = (),
 ) -> tuple[np.ndarray, tuple[str, ...], str]:
-    """Class indices [N], the names of the classes, and notes on them.
+    """Class indices [N], the names of the classes, and notes on them; for `keep_na` and `failed` see `marks`.
 
-    With `gaps`, rows may have no class (index -1), and there may be fewer than two classes. For `keep_na` and `failed`
-    see `marks`.
-
-    Raises:
-        InputError: for targets that are no classes, or too many classes.
+    With `gaps`, rows may have no class (index -1), and there may be fewer than two classes.
     """
     if len(targets) != 1:
         raise InputError(f"classification takes one target column, not {len(targets)}")

@@ -150,7 +150,7 @@ def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.nd
 
 
 def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Days since 1970, [N] with NaN where there is no date, and the rows of cells that are neither a date nor absent.
+    """Days since 1970, [N], NaN where there is no date, and the rows of cells that are neither a date nor absent.
 
     `form` is ISO or a format of `strptime`, where %b is also the month's full name; times without a zone are UTC.
     """
@@ -214,10 +214,7 @@ def resembles_a_number(cell: str) -> bool:
 def objection(cell: str, decimal: str = ".", fixed: bool = False) -> str:
     """Say why a cell is no number or date, though others of its column are, and what to do.
 
-    Args:
-        cell: the text.
-        decimal: the mark in numbers.
-        fixed: whether a schema fixes the kind of the column, so that no option changes it.
+    `decimal` is the mark in numbers; if a schema has `fixed` the kind of the column, no option changes it.
     """
     text, otherwise, point = shown(cell), "" if fixed else OTHERWISE, "write a point" if fixed else POINT
     if _TIME.fullmatch(cell):

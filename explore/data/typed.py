@@ -28,27 +28,16 @@ INSTALL = "pip install 'explore-bnn[tables]' reads it, or save the table as CSV"
 
 
 def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
-    """The cells of a data frame, without its index; its rows count from 1.
-
-    Raises:
-        InputError: for columns whose names are not distinct, no row, or a cell that is no text, number or date.
-    """
+    """The cells of a data frame, without its index; its rows count from 1."""
     header, notes = named(path, map(str, frame.columns))
     columns = {name: _texts(frame.iloc[:, i].tolist(), path, name) for i, name in enumerate(header)}
     return _complete(path, columns, notes)
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
-    """The cells of a sheet of an Excel file, or of a Parquet file; None for other content.
+    """The cells of a sheet of an Excel file (None: the first), or of a Parquet file; None for other content.
 
-    Args:
-        path: for messages.
-        content: of the file.
-        sheet: its name; None: the first.
-        strict: whether a sheet must exist; otherwise the first one is read in its place.
-
-    Raises:
-        InputError: when it cannot be read, has no such sheet, or the library that reads it is not installed.
+    Unless `strict`, the first sheet is read in place of one that does not exist.
     """
     if content.startswith(b"\xd0\xcf\x11\xe0"):
         raise InputError(

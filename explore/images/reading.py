@@ -56,15 +56,7 @@ class Inputs(NamedTuple):
 
 
 def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
-    """Read images to predict: one image, all in a folder, or `x` of an .npz file.
-
-    Args:
-        path: of these.
-        shape: channels, height and width of the result.
-
-    Raises:
-        InputError: when there is no image, or an array of another shape.
-    """
+    """Read images to predict, of these channels, height and width: one image, a folder, or `x` of an .npz file."""
     if path.suffix.lower() == ".npz":
         x = _array(path, shape)
         return Inputs([str(i) for i in range(len(x))], x, "")

@@ -29,20 +29,17 @@ GRID, ROUNDS = 21, 4  # of the search: after so many rounds the factor has an er
 def held_out_factors(
     posteriors: Sequence[Predictive], x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, share: float, samples: int
 ) -> list[Float[Tensor, " R"]]:
-    """The factors for posteriors that are fitted to all examples.
+    """The factors for posteriors that are fitted to all examples, in one fit (`explore.inference.candidates`).
 
     Each posterior is fitted from scratch to a random part of them, and the factor to the rest, for each replica.
 
     Args:
-        posteriors: what to fit, in one fit (`explore.inference.candidates`).
+        posteriors: of a regression.
         x: inputs.
         y: targets [R, n, O].
         rng: the stream of this calibration; every posterior starts at its beginning.
         share: of the examples to hold out, in (0, 0.5].
         samples: weight samples for predictions.
-
-    Raises:
-        InputError: for classes, a share out of range, or a single example.
     """
     if posteriors[0].likelihood.discrete:
         raise InputError("calibration is a factor on a predictive variance, which classes do not have; leave it out")

@@ -99,7 +99,7 @@ def follow(
     saved: Mapping[str, Any] | None = None,
     points: int = POINTS,
 ) -> Iterator[Epoch | Measured]:
-    """Fit a posterior to images, and measure it now and then.
+    """Fit a posterior to images, and measure it at `points` epochs at equal distances, the last one included.
 
     Args:
         posterior: what to fit; its settings include the number of epochs.
@@ -111,10 +111,7 @@ def follow(
         points: how often it is measured, at most.
 
     Yields:
-        `Epoch` after each epoch, and `Measured` after `points` of them at equal distances, the last one included.
-
-    Raises:
-        InputError: for a warm-up of a posterior that has no `lr`.
+        `Epoch` after each epoch, and `Measured`.
     """
     check_warmup(posterior, warmup)
     stream, done, state = task.x.rng, 0, None

@@ -79,9 +79,6 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
     """The first k of the standard 90/10 splits, standardised by the training part.
 
     With `validation`, such a share of each training part is tested on, and the test part is left out.
-
-    Raises:
-        InputError: when there are too few examples, or their units are extreme.
     """
     train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k, validation=validation), strict=True))
     x, test_x, y, test_y = (torch.from_numpy(v[part]) for v in (dataset.x, dataset.y) for part in (train, test))

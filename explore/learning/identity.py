@@ -114,10 +114,7 @@ def find(
 ) -> Int[Tensor, "R n"]:
     """Find points by their fingerprints; equal points are interchangeable.
 
-    A replica whose points are all where they were `before` keeps these.
-
-    Raises:
-        InputError: for a point that does not exist, or may not be chosen.
+    A replica whose points are all where they were `before` keeps these. Missing or forbidden points are refused.
     """
     places = before.cpu().numpy().copy()
     for r, (rows, old, may) in enumerate(zip(wanted, places, allowed.cpu().numpy(), strict=True)):

@@ -89,11 +89,7 @@ def labels(values: Any, classes: int, device: torch.device, gaps: bool = False) 
 
 
 def examples(source: Any) -> tuple[Tensor, Tensor]:
-    """Read all inputs and labels of a DataLoader of (inputs, labels), or of a Dataset of such pairs.
-
-    Raises:
-        InputError: for anything else, an empty one, or batches of several shapes.
-    """
+    """Read all inputs and labels of a DataLoader of (inputs, labels), or of a Dataset of such pairs."""
     loader = DataLoader(source, batch_size=ROWS) if isinstance(source, Dataset) else source
     if not isinstance(loader, DataLoader):
         raise InputError("labels are missing: give arrays x and y, or a DataLoader (or Dataset) of (x, y) alone")

@@ -43,28 +43,17 @@ class FittedModel:
 
     It predicts the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise. Their random
     numbers come from a stream that `seed` and `round` name, so that the same question has the same answer.
-
-    Args:
-        posterior: its settings, with the net and the likelihood.
-        state: of the posterior.
-        scales: of inputs and targets.
-        shape: of one input, in its own units.
-        samples: S, or as many as the posterior has.
-        seed: root of the random numbers.
-        round: of the experiment.
-        arms: the replicas are so many equal blocks that share their random numbers.
-        factor: on the predictive variance, see `explore.learning.calibration`; None: 1.
     """
 
-    posterior: Predictive
-    state: State
-    scales: Scales
-    shape: tuple[int, ...]
-    samples: int = 100
-    seed: int = 0
-    round: int = 1
-    arms: int = 1
-    factor: Float[Tensor, " R"] | None = None
+    posterior: Predictive  # its settings, with the net and the likelihood
+    state: State  # of the posterior
+    scales: Scales  # of inputs and targets
+    shape: tuple[int, ...]  # of one input, in its own units
+    samples: int = 100  # S, or as many as the posterior has
+    seed: int = 0  # root of the random numbers
+    round: int = 1  # of the experiment
+    arms: int = 1  # equal blocks of replicas that share their random numbers
+    factor: Float[Tensor, " R"] | None = None  # on the predictive variance, see `explore.learning.calibration`
 
     def __post_init__(self) -> None:
         check_count("samples", self.samples)

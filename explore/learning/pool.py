@@ -39,7 +39,7 @@ class Pool:
 
     Args:
         posterior: its net and likelihood determine what a label is.
-        x: [P, ...] inputs.
+        x: [P, ...] inputs, which must be finite and fit the net.
         allowed: [T, P] which points may ever be chosen; None: all.
         trials: T.
         arms: their names.
@@ -52,9 +52,6 @@ class Pool:
         points: [R, n] those with one, in the order in which they were told.
         y: [R, n, O], or [R, n] class indices; None before the first.
         round: how often labels were told.
-
-    Raises:
-        InputError: for inputs that are not finite or do not fit the net, no points, or a wrong mask.
     """
 
     def __init__(

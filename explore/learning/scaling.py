@@ -23,23 +23,16 @@ class Standardiser(NamedTuple):
 
     @staticmethod
     def fit(values: Float[Tensor, "*R n D"], constant: float = 1.0) -> Standardiser:
-        """Fit to n examples; a constant column gets the scale `constant`.
+        """Fit to n examples, one at least; a constant column gets the scale `constant`.
 
-        With `math.inf` all its values become 0, also in new inputs: nothing could be learnt from it. A column with a
-        number that is not finite has no finite deviation either.
-
-        Raises:
-            InputError: when there is no example, or a column whose squares double precision cannot hold.
+        With `math.inf` all its values become 0, also in new inputs: nothing could be learnt from it. A column with
+        a number that is not finite has no finite deviation; one whose squares double precision cannot hold is refused.
         """
         return Standardiser.of(lambda: [values], constant)
 
     @staticmethod
     def fit_measured(values: Float[Tensor, "*R n D"]) -> Standardiser:
-        """Fit to values of which those that are NaN are missing.
-
-        Raises:
-            InputError: see `fit`, and where a column has no value.
-        """
+        """Fit to values of which NaN are missing; every column must have one."""
         present = ~values.isnan()
         if not bool(present.any(-2).all()):
             raise InputError("a target has no value yet; at least 1 of each is needed")

@@ -25,16 +25,11 @@ class Transform:
 
     Ranks: the i-th smallest of n targets has the normal score Phi^-1((i - 1/2) / n), equal ones the mean of their
     scores (van der Waerden). Between targets scores are interpolated, and beyond them constant.
-
-    Args:
-        kind: of all targets.
-        knots: of "rank", for each target its values, ascending.
-        scores: of these.
     """
 
     kind: Kind = "none"
-    knots: tuple[tuple[float, ...], ...] = ()
-    scores: tuple[tuple[float, ...], ...] = ()
+    knots: tuple[tuple[float, ...], ...] = ()  # of "rank", for each target its values, ascending
+    scores: tuple[tuple[float, ...], ...] = ()  # of these
 
     @staticmethod
     def fit(kind: Kind, y: Float[np.ndarray, "n O"]) -> Transform:

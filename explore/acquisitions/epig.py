@@ -45,7 +45,8 @@ class EPIG:
 
     def __call__(self, view: View, k: int) -> Choice:
         x, share = self._targets(view)
-        labels, at_targets = self._labels(view), view.outputs_at(x)
+        labels: Any = self._labels(view)
+        at_targets = view.outputs_at(x)
 
         def scores(knowledge: Any) -> Tensor:
             return view.each(labels.about(knowledge, at_targets, share))

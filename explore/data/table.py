@@ -190,13 +190,14 @@ def cells_of(
     if isinstance(source, pd.DataFrame):
         if sheet is not None:
             raise InputError("a data frame has no sheets; leave sheet out")
-        cells: Cells | None = of_frame(source)
+        cells = of_frame(source)
     else:
         path = Path(source)
         content = packed.read(path)
-        cells = of_file(path, content, sheet, strict)
-        if cells is None:
+        typed = of_file(path, content, sheet, strict)
+        if typed is None:
             return restored(parsed(path, content, decimal))
+        cells = typed
     if decimal == ".":
         return cells
     columns = {name: [texts.pointed(cell, decimal) for cell in column] for name, column in cells.columns.items()}

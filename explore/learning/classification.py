@@ -137,9 +137,8 @@ def _epochs(
 ) -> Iterator[Epoch]:
     """The epochs of a fit whose first ones are a warm-up."""
     for epoch in range(done, min(warmup, posterior.epochs)):
-        warmed = posterior.with_settings(lr=_lr(posterior) * (epoch + 1) / warmup)
         with graphs.use(False):  # each of these epochs would have recordings of its own
-            event = next(fit(warmed, task.x, task.y, rng, epoch, state))
+            event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, rng, epoch, state))
         done, state = event.epoch, event.state
         yield event
     yield from fit(posterior, task.x, task.y, rng, done, state)
@@ -151,6 +150,10 @@ def check_warmup(posterior: Predictive, warmup: int) -> None:
         raise InputError(f"{type(posterior).__name__} has no lr that could be warmed up; leave the warm-up out")
     if warmup > posterior.epochs:
         raise InputError(f"the warm-up of {warmup} epochs is longer than training, {posterior.epochs}; shorten it")
+
+
+def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
+    return posterior.with_settings(lr=_lr(posterior) * (epoch + 1) / warmup)
 
 
 def _lr(posterior: Predictive) -> Any:

@@ -92,7 +92,7 @@ def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits
         unit = rng.tensor(targets.scale.squeeze(1))
     # In double precision, which keeps time stamps apart.
     scales: Scales = tree.map_tensors(lambda t: t.to(rng.device), Scales(inputs, targets))
-    return Splits(*map(rng.tensor, (x, y, test_x, test_y)), unit, scales)
+    return Splits(rng.tensor(x), rng.tensor(y), rng.tensor(test_x), rng.tensor(test_y), unit, scales)
 
 
 def follow(posterior: Predictive, *args: Any, **kwargs: Any) -> Iterator[Epoch | Measured]:

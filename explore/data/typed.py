@@ -27,8 +27,9 @@ ALLOWED = "a cell must be a text, a number, a truth value or a date"
 INSTALL = "pip install 'explore-bnn[tables]' reads it, or save the table as CSV"
 
 
-def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
+def of_frame(frame: pd.DataFrame) -> Cells:
     """The cells of a data frame, without its index; its rows count from 1."""
+    path = Path("the table")
     header, notes = named(path, map(str, frame.columns))
     columns = {name: _texts(frame.iloc[:, i].tolist(), path, name) for i, name in enumerate(header)}
     return _complete(path, columns, notes)

@@ -22,6 +22,7 @@ from explore.data import packed
 
 MOST = 16384  # pixels a side
 ORIENTATION = 0x0112  # the tag; from 5 on height and width are exchanged
+CHUNK = 256  # images that are decoded together
 COUNTED = 10_000  # images at most whose values are counted for the moments of a set
 ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")  # modes with a channel of opacity
 DEEPER, DARK = "16 bits", "16 bits, all below 4096"
@@ -233,11 +234,11 @@ class ImageFiles:
             done += len(chunk)
         return whole
 
-    def chunks(self, points: Sequence[int], size: int = 256) -> Iterator[UInt8[np.ndarray, "n C H W"]]:
+    def chunks(self, points: Sequence[int]) -> Iterator[UInt8[np.ndarray, "n C H W"]]:
         """Some of them, a few at a time."""
-        for i in range(0, len(points), size):
-            self.ahead(np.array(points[i : i + 2 * size]))
-            yield self[np.array(points[i : i + size])]
+        for i in range(0, len(points), CHUNK):
+            self.ahead(np.array(points[i : i + 2 * CHUNK]))
+            yield self[np.array(points[i : i + CHUNK])]
 
     def _start(self, points: Iterable[int]) -> None:
         for i in points:

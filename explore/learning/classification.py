@@ -54,14 +54,14 @@ def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None
     return Classified(mean[0], *columns[0].unbind(-1))
 
 
-def scores(found: Classified, y: Int[Tensor, " P"]) -> dict[str, float]:
+def scores(predicted: Classified, y: Int[Tensor, " P"]) -> dict[str, float]:
     """Error rate, mean log-likelihood, Brier score (the sum over classes, in [0, 2]) and mean mutual information."""
-    distance = found.probabilities - F.one_hot(y, found.probabilities.shape[1])
+    distance = predicted.probabilities - F.one_hot(y, predicted.probabilities.shape[1])
     return {
-        "error": float((found.probabilities.argmax(1) != y).double().mean()),
-        "log_likelihood": float(found.log_likelihood.double().mean()),
+        "error": float((predicted.probabilities.argmax(1) != y).double().mean()),
+        "log_likelihood": float(predicted.log_likelihood.double().mean()),
         "brier": float(distance.square().sum(1).double().mean()),
-        "information": float(found.information.double().mean()),
+        "information": float(predicted.information.double().mean()),
     }
 
 
@@ -128,8 +128,8 @@ def follow(
                 "generator": stream.generator.get_state(),
                 "state": {path: leaf.cpu() for path, leaf in tree.save(event.state).items()},
             }
-            scalars, found = measure(posterior, event.state, task, rng.stream("test", event.epoch), samples)
-            yield Measured(event.epoch, scalars, found, event.state, position)
+            scalars, predicted = measure(posterior, event.state, task, rng.stream("test", event.epoch), samples)
+            yield Measured(event.epoch, scalars, predicted, event.state, position)
 
 
 def _epochs(
@@ -172,8 +172,8 @@ def measure(posterior: Any, state: State, task: Task, rng: Rng, samples: int) ->
     if hasattr(posterior, "divergence"):
         kl, examples = float(posterior.divergence(state)), float(state.common.n_data) / posterior.stands_for(1.0)
         scalars |= {"train/kl": kl, "train/bound": -nll - kl / examples}
-    found = classify(predictor, task.test_x, task.test_y)
-    error = float(confidence_bins(found.probabilities[None], task.test_y[None]).error)
-    test = scores(found, task.test_y) | {"calibration_error": error}
+    predicted = classify(predictor, task.test_x, task.test_y)
+    error = float(confidence_bins(predicted.probabilities[None], task.test_y[None]).error)
+    test = scores(predicted, task.test_y) | {"calibration_error": error}
     learned = {f"train/{name}": float(value) for name, value in posterior.learned(state).items()}
-    return scalars | {f"test/{name}": value for name, value in test.items()} | learned, found
+    return scalars | {f"test/{name}": value for name, value in test.items()} | learned, predicted

@@ -18,17 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore import registry
-from explore.acquisitions.base import (
-    Acquisition,
-    Choice,
-    RedundancyWarning,
-    View,
-    check,
-    checked,
-    name_of,
-    needs_of,
-    redundancy,
-)
+from explore.acquisitions import base
+from explore.acquisitions.base import Acquisition, Choice, View, name_of, needs_of
 from explore.core import tree
 from explore.core.errors import FailedFitWarning, InputError, check_count
 from explore.core.rng import Rng
@@ -99,7 +90,7 @@ class ActiveLearner:
         self.jobs, self._posterior_for = min(jobs, trials), posterior_for or (lambda _: posterior)
         self.acquisitions = tuple(_rules(acquisitions))
         for rule in self.acquisitions:
-            check(rule, posterior, samples)
+            base.check(rule, posterior, samples)
         self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
         arms = tuple(map(name_of, self.acquisitions))
         self._pool = Pool(posterior, x, allowed, trials, arms, standardise, self.rng)
@@ -183,7 +174,7 @@ class ActiveLearner:
             asked = f"{k} points" if times == 1 else f"{times} times {k} points"
             raise InputError(f"asked for {asked}, but {available} are left")
         for rule in self.acquisitions:
-            check(rule, self.posterior, self.samples, k)
+            base.check(rule, self.posterior, self.samples, k)
 
     def ask(self, k: int = 1, pending: Any = None) -> Choice:
         """Choose the next k points of every replica, [R, k], each arm by its own rule.
@@ -203,8 +194,8 @@ class ActiveLearner:
         p = 0 if waiting is None else waiting.shape[1]
         self.check(k, pending=p)
         for rule in self.acquisitions:
-            if message := redundancy(rule, k, p):
-                warnings.warn(message, RedundancyWarning, stacklevel=2)
+            if message := base.redundancy(rule, k, p):
+                warnings.warn(message, base.RedundancyWarning, stacklevel=2)
         choices = [self._choose(i, k, waiting if p else None) for i in range(len(self.acquisitions))]
         indices, scores = (torch.cat(parts) for parts in zip(*choices, strict=True))
         return Choice(parallel.agreed(indices.cpu()).to(indices.device), scores)  # GPUs differ in the last digits
@@ -270,7 +261,7 @@ class ActiveLearner:
 
         def sample() -> Predictor:  # of all arms at once, so that they share their numbers
             nets = self._sample("acquire")
-            check(rule, self.posterior, nets.samples)
+            base.check(rule, self.posterior, nets.samples)
             return dataclasses.replace(nets, layers=tree.part(nets.layers, arm), noise=tree.part(nets.noise, arm))
 
         scales = self.fitted.scales
@@ -288,7 +279,7 @@ class ActiveLearner:
             targets=None if self._targets is None else self._pool.new(self._targets, scales)[arm],
             cost=None if self._cost is None else self._cost[points],
         )
-        answer = checked(rule(view, k), rule, present, k)
+        answer = base.checked(rule(view, k), rule, present, k)
         return Choice(points.gather(1, answer.indices), answer.scores)
 
 

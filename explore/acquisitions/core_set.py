@@ -46,12 +46,12 @@ class CoreSet:
             x, n = view.candidates, centres.flatten(2)
             chunks = parts(x.shape[1], n.numel())
             return filled(((part, (_nearest(x[:, part].flatten(2), n),)) for part in chunks), x.shape[1])[0]
-        places = self._places(view, view.outputs_at(centres))
-        return view.each(lambda out: _nearest(self._places(view, out), places))
 
-    def _places(self, view: View, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R b F"]:
-        """The predictions of all nets as coordinates of points with these outputs."""
-        return view.likelihood.mean(out).movedim(1, 2).flatten(2) / out.shape[1] ** 0.5
+        def places(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R b F"]:  # the predictions of all nets
+            return view.likelihood.mean(out).movedim(1, 2).flatten(2) / out.shape[1] ** 0.5
+
+        near = places(view.outputs_at(centres))
+        return view.each(lambda out: _nearest(places(out), near))
 
 
 def _nearest(points: Float[Tensor, "R b F"], centres: Float[Tensor, "R n F"]) -> Float[Tensor, "R b"]:

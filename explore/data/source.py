@@ -66,9 +66,11 @@ class Published(NamedTuple):
     def __call__(self, folder: Path | None = None) -> Dataset:
         """Read or download the set; a wrong content is an InputError, a failed download an OSError."""
         file = f"libsvm/{self.name.replace('-', '_')}_scale.txt.gz" if self.classes else f"uci/{self.name}.txt.gz"
-        text, note = _local(file, folder, self.sha256), ""
-        if text is None:
+        path = local(file, folder)
+        if path is None:
             text, note = self._downloaded()
+        else:
+            text, note = checked(packed.read(path, LIMIT), self.sha256, path), ""
         table, features = np.loadtxt(io.BytesIO(text), ndmin=2), tuple(self.features.split())
         if self.classes:
             y = (table[:, -1] > 0).astype(np.int64)
@@ -88,10 +90,8 @@ class Published(NamedTuple):
         if (actual := _sha256(text)) == self.sha256:
             return text, ""
         if _sha256(b"".join(sorted(text.splitlines(keepends=True)))) == self.sorted_sha256:
-            return (
-                text,
-                f"{self.name}: the download is not in the canonical row order; splits differ from published ones",
-            )
+            order = "the download is not in the canonical row order; splits differ from published ones"
+            return text, f"{self.name}: {order}"
         raise InputError(
             f"the download of {self.name} has other numbers than the known set (sha256 {actual}, expected "
             f"{self.sha256}); {again}"
@@ -123,12 +123,6 @@ def local(file: str, folder: Path | None, holds: str = "uci/") -> Path | None:
         )
     path = Path(name, file)
     return path if path.is_file() else None
-
-
-def _local(file: str, folder: Path | None, sha256: str) -> bytes | None:
-    """The text of a file below the folder, or None if there is none; its checksum must be right."""
-    path = local(file, folder)
-    return None if path is None else checked(packed.read(path, LIMIT), sha256, path)
 
 
 def cache() -> Path:

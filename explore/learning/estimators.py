@@ -231,12 +231,14 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The likeliest class of each point, by its name: [P]."""
-        classes: np.ndarray = self.classes_[self.predict_proba(X).argmax(1)]
+        indices = self.predict_proba(X).argmax(1)  # before a look at the classes: it says that nothing is fitted yet
+        classes: np.ndarray = self.classes_[indices]
         return classes
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
         """Classes drawn jointly, one network for all points of each: [P, n]."""
-        classes: np.ndarray = self.classes_[self._sampled(X, n_samples, random_state).T]
+        indices = self._sampled(X, n_samples, random_state).T
+        classes: np.ndarray = self.classes_[indices]
         return classes
 
 

@@ -115,7 +115,7 @@ def test_reinforcement_learning_libraries_stay_in_their_adapters(module):
     assert adapter or not any(name.startswith(("stable_baselines3", "sb3_contrib")) for name in found)
 
 
-KNOW_NO_POSTERIOR = {"learner", "classification", "compare", "toys", "fit", "shards"}
+KNOW_NO_POSTERIOR = {"learner", "classification", "compare", "toys", "fit"}
 LOOPS = [m for m in FILES if room(m) in ("acquisitions", "vime") or m.removeprefix("learning.") in KNOW_NO_POSTERIOR]
 
 

@@ -12,8 +12,8 @@ from explore import registry
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
+from explore.data import uci_splits
 from explore.data.base import Dataset
-from explore.data.splits import uci_splits
 from explore.inference.predict import LabelMoments, Moments, Predictor
 from explore.learning import compare, toys
 from explore.nets.likelihoods import Categorical, Gaussian

@@ -203,6 +203,8 @@ def test_copies_are_the_same(regressor, classifier):
             assert np.array_equal(copy.predict(x), model.predict(x))
         with pytest.raises(NotFittedError):
             clone(model).predict(x)
+        with pytest.raises(NotFittedError):
+            clone(model).sample_y(x)
 
 
 def test_random_states():

@@ -8,9 +8,8 @@ from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.data import load
 from explore.learning import compare
-from explore.learning.fit import last_epoch
+from explore.learning.fit import last_epoch, sharded_fit, stops, streams
 from explore.learning.learner import ActiveLearner
-from explore.learning.shards import sharded_fit, stops, streams
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 

@@ -17,7 +17,7 @@ from explore.core.errors import InputError, counted, listed
 from explore.core.rng import Rng
 from explore.execution import parallel
 from explore.images import Images
-from explore.images.disk import ImageFiles
+from explore.images.base import ImageFiles
 from explore.inference.predict import Predictor
 from explore.learning import classification
 from explore.learning.classification import Classified, Measured, Task

@@ -17,7 +17,7 @@ from explore.core.errors import InputError, one_of
 from explore.execution import parallel
 from explore.images import Images, load, read_inputs
 from explore.images import read as read_images
-from explore.images.disk import ImageFiles
+from explore.images.base import ImageFiles
 from explore.inference.base import Predictive
 from explore.learning import build, classification
 from explore.learning.feed import Augmentation

@@ -17,8 +17,7 @@ from explore.cli.suggest.settings import Settings
 from explore.core.errors import InputError, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units
-from explore.data.columns import Matrix
-from explore.data.kinds import Date, LeftOut
+from explore.data.columns import Date, LeftOut, Matrix
 from explore.data.reading import Cells
 from explore.data.recognition import infer
 from explore.data.table import cells_of, check_kept, roles
@@ -71,7 +70,7 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     before = before or Learnt((), ())
     left_out = [name for name in features if name in before.left_out and name not in asked]
     used = [name for name in features if name not in (*late, *left_out)]
-    schema, decided = infer(written, used, settings.categorical, (), settings.feature, before.features)
+    schema, decided = infer(written, used, settings.categorical, settings.feature, before.features)
     cells = comparable(written, schema, () if classes else names)
     if classes:
         declared = set(map(folded, settings.failed))  # -999 is -999.0 too

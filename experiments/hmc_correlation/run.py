@@ -26,7 +26,7 @@ import explore
 from experiments.driver import FOLDER, Fit, fit, merge
 from experiments.tables import markdown, mean_se
 from explore.core.rng import Rng
-from explore.data.splits import pool_splits
+from explore.data import pool_splits
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.predict import Predictor, linearised
 from explore.learning.scaling import Standardiser

@@ -1,41 +1,30 @@
-"""What leaves least of the pool's predictive variance, in units of the labels' information: BAIT (Ash et al. 2021).
+"""BAIT: lower the predictive variance of the pool, in units of the labels' information (Ash et al. 2021).
 
-Gone Fishing: Neural Active Learning with Fisher Embeddings, Section 3: with a pool U, a batch B and a prior precision P
+Gone Fishing: Neural Active Learning with Fisher Embeddings, Section 3. With a pool U, a batch B and a prior precision P
 
     min_B tr((P + sum_B I_x)^-1 sum_U I_x),   I_x the Fisher information of a label at x.
 
-The paper takes the weights of a net's last layer; here z are the coordinates of S sampled nets: f = mean + F^T z with
-z ~ N(0, I_S), so that P = I, which the labelled points have shaped already, and nothing is larger than [S, S].
-I_x = V V^T, V = F G, and G G^T is the information about the output at its mean: the precision tau of each for numbers,
-so that the trace is tau times the variance, summed over outputs and pool (the variance form), and diag(p) - p p^T for
-classes, as in a generalised linear model.
+The paper uses the weights of a net's last layer. Here z are the coordinates of S sampled nets: f = mean + F^T z with
+z ~ N(0, I_S), so that P = I and no matrix is larger than [S, S]. I_x = V V^T and V = F G; G G^T is the information
+about the output at its mean: the precision of the noise for numbers, diag(p) - p p^T for classes.
 
-Greedy forward, each point given those before it and the pending ones; the paper's backward pass, which takes twice as
-many and drops half, is left out. Many near-duplicates weigh much in the sum over the pool, and a second label of them
-could be worth most: candidates whose predictions vary with those of a chosen or pending point come after all others.
+Points are chosen greedily forward, each given those before it and the pending ones; the paper's backward pass, which
+takes twice as many and drops half, is omitted. Near-duplicates of a chosen or pending point come after all others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View
-from explore.acquisitions.conditioning import alike, greedy_given, precision_given, signals
+from explore.acquisitions.conditioning import greedy_given, precision_given, signals
 from explore.core.errors import check_fields
 from explore.core.linalg import inverse_root
 from explore.execution import parallel
-
-
-class Carry(NamedTuple):
-    """What is known of a batch."""
-
-    precision: Float[Tensor, "R S S"] | None  # of z; None: I
-    alike: Bool[Tensor, "R C"]  # candidates that are nearly one of its points
 
 
 @Needs(spread=True, aims=True, costs=True)
@@ -51,38 +40,33 @@ class BAIT:
     def __call__(self, view: View, k: int) -> Choice:
         pool = _pool(view)
 
-        def scores(known: Carry) -> Tensor:
-            root = None if known.precision is None else inverse_root(known.precision)[0]
+        def scores(precision: Tensor | None) -> Tensor:
+            root = None if precision is None else inverse_root(precision)[0]
             return view.each(lambda out: _fall(signals(view.likelihood, view.noise, out), root, pool))
 
-        def given(known: Carry, out: Tensor) -> Carry:
-            precision = precision_given(known.precision, signals(view.likelihood, view.noise, out))
-            return Carry(precision, known.alike | alike(view, out, self.alike))
+        def update(precision: Tensor | None, out: Tensor) -> Tensor | None:
+            return precision_given(precision, signals(view.likelihood, view.noise, out))
 
-        start = Carry(None, torch.zeros_like(view.mask))
-        return greedy_given(view, k, start, scores, given, lambda known: known.alike, view.cost)
+        return greedy_given(view, k, None, scores, update, self.alike)
 
 
 def _pool(view: View) -> Float[Tensor, "R S S"]:
     """Mean of V V^T over the points that matter."""
-    (x, there), total = view.aims, view.uniform.new_zeros(())
+    (x, present), total = view.aims, view.uniform.new_zeros(())
     for part, out in view.predictor.outputs(x, own=parallel.share(x.shape[1])):
-        v = (signals(view.likelihood, view.noise, out) * there[:, None, part, None]).flatten(2)
+        v = (signals(view.likelihood, view.noise, out) * present[:, None, part, None]).flatten(2)
         total = total + v @ v.mT
-    return parallel.mean(total) * parallel.world().processes / there.sum(1).view(-1, 1, 1)
+    return parallel.mean(total) * parallel.world().processes / present.sum(1).view(-1, 1, 1)
 
 
 def _fall(v: Float[Tensor, "R S b K"], root: Tensor | None, pool: Float[Tensor, "R S S"]) -> Float[Tensor, "R b"]:
-    """Tr(P^-1 M) - tr((P + V V^T)^-1 M) = tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V), M of the pool, P = L L^T.
+    """Tr(P^-1 M) - tr((P + V V^T)^-1 M) of each point, M being that of the pool and `root` L^-1 of P = L L^T.
 
-    Args:
-        v: of each point.
-        root: L^-1; None: P = I.
-        pool: M.
+    By the Woodbury identity this is tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V).
     """
     if root is not None:
         v, pool = torch.einsum("rzs,rsbk->rzbk", root, v), root @ pool @ root.mT
-    own = torch.einsum("rsbk,rsbl->rbkl", v, v)
+    gram = torch.einsum("rsbk,rsbl->rbkl", v, v)
     across = torch.einsum("rsbk,rsbl->rbkl", v, torch.einsum("rst,rtbl->rsbl", pool, v))
     eye = torch.eye(v.shape[3], dtype=v.dtype, device=v.device)
-    return torch.linalg.solve(eye + own, across).diagonal(dim1=2, dim2=3).sum(2)
+    return torch.linalg.solve(eye + gram, across).diagonal(dim1=2, dim2=3).sum(2)

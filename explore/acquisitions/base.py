@@ -1,4 +1,4 @@
-"""What an acquisition rule sees, what it answers, and what it says of itself."""
+"""What an acquisition rule sees, what it returns, and what it declares about itself."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ __all__ = ["Choice", "Needs", "View", "best", "greedy"]
 Carry = TypeVar("Carry")
 Rule = TypeVar("Rule")
 
-
-KEPT = 2**26  # numbers that the outputs of all images may have to be kept: 256 MiB in single precision
+CACHED = 2**26  # numbers that the outputs of all images may have to be stored: 256 MiB in single precision
 
 
 class Choice(NamedTuple):
-    """The points to label next, best first, and what the rule thought of them.
+    """The points to label next, best first, with their scores.
 
-    A rule counts the candidates of its view from 0; `ActiveLearner.ask` answers with indices into the pool.
+    A rule numbers the candidates of its view from 0; `ActiveLearner.ask` answers with indices into the pool.
     """
 
     indices: Int[Tensor, "R k"]
@@ -42,39 +41,23 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """One arm's replicas at the moment of choosing, in the units of the model; no test point is among the points.
+    """One arm's replicas at the moment of choosing, in the units of the model; no test point is among the points."""
 
-    Args:
-        posterior: what was fitted to the labelled points.
-        state: of the posterior, in these replicas.
-        labelled: x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order in which they were told.
-        candidates: [R, C, ...], standardised when they are asked for; `each` and `chunks` go through them.
-        mask: [R, C] false at the end of a replica that has fewer candidates than another.
-        sample: gives sampled nets of these replicas; called at most once, and not at all by a rule that needs no
-            prediction.
-        uniform: [R, C] numbers in [0, 1), drawn for every point of the pool, whether it is a candidate or not.
-        rng: the stream of the rule's own random numbers.
-        pending: [R, p, ...] points that were handed out and have no label yet, no candidates; None where there are
-            none.
-        targets: [R, T, ...] inputs whose labels matter; None: those of the candidates.
-        cost: [R, C] what the label of each candidate costs, positive; None: all cost the same.
-    """
-
-    posterior: Predictive
-    state: State
-    labelled: Batch
-    candidates: Inputs
-    mask: Bool[Tensor, "R C"]
-    sample: Callable[[], Predictor]
-    uniform: Float[Tensor, "R C"]
-    rng: Rng
-    pending: Tensor | None = None
-    targets: Tensor | None = None
-    cost: Float[Tensor, "R C"] | None = None
+    posterior: Predictive  # fitted to the labelled points
+    state: State  # of the posterior, in these replicas
+    labelled: Batch  # x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order in which they were told
+    candidates: Inputs  # [R, C, ...], standardised on demand; `each` and `chunks` go through them
+    mask: Bool[Tensor, "R C"]  # false at the end of a replica that has fewer candidates than another
+    sample: Callable[[], Predictor]  # draws nets of these replicas; called at most once, by rules that predict
+    uniform: Float[Tensor, "R C"]  # in [0, 1), drawn for every point of the pool, whether it is a candidate or not
+    rng: Rng  # the stream of the rule's own random numbers
+    pending: Tensor | None = None  # [R, p, ...] points that were handed out and have no label yet, no candidates
+    targets: Tensor | None = None  # [R, T, ...] inputs whose labels matter; None: those of the candidates
+    cost: Float[Tensor, "R C"] | None = None  # of each candidate's label, positive; None: all cost the same
 
     @property
     def likelihood(self) -> Likelihood:
-        """Of the targets."""
+        """The likelihood of the targets."""
         return self.posterior.likelihood
 
     @property
@@ -89,7 +72,7 @@ class View:
 
     @property
     def aims(self) -> tuple[Inputs, Bool[Tensor, "R T"]]:
-        """The inputs whose labels matter [R, T, ...], and which of them are there."""
+        """The inputs whose labels matter [R, T, ...], and which of them exist in each replica."""
         if self.targets is None:
             return self.candidates, self.mask
         return self.targets, torch.ones_like(self.mask[:, :1]).expand(self.targets.shape[:2])
@@ -109,35 +92,32 @@ class View:
         return Moments(*self._divided(self.predictor.moments_of))
 
     def each(self, score: Callable[[Float[Tensor, "R S b O"]], Shaped[Tensor, "R b"]]) -> Shaped[Tensor, "R C"]:
-        """The score of every candidate, made of the outputs of a chunk of them at a time.
-
-        Several processes share the candidates among them.
-        """
+        """Score every candidate, a chunk of outputs at a time; several processes share the candidates."""
         return self._divided(lambda out: (score(out),))[0]
 
-    def _divided(self, of: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        return divided(self._each, self.candidates.shape[1], lambda _, out: of(out))
+    def _divided(self, score: Callable[[Tensor], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        return divided(self._each, self.candidates.shape[1], lambda _, out: score(out))
 
-    def _each(self, own: slice) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """The outputs of these candidates; those of images are kept for rules that go over them again and again."""
-        if self._kept:
-            yield from self._kept
+    def _each(self, share: slice) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
+        """Outputs of these candidates; those of images are stored for rules that need them several times."""
+        if self._cache:
+            yield from self._cache
             return
         whole: Tensor | None = None
-        kept: list[tuple[slice, Tensor]] = []
-        for part, out in self.predictor.outputs(self.candidates, predict.CACHE, own):
-            count, begin = own.stop - own.start, part.start - own.start
-            if len(self.candidates.shape) > 3 and not kept and out[:, :, 0].numel() * count <= KEPT:
+        cache: list[tuple[slice, Tensor]] = []
+        for part, out in self.predictor.outputs(self.candidates, predict.CACHE, share):
+            count, begin = share.stop - share.start, part.start - share.start
+            if len(self.candidates.shape) > 3 and not cache and out[:, :, 0].numel() * count <= CACHED:
                 whole = out.new_empty(*out.shape[:2], count, out.shape[3])
             if whole is not None:
                 place = whole[:, :, begin : begin + out.shape[2]]
                 place[:] = out
-                kept.append((part, place))
+                cache.append((part, place))
             yield part, out
-        self._kept.extend(kept)
+        self._cache.extend(cache)
 
     @cached_property
-    def _kept(self) -> list[tuple[slice, Tensor]]:
+    def _cache(self) -> list[tuple[slice, Tensor]]:
         return []
 
     def chunks(self) -> Iterator[Float[Tensor, "R S b O"]]:
@@ -160,32 +140,17 @@ Acquisition = Callable[[View, int], Choice]
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a rule needs and how it chooses; above a function or a class it says so of this rule.
+    """What a rule needs and how it chooses, as a decorator; what does not fit is refused before anything is fitted."""
 
-    What does not fit is refused before anything is fitted.
-
-    Args:
-        spread: it goes by how predictions vary over the weights, of which one net says nothing.
-        density: it asks the posterior for its density, see `Variational`.
-        targets: what it can predict.
-        alone: when it scores points one by one and does not look at those that are chosen with them or pending, so that
-            they may lie side by side.
-        most: how many points it chooses at once; None: any number.
-        single: it goes by one number, which the net predicts.
-        aims: whether it goes by the inputs whose labels matter.
-        costs: whether it chooses by its scores divided by what a label costs.
-        scores: of each candidate by itself [R, C], none negative and 0 where a label tells nothing; rules such as
-            `power` choose by those of others.
-    """
-
-    spread: bool = False
-    density: bool = False
-    targets: Literal["any", "numbers", "classes"] = "any"
-    alone: bool = False
-    most: int | None = None
-    single: bool = False
-    aims: bool = False
-    costs: bool = False
+    spread: bool = False  # it uses how predictions vary over the weights
+    density: bool = False  # it uses the posterior's density, see `Variational`
+    targets: Literal["any", "numbers", "classes"] = "any"  # what it can predict
+    alone: bool = False  # it scores points one by one, so that a batch may hold near-duplicates
+    most: int | None = None  # points that it chooses at once; None: any number
+    single: bool = False  # it uses the one output of the net
+    aims: bool = False  # it uses the inputs whose labels matter
+    costs: bool = False  # it divides its scores by what a label costs
+    # Of each candidate by itself [R, C], none negative and 0 where a label tells nothing; for rules such as `power`.
     scores: Callable[[View], Tensor] | None = None
 
     def __call__(self, rule: Rule) -> Rule:
@@ -194,45 +159,41 @@ class Needs:
 
 
 def needs_of(rule: Acquisition) -> Needs:
-    """What it says of itself; nothing by default."""
+    """Return what the rule declares; nothing by default."""
     needs: Needs = getattr(rule, "needs", Needs())
     return needs
 
 
 def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) -> None:
-    """Refuse a rule that cannot choose k points with this posterior and so many weight samples.
-
-    Raises:
-        InputError: naming the rule and what it needs.
-    """
+    """Refuse a rule that cannot choose k points with this posterior and so many weight samples."""
     try:
         inspect.signature(rule).bind("view", "k")
     except (TypeError, ValueError):  # as functions without a signature raise
         raise InputError(
             f"{rule!r} is no acquisition; it must be a function of a view and a number of points"
         ) from None
-    needs, name, given = needs_of(rule), name_of(rule), type(posterior).__name__
+    needs, name, method = needs_of(rule), name_of(rule), type(posterior).__name__
     kind = "classes" if posterior.likelihood.discrete else "numbers"
     if needs.spread and (posterior.certain or samples < 2):
         raise InputError(
-            f"{name} goes by how predictions vary over the weights, and with {given} and samples={samples} nothing "
+            f"{name} goes by how predictions vary over the weights, and with {method} and samples={samples} nothing "
             "varies; choose random, or a posterior with several samples"
         )
     if needs.density and not isinstance(posterior, Variational):
-        raise InputError(f"{name} needs a posterior with a density, and {given} has none; choose another one")
+        raise InputError(f"{name} needs a posterior with a density, and {method} has none; choose another one")
     if needs.targets not in ("any", kind):
-        raise InputError(f"{name} is a rule for {needs.targets}, and {given} predicts {kind}; choose another rule")
+        raise InputError(f"{name} is a rule for {needs.targets}, and {method} predicts {kind}; choose another rule")
     if needs.single and (numbers := width(posterior.likelihood, posterior.net.outputs)) != 1:
-        raise InputError(f"{name} goes by one number, and the net of this {given} predicts {numbers}")
+        raise InputError(f"{name} goes by one number, and the net of this {method} predicts {numbers}")
     if needs.most is not None and k > needs.most:
         raise InputError(f"{name} chooses at most {needs.most} at once; got {k}")
 
 
 def name_of(rule: Acquisition) -> str:
-    """The name of a rule of this package, "module:name" of another one; with the settings that are no defaults."""
-    named = rule if hasattr(rule, "__qualname__") else type(rule)
-    home, _, file = named.__module__.rpartition(".")
-    name = hyphened(file) if home == __package__ else f"{named.__module__}:{named.__qualname__}"
+    """Name a rule with its non-default settings; one of another package as "module:name"."""
+    definition = rule if hasattr(rule, "__qualname__") else type(rule)
+    home, _, file = definition.__module__.rpartition(".")
+    name = hyphened(file) if home == __package__ else f"{definition.__module__}:{definition.__qualname__}"
     every: tuple[Any, ...] = fields(rule) if is_dataclass(rule) else ()
     settings = [f for f in every if getattr(rule, f.name) != f.default]
     return f"{name}({', '.join(f'{f.name}={getattr(rule, f.name)!r}' for f in settings)})" if settings else name
@@ -245,11 +206,11 @@ def best(
     behind: Bool[Tensor, "R C"] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
-    """The k allowed points of the highest score, or score per cost; one that is not finite ranks below every other.
+    """Choose the k allowed points of the highest score, or score per cost; one that is not finite ranks last.
 
     Points `behind` rank below all others, among themselves by score.
     """
-    # What is worth less than nothing is not worth more because it is dear.
+    # A negative score must not improve by a high cost.
     worth = scores if cost is None else torch.where(scores > 0, scores / cost, scores * cost)
     ranked = worth.masked_fill(~worth.isfinite(), torch.finfo(scores.dtype).min)
     if behind is not None:
@@ -267,31 +228,31 @@ def greedy(
     behind: Callable[[Carry], Bool[Tensor, "R C"]] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
-    """K points one after another, each the best one given those before it.
+    """Choose k points one after another, each the best given those before it.
 
     Args:
         mask: [R, C] which points may be chosen.
         k: how many.
-        start: what is known before the first.
-        scores: of all candidates, by what is known.
-        given: what is known once the points [R, 1] are chosen too.
-        behind: which candidates rank below all others, by what is known.
+        start: the state before the first choice.
+        scores: of all candidates, from the state.
+        given: the state once the points [R, 1] are chosen too.
+        behind: which candidates rank below all others, from the state.
         cost: of each candidate, by which scores are divided.
     """
-    known, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
+    state, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
     for _ in range(k - 1):
         mask = mask.scatter(1, chosen[-1].indices, False)
-        known = given(known, chosen[-1].indices)
-        chosen.append(best(scores(known), mask, 1, behind and behind(known), cost))
+        state = given(state, chosen[-1].indices)
+        chosen.append(best(scores(state), mask, 1, behind and behind(state), cost))
     return Choice(*(torch.cat(parts, 1) for parts in zip(*chosen, strict=True)))
 
 
 class RedundancyWarning(UserWarning):
-    """Points that are labelled at once may tell the same."""
+    """Points that are labelled at once may be near-duplicates."""
 
 
 def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
-    """A sentence where a rule scores k points one by one, whatever is chosen with them or pending; else nothing."""
+    """Describe how a rule that scores points one by one may choose near-duplicates; "" where it does not."""
     if k + pending == 1 or not needs_of(rule).alone:
         return ""
     together = [f"{k} chosen together may be near-duplicates"] if k > 1 else []
@@ -303,11 +264,7 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
 
 
 def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:
-    """A rule's answer.
-
-    Raises:
-        InputError: where it is not k different candidates; the message names the rule.
-    """
+    """Return a rule's answer as a `Choice`, which must be k different candidates."""
     who = f"the acquisition {name_of(rule)}"
     try:
         indices, scores = answer
@@ -316,9 +273,9 @@ def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -
         raise InputError(f"{who} must answer with indices and scores") from None
     if shapes != {(len(mask), k)} or indices.dtype != torch.int64:
         raise InputError(f"{who} must answer with indices (int64) and scores, [{len(mask)}, {k}] each")
-    for row, there in zip(indices.tolist(), mask.cpu().numpy(), strict=True):
+    for row, present in zip(indices.tolist(), mask.cpu().numpy(), strict=True):
         if len(set(row)) < k:
             raise InputError(f"{who} chose a point twice: {row}; it must choose {k} different ones")
-        if not all(0 <= i < len(there) and there[i] for i in row):
-            raise InputError(f"{who} chose {row}; there are the candidates 0 to {int(there.sum()) - 1}")
+        if not all(0 <= i < len(present) and present[i] for i in row):
+            raise InputError(f"{who} chose {row}; there are the candidates 0 to {int(present.sum()) - 1}")
     return Choice(indices, scores)

@@ -1,16 +1,24 @@
-"""What labels of other points tell of the sampled nets, before anyone knows these labels.
+"""What labels tell about the sampled nets, and about each other, before their values are known.
 
-Numbers, f Gaussian over the weights: with S centred samples F of f over sqrt(S - 1), f = F^T z, z ~ N(0, I), has their
-covariance, and labels change the precision of z alone, an [S, S] matrix; what they will be does not matter.
+Numbers: let f be Gaussian over the weights, and F its S centred samples over sqrt(S - 1). Then f = F^T z with
+z ~ N(0, I). Labels change only the precision of z, an [S, S] matrix, and their values do not matter. With V the
+`signals` of a point, W = (V^T V + 1)^-1/2 V^T and M = W W*^T, the labels of two points have the mutual information
+I = -1/2 log det(1 - M M^T); for one output M is the correlation of y and y*.
 
-Classes: a label y multiplies what net s weighs by p_s(y), so that what is known hangs on the labels. All sets of labels
-that the points may have are listed, each with its probability, while they are few; then some of them, drawn by
-systematic resampling (Kitagawa 1996), which leaves every average over the sets unbiased.
+Classes: a label y multiplies the weight of net s by p_s(y). All sets of labels that the points may have are listed with
+their probabilities while they are few. Beyond that, some are drawn by systematic resampling (Kitagawa 1996), which
+leaves every average over the sets unbiased. I is that of the table p(y, y*) = sum_s w_s p_s(y) p_s(y*).
+
+Points that have nothing in common still show E |M|^2 = tr(W W^T) tr(W* W*^T) / (S - 1) in S samples, so that I would
+be too large. `adjusted` subtracts this from |M|^2, as Ezekiel's R^2 (1930) does, and ignores dependence that is no
+larger. For classes W = (p_s - p) / sqrt(p), so that |M|^2 is twice the information to second order, and S is the
+effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -18,73 +26,77 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, View, greedy
+from explore.core.linalg import inverse_root
 from explore.core.rng import Rng
+from explore.inference import predict
 from explore.nets.protocols import Likelihood, Noise
 
-__all__ = ["LabelSets", "alike", "centred", "greedy_given", "joint_gain", "precision_given", "signals"]
+__all__ = ["Classes", "LabelSets", "Numbers", "centred", "greedy_given", "joint_gain", "precision_given", "signals"]
 
-Known = TypeVar("Known")
+TINY = 1e-12  # a probability below this is as good as none
+Knowledge = TypeVar("Knowledge")
+Information = Callable[[Tensor], Float[Tensor, "R b"]]
 
 
 def greedy_given(
     view: View,
     k: int,
-    start: Known,
-    scores: Callable[[Known], Float[Tensor, "R C"]],
-    told: Callable[[Known, Float[Tensor, "R S n O"]], Known],
-    behind: Callable[[Known], Bool[Tensor, "R C"]] | None = None,
-    cost: Float[Tensor, "R C"] | None = None,
+    start: Knowledge,
+    scores: Callable[[Knowledge], Float[Tensor, "R C"]],
+    update: Callable[[Knowledge, Float[Tensor, "R S n O"]], Knowledge],
+    apart: float | None = None,
 ) -> Choice:
-    """K points one after another, each the best one given the pending ones and those before it, see `greedy`.
+    """Choose k points one after another, each the best given the pending points and those before it.
 
     Args:
-        view: what the rule sees.
+        view: what the rule sees; scores are divided by its cost.
         k: how many.
-        start: what is known before the pending points.
-        scores: of all candidates, by what is known.
-        told: what is known once the points with these outputs are labelled too.
-        behind: which candidates rank below all others, by what is known.
-        cost: of each candidate, by which scores are divided.
+        start: knowledge before the pending points.
+        scores: of all candidates, from the knowledge.
+        update: the knowledge once points with these outputs have labels too.
+        apart: candidates whose predictions differ by less than this share of their variance from those of a pending
+            or chosen point come after all others.
     """
-    if view.pending is not None:
-        start = told(start, view.outputs_at(view.pending))
-    return greedy(view.mask, k, start, scores, lambda known, chosen: told(known, view.outputs(chosen)), behind, cost)
+    none = torch.zeros_like(view.mask)
+
+    def condition(state: tuple[Knowledge, Tensor], out: Tensor) -> tuple[Knowledge, Tensor]:
+        knowledge, near = state
+        return update(knowledge, out), near if apart is None else near | alike(view, out, apart)
+
+    state = (start, none) if view.pending is None else condition((start, none), view.outputs_at(view.pending))
+    return greedy(
+        view.mask, k, state,
+        lambda state: scores(state[0]),
+        lambda state, chosen: condition(state, view.outputs(chosen)),
+        None if apart is None else lambda state: state[1],
+        view.cost,
+    )  # fmt: skip
 
 
 def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
-    """Outputs as deviations from their mean over samples, F / sqrt(S - 1): their products add up to the covariance."""
+    """Deviations from the mean over samples, over sqrt(S - 1): their products add up to the covariance."""
     return (out - out.mean(1, keepdim=True)) / (out.shape[1] - 1) ** 0.5
 
 
 def signals(likelihood: Likelihood, noise: Noise, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:
-    """V = F G of each point, whose labels tell as much of z as K numbers V^T z with noise of variance 1.
+    """V = F G of each point: its label tells as much about z as K numbers V^T z with noise of variance 1.
 
-    G G^T is the Fisher information of a label about the output, at its mean: of Gaussian noise the precision of each
-    output, so that this is exact; of others as in a generalised linear model.
+    G G^T is the Fisher information of a label about the output, at its mean. It is exact for Gaussian noise, and that
+    of a generalised linear model otherwise.
     """
     root = likelihood.fisher_root(noise, out.mean(1, keepdim=True))  # [K, R, 1, b, O]
     return torch.einsum("rsbo,krbo->rsbk", centred(out), root.squeeze(2))
 
 
-def precision_given(known: Float[Tensor, "R S S"] | None, v: Float[Tensor, "R S n K"]) -> Float[Tensor, "R S S"]:
-    """The precision of z once n points have labels, too.
-
-    Args:
-        known: before that; None: no labels, the identity.
-        v: `signals` of the points.
-    """
+def precision_given(before: Float[Tensor, "R S S"] | None, v: Float[Tensor, "R S n K"]) -> Float[Tensor, "R S S"]:
+    """The precision of z once n points with the signals v have labels; None: the identity."""
     v = v.flatten(2)
-    before = torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if known is None else known
+    before = torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if before is None else before
     return before + v @ v.mT
 
 
 def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor, "R b"]:
-    """1/2 log det(I + V^T V) of each point, in nats.
-
-    Args:
-        v: `signals`.
-        root: L^-1 where z has the precision L L^T, [R, S, S]; None: it is N(0, I).
-    """
+    """1/2 log det(I + V^T V) of each point, in nats; `root` is L^-1 [R, S, S] if z has the precision L L^T."""
     if root is not None:
         v = torch.einsum("rzs,rsbk->rzbk", root, v)
     covariance = torch.einsum("rsbk,rsbl->rbkl", v, v)
@@ -93,38 +105,32 @@ def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor
 
 
 class LabelSets(NamedTuple):
-    """Sets of labels that some points may have, and what the nets weigh given each."""
+    """Sets of labels that some points may have, and the weights of the nets given each set."""
 
     mass: Float[Tensor, "R M"]  # probability of each set
     weights: Float[Tensor, "R M S"]  # each adds up to 1
 
     @staticmethod
     def none(like: Float[Tensor, "R S ..."]) -> LabelSets:
-        """No point has a label: one set, and all nets weigh the same."""
+        """No point has a label: one set, and equal weights."""
         replicas, samples = like.shape[:2]
         return LabelSets(like.new_ones(replicas, 1), like.new_full((replicas, 1, samples), 1 / samples))
 
     def given(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
-        """Those of n more points.
-
-        Args:
-            p: class probabilities of the points, by each net.
-            most: how many sets to list; of more, so many are drawn, each as often as it is probable, up to one.
-            rng: for that.
-        """
-        known = self
-        for each in p.unbind(2):
-            known = known._with(each, most, rng)
-        return known
+        """The sets of n more points with these class probabilities; beyond `most` sets, so many are drawn."""
+        sets = self
+        for point in p.unbind(2):
+            sets = sets._with(point, most, rng)
+        return sets
 
     def _with(self, p: Float[Tensor, "R S C"], most: int, rng: Rng) -> LabelSets:
         mass = (self.mass.unsqueeze(2) * (self.weights @ p)).flatten(1)  # [R, M * C]
-        replicas, found = mass.shape
-        every = torch.arange(min(found, most), device=mass.device).expand(replicas, -1)
-        if found > most:
+        replicas, count = mass.shape
+        every = torch.arange(min(count, most), device=mass.device).expand(replicas, -1)
+        if count > most:
             ends = mass.cumsum(1)
             at = (rng.uniform(replicas, 1).to(mass) + every) / most * ends[:, -1:]
-            every = torch.searchsorted(ends, at, right=True).clamp_max(found - 1)
+            every = torch.searchsorted(ends, at, right=True).clamp_max(count - 1)
             mass = torch.full_like(at, 1 / most)
         before, label = every // p.shape[2], every % p.shape[2]
         samples = p.shape[1]
@@ -135,25 +141,177 @@ class LabelSets(NamedTuple):
 
 
 def alike(view: View, points: Float[Tensor, "R S p O"], share: float) -> Bool[Tensor, "R C"]:
-    """Candidates that hardly differ from one of the points: a second measurement of that is all they would be.
+    """Candidates that would merely repeat one of the points with these outputs.
 
-    Args:
-        view: of the candidates.
-        points: outputs at the points.
-        share: the difference of two points' predictions varies less over the nets than this share of either's variance.
+    The difference of the two predictions varies over the nets by less than this share of the larger variance.
     """
-    others = [view.likelihood.mean(points[:, :, i : i + 1]) for i in range(points.shape[2])]
+    references = [view.likelihood.mean(points[:, :, i : i + 1]) for i in range(points.shape[2])]
 
     def near(out: Tensor) -> Tensor:
-        each = view.likelihood.mean(out)
-        found = torch.zeros_like(each[:, 0, :, 0], dtype=torch.bool)
-        for other in others:
-            most = torch.maximum(_variance(each), _variance(other))
-            found |= _variance(each - other) < share * most
-        return found
+        predictions = view.likelihood.mean(out)
+        result = torch.zeros_like(predictions[:, 0, :, 0], dtype=torch.bool)
+        for reference in references:
+            most = torch.maximum(_variance(predictions), _variance(reference))
+            result |= _variance(predictions - reference) < share * most
+        return result
 
     return view.each(near)
 
 
 def _variance(predictions: Float[Tensor, "R S n M"]) -> Float[Tensor, "R n"]:
     return predictions.var(1).sum(-1)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Labels that are numbers; what they tell is the precision of z, None being the identity."""
+
+    signals: Callable[[Tensor], Float[Tensor, "R S b K"]]  # V of points with these outputs
+    adjusted: bool
+
+    def start(self, out: Float[Tensor, "R S n O"]) -> None:
+        """No label yet."""
+
+    def given(self, precision: Float[Tensor, "R S S"] | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
+        """The precision once points with these outputs have labels too."""
+        return precision_given(precision, self.signals(out))
+
+    def about(
+        self, precision: Tensor | None, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]
+    ) -> Information:
+        """Return a function of outputs [R, S, b, O]: the information of their labels about those of the targets."""
+        root, share = None if precision is None else inverse_root(precision)[0], share.unsqueeze(2)
+        other = self._whitened(targets, root)
+        outputs, samples = other.shape[2:]
+        pairs = _of_one_output if outputs == 1 else _of_outputs
+        adjusted = self.adjusted and samples > outputs + 1
+
+        def information(out: Tensor) -> Tensor:
+            parts = _parts(self._whitened(out, root), 1, other.shape[1] * outputs * outputs)
+            return torch.cat([(pairs(w, other, adjusted) @ share).squeeze(2) for w in parts], 1)
+
+        return information
+
+    def _whitened(self, out: Float[Tensor, "R S b O"], root: Tensor | None) -> Float[Tensor, "R b K S"]:
+        """W of each point, where z has the precision L L^T and `root` is L^-1."""
+        v = self.signals(out) if root is None else torch.einsum("rzs,rsbk->rzbk", root, self.signals(out))
+        v = v.movedim(1, 3)
+        if v.shape[2] == 1:
+            return v * (v.square().sum(-1, keepdim=True) + 1).rsqrt()
+        eye = torch.eye(v.shape[2], dtype=v.dtype, device=v.device)
+        return inverse_root(v @ v.mT + eye)[0] @ v
+
+
+def _of_one_output(
+    one: Float[Tensor, "R b 1 S"], other: Float[Tensor, "R T 1 S"], adjusted: bool
+) -> Float[Tensor, "R b T"]:
+    """-1/2 log(1 - rho^2) of each pair."""
+    one, other = one.squeeze(2), other.squeeze(2)
+    squares = (one @ other.mT).square_()
+    if adjusted:
+        _beyond_chance(squares, one.square().sum(2), other.square().sum(2), one.shape[2], 1)
+    return squares.clamp_(max=1 - torch.finfo(squares.dtype).eps).neg_().log1p_().mul_(-0.5)
+
+
+def _of_outputs(
+    one: Float[Tensor, "R b O S"], other: Float[Tensor, "R T O S"], adjusted: bool
+) -> Float[Tensor, "R b T"]:
+    """-1/2 log det(1 - M M^T) of each pair; `adjusted` scales every direction by the same factor."""
+    m = torch.einsum("rbos,rtps->rbtop", one, other)
+    gram = m @ m.mT
+    if adjusted:
+        squares = m.square().sum((3, 4))
+        spread = one.square().sum((2, 3)), other.square().sum((2, 3))
+        adjusted_squares = _beyond_chance(squares.clone(), *spread, one.shape[3], m.shape[3])
+        gram = gram * (adjusted_squares / squares.clamp_min(TINY)).clamp(max=1)[..., None, None]
+    eye = torch.eye(m.shape[3], dtype=m.dtype, device=m.device)
+    return inverse_root(eye - gram)[0].diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def _beyond_chance(
+    squares: Float[Tensor, "R b T"],
+    one: Float[Tensor, "R b"],
+    other: Float[Tensor, "R T"],
+    samples: int | Tensor,
+    directions: int,
+) -> Float[Tensor, "R b T"]:
+    """Subtract from |M|^2 what independent points show, in place, and scale it so that full dependence stays whole."""
+    freedom = torch.as_tensor(samples - 1 - directions).to(squares).clamp_min(1)
+    squares.mul_((samples - 1) / freedom)
+    return squares.addcmul_(one.unsqueeze(2) / freedom, other.unsqueeze(1), value=-1).clamp_(min=0)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Labels that are classes; what they tell are `LabelSets`."""
+
+    probabilities: Callable[[Tensor], Tensor]  # of the classes, from outputs
+    adjusted: bool
+    label_sets: int  # at most; of more, so many are drawn
+    rng: Rng  # for that
+
+    def start(self, out: Float[Tensor, "R S n O"]) -> LabelSets:
+        """No label yet, and equal weights."""
+        return LabelSets.none(out)
+
+    def given(self, sets: LabelSets, out: Float[Tensor, "R S p O"]) -> LabelSets:
+        """The sets once points with these outputs have labels too."""
+        return sets.given(self.probabilities(out), self.label_sets, self.rng)
+
+    def about(self, sets: LabelSets, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]) -> Information:
+        """Return a function of outputs [R, S, b, O]: the information of their labels about those of the targets."""
+        p, share = self.probabilities(targets).movedim(3, 2), share.unsqueeze(2)  # [R, S, C, T]
+        at_targets = [Weighted.of(p, weights) for weights in sets.weights.unbind(1)]
+        adjusted = self.adjusted and p.shape[1] > p.shape[2]
+
+        def information(out: Tensor) -> Tensor:
+            blocks = []
+            for part in _parts(self.probabilities(out).movedim(3, 2), 3, p.shape[2] * p.shape[2] * p.shape[3]):
+                total = torch.zeros(len(part), part.shape[3], 1, dtype=part.dtype, device=part.device)
+                for mass, weights, other in zip(sets.mass.unbind(1), sets.weights.unbind(1), at_targets, strict=True):
+                    pairs = _of_classes(Weighted.of(part, weights), other, weights, adjusted)
+                    total += mass.view(-1, 1, 1) * (pairs @ share)
+                blocks.append(total.squeeze(2))
+            return torch.cat(blocks, 1)
+
+        return information
+
+
+class Weighted(NamedTuple):
+    """Class probabilities of n points by weighted nets."""
+
+    mean: Float[Tensor, "R C n"]
+    deviations: Float[Tensor, "R S C n"]  # from the mean of all nets alike, which rounds least
+    shift: Float[Tensor, "R C n"]  # mean of the deviations by weight
+    spread: Float[Tensor, "R n"]  # tr(W W^T)
+
+    @staticmethod
+    def of(p: Float[Tensor, "R S C n"], weights: Float[Tensor, "R S"]) -> Weighted:
+        centre = p.mean(1)
+        deviations = p - centre.unsqueeze(1)
+        shift = torch.einsum("rs,rscn->rcn", weights, deviations)
+        mean = (centre + shift).clamp_min(TINY)
+        variance = torch.einsum("rs,rscn->rcn", weights, deviations.square()) - shift.square()
+        return Weighted(mean, deviations, shift, (variance / mean).sum(1))
+
+
+def _of_classes(one: Weighted, other: Weighted, weights: Tensor, adjusted: bool) -> Float[Tensor, "R b T"]:
+    """Sum over classes of p(y, y*) log(p(y, y*) / p(y) p(y*)), from the table's difference to that of independence."""
+    weighted = (one.deviations * weights[:, :, None, None]).flatten(2)
+    shape = len(weights), *one.mean.shape[1:], *other.mean.shape[1:]  # [R, C, b, C, T]
+    both = (weighted.mT @ other.deviations.flatten(2)).view(shape)
+    both -= one.shift[..., None, None] * other.shift[:, None, None]
+    alone = one.mean[..., None, None] * other.mean[:, None, None]
+    ratio = (both / alone).clamp_min_(-1)
+    information = ((torch.special.xlog1py(1 + ratio, ratio) - ratio) * alone).sum((1, 3))
+    if not adjusted:
+        return information
+    squares = (both * ratio).sum((1, 3))
+    samples = 1 / weights.square().sum(1).view(-1, 1, 1)
+    adjusted_squares = _beyond_chance(squares.clone(), one.spread, other.spread, samples, shape[1] - 1)
+    return information * (adjusted_squares / squares.clamp_min(TINY)).clamp(max=1)
+
+
+def _parts(features: Tensor, axis: int, width: int) -> tuple[Tensor, ...]:
+    """Split along the axis of the points, so that `width` numbers of every point stay within the budget."""
+    return features.split(max(1, predict.BUDGET // (len(features) * width)), axis)

@@ -1,14 +1,13 @@
-"""Points far from all that are labelled, pending or chosen: core-set by greedy k-centre (Sener and Savarese 2018).
+"""Core-set: points far from all that are labelled, pending or chosen, by greedy k-centre (Sener and Savarese 2018).
 
 Active Learning for Convolutional Neural Networks: A Core-Set Approach, Algorithm 1: the candidate farthest from its
 nearest centre, then the next one, given that. The paper measures distances between activations of a trained net's last
-hidden layer. Here two points are as far from each other as what the sampled nets predict for them, numbers or class
-probabilities,
+hidden layer. Here the distance is that of the sampled nets' predictions, numbers or class probabilities,
 
     d(x, x')^2 = 1/S sum_s |f_s(x) - f_s(x')|^2,
 
-so that features which the targets do not depend on do not count; or (`space=inputs`) as their inputs, standardised as
-the model sees them, for which no prediction is made.
+so that features which the targets do not depend on do not count. With `space=inputs` it is that of the standardised
+inputs, and nothing is predicted.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ class CoreSet:
         check_fields(self, {})
 
     def __call__(self, view: View, k: int) -> Choice:
-        def given(nearest: Tensor, chosen: Int[Tensor, "R 1"]) -> Tensor:
+        def update(nearest: Tensor, chosen: Int[Tensor, "R 1"]) -> Tensor:
             rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(1)
             return torch.minimum(nearest, self._distances(view, view.candidates[rows, chosen]))
 
-        return greedy(view.mask, k, self._distances(view, view.taken), lambda nearest: nearest, given)
+        return greedy(view.mask, k, self._distances(view, view.taken), lambda nearest: nearest, update)
 
     def _distances(self, view: View, centres: Tensor) -> Float[Tensor, "R C"]:
-        """Of each candidate to the nearest of the centres [R, n, ...]."""
+        """Distance of each candidate to the nearest of the centres [R, n, ...]."""
         if self.space == "inputs":
             x, n = view.candidates, centres.flatten(2)
             chunks = parts(x.shape[1], n.numel())
             return filled(((part, (_nearest(x[:, part].flatten(2), n),)) for part in chunks), x.shape[1])[0]
-        places = self._places(view, view.outputs_at(centres))
-        return view.each(lambda out: _nearest(self._places(view, out), places))
 
-    def _places(self, view: View, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R b F"]:
-        """Points with these outputs, by what all nets predict."""
-        return view.likelihood.mean(out).movedim(1, 2).flatten(2) / out.shape[1] ** 0.5
+        def places(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R b F"]:  # the predictions of all nets
+            return view.likelihood.mean(out).movedim(1, 2).flatten(2) / out.shape[1] ** 0.5
+
+        near = places(view.outputs_at(centres))
+        return view.each(lambda out: _nearest(places(out), near))
 
 
 def _nearest(points: Float[Tensor, "R b F"], centres: Float[Tensor, "R n F"]) -> Float[Tensor, "R b"]:
     """Distance of each point to the nearest centre."""
-    # By products of matrices the digits would be lost in which near-duplicates differ.
+    # Matrix products would lose the digits in which near-duplicates differ.
     return torch.cdist(points, centres, compute_mode="donot_use_mm_for_euclid_dist").amin(2)

@@ -1,8 +1,7 @@
 """Largest entropy of the predicted class: uncertainty sampling (Shannon 1948; Lewis and Gale 1994).
 
-H[E_q p(y | x, w)] = - sum_c p_c log p_c, p the class probabilities averaged over the weights. It does not ask whether a
-label would settle anything: classes that overlap score as high as weights that disagree, which `information-gain` tells
-apart. Points are scored one by one.
+H[E_q p(y | x, w)] = - sum_c p_c log p_c, p the class probabilities averaged over the weights. Overlapping classes score
+as high as weights that disagree; `information-gain` distinguishes them.
 """
 
 from __future__ import annotations

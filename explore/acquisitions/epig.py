@@ -4,37 +4,28 @@ Bickford Smith, Kirsch, Farquhar, Gal, Foster, Rainforth: Prediction-Oriented Ba
 
     EPIG(x) = E_{x* ~ targets} I(y; y* | x, x*)
 
-The targets x* are inputs at which the model will be used: the candidates themselves (the point itself, measured once
-more, among them), or those given to the learner; test points never are. What a label tells about weights on which no
-target's label depends counts for nothing, so that outliers are not chased as by the variance.
+The targets x* are the inputs at which the model will be used: the candidates themselves (the point itself, measured
+again, among them), or those passed to the learner; test points never are. What a label tells about weights on which no
+target depends counts for nothing, so that outliers are not chased as by the variance.
 
-Several points are chosen one after another, each given the labels of those before it and of the pending ones.
-`explore/acquisitions/dependence.py` says how, for numbers and for classes. Where noise is large, a second measurement
-of the same can tell more than the first one of anything else. But a pool is asked for points and not for repetitions,
-so that candidates whose predictions vary with those of a chosen or pending point come after all others.
+Several points are chosen one after another, each given the labels of those before it and of the pending ones. Where
+noise is large, repeating a measurement can tell most; near-duplicates of a chosen or pending point therefore come after
+all others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View, best
-from explore.acquisitions.conditioning import alike, greedy_given, signals
-from explore.acquisitions.dependence import Classes, Numbers
+from explore.acquisitions.conditioning import Classes, Numbers, greedy_given, signals
 from explore.core.errors import check_fields
-
-
-class Carry(NamedTuple):
-    """What is known of a batch."""
-
-    labels: Any  # of its points and the pending ones, see `Numbers` and `Classes`
-    alike: Bool[Tensor, "R C"]  # candidates that are nearly one of these
 
 
 @Needs(spread=True, aims=True, costs=True)
@@ -54,25 +45,22 @@ class EPIG:
 
     def __call__(self, view: View, k: int) -> Choice:
         x, share = self._targets(view)
-        labels, at_targets = self._labels(view), view.outputs_at(x)
+        labels: Any = self._labels(view)
+        at_targets = view.outputs_at(x)
 
-        def scores(known: Carry) -> Tensor:
-            return view.each(labels.about(known.labels, at_targets, share))
+        def scores(knowledge: Any) -> Tensor:
+            return view.each(labels.about(knowledge, at_targets, share))
 
-        def given(known: Carry, out: Tensor) -> Carry:
-            return Carry(labels.given(known.labels, out), known.alike | alike(view, out, self.alike))
-
-        start = Carry(labels.start(at_targets), torch.zeros_like(view.mask))
-        return greedy_given(view, k, start, scores, given, lambda known: known.alike, view.cost)
+        return greedy_given(view, k, labels.start(at_targets), scores, labels.given, self.alike)
 
     def _targets(self, view: View) -> tuple[Tensor, Float[Tensor, "R T"]]:
         """Inputs whose labels matter [R, T, ...], and the share of each in the mean."""
-        x, there = view.aims
+        x, present = view.aims
         if x.shape[1] > self.targets:
-            drawn = best(view.rng.uniform(*there.shape), there, self.targets).indices
+            drawn = best(view.rng.uniform(*present.shape), present, self.targets).indices
             rows = torch.arange(len(drawn), device=drawn.device).unsqueeze(1)
-            x, there = x[rows, drawn], there.gather(1, drawn)
-        return x[:, :], there.to(view.uniform) / there.sum(1, keepdim=True)
+            x, present = x[rows, drawn], present.gather(1, drawn)
+        return x[:, :], present.to(view.uniform) / present.sum(1, keepdim=True)
 
     def _labels(self, view: View) -> Numbers | Classes:
         if view.likelihood.discrete:

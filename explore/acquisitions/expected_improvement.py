@@ -2,9 +2,9 @@
 
     qEI(x_1..x_k) = E max(0, max_i f(x_i) - best)
 
-with f the output without noise, and best the highest posterior mean at a labelled point, as labels are noisy. Pending
-points count as part of the batch. The first point's score is the closed form of f's mean and variance; the i-th point's
-is what it adds to the expectation, over `draws` of what those before it may be (`explore/acquisitions/optimum.py`).
+f is the output without noise, and best the highest posterior mean at a labelled point, since labels are noisy. Pending
+points count as part of the batch. The first score is the closed form from f's mean and variance; the i-th is what the
+point adds to the expectation, over `draws` of the values before it (`explore/acquisitions/optimum.py`).
 """
 
 from __future__ import annotations
@@ -34,5 +34,4 @@ class ExpectedImprovement:
             best=highest_mean(view, self.direction),
             value=lambda mean, shift: mean + shift,
             score=lambda at, best: ramp(at.mean + at.shift - best, at.deviation),
-            cost=view.cost,
         )  # fmt: skip

@@ -1,7 +1,6 @@
 """Mutual information between the label and the weights (MacKay 1992; BALD, Houlsby et al. 2011).
 
-I(y; w) = H[E_q p(y | w)] - E_q H[p(y | w)]; several points at once are chosen by what their labels tell together, as
-`batch-bald` does with the settings that it has by default.
+I(y; w) = H[E_q p(y | w)] - E_q H[p(y | w)]; several points are chosen as by `batch-bald` with its default settings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Smallest margin between the two likeliest classes (Scheffer, Decomain and Wrobel 2001).
 
-1 - (p_1 - p_2), with the class probabilities averaged over the weights: 1 where two classes are equally likely, 0 where
-one is certain. Points are scored one by one.
+The score is 1 - (p_1 - p_2) of the averaged class probabilities: 1 where two are equal, 0 where one is certain.
 """
 
 from __future__ import annotations

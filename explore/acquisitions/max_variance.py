@@ -1,8 +1,7 @@
 """Largest predictive variance of the output (Zhang et al. 2017, Section 5.2).
 
-With the same Gaussian noise everywhere this ranks single points as the information gain does. Several points at once
-are the k largest, which may lie side by side; `information-gain` accounts for that. For classes it is the variance of
-the probabilities: that of the outputs also counts what the probabilities do not depend on.
+With the same Gaussian noise everywhere this ranks single points as the information gain does, but several points may be
+near-duplicates. For classes it is the variance of the probabilities, not of the outputs.
 """
 
 from __future__ import annotations

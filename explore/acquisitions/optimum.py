@@ -1,12 +1,10 @@
 """How much higher a batch gets than the best so far, one point after another: expectations of a maximum.
 
-f = mean + F^T z, z ~ N(0, I_S), has the mean and covariance of what the sampled nets predict (F: centred over sqrt(S -
-1)).
-What the pending and the chosen points turn out to be is drawn M times: each such point adds a direction of z, by
-Gram-Schmidt, and M standard normal numbers along it. Given these, f at a candidate is normal again, and what it adds to
-the maximum is in closed form: exact for the first point, for others a mean over the draws. So no candidate scores 0
-only because none of a few sampled nets is higher there. Points are taken greedily, as Wilson, Hutter and Deisenroth
-(2018, Section 4) do: such maxima are submodular.
+f = mean + F^T z with z ~ N(0, I_S) has the mean and covariance of the predictions of the sampled nets (F: centred over
+sqrt(S - 1)). The values of the pending and chosen points are drawn M times: by Gram-Schmidt each adds a direction of z,
+and M standard normal numbers along it. Given these, f at a candidate is normal again, and its contribution to the
+maximum has a closed form: exact for the first point, for others a mean over the draws. Points are chosen greedily
+(Wilson, Hutter and Deisenroth 2018, Section 4): such maxima are submodular.
 """
 
 from __future__ import annotations
@@ -29,34 +27,26 @@ SIGNS = {"maximise": 1, "minimise": -1}
 
 
 class Forecast(NamedTuple):
-    """F at some points, normal given each of the M draws; all in the direction in which more is better."""
+    """F at some points, normal given each of the M draws; larger is better."""
 
     mean: Float[Tensor, "R 1 b"]  # before any draw
-    shift: Float[Tensor, "R _M b"]  # of the mean by the draw
-    deviation: Float[Tensor, "R 1 b"]  # that is left
+    shift: Float[Tensor, "R _M b"]  # of the mean, by the draw
+    deviation: Float[Tensor, "R 1 b"]  # that remains
 
 
-class _Known(NamedTuple):
+class _Draws(NamedTuple):
     directions: Float[Tensor, "R S n"]  # of z, orthonormal
     drawn: Float[Tensor, "R n M"]  # z along them
     best: Float[Tensor, "R M"]
 
     def forecast(self, f: Float[Tensor, "R S b"], mean: Float[Tensor, "R b"]) -> tuple[Forecast, Tensor]:
-        """At points of these centred outputs and this mean; and the part of f that no direction explains."""
+        """Forecast points of these centred outputs and mean; also return the part of f that no direction explains."""
         along = self.directions.mT @ f  # [R, n, b]
-        left = f - self.directions @ along
-        squares, whole = (v.square().sum(1, keepdim=True) for v in (left, f))
-        # What is left of a point that is known, such as a pending one's twin, is rounding, and no direction of its own.
-        left = torch.where(squares > ROUNDING**2 * whole, left, 0.0)
-        return Forecast(mean.unsqueeze(1), self.drawn.mT @ along, left.square().sum(1, keepdim=True).sqrt()), left
-
-    def given(self, direction: Float[Tensor, "R S 1"], z: Float[Tensor, "R M"], value: Float[Tensor, "R M"]) -> _Known:
-        """With f drawn at one point more, whose value this is."""
-        return _Known(
-            torch.cat([self.directions, direction], 2),
-            torch.cat([self.drawn, z.unsqueeze(1)], 1),
-            torch.maximum(self.best, value),
-        )
+        rest = f - self.directions @ along
+        squares, whole = (v.square().sum(1, keepdim=True) for v in (rest, f))
+        # The rest of a drawn point, or of its twin, is rounding and no direction of its own.
+        rest = torch.where(squares > ROUNDING**2 * whole, rest, 0.0)
+        return Forecast(mean.unsqueeze(1), self.drawn.mT @ along, rest.square().sum(1, keepdim=True).sqrt()), rest
 
 
 def in_turn(
@@ -67,9 +57,8 @@ def in_turn(
     best: Float[Tensor, " R"],
     value: Callable[[Tensor, Tensor], Tensor],
     score: Callable[[Forecast, Tensor], Tensor],
-    cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
-    """K points, one after another.
+    """Choose k points one after another.
 
     Args:
         view: of a net that predicts one number.
@@ -77,33 +66,34 @@ def in_turn(
         direction: "maximise" or "minimise".
         draws: M.
         best: value before the batch.
-        value: of a point, by its mean [R, 1] and how far f is from that [R, M].
-        score: of points, by their forecast and the best value so far [R, M, 1]; [R, M or 1, b].
-        cost: of each candidate, by which scores are divided.
+        value: of a point, from its mean [R, 1] and the deviation of f from it [R, M].
+        score: of points, from their forecast and the best value so far [R, M, 1]; [R, M or 1, b].
     """
 
-    def forecast(known: _Known, out: Float[Tensor, "R S b 1"]) -> tuple[Forecast, Tensor]:
+    def forecast(state: _Draws, out: Float[Tensor, "R S b 1"]) -> tuple[Forecast, Tensor]:
         better = SIGNS[direction] * view.likelihood.mean(out).double()
-        return known.forecast(centred(better).squeeze(3), better.mean((1, 3)))
+        return state.forecast(centred(better).squeeze(3), better.mean((1, 3)))
 
-    def told(known: _Known, out: Float[Tensor, "R S n 1"]) -> _Known:
-        for each in out.split(1, 2):
-            at, left = forecast(known, each)
+    def update(state: _Draws, out: Float[Tensor, "R S n 1"]) -> _Draws:
+        for point in out.split(1, 2):
+            at, rest = forecast(state, point)
             z = _normal(len(out), draws, view.rng)
-            there = value(at.mean.squeeze(2), at.shift.squeeze(2) + at.deviation.squeeze(2) * z)
-            known = known.given(left / at.deviation.clamp_min(torch.finfo(left.dtype).tiny), z, there)
-        return known
+            values = value(at.mean.squeeze(2), at.shift.squeeze(2) + at.deviation.squeeze(2) * z)
+            unit = rest / at.deviation.clamp_min(torch.finfo(rest.dtype).tiny)
+            directions, drawn = torch.cat([state.directions, unit], 2), torch.cat([state.drawn, z.unsqueeze(1)], 1)
+            state = _Draws(directions, drawn, torch.maximum(state.best, values))
+        return state
 
-    def scores(known: _Known) -> Tensor:
-        return view.each(lambda out: score(forecast(known, out)[0], known.best.unsqueeze(2)).mean(1))
+    def scores(state: _Draws) -> Tensor:
+        return view.each(lambda out: score(forecast(state, out)[0], state.best.unsqueeze(2)).mean(1))
 
     nothing = best.double().unsqueeze(1)
-    start = _Known(
+    start = _Draws(
         nothing.new_zeros(len(best), view.predictor.samples, 0),
         nothing.new_zeros(len(best), 0, draws),
         nothing.expand(-1, draws),
     )
-    return greedy_given(view, k, start, scores, told, cost=cost)
+    return greedy_given(view, k, start, scores, update)
 
 
 def highest_mean(view: View, direction: str) -> Float[Tensor, " R"]:

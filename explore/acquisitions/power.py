@@ -5,8 +5,7 @@ without replacement, each with a probability proportional to s^beta, s its score
 
     beta log s + G,   G = -log(-log u),   u uniform                                  (Gumbel top-k; Kool et al. 2019)
 
-and no batch costs more than a single point. beta = 0 is `random`, beta -> inf the k largest scores. Points are scored
-one by one, and near-duplicates are as likely as their scores say.
+and no batch costs more than a single point. beta = 0 is `random`, beta -> inf the k largest scores.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class Power:
     def __post_init__(self) -> None:
         check_fields(self, {"beta": "[0, inf)"})
         if self._base.scores is None:
-            known = {name: registry.find("acquisitions", name) for name in registry.names("acquisitions")}
-            allowed = [name for name, rule in known.items() if not isinstance(rule, type) and needs_of(rule).scores]
+            rules = {name: registry.find("acquisitions", name) for name in registry.names("acquisitions")}
+            allowed = [name for name, rule in rules.items() if not isinstance(rule, type) and needs_of(rule).scores]
             raise InputError(
                 f"power draws by scores of single points, and {self.rule} gives none; allowed: {', '.join(allowed)}"
             )

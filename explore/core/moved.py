@@ -18,7 +18,7 @@ ROOMS = {
     "inference": "candidates",
     "inference.structures": "inference.kronecker inference.low_rank inference.weight_sharing",
     "inference.updates": "inference.adam inference.natural inference.points inference.reparam inference.step_rules",
-    "learning": "calibration classification compare estimators feed inputs pool scaling shards toys transforms",
+    "learning": "calibration classification compare estimators feed inputs pool scaling toys transforms",
     "nets": "likelihoods modules",
     "runs": "provenance record recorded",
 }
@@ -30,8 +30,10 @@ MOVED = {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items(
     "cli.trust": "learning.trust",
     "fitted": "learning.model",
     "inference.turns": "execution.turns",
+    "learning.shards": "learning.fit",
     "models": "nets.protocols",
     "networks": "nets.zoo",
+    "shards": "learning.fit",
 }
 
 

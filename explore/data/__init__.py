@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from explore.data.base import Dataset, drop_columns
+from explore.data.base import Dataset, PoolSplit, drop_columns, pool_splits, uci_splits
 from explore.data.columns import Schema
 from explore.data.source import fetched
-from explore.data.splits import PoolSplit, pool_splits, uci_splits
 from explore.data.table import Loaded, load_csv, load_table
 from explore.data.typed import map_parquet
 
@@ -25,13 +24,13 @@ __all__ = [
 
 
 def load(name: str, folder: Path | None = None) -> Dataset:
-    """A benchmark set by its name in `explore list datasets`.
+    """Load a benchmark set by its name in `explore list datasets`.
 
-    It is looked for in `folder`, by default the one that EXPLORE_DATA_DIR names, as `uci/yacht.txt.gz` or
-    `libsvm/australian_scale.txt.gz`; what is not there is downloaded once into the user's cache.
+    It is read from `folder` (by default the one in EXPLORE_DATA_DIR) as `uci/yacht.txt.gz` or
+    `libsvm/australian_scale.txt.gz`; if it is missing there, it is downloaded once into the user's cache.
 
     Raises:
-        InputError: for an unknown name, a missing folder, a file that is not the known one, or a failed download.
+        InputError: for an unknown name, a missing folder, a modified file, or a failed download.
     """
     dataset: Dataset = fetched("data", name, folder, Dataset)
     return dataset

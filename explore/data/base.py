@@ -1,13 +1,12 @@
-"""A data set as a value."""
+"""A data set as a value, and its splits into training and test examples."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Int64
 
 from explore.core.errors import UNITS, InputError, extreme, one_of
-
-__all__ = ["Dataset", "Task", "check_units", "drop_columns"]
 
 Task = Literal["regression", "classification"]
 
@@ -21,37 +20,81 @@ class Dataset(NamedTuple):
     features: tuple[str, ...]  # D names; images have none
     task: Task
     classes: tuple[str, ...] = ()  # the name of each class index
-    note: str = ""  # what whoever uses the set should read, a sentence a line
-    lines: tuple[int, ...] = ()  # of a user's file: where each example begins in it, from 1
-    ids: tuple[str, ...] = ()  # of a user's file: what each example is called
+    note: str = ""  # for users, a sentence a line
+    lines: tuple[int, ...] = ()  # where each example begins in a user's file, from 1
+    ids: tuple[str, ...] = ()  # the identifier of each example in a user's file
 
 
 def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """The set without the named features.
-
-    Raises:
-        InputError: when a name is not a feature of the set, or when no feature would be left.
-    """
+    """Return the set without the named features, which must exist, and of which at least one must remain."""
     for name in names:
         if name not in dataset.features:
             raise one_of(f"feature of {dataset.name}", name, dataset.features)
-    kept = [i for i, feature in enumerate(dataset.features) if feature not in names]
-    if not kept:
+    columns = [i for i, feature in enumerate(dataset.features) if feature not in names]
+    if not columns:
         raise InputError(f"dropping {', '.join(names)} leaves {dataset.name} without a feature; keep at least one")
-    return dataset._replace(x=dataset.x[:, kept], features=tuple(dataset.features[i] for i in kept))
+    return dataset._replace(x=dataset.x[:, columns], features=tuple(dataset.features[i] for i in columns))
 
 
 def check_units(names: Sequence[str], values: np.ndarray) -> None:
-    """Refuse a column [N], of values [N, columns] which may be NaN, that cannot be standardised; by its name.
-
-    Raises:
-        InputError: where double precision cannot hold the squares.
-    """
+    """Refuse a column of values [N, columns], NaN where missing, whose squares double precision cannot hold."""
     for name, column in zip(names, values.T, strict=True):
-        there = column[~np.isnan(column)]
-        if not len(there) or (low := there.min()) == (high := there.max()):
+        present = column[~np.isnan(column)]
+        if not len(present) or (low := present.min()) == (high := present.max()):
             continue
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            deviation = there.std()
+            deviation = present.std()
         if not UNITS[0] < deviation < UNITS[1]:
             raise extreme(name, low, high)
+
+
+def uci_splits(
+    n: int, k: int = 20, fraction: float = 0.9, validation: float = 0.0
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The standard splits of the UCI regression sets: (train, test) indices, k times.
+
+    With `validation`, the last such share of each training part replaces the test part.
+
+    Raises:
+        InputError: when a split would have no training or no test example.
+    """
+    size = round(fraction * n)
+    if k < 1 or not 0 < size < n:
+        raise InputError(f"{k} splits of {n} examples with {size} for training; each needs training and test examples")
+    rng = np.random.RandomState(1)  # published results use this legacy generator; a modern one gives other splits
+    permutations = [rng.permutation(n) for _ in range(k)]
+    if not validation:
+        return [(p[:size], p[size:]) for p in permutations]
+    start = size - round(validation * size)
+    if not 0 < start < size:
+        raise InputError(f"a share of {validation} of {size} training examples leaves none to train on, or to validate")
+    return [(p[:start], p[start:size]) for p in permutations]
+
+
+class PoolSplit(NamedTuple):
+    """The examples of T active-learning trials, as indices into the set."""
+
+    labelled: Int64[np.ndarray, "T initial"]
+    test: Int64[np.ndarray, "T test"]
+    pool: Int64[np.ndarray, "T P"]
+
+
+def pool_splits(n: int, trials: int, initial: int, test: int, seed: int) -> PoolSplit:
+    """Random splits of n examples into `initial` labelled ones, `test` ones and a pool of all the rest.
+
+    Every trial has its own random stream, so more trials do not change the first ones. The test examples are drawn
+    first, so another number of labelled ones does not change them.
+
+    Raises:
+        InputError: for a count below 1, a negative seed, or an empty pool.
+    """
+    if min(trials, initial, test) < 1 or seed < 0:
+        raise InputError(
+            f"trials={trials}, initial={initial} and test={test} must be 1 or more, and seed={seed} 0 or more"
+        )
+    if initial + test >= n:
+        allowed = f"take fewer than {n} together" if n > 2 else "at least 3 examples are needed"
+        raise InputError(f"{initial} labelled and {test} test points of {n} leave no pool; {allowed}")
+    streams = (np.random.SeedSequence(seed, spawn_key=(0, trial)) for trial in range(trials))
+    order = np.stack([np.random.default_rng(stream).permutation(n) for stream in streams])
+    return PoolSplit(order[:, test : test + initial], order[:, :test], order[:, test + initial :])

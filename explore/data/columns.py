@@ -1,24 +1,217 @@
-"""A schema: what the columns of a table become, which applies to new data in the same way, and is JSON.
+"""A schema: the features that the columns of a table become. It applies to new data in the same way, and is JSON.
 
-A number stays as it is, a truth value is 0 or 1, a date counts days, and a category has one feature for each of its
-levels. An empty cell counts as the column's median (as its most frequent truth value), and if the table had empty ones
-when its schema was made, another feature says where.
+A number stays as it is, a truth value is 0 or 1, a date counts days, and a category has one feature for each level. An
+empty cell is imputed by the column's median (a truth value by the most frequent one). If the table had empty cells when
+its schema was made, another feature marks them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from explore.core.errors import InputError, check_fields, counted, listed, shown
 from explore.data import texts
-from explore.data.kinds import CYCLES, KINDS, MISSING, OTHER, Category, Column, Date, LeftOut, Quantity, level
 from explore.data.reading import Cells, called
 
-__all__ = ["Matrix", "Schema"]
+OTHER, MISSING = "(other)", "(missing)"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A column without features."""
+
+    name: str
+    why: str
+    kind: ClassVar[str] = "left out"
+    features: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True)
+class Quantity(ABC):
+    """A column whose cells are numbers, or count as such."""
+
+    name: str
+    fill: float  # for empty cells
+    gaps: bool  # whether a feature marks empty cells
+    same: bool = field(default=False, kw_only=True)  # whether every row had one value, which is `fill`
+    unit: ClassVar[str] = ""  # of `fill`, in messages
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return (self._feature, f"{self.name} = {MISSING}") if self.gaps else (self._feature,)
+
+    @property
+    def _feature(self) -> str:
+        """The name of the feature of the values."""
+        return self.name
+
+    @abstractmethod
+    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        """The values [N], NaN for empty cells, and the rows of other cells without a value."""
+
+    def _objection(self, cell: str, decimal: str) -> str:
+        return texts.objection(cell, decimal, fixed=True)
+
+    def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
+        """The features [N, columns], and notes on imputed or unusual cells; those of another kind are refused."""
+        column = cells.columns[self.name]
+        values, odd = self._read(column, cells.decimal)
+        if len(odd):
+            row = int(odd[0])
+            raise InputError(f"{cells.where(row, self.name)}: {self._objection(column[row], cells.decimal)}")
+        missing = np.isnan(values)
+        parts = [np.where(missing, self.fill, values), *([missing.astype(float)] if self.gaps else [])]
+        empty = {column[row] for row in np.flatnonzero(missing).tolist()}
+        notes = _note_empty(self, cells, empty, f"{self.fill:.6g}{self.unit}")
+        rows = np.flatnonzero((values != self.fill) & ~missing).tolist() if self.same else []
+        if rows:
+            example = f"{shown(column[rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
+            notes.append(
+                f"Column {shown(self.name)}: {counted(len(rows), 'cell', be=True)} not what every row had when the "
+                f"table was first read, such as {example}; what another value does was not learnt."
+            )
+        return np.stack(parts, 1), notes
+
+
+@dataclass(frozen=True)
+class Number(Quantity):
+    """A column of numbers."""
+
+    kind: ClassVar[str] = "number"
+
+    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        return texts.numbers(column, decimal)
+
+
+@dataclass(frozen=True)
+class Flag(Quantity):
+    """A column of two words, of which the second one counts 1."""
+
+    words: tuple[str, ...]
+    kind: ClassVar[str] = "truth value"
+
+    @property
+    def _feature(self) -> str:
+        return f"{self.name} = {self.words[1]}"
+
+    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        return texts.flags(column, self.words)
+
+    def _objection(self, cell: str, decimal: str) -> str:
+        return f"{shown(cell)} is neither of {listed(self.words)}"
+
+
+@dataclass(frozen=True)
+class Date(Quantity):
+    """A column of dates, in days since the earliest when the schema was made."""
+
+    form: str
+    origin: float  # in days since 1970
+    kind: ClassVar[str] = "date"
+    unit: ClassVar[str] = " days"
+
+    @property
+    def _feature(self) -> str:
+        return f"{self.name} (days since {np.datetime64(int(self.origin), 'D')})"
+
+    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        days, odd = texts.dates(column, self.form)
+        if len(odd) and self.form != texts.ISO:  # a spreadsheet may have saved them so since
+            days, again = texts.dates(column, texts.ISO)
+            odd = odd if len(again) else again
+        return days - self.origin, odd
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of words, or of numbers that are names."""
+
+    name: str
+    levels: tuple[str, ...]  # each has a feature
+    rare: tuple[str, ...]  # they share one, with all unknown levels
+    gaps: bool
+    kind: ClassVar[str] = "category"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the features."""
+        return tuple(f"{self.name} = {level}" for level in self.groups)
+
+    @property
+    def groups(self) -> list[str]:
+        """The levels and whatever else has a feature."""
+        return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
+
+    @property
+    def by_number(self) -> dict[int | float, str]:
+        """Levels by their numbers, where these are unique: a spreadsheet makes 7 of 007, and 100 of 1E2."""
+        values = [(name, texts.exact(name)) for name in (*self.levels, *self.rare)]
+        counts = Counter(value for _, value in values)
+        return {value: name for name, value in values if value is not None and counts[value] == 1}
+
+    def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
+        """The features [N, groups], and notes on empty and unknown cells."""
+        column, groups, by_number = cells.columns[self.name], self.groups, self.by_number
+        levels = {*self.levels, *self.rare}
+        names, new, empty, notes = {}, [], set(), []
+        for cell in dict.fromkeys(column):
+            if texts.absent(cell, among_words=True):
+                empty.add(cell)
+                names[cell] = MISSING if self.gaps else OTHER
+                continue
+            name = level(cell, cells.decimal)
+            if name not in levels and (value := texts.exact(name)) in by_number and value is not None:
+                name = by_number[value]
+                notes.append(f"Column {shown(self.name)}: {shown(cell)} is read as {shown(name)}, the same number.")
+            names[cell] = name if name in self.levels else OTHER
+            if name not in levels:
+                new.append(cell)
+        places = {cell: groups.index(name) if name in groups else -1 for cell, name in names.items()}
+        one_hot = np.eye(len(groups) + 1, len(groups))  # the last row is of no group
+        x = one_hot[[places[cell] for cell in column]]
+        unknown = OTHER if self.rare else "none of the known categories"
+        before = _note_empty(self, cells, empty, MISSING if self.gaps else unknown)
+        return x, [*before, *self._note_unknown(cells, new, unknown), *notes[:1]]
+
+    def _note_unknown(self, cells: Cells, new: Sequence[str], unknown: str) -> list[str]:
+        if not new:
+            return []
+        unlisted = set(new)
+        rows = [row for row, cell in enumerate(cells.columns[self.name]) if cell in unlisted]
+        example = f"{shown(new[0])} in {cells.unit} {cells.lines[rows[0]]}"
+        return [
+            f"Column {shown(self.name)}: {counted(len(rows), 'cell', be=True)} of no category that was there when the "
+            f"table was first read, such as {example}, counted as {unknown}."
+        ]
+
+
+Column = LeftOut | Number | Flag | Date | Category
+KINDS: dict[str, type[Column]] = {column.kind: column for column in (LeftOut, Number, Flag, Date, Category)}
+
+
+def level(cell: str, decimal: str = ".") -> str:
+    """Name a category: as it is written, except that 7.0, as spreadsheets and data frames may write it, is 7."""
+    if texts.number(cell, decimal) is None:
+        return cell
+    plain = texts.pointed(cell, decimal).replace("\u2212", "-")
+    return plain[:-2] if plain.endswith(".0") and plain[:-2].lstrip("+-").isdecimal() else plain
+
+
+def _note_empty(column: Quantity | Category, cells: Cells, empty: set[str], value: str) -> list[str]:
+    """Describe the cells without a value, which are among `empty`, and how they count."""
+    if not empty:
+        return []
+    count = sum(cell in empty for cell in cells.columns[column.name])
+    marks = f" (or {listed(map(shown, sorted(empty - {''})))})" if empty != {""} else ""
+    late = "" if column.gaps else "; none was when the table was first read"
+    return [f"Column {shown(column.name)}: {counted(count, 'cell', be=True)} empty{marks}, counted as {value}{late}."]
 
 
 class Matrix(NamedTuple):
@@ -26,7 +219,7 @@ class Matrix(NamedTuple):
 
     x: np.ndarray  # float64 [N, D], all finite
     features: tuple[str, ...]  # D names
-    notes: tuple[str, ...]  # sentences on what was imputed or not known
+    notes: tuple[str, ...]  # sentences on imputed and unknown cells
 
 
 @dataclass(frozen=True)
@@ -41,34 +234,26 @@ class Schema:
         return tuple(feature for column in self.columns for feature in column.features)
 
     def apply(self, cells: Cells) -> Matrix:
-        """The features of the rows of any table that has the columns, wherever they stand in it.
-
-        Raises:
-            InputError: naming a column that the table lacks, or a cell that is not of its column's kind.
-        """
+        """Make features of the rows of any table that has the columns, in any order, with cells of their kinds."""
         used = [column for column in self.columns if not isinstance(column, LeftOut)]
         if lacking := [column.name for column in used if column.name not in cells.columns]:
             raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")
         x, notes = np.empty((len(cells.lines), len(self.features))), []
         start = 0
         for column in used:
-            block, remarks = _category(column, cells) if isinstance(column, Category) else _quantity(column, cells)
+            block, remarks = column.block(cells)
             x[:, start : start + block.shape[1]] = block
             start += block.shape[1]
             notes += remarks
         return Matrix(x, self.features, tuple(notes))
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` takes, of values that JSON has."""
+        """The schema in values that JSON has."""
         return {"columns": [{"kind": column.kind} | asdict(column) for column in self.columns]}
 
     @staticmethod
     def from_json(value: Any) -> Schema:
-        """The schema that was written.
-
-        Raises:
-            InputError: when the value is none.
-        """
+        """Undo `to_json`; other values are refused."""
         try:
             return Schema(tuple(_column(dict(entry)) for entry in value["columns"]))
         except (KeyError, TypeError, ValueError) as error:
@@ -76,85 +261,10 @@ class Schema:
 
 
 def _column(entry: dict[str, Any]) -> Column:
-    make: Any = KINDS[entry.pop("kind")]
-    entry["name"] = called(entry["name"])  # as the tables are read that it is to apply to
-    made: Column = make(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
-    check_fields(made, {"fill": "(-inf, inf)", "origin": "(-inf, inf)"})
-    return made
-
-
-def _quantity(column: Quantity, cells: Cells) -> tuple[np.ndarray, list[str]]:
-    """[N, columns] features of numbers, and notes on them."""
-    values = column.values(cells)
-    missing = np.isnan(values)
-    parts = [np.where(missing, column.fill, values)]
-    if isinstance(column, Date):
-        for cycle in column.cycles:
-            angle = (parts[0] + column.origin) * (2 * np.pi / CYCLES[cycle])
-            parts += [np.sin(angle), np.cos(angle)]
-    if column.gaps:
-        parts.append(missing.astype(float))
-    fill = f"{column.fill:.6g}{' days' if isinstance(column, Date) else ''}"
-    written = cells.columns[column.name]
-    empty = {written[row] for row in np.flatnonzero(missing).tolist()}
-    return np.stack(parts, 1), [*_empty(column, cells, empty, fill), *_others(column, cells, values)]
-
-
-def _category(column: Category, cells: Cells) -> tuple[np.ndarray, list[str]]:
-    """[N, groups] features of a category, and notes on its cells."""
-    own, groups = cells.columns[column.name], column.groups
-    known, by_number = {*column.levels, *column.rare}, column.by_number
-    names, new, empty, notes = {}, [], set(), []
-    for cell in dict.fromkeys(own):
-        if texts.absent(cell, among_words=True):
-            empty.add(cell)
-            names[cell] = MISSING if column.gaps else OTHER
-            continue
-        name = level(cell, cells.decimal)
-        if name not in known and (value := texts.exact(name)) in by_number and value is not None:
-            name = by_number[value]
-            notes.append(f"Column {shown(column.name)}: {shown(cell)} is read as {shown(name)}, the same number.")
-        names[cell] = name if name in column.levels else OTHER
-        if name not in known:
-            new.append(cell)
-    places = {cell: groups.index(name) if name in groups else -1 for cell, name in names.items()}
-    one_hot = np.eye(len(groups) + 1, len(groups))  # the last row is of no group
-    x = one_hot[[places[cell] for cell in own]]
-    taken_as = MISSING if column.gaps else OTHER if column.rare else "none of the known categories"
-    return x, [*_empty(column, cells, empty, taken_as), *_unseen(column, cells, new), *notes[:1]]
-
-
-def _empty(column: Quantity | Category, cells: Cells, empty: set[str], taken_as: str) -> list[str]:
-    """A sentence on the cells without a value, which are among these."""
-    if not empty:
-        return []
-    count = sum(cell in empty for cell in cells.columns[column.name])
-    spelled = f" (or {listed(map(shown, sorted(empty - {''})))})" if empty != {""} else ""
-    late = "" if column.gaps else "; none was when the table was first read"
-    empty_cells = f"{counted(count, 'cell', be=True)} empty{spelled}"
-    return [f"Column {shown(column.name)}: {empty_cells}, counted as {taken_as}{late}."]
-
-
-def _others(column: Quantity, cells: Cells, values: np.ndarray) -> list[str]:
-    """A sentence on values other than the one that every row had."""
-    rows = np.flatnonzero((values != column.fill) & ~np.isnan(values)).tolist() if column.same else []
-    if not rows:
-        return []
-    example = f"{shown(cells.columns[column.name][rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
-    return [
-        f"Column {shown(column.name)}: {counted(len(rows), 'cell', be=True)} not what every row had when the table "
-        f"was first read, such as {example}; what another value does was not learnt."
-    ]
-
-
-def _unseen(column: Category, cells: Cells, new: Sequence[str]) -> list[str]:
-    """A sentence on categories that were not known."""
-    if not new:
-        return []
-    unknown = set(new)
-    rows = [row for row, cell in enumerate(cells.columns[column.name]) if cell in unknown]
-    taken_as = OTHER if column.rare else "none of the known categories"
-    return [
-        f"Column {shown(column.name)}: {counted(len(rows), 'cell', be=True)} of no category that was there when the "
-        f"table was first read, such as {shown(new[0])} in {cells.unit} {cells.lines[rows[0]]}, counted as {taken_as}."
-    ]
+    kind: Any = KINDS[entry.pop("kind")]
+    entry["name"] = called(entry["name"])  # normalised as in the tables to which it applies
+    if entry.pop("cycles", ()):  # empty in the schemas that commands of earlier versions wrote
+        raise ValueError("cycles of dates are not supported")
+    column: Column = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+    check_fields(column, {"fill": "(-inf, inf)", "origin": "(-inf, inf)"})
+    return column

@@ -1,7 +1,7 @@
-"""Compressed files and archives of one file, unpacked in memory and never beyond a limit.
+"""Compressed files and archives of one file, unpacked in memory within a limit.
 
-Names within an archive choose what is read; nothing is written anywhere. What a file says of its size is checked before
-it is unpacked, so that a small file cannot fill the memory.
+Names within an archive select what is read; nothing is written anywhere. Sizes are checked from headers before
+unpacking, so that a small file cannot fill the memory.
 """
 
 import bz2
@@ -18,67 +18,56 @@ import numpy as np
 from explore.core import files
 from explore.core.errors import InputError, listed, shown
 
-__all__ = ["LIMIT", "MIB", "PACKED", "arrays", "check_size", "check_workbook", "read", "reason", "zip_member"]
-
 MIB = 2**20
-# What a table of the user's may unpack to. A plain file has no limit: its size is seen before it is read.
+# What a table may unpack to. A plain file has no limit: its size is seen before it is read.
 LIMIT = 1024 * MIB
-RATIO, FREE = 100, 128 * MIB  # nor may anything unpack to more than so many times its size and this together
+RATIO, FREE = 100, 128 * MIB  # nor may anything unpack to more than so many times its size, or this if it is more
 STREAMS: dict[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
 def check_size(needed: int, size: int, name: object, limit: int | None = None) -> None:
-    """Refuse a file of `size` bytes that would take `needed` bytes of memory, more than `limit` or its size allows."""
-    most = _most(size) if limit is None else min(limit, _most(size))
-    if needed > most:
-        raise _too_large(name, most)
+    """Refuse a file of `size` bytes that would take more bytes of memory than `limit` or its size allows."""
+    most = max(FREE, RATIO * size)
+    _check_limit(needed, most if limit is None else min(limit, most), name)
 
 
-def _most(size: int) -> int:
-    return max(FREE, RATIO * size)
+def _check_limit(needed: int, limit: int, name: object) -> None:
+    if needed > limit:
+        raise InputError(f"{name} unpacks to more than {limit // MIB} MiB, the most that is unpacked here")
 
 
 def read(path: Path, limit: int | None = None) -> bytes:
-    """The content of a regular file, unpacked if its name ends like one of PACKED.
-
-    Args:
-        path: of the file.
-        limit: bytes that it may unpack to; None: `LIMIT`, and for its size no more than `most`.
+    """Read a regular file, unpacked if its name ends like one of PACKED, to at most `limit` bytes.
 
     Raises:
-        InputError: when it is damaged, no regular file, of several files, or unpacks to more than `limit` bytes.
+        InputError: when it is damaged, no regular file, of several files, or too large.
         OSError: when it cannot be read.
     """
     files.check_regular(path)
     content = path.read_bytes()
-    limit = min(LIMIT, _most(len(content))) if limit is None else limit
+    limit = min(LIMIT, max(FREE, RATIO * len(content))) if limit is None else limit
     inner, outer = ["", "", *(suffix.lower() for suffix in path.suffixes)][-2:]
     try:
         if outer in STREAMS:
             with STREAMS[outer](io.BytesIO(content)) as stream:
                 content = stream.read(limit + 1)  # no more of it is unpacked
-            if len(content) > limit:
-                raise _too_large(path, limit)
+            _check_limit(len(content), limit, path)
             outer = inner
         if outer == ".tar":
             return _tar_member(content, limit, path)
         return zip_member(content, None, limit, path) if outer == ".zip" else content
     except InputError:
         raise
-    except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong
+    except Exception as error:  # any reader error means the file is corrupt
         raise InputError(f"{path} is damaged or cut short ({reason(error)}); replace it") from None
 
 
-def _too_large(name: object, limit: int) -> InputError:
-    return InputError(f"{name} unpacks to more than {limit // MIB} MiB, the most that is unpacked here")
-
-
 def check_workbook(content: bytes, name: object = "it", limit: int = LIMIT) -> None:
-    """Refuse an Excel file that unpacks to more than `limit` or its size allows; its newer format is a zip archive."""
+    """Refuse an Excel file (in its newer format a zip archive) that unpacks to more than `limit` or its size allows."""
     if zipfile.is_zipfile(io.BytesIO(content)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            # What an entry declares is the most that is read of it.
+            # No more of an entry is read than it declares.
             check_size(sum(entry.file_size for entry in archive.infolist()), len(content), name, limit)
 
 
@@ -87,16 +76,12 @@ def arrays(
     keys: Iterable[str] | None = None,
     check: Callable[[dict[str, np.ndarray], list[str]], None] | None = None,
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Arrays of an .npz file, and the names of all others; of Python objects there are none.
+    """Read arrays of an .npz file, without Python objects; also return the names of all others.
 
     Args:
-        path: of the file.
-        keys: the arrays to read where they are there; None: all.
-        check: called with stand-ins of their shapes and types, which take no memory, and the names of all arrays,
-            before any of them is read.
-
-    Raises:
-        InputError: when it is no such file, or would take far more memory than its size.
+        path: of the file; one that would take far more memory than its size is refused.
+        keys: the arrays to read if they exist; None: all.
+        check: called before any array is read, with stand-ins of their shapes and types and the names of all arrays.
     """
     files.check_regular(path)
     try:
@@ -110,12 +95,12 @@ def arrays(
             return {key: archive[key] for key in chosen}, [key for key in archive.files if key not in chosen]
     except InputError:
         raise
-    except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong
+    except Exception as error:  # any reader error means the file is corrupt
         raise InputError(f"{path} is no .npz file of arrays ({shown(str(error))})") from None
 
 
 def _header(archive: zipfile.ZipFile, key: str) -> np.ndarray:
-    """A stand-in of an array: its shape and its type, read from its header."""
+    """A stand-in of an array with the shape and type of its header; it takes no memory."""
     with archive.open(f"{key}.npy") as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -124,25 +109,20 @@ def _header(archive: zipfile.ZipFile, key: str) -> np.ndarray:
 
 
 def zip_member(content: bytes, member: str | None, limit: int, name: object) -> bytes:
-    """The file of this name in a zip archive, whatever folder of the archive it lies in; None: the only file.
-
-    Raises:
-        InputError: when there is no such file, or it is larger than `limit` bytes.
-        Exception: of many kinds, when the archive is damaged or encrypted.
-    """
+    """Read the file of this name in a zip archive, in whatever folder; None: the only file."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         chosen = _chosen([entry.filename for entry in archive.infolist() if not entry.is_dir()], member, name)
-        if (size := archive.getinfo(chosen).file_size) > limit:
-            raise _too_large(name, limit)
+        size = archive.getinfo(chosen).file_size
+        _check_limit(size, limit, name)
         with archive.open(chosen) as stream:
-            return stream.read(size)  # not more, where the archive says less than there is
+            return stream.read(size)  # not more, where the archive declares less than there is
 
 
 def _tar_member(content: bytes, limit: int, name: object) -> bytes:
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
         chosen = _chosen([entry.name for entry in archive if entry.isfile()], None, name)
-        if (size := archive.getmember(chosen).size) > limit:
-            raise _too_large(name, limit)
+        size = archive.getmember(chosen).size
+        _check_limit(size, limit, name)
         stream = archive.extractfile(chosen)
         assert stream is not None  # a file has content
         content = stream.read()
@@ -156,12 +136,12 @@ def _chosen(members: Collection[str], member: str | None, name: object) -> str:
     real = [f for f in members if not f.startswith("__MACOSX/") and not PurePosixPath(f).name.startswith("._")]
     chosen = [f for f in real if member is None or PurePosixPath(f).name == member]
     if not chosen or (member is None and len(chosen) > 1):
-        what = f"no {member}" if member else "not exactly one file"
-        raise InputError(f"{name} holds {what}, but {listed(members) or 'nothing'}")
+        problem = f"no {member}" if member else "not exactly one file"
+        raise InputError(f"{name} holds {problem}, but {listed(members) or 'nothing'}")
     return chosen[0]
 
 
 def reason(error: Exception) -> str:
-    """What an exception of a library says, on one line."""
+    """The message of a library's exception, on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 and text.isprintable() else shown(text, 200)

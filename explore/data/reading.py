@@ -1,4 +1,4 @@
-"""The cells of a table as text, and from which lines they come."""
+"""The cells of a text file as text, with the lines from which they come."""
 
 import csv
 import io
@@ -13,20 +13,19 @@ from typing import NamedTuple
 from explore.core.errors import InputError, listed, shown
 from explore.data import packed, texts
 
-__all__ = ["AS_CSV", "POINTER", "Cells", "assembled", "called", "named", "others", "parsed", "restored"]
-
 AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED[:5])})"
 SEPARATORS = ",;\t|"  # the first wins where several would do
-_MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
 KINDS = "a text file with commas, semicolons, tabs or bars between its cells, an Excel file (.xlsx) or a Parquet file"
-_JSON = re.compile(r'\s*(\[\s*)?\{\s*"|\s*\[\s*\[')  # objects, or lists of lists
-_DECLARED = re.compile(rf"sep=([{SEPARATORS}])\r?\n", re.IGNORECASE)  # a first line for Excel
 POINTER = 8  # bytes of a cell, beside its text
 CHUNK = 1000  # rows that exist as lists at one time; more keep Python's garbage collector busy
 
+_MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
+_JSON = re.compile(r'\s*(\[\s*)?\{\s*"|\s*\[\s*\[')  # objects, or lists of lists
+_DECLARED = re.compile(rf"sep=([{SEPARATORS}])\r?\n", re.IGNORECASE)  # a first line for Excel
+
 
 class Cells(NamedTuple):
-    """The cells of a table as text without blanks around it, without the rows that are blank."""
+    """The cells of a table as stripped text, without blank rows."""
 
     path: Path
     columns: Mapping[str, Sequence[str]]  # by name; "" where a line is too short
@@ -38,33 +37,27 @@ class Cells(NamedTuple):
 
     @property
     def listing(self) -> str:
-        """What columns there are, as messages list them, and what sheets."""
-        return f"its columns: {listed(self.columns)}{others(self.sheets)}"
+        """The columns and sheets, for messages."""
+        return f"its columns: {listed(self.columns)}{other_sheets(self.sheets)}"
 
     def where(self, row: int, column: str) -> str:
-        """A cell, as messages call it."""
+        """The place of a cell, for messages."""
         return f"{self.path}, {self.unit} {self.lines[row]}, column {shown(column)}"
 
 
-def others(sheets: Sequence[str]) -> str:
-    """That an Excel file has more sheets than the one that was read, the first of these."""
+def other_sheets(sheets: Sequence[str]) -> str:
+    """Say that an Excel file has more sheets than the first of these, which was read."""
     if len(sheets) < 2:
         return ""
     return f" (sheet {shown(sheets[0])} was read; --sheet reads another: {listed(map(shown, sheets[1:]), 20)})"
 
 
 def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
-    """The cells of a text whose first line names the columns, with a note on all that `load_csv` does not take.
+    """Parse a text whose first line names the columns; notes describe everything that `load_csv` does not accept.
 
-    Args:
-        path: for messages.
-        content: the text, in UTF-8 or Windows-1252, with any of `SEPARATORS`.
-        decimal: the mark in its numbers.
-
-    Raises:
-        InputError: for anything else.
+    The text is in UTF-8 or Windows-1252, with any of `SEPARATORS`; `decimal` is the mark in its numbers.
     """
-    text, note = _text(path, content)
+    text, note = _decoded(path, content)
     if _JSON.match(text):
         raise InputError(f"{path} is JSON; a table is {KINDS}")
     declared = _DECLARED.match(text)
@@ -80,7 +73,7 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
 
 
 def restored(cells: Cells) -> Cells:
-    """Texts and names without the apostrophe that keeps spreadsheet programs from taking them for formulas."""
+    """Remove the apostrophes that keep spreadsheet programs from taking texts and names for formulas."""
     columns: dict[str, Sequence[str]] = {}
     notes: list[str] = []
     for name, column in cells.columns.items():
@@ -97,7 +90,7 @@ def restored(cells: Cells) -> Cells:
 
 
 def _thousands(cells: Cells) -> list[str]:
-    """Sentences on columns such as 950, 1.200 and 12.500, which where semicolons separate may well be thousands."""
+    """Warn of columns such as 950, 1.200 and 12.500, which may be thousands where semicolons separate."""
     notes = []
     for name, column in cells.columns.items():
         marked = next((cell for cell in column if "." in cell), "")
@@ -110,16 +103,12 @@ def _thousands(cells: Cells) -> list[str]:
 
 
 def called(name: str) -> str:
-    """A name as all tables have it: "ü" may be written as one character or, as macOS does, as two that look alike."""
+    """Normalise a name: "ü" may be written as one character or, as macOS does, as two that look alike."""
     return unicodedata.normalize("NFC", name).strip()
 
 
 def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The names of columns, with their places for those that have none, which a sentence then says.
-
-    Raises:
-        InputError: for names that are not distinct, or all missing.
-    """
+    """Normalise distinct names of columns; those without one get their place as a name, which a note says."""
     stripped = [called(name) for name in names]
     if not any(stripped):
         raise InputError(f"the first line of {path} is blank; it must name the columns")
@@ -128,41 +117,39 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
         stripped[i] = f"column {i + 1}"
     if twice := [name for name, count in Counter(stripped).items() if count > 1]:
         raise InputError(f"{path} has several columns named {listed(twice)}; give each its own name")
-    said = f"{path} has columns without a name, which are called {listed([stripped[i] for i in unnamed], 5)}."
-    return stripped, (said,) if unnamed else ()
+    note = f"{path} has columns without a name, which are called {listed([stripped[i] for i in unnamed], 5)}."
+    return stripped, (note,) if unnamed else ()
 
 
 def assembled(path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
-    """The columns of rows that come with their lines, in a file of `size` bytes.
+    """Make columns of rows that come with their lines, in a file of `size` bytes.
 
-    Raises:
-        InputError: for names that will not do, rows that are too long, no row, or cells that would take far more
-            memory than the file, as where there are many columns of which most rows have few.
+    Cells that would take far more memory are refused, as where there are many columns of which most rows have few.
     """
     header, notes = named(path, names)
     columns: list[list[str]] = [[] for _ in header]
     lines: list[int] = []
     written = 0
     while chunk := list(islice(rows, CHUNK)):
-        kept = [(line, cells) for line, cells in chunk if any(map(str.strip, cells))]
-        written += sum(sum(map(len, cells)) for _, cells in kept)  # of Excel, where one text may stand in many cells
-        packed.check_size(written + POINTER * len(header) * (len(lines) + len(kept)), size, path)
-        for line, cells in kept:
+        filled = [(line, cells) for line, cells in chunk if any(map(str.strip, cells))]
+        written += sum(sum(map(len, cells)) for _, cells in filled)  # of Excel, where one text may be in many cells
+        packed.check_size(written + POINTER * len(header) * (len(lines) + len(filled)), size, path)
+        for line, cells in filled:
             if len(cells) > len(header):
                 raise InputError(
                     f"{path}, line {line}: {len(cells)} cells, but the first line names {len(header)} columns"
                 )
             cells += [""] * (len(header) - len(cells))
-        for column, added in zip(columns, zip(*(cells for _, cells in kept), strict=True), strict=False):
+        for column, added in zip(columns, zip(*(cells for _, cells in filled), strict=True), strict=False):
             column += map(str.strip, added)
-        lines += [line for line, _ in kept]
+        lines += [line for line, _ in filled]
     if not lines:
         raise InputError(f"{path} has no line of data after its first line, which names the columns")
     return Cells(path, dict(zip(header, columns, strict=True)), tuple(lines), notes=notes)
 
 
-def _text(path: Path, content: bytes) -> tuple[str, str]:
-    """The text, and a sentence where it is not in UTF-8."""
+def _decoded(path: Path, content: bytes) -> tuple[str, str]:
+    """The text, and a note where it is not in UTF-8."""
     note = ""
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{path} is encoded in UTF-16, not in UTF-8; {AS_CSV}")
@@ -185,19 +172,19 @@ def _text(path: Path, content: bytes) -> tuple[str, str]:
 
 
 def _rows(path: Path, text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
-    """Every row with the line where it begins: a quoted cell may go over several."""
+    """Every row with the line where it begins: a quoted cell may span several."""
     reader, line = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True), 1
     try:
         for cells in reader:
             yield line, cells
             line = reader.line_num + 1
     except csv.Error as error:
-        what = "a quote is not closed" if str(error) == "unexpected end of data" else str(error)
-        raise InputError(f"{path} is not a comma-separated text file: line {line}: {what}") from None
+        problem = "a quote is not closed" if str(error) == "unexpected end of data" else str(error)
+        raise InputError(f"{path} is not a comma-separated text file: line {line}: {problem}") from None
 
 
 def _separator(text: str) -> str:
-    """The mark that gives the first rows most columns, of the marks that give all of them equally many if any does."""
+    """The mark that gives the first rows most columns, preferably equally many in all of them."""
 
     def widths(mark: str) -> tuple[bool, int]:
         rows = []

@@ -1,10 +1,7 @@
-"""Where the benchmark sets come from: a local folder, else a download; both become the same canonical rows.
+"""Sources of the benchmark sets: a local folder, else a download; both become the same canonical rows.
 
-A canonical text has one example a line: the features, then the target, separated by single blanks, without a
-header. Its sha256 identifies the values and their order, and the order is what the standard splits refer to.
-
-Publishers repack their archives, so that no checksum of these would last: what a download unpacks to is limited, and
-its canonical text must be the known one.
+A canonical text has one example a line: the features, then the target, separated by blanks. Its sha256 identifies the
+values and their order, to which the standard splits refer; publishers repack archives, whose checksums do not last.
 """
 
 import hashlib
@@ -24,21 +21,6 @@ from explore.core.errors import InputError, raised
 from explore.data import packed
 from explore.data.base import Dataset
 
-__all__ = [
-    "Published",
-    "Rows",
-    "cache",
-    "checked",
-    "download",
-    "fetched",
-    "libsvm",
-    "local",
-    "openml",
-    "rows",
-    "sheet",
-    "uci",
-]
-
 UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
@@ -49,11 +31,7 @@ Rows = list[list[str]]
 
 
 def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
-    """A data set or a set of images by name.
-
-    Raises:
-        InputError: for an unknown name, a set that cannot be had, or a function "module:name" that gives none.
-    """
+    """Fetch a data set or a set of images by name; refuse unknown names and functions that return something else."""
     fetch = registry.find(kind, name)
     try:
         loaded = fetch(folder)
@@ -75,28 +53,24 @@ def fetched(kind: str, name: str, folder: Path | None, expected: type) -> Any:
 
 
 class Published(NamedTuple):
-    """A set that others publish: called with a folder, it comes from there or is downloaded."""
+    """A published set: called with a folder, it is read from there or downloaded."""
 
     name: str
     description: str  # for `explore list datasets`
     sha256: str  # of the canonical text
     features: str  # D names with blanks between them
-    fetch: Callable[[], Rows]  # gives the downloaded rows
+    fetch: Callable[[], Rows]  # downloads the rows
     classes: tuple[str, ...] = ()  # of labels -1 and 1, in the LIBSVM sets; the UCI sets have numbers
-    sorted_sha256: str = ""  # of the canonical text with its lines sorted, where it is published in another order
+    sorted_sha256: str = ""  # of the sorted lines, where it is published in another order
 
     def __call__(self, folder: Path | None = None) -> Dataset:
-        """The set.
-
-        Raises:
-            InputError: when the local or the downloaded file is not the known one.
-            OSError: when it cannot be downloaded.
-            ImportError: without a library that reads its format.
-        """
+        """Read or download the set; a wrong content is an InputError, a failed download an OSError."""
         file = f"libsvm/{self.name.replace('-', '_')}_scale.txt.gz" if self.classes else f"uci/{self.name}.txt.gz"
-        text, note = _local(file, folder, self.sha256), ""
-        if text is None:
+        path = local(file, folder)
+        if path is None:
             text, note = self._downloaded()
+        else:
+            text, note = checked(packed.read(path, LIMIT), self.sha256, path), ""
         table, features = np.loadtxt(io.BytesIO(text), ndmin=2), tuple(self.features.split())
         if self.classes:
             y = (table[:, -1] > 0).astype(np.int64)
@@ -105,28 +79,23 @@ class Published(NamedTuple):
 
     def _downloaded(self) -> tuple[bytes, str]:
         """The canonical text, and a note where its rows are in another order; other numbers are refused."""
+        again = f"delete it in {cache()} to download it anew, or let EXPLORE_DATA_DIR name a folder with the sets"
         try:
             text = "".join(" ".join(row) + "\n" for row in self.fetch()).encode()
         except (OSError, ImportError):
             raise
-        except Exception as error:  # whatever the bytes make of the readers, the file is what is wrong
+        except Exception as error:  # any reader error means the file is corrupt
             reason = packed.reason(error)
-            raise InputError(f"the download of {self.name} cannot be read ({reason}); {_again()}") from None
+            raise InputError(f"the download of {self.name} cannot be read ({reason}); {again}") from None
         if (actual := _sha256(text)) == self.sha256:
             return text, ""
         if _sha256(b"".join(sorted(text.splitlines(keepends=True)))) == self.sorted_sha256:
-            return (
-                text,
-                f"{self.name}: the download is not in the canonical row order; splits differ from published ones",
-            )
+            order = "the download is not in the canonical row order; splits differ from published ones"
+            return text, f"{self.name}: {order}"
         raise InputError(
             f"the download of {self.name} has other numbers than the known set (sha256 {actual}, expected "
-            f"{self.sha256}); {_again()}"
+            f"{self.sha256}); {again}"
         )
-
-
-def _again() -> str:
-    return f"delete it in {cache()} to download it anew, or let EXPLORE_DATA_DIR name a folder with the sets"
 
 
 def _sha256(text: bytes) -> str:
@@ -134,11 +103,7 @@ def _sha256(text: bytes) -> str:
 
 
 def checked(content: bytes, sha256: str, path: Path) -> bytes:
-    """The content of a file, which must be the known one.
-
-    Raises:
-        InputError: when it is another one.
-    """
+    """Return the content of a file after comparing its checksum."""
     if (actual := _sha256(content)) != sha256:
         raise InputError(
             f"{path} has the wrong content (sha256 {actual}, expected {sha256}); replace it, or delete it to "
@@ -148,11 +113,7 @@ def checked(content: bytes, sha256: str, path: Path) -> bytes:
 
 
 def local(file: str, folder: Path | None, holds: str = "uci/") -> Path | None:
-    """A file below `folder`, or the one that EXPLORE_DATA_DIR names, if there is one.
-
-    Raises:
-        InputError: when there is no such folder; the message says what it `holds`.
-    """
+    """A file below `folder`, or the one in EXPLORE_DATA_DIR, if it exists; a missing folder is refused."""
     name = folder or os.environ.get("EXPLORE_DATA_DIR")
     if not name:
         return None
@@ -164,23 +125,13 @@ def local(file: str, folder: Path | None, holds: str = "uci/") -> Path | None:
     return path if path.is_file() else None
 
 
-def _local(file: str, folder: Path | None, sha256: str) -> bytes | None:
-    """The text of a file below the folder, which must be the known one, or None where there is no such file."""
-    path = local(file, folder)
-    return None if path is None else checked(packed.read(path, LIMIT), sha256, path)
-
-
 def cache() -> Path:
     """The user's folder for downloaded files."""
     return Path(pooch.os_cache("explore"))
 
 
 def download(url: str, name: str, limit: int | None = None) -> bytes:
-    """The content at an address, at most `limit` (by default LIMIT) bytes, which stays as `name` in the cache.
-
-    Raises:
-        OSError: when the address cannot be read.
-    """
+    """Download at most `limit` (by default LIMIT) bytes to `name` in the cache; an OSError says why it failed."""
     get = partial(_get, limit=limit or LIMIT)
     try:
         return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get)).read_bytes()
@@ -191,7 +142,7 @@ def download(url: str, name: str, limit: int | None = None) -> bytes:
 
 
 def _get(url: str, file: str, _: object, limit: int) -> None:
-    """Downloads as pooch asks for it: within a limit, and by HTTPS all the way if the address says so."""
+    """Download within a limit, and over HTTPS all the way if the address begins so."""
     import requests  # only where it is needed, as pooch does
 
     with requests.get(url, stream=True, timeout=30) as answer, open(file, "wb") as out:
@@ -206,7 +157,7 @@ def _get(url: str, file: str, _: object, limit: int) -> None:
 
 
 def _why(error: OSError) -> str:
-    """Why a download failed, in a few words."""
+    """Say briefly why a download failed."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:
@@ -219,13 +170,13 @@ def _why(error: OSError) -> str:
 
 
 def uci(number: int, archive: str, member: str) -> bytes:
-    """A file out of an archive of the UCI repository, whatever folder of the archive it lies in."""
+    """A file from an archive of the UCI repository, in whatever folder."""
     content = download(f"{UCI}/{number}/{archive}.zip", f"{archive}.zip")
     return packed.zip_member(content, member, LIMIT, "it")
 
 
 def openml(file: str, name: str) -> bytes:
-    """A file of the OpenML repository as CSV, kept as `name` in the cache."""
+    """A file of the OpenML repository as CSV, cached as `name`."""
     return download(f"{OPENML}/{file}", name)
 
 
@@ -236,11 +187,7 @@ def rows(raw: bytes, separator: str | None = None, header: bool = False) -> Rows
 
 
 def sheet(raw: bytes, formats: Sequence[str]) -> Rows:
-    """The first columns of the first sheet of an Excel file, each number written in its column's format.
-
-    Raises:
-        ImportError: when the library that reads such files is not installed.
-    """
+    """The first columns of the first sheet of an Excel file, each number written in its column's format."""
     packed.check_workbook(raw, limit=LIMIT)
     try:
         frame = pd.read_excel(io.BytesIO(raw), usecols=range(len(formats)))
@@ -252,7 +199,7 @@ def sheet(raw: bytes, formats: Sequence[str]) -> Rows:
 
 
 def libsvm(file: str, features: int, positive: float) -> Rows:
-    """The cells of a LIBSVM file, which leaves out zeros, with the label moved to the end as -1 or 1."""
+    """The cells of a LIBSVM file, which omits zeros, with the label moved to the end as -1 or 1."""
     table = []
     for label, *pairs in rows(download(f"{LIBSVM}/{file}", f"{file}.txt")):
         values = dict(pair.split(":") for pair in pairs)

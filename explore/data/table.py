@@ -1,4 +1,4 @@
-"""Tables of the user's: numbers in a CSV file, read without guessing, and columns as they come."""
+"""Tables of the user: `load_csv` takes numbers and guesses nothing, `load_table` infers the kinds of columns."""
 
 import os
 from collections.abc import Sequence
@@ -11,23 +11,21 @@ import pandas as pd
 from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data import packed, texts
 from explore.data.base import Dataset, Task
-from explore.data.columns import Schema
+from explore.data.columns import Matrix, Schema
 from explore.data.reading import AS_CSV, Cells, called, parsed, restored
 from explore.data.recognition import infer
 from explore.data.targets import classes, quantities, repeated
 from explore.data.typed import of_file, of_frame
 
-__all__ = ["Loaded", "cells_of", "check_kept", "load_csv", "load_table", "roles"]
-
 
 class Loaded(NamedTuple):
-    """A table of the user's, whatever its columns hold."""
+    """A table with columns of any kind."""
 
     dataset: Dataset  # y is NaN, or class -1, where no target was measured
-    schema: Schema  # makes the same features of other tables
+    schema: Schema  # for other tables
     measured: np.ndarray  # bool [N]: the rows with all their targets
     cells: Cells  # as they were read
-    notes: tuple[str, ...]  # sentences on all that was assumed, left out, pooled and imputed
+    notes: tuple[str, ...]  # sentences on everything assumed, left out, pooled and imputed
 
 
 def load_csv(
@@ -67,11 +65,8 @@ def load_csv(
         if code := texts.code([cell for cell in table.columns[name] if len(cell) > 15]):
             where = table.where(list(table.columns[name]).index(code), name)
             raise InputError(f"{where}: {shown(code)} has more digits than a number keeps; drop the column")
-    x, ids = quantities(table, features), table.columns[id_column] if id_column else ()
-    y, names, _, notes = _answers(table, targets, task, keep_na)
-    _check_varies(table, targets, y)
-    note = "\n".join(filter(None, [repeated(table, id_column), *notes]))
-    return Dataset(_stem(path), x, y, features, task or "regression", names, note, table.lines, tuple(ids))
+    matrix = Matrix(quantities(table, features), features, ())
+    return _labelled(table, matrix, targets, task, keep_na, id_column)[0]
 
 
 def load_table(
@@ -88,9 +83,9 @@ def load_table(
     sheet: str | None = None,
     keep_na: Sequence[str] = (),
 ) -> Loaded:
-    """A table as scientists keep it: numbers, categories, dates and truth values, with gaps.
+    """A table with numbers, categories, dates and truth values, and empty cells.
 
-    A table of finite numbers gives what `load_csv` gives, but for columns that number its rows.
+    A table of finite numbers gives what `load_csv` gives, except for columns that number its rows.
 
     Args:
         source: a text file with commas, semicolons, tabs or bars between its cells, in UTF-8 or Latin-1, possibly
@@ -101,16 +96,16 @@ def load_table(
         id_column: a column that tells the examples apart.
         categorical: columns whose numbers are names.
         decimal: the mark in the numbers of a text file, and of texts in other tables, "." or ",".
-        schema: what the features were of another table; None: they are inferred from this one.
+        schema: of another table, to make the same features; None: it is inferred from this one.
         allow_missing_target: whether there may be rows without a target yet, or whose experiment `failed`.
-        feature: a column or several that are learnt from though they number the rows, are times of measurement, or
+        feature: one or more columns that are features although they number the rows, are times of measurement, or are
             numbers that look like codes.
         sheet: of an Excel file; None: the first.
         keep_na: class targets whose marks are classes; an empty cell, None and NaN of a data frame never are.
 
     Raises:
         FileNotFoundError: when there is no such file.
-        InputError: when the table cannot be used as asked, or a cell cannot be told for certain; in one sentence.
+        InputError: when the table cannot be used as asked, or a cell is ambiguous.
     """
     cells = cells_of(source, decimal, sheet)
     id_column, categorical = id_column and called(id_column), list(map(called, categorical))
@@ -119,45 +114,66 @@ def load_table(
     for kind, chosen in (("categorical column", categorical), ("feature", feature)):
         if wrong := [name for name in chosen if name not in names]:
             raise one_of(kind, str(wrong[0]), names)
-    learnt = schema is None  # from: not one to predict
-    decided = () if schema is None else _unknown(cells, schema, targets, names)
+    inferred = schema is None
     if schema is None:
-        schema, decided = infer(cells, names, categorical, feature=feature)
+        schema, notes = infer(cells, names, categorical, feature=feature)
+    else:
+        columns = {column.name for column in schema.columns}
+        if both := [name for name in targets if name in columns]:
+            raise InputError(f"target {shown(both[0])} is a feature of the schema; make the schema anew")
+        new = listed([name for name in names if name not in columns], 5)
+        notes = (f"Columns that were not there before are left out: {new}.",) if new else ()
     matrix = schema.apply(cells)
-    y, labels, measured, said = _answers(cells, targets, task, keep_na, allow_missing_target)
-    if learnt and not allow_missing_target:
-        _check_varies(cells, targets, y)
-    notes = tuple(filter(None, [*cells.notes, *decided, *matrix.notes, repeated(cells, id_column), *said]))
-    ids, name = tuple(cells.columns[id_column]) if id_column else (), _stem(cells.path)
-    told, kind = "\n".join(notes), task or "regression"
-    dataset = Dataset(name, matrix.x, y, matrix.features, kind, labels, told, cells.lines, ids)
+    matrix = matrix._replace(notes=(*cells.notes, *notes, *matrix.notes))
+    dataset, measured, notes = _labelled(
+        cells, matrix, targets, task, keep_na, id_column, allow_missing_target, inferred and not allow_missing_target
+    )
     return Loaded(dataset, schema, measured, cells, notes)
 
 
-def _answers(
-    cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str], missing: bool = False
-) -> tuple[np.ndarray, tuple[str, ...], np.ndarray, list[str]]:
-    """The targets, the names of their classes if they are classes, which rows have them, and notes on these."""
+def _labelled(
+    cells: Cells,
+    matrix: Matrix,
+    targets: Sequence[str],
+    task: Task | None,
+    keep_na: Sequence[str],
+    id_column: str | None,
+    missing: bool = False,
+    varied: bool = True,
+) -> tuple[Dataset, np.ndarray, tuple[str, ...]]:
+    """Add targets and identifiers to features; also return which rows are measured, and all notes.
+
+    With `missing`, rows may have no target; with `varied`, the targets must not be all the same.
+    """
     keep_na = list(map(called, [keep_na] if isinstance(keep_na, str) else keep_na))
     check_kept(cells, targets, task, keep_na)
+    labels: tuple[str, ...] = ()
     if task == "classification":
-        y, labels, note = classes(cells, targets, missing, keep_na)
+        y, labels, remark = classes(cells, targets, missing, keep_na)
         measured = y >= 0
     else:
-        y, labels, note = quantities(cells, targets, missing, targets=True), (), ""
+        y, remark = quantities(cells, targets, missing, targets=True), ""
         measured = ~np.isnan(y).any(1)
         if failed := sum(cell.casefold() in texts.FAILED for name in targets for cell in cells.columns[name]):
-            note = f"{counted(failed, 'cell')} of {listed(targets)} without a value: the experiment failed."
-    without = f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet."
-    return y, labels, measured, [note] if measured.all() else [note, without]
+            remark = f"{counted(failed, 'cell')} of {listed(targets)} without a value: the experiment failed."
+        constant = [i for i in range(len(targets)) if varied and len(y) > 1 and (y[:, i] == y[0, i]).all()]
+        if constant:
+            name = targets[constant[0]]
+            raise InputError(
+                f"column {shown(name)} of {cells.path} has the one value {cells.columns[name][0]} in all rows; there "
+                "is nothing to predict"
+            )
+    empty = f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet." * (not measured.all())
+    notes = tuple(filter(None, [*matrix.notes, repeated(cells, id_column), remark, empty]))
+    ids = tuple(cells.columns[id_column]) if id_column else ()
+    name, note = cells.path.name.partition(".")[0] or cells.path.name, "\n".join(notes)
+    kind = task or "regression"
+    dataset = Dataset(name, matrix.x, y, matrix.features, kind, labels, note, cells.lines, ids)
+    return dataset, measured, notes
 
 
 def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str]) -> None:
-    """Refuse columns of `keep_na` that are no class targets.
-
-    Raises:
-        InputError: naming the first of them.
-    """
+    """Refuse columns of `keep_na` that are no class targets."""
     if wrong := [name for name in keep_na if task != "classification" or name not in targets]:
         raise InputError(
             f"keep_na (--keep-na) names {shown(wrong[0])}, which is no class target of {cells.path}; it takes a target "
@@ -165,82 +181,48 @@ def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: 
         )
 
 
-def _check_varies(cells: Cells, targets: Sequence[str], y: np.ndarray) -> None:
-    """Refuse numbers to predict that are all the same; one class is refused already."""
-    for name, column in zip(targets, y.T, strict=True) if y.ndim == 2 else ():
-        if len(column) > 1 and (column == column[0]).all():
-            raise InputError(
-                f"column {shown(name)} of {cells.path} has the one value {cells.columns[name][0]} in all rows; there "
-                "is nothing to predict"
-            )
-
-
 def cells_of(
     source: str | os.PathLike[str] | pd.DataFrame, decimal: str = ".", sheet: str | None = None, strict: bool = True
 ) -> Cells:
-    """The cells of a table, see `load_table`; not `strict`: of the first sheet where there is none of that name.
-
-    Raises:
-        FileNotFoundError: when there is no such file.
-        InputError: when it cannot be read.
-    """
+    """The cells of a table, see `load_table`; unless `strict`, of the first sheet where none has that name."""
     if decimal not in (".", ","):
         raise one_of("decimal mark", str(decimal), (".", ","))
     if isinstance(source, pd.DataFrame):
         if sheet is not None:
             raise InputError("a data frame has no sheets; leave sheet out")
-        return _pointed(of_frame(source), decimal)
-    path = Path(source)
-    content = packed.read(path)
-    if (typed := of_file(path, content, sheet, strict)) is not None:
-        return _pointed(typed, decimal)
-    return restored(parsed(path, content, decimal))
-
-
-def _pointed(cells: Cells, decimal: str) -> Cells:
-    """Cells that had types, with points in the numbers among their texts too."""
+        cells = of_frame(source)
+    else:
+        path = Path(source)
+        content = packed.read(path)
+        typed = of_file(path, content, sheet, strict)
+        if typed is None:
+            return restored(parsed(path, content, decimal))
+        cells = typed
     if decimal == ".":
         return cells
-    columns = {name: [texts.pointed(cell, decimal) for cell in own] for name, own in cells.columns.items()}
-    return cells._replace(columns=columns)
+    columns = {name: [texts.pointed(cell, decimal) for cell in column] for name, column in cells.columns.items()}
+    return cells._replace(columns=columns)  # with points in the numbers among texts too
 
 
 def roles(
     table: Cells, target: str | Sequence[str], drop: Sequence[str], task: str | None, id_column: str | None
 ) -> tuple[list[str], tuple[str, ...]]:
-    """The targets, and all columns that may be features; for the arguments see `load_table`.
-
-    Raises:
-        InputError: for a column that is not there, targets that are something else too, or no feature.
-    """
+    """The targets, and all columns that may be features; for the arguments see `load_table`."""
     if task not in (None, "regression", "classification"):
         raise one_of("task", str(task), ("regression", "classification"))
     targets, drop = (list(map(called, [n] if isinstance(n, str) else n)) for n in (target, drop))
-    own = [] if id_column is None else [id_column]
-    for what, names in (("target", targets), ("column to drop", drop), ("column of identifiers", own)):
+    ids = [] if id_column is None else [id_column]
+    for role, names in (("target", targets), ("column to drop", drop), ("column of identifiers", ids)):
         for name in names:
             if name not in table.columns:
-                raise InputError(f"{table.path} has no {what} {shown(name)}; {table.listing}")
-    if not targets or len(set(targets)) < len(targets) or set(targets) & {*drop, *own}:
+                raise InputError(f"{table.path} has no {role} {shown(name)}; {table.listing}")
+    if not targets or len(set(targets)) < len(targets) or set(targets) & {*drop, *ids}:
         raise InputError(
             f"targets {shown(targets)} must be one or more different columns that are not dropped and no identifiers"
         )
-    features = tuple(name for name in table.columns if name not in (*targets, *drop, *own))
+    features = tuple(name for name in table.columns if name not in (*targets, *drop, *ids))
     if not features:
         raise InputError(
             f"{table.path} has no feature left beside the targets and the dropped columns; keep at least one"
         )
     return targets, features
-
-
-def _unknown(cells: Cells, schema: Schema, targets: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """A sentence on columns that a schema does not know; targets must not be among its features."""
-    known = {column.name for column in schema.columns}
-    if both := [name for name in targets if name in known]:
-        raise InputError(f"target {shown(both[0])} is a feature of the schema; make the schema anew")
-    new = [name for name in names if name not in known]
-    return (f"Columns that were not there before are left out: {listed(new, 5)}.",) if new else ()
-
-
-def _stem(path: Path) -> str:
-    return path.name.partition(".")[0] or path.name

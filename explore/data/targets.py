@@ -9,20 +9,15 @@ from explore.core.errors import InputError, counted, listed, shown
 from explore.data import texts
 from explore.data.reading import Cells
 
-__all__ = ["classes", "marks", "no_numbers", "quantities", "repeated"]
-
 CLASSES = " (classes need the task classification)"
 UNMEASURED = "; give a table with rows that are still to be measured to explore suggest"
 FEW_CLASSES = 10  # so many may be learnt from any number of examples
 
 
 def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: bool = False) -> np.ndarray:
-    """Columns as float64, [N, columns], all finite but for NaN where there is no value, if `gaps` allows it.
+    """Columns as float64 [N, columns], finite, or NaN where there is no value and `gaps` allows it.
 
-    An experiment that failed has none either.
-
-    Raises:
-        InputError: naming the first other cell, or all of them where the columns are `targets`, and what to do.
+    With `gaps`, `targets` may also say that an experiment failed. Errors name the first other cell, of `targets` all.
     """
     columns = [texts.numbers(table.columns[name], table.decimal) for name in names]
     values = np.stack([column for column, _ in columns], 1)
@@ -40,17 +35,17 @@ def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: 
         return values
     row, column = np.argwhere(bad)[0].tolist()
     cell = table.columns[names[column]][row]
-    what = f"{shown(cell)} is not" if cell else "an empty cell instead of"
-    raise InputError(f"{table.where(row, names[column])}: {what} a finite number{UNMEASURED if targets else ''}")
+    problem = f"{shown(cell)} is not" if cell else "an empty cell instead of"
+    raise InputError(f"{table.where(row, names[column])}: {problem} a finite number{UNMEASURED if targets else ''}")
 
 
 def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], gaps: bool = True) -> InputError:
-    """The error for cells of targets, rows by column, that are no numbers; it names them, of many the first ones."""
+    """The error that names cells of targets (rows by column) that are no numbers; of many the first ones."""
     cells = {name: [(row, str(table.columns[name][row])) for row in rows] for name, rows in wrong.items()}
     every = [cell for column in cells.values() for _, cell in column]
     if len(every) == 1:
         ((name, ((row, cell),)),) = cells.items()
-        what = f"{table.where(row, name)}: {shown(cell)} is not a finite number"
+        problem = f"{table.where(row, name)}: {shown(cell)} is not a finite number"
     else:
         parts = (
             f"column {shown(name)}: "
@@ -60,18 +55,18 @@ def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], gaps: bool = Tr
             )
             for name, column in cells.items()
         )
-        what = f"{table.path}: {len(every)} cells of targets are not finite numbers: {'; '.join(parts)}"
-    return InputError(what + _advice(every, table.decimal, gaps))
+        problem = f"{table.path}: {len(every)} cells of targets are not finite numbers: {'; '.join(parts)}"
+    return InputError(problem + _advice(every, table.decimal, gaps))
 
 
 def _advice(cells: Collection[str], decimal: str, gaps: bool) -> str:
-    """What to do about texts where numbers belong."""
+    """Say what to do about texts where numbers belong."""
     if all(texts.number(cell, decimal) is None and texts.number(cell, ",") is not None for cell in cells):
         return f"; {texts.POINT}"
     if all(cell.casefold() in texts.FAILED for cell in cells):
         return "; leave out the rows of experiments that failed"
-    others = [cell for cell in cells if texts.number(cell, decimal) is None and not any(map(str.isdigit, cell))]
-    words = any(any(map(str.isalpha, cell)) for cell in others)
+    wordy = [cell for cell in cells if texts.number(cell, decimal) is None and not any(map(str.isdigit, cell))]
+    words = any(any(map(str.isalpha, cell)) for cell in wordy)
     advice = "" if words else "; write the number alone"
     if gaps:
         advice = "; write the number alone, 'failed' for a failed experiment, and nothing until it is measured"
@@ -79,7 +74,7 @@ def _advice(cells: Collection[str], decimal: str, gaps: bool) -> str:
 
 
 def repeated(table: Cells, name: str | None) -> str:
-    """A sentence on identifiers in a column, if there is one, that several examples have; one without is refused."""
+    """Describe identifiers, of this column if any, that several examples share; refuse an example without one."""
     if name is None:
         return ""
     cells = table.columns[name]
@@ -92,13 +87,9 @@ def repeated(table: Cells, name: str | None) -> str:
 
 
 def marks(table: Cells, target: str, keep: bool = False, failed: Collection[str] = ()) -> str:
-    """A sentence on how texts of a class target are read that often say that there is no class; "": it has none.
+    """Say how a class target's usual marks of a missing value are read; "" where it has none.
 
-    Args:
-        table: its cells.
-        target: the column.
-        keep: whether they are classes, as `keep_na` says.
-        failed: other texts that say that an experiment failed, folded.
+    With `keep` (`keep_na`) they are classes; `failed` are other texts for a failed experiment, in lower case.
     """
     cells = map(str, table.columns[target])
     counts = Counter(cell for cell in cells if cell and cell.casefold() not in failed)
@@ -125,13 +116,9 @@ def classes(
     keep_na: Collection[str] = (),
     failed: Collection[str] = (),
 ) -> tuple[np.ndarray, tuple[str, ...], str]:
-    """Class indices, [N], the names of the classes, and a sentence where they are many, or some may be none.
+    """Class indices [N], the names of the classes, and notes on them; for `keep_na` and `failed` see `marks`.
 
-    With `gaps` there may be rows without a class, whose index is -1, and fewer than two classes. For `keep_na` and
-    `failed` see `marks`.
-
-    Raises:
-        InputError: for targets that are no classes, or too many.
+    With `gaps`, rows may have no class (index -1), and there may be fewer than two classes.
     """
     if len(targets) != 1:
         raise InputError(f"classification takes one target column, not {len(targets)}")
@@ -142,9 +129,9 @@ def classes(
     examples = sum(counts.values())
     if examples < len(cells) and not gaps:
         row = next(i for i, cell in enumerate(cells) if cell not in counts)
-        what = f"{shown(cells[row])}, which stands for none," if cells[row] else "an empty cell"
+        cell = f"{shown(cells[row])}, which stands for none," if cells[row] else "an empty cell"
         name = f", or keep it as a class by --keep-na {target} (keep_na in Python)" if cells[row] else ""
-        raise InputError(f"{table.where(row, target)}: {what} instead of a class{UNMEASURED}{name}")
+        raise InputError(f"{table.where(row, target)}: {cell} instead of a class{UNMEASURED}{name}")
     if len(counts) < 2 and not gaps:
         raise InputError(f"{column} has the one class {shown(cells[0])}; two or more are needed")
     numbers = {n: value for n in counts if (value := texts.exact(n)) is not None and not texts.absent(n)}  # "nan"
@@ -166,7 +153,7 @@ def classes(
 
 
 def _check_whole(table: Cells, target: str, numbers: dict[str, int | float]) -> None:
-    """Numbers that name classes must be whole, and each written in one way."""
+    """Refuse numbers of classes that are not whole, or written in several ways."""
     for name, value in numbers.items():
         if not float(value).is_integer():
             where = table.where(table.columns[target].index(name), target)

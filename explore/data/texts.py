@@ -1,4 +1,4 @@
-"""What the text of a cell says: a number, a date, a truth value, nothing, or something that is none of these."""
+"""The values of cells: numbers, dates, truth values, nothing, or texts that are none of these."""
 
 import math
 import re
@@ -11,36 +11,13 @@ import pandas as pd
 
 from explore.core.errors import shown
 
-__all__ = [
-    "FAILED",
-    "ISO",
-    "PAIRS",
-    "absent",
-    "alike",
-    "ambiguous",
-    "code",
-    "date_formats",
-    "dates",
-    "exact",
-    "flags",
-    "iso",
-    "neutralised",
-    "numbers",
-    "number",
-    "objection",
-    "pointed",
-    "resembles_a_number",
-    "restored",
-    "unmeasured",
-]
-
-# How tables say that there is nothing, in any case, among numbers, dates and truth values. Among words only those count
-# that no scientist names a category: "Na" is sodium, "none" a treatment.
+# Marks of a missing value, in any case, among numbers, dates and truth values. Among words only those count that no
+# scientist uses as a category: "Na" is sodium, "none" a treatment.
 _NOTHING = frozenset("|na|n/a|#n/a|#na|<na>|nan|-nan|nat|null|none|nil|missing|-|--|?|.".split("|"))
 _NO_WORD = frozenset("|NA|N/A|n/a|#N/A|#NA|<NA>|nan|NaN|NaT|null|NULL".split("|"))
 _NO_CLASS = _NO_WORD | {"na", "NAN", "-nan", "-NaN", "Null", "-", "--", "?", "."}  # but "Na", "none", "missing", ...
-FAILED = ("failed", "fail", "error")  # how tables say, in any case, that an experiment failed
-PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))  # in any case; what counts 0 and 1
+FAILED = ("failed", "fail", "error")  # marks of a failed experiment, in any case
+PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))  # in any case; they count 0 and 1
 
 ISO = "ISO8601"
 _ISO = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?\s?(?P<zone>Z|[+-]\d\d:?\d\d)?)?)?", re.ASCII)
@@ -50,8 +27,8 @@ _DAYS = (
 )
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
-_DIGITS = re.compile(r"^[+-]?(0\d+|\d{16,})$", re.ASCII | re.MULTILINE)
-_BARE_EXPONENT = re.compile(r"^\d+[eE]\d+$", re.ASCII | re.MULTILINE)
+_DIGITS = re.compile(r"[+-]?(0\d+|\d{16,})", re.ASCII)
+_BARE_EXPONENT = re.compile(r"\d+[eE]\d+", re.ASCII)
 _PLAIN = r"[+\-\u2212]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?"
 _GROUPED = r"[+\-\u2212]?\d{1,3}(?P<mark>[.,'\u2019_\s])\d{3}((?P=mark)\d{3})*([.,]\d+)?"
 _UNIT = r"\s?([^\W\d_]|[%\u2030\u00b0$\u20ac\u00a3\u00a5])[^\s\d]{0,11}([-+^]{0,2}\d)?(\s[^\s\d]{1,12}){0,2}"
@@ -70,24 +47,24 @@ _DATE = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _TIME = re.compile(r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?", re.IGNORECASE)
-# What a spreadsheet program takes for a formula, which may run commands. A character alone is none.
+# Texts that a spreadsheet program takes for formulas, which may run commands. A single character is none.
 _FORMULA = re.compile("'*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
 OTHERWISE = ", or call the column categorical"
 POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"
 
 
 def absent(cell: str, among_words: bool = False) -> bool:
-    """Whether a cell says that there is no value."""
+    """Whether a cell is a mark of a missing value."""
     return cell in _NO_WORD if among_words else cell.casefold() in _NOTHING
 
 
 def unmeasured(cell: str, classes: bool = False) -> bool:
-    """Whether a cell of a target says that nothing is measured; a word that may name a class is one among classes."""
+    """Whether a cell of a target says that nothing is measured; among classes, words that may name one do not."""
     return cell in _NO_CLASS if classes else absent(cell)
 
 
 def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tuple[str, str] | None:
-    """The first two names of one key, by default those that differ in the case of letters alone; None is no key."""
+    """The first two names with the same key, by default those that differ only in case; None is no key."""
     first: dict[Any, str] = {}
     for name in names:
         value = key(name)
@@ -112,36 +89,35 @@ def number(cell: str, decimal: str = ".") -> float | None:
 
 
 def neutralised(cell: str) -> str:
-    """A text as a CSV file has it: behind an apostrophe where a spreadsheet program would take it for a formula."""
+    """Put an apostrophe before a text that a spreadsheet program would take for a formula."""
     if not _FORMULA.match(cell) or absent(cell) or any(number(cell, mark) is not None for mark in ".,"):
         return cell
     return f"'{cell}"
 
 
 def restored(cell: str) -> str:
-    """The text that `neutralised` was given."""
+    """Undo `neutralised`."""
     return cell[1:] if cell.startswith("'") and neutralised(cell[1:]) == cell else cell
 
 
 def pointed(cell: str, decimal: str) -> str:
-    """A number with a point, whatever its decimal mark is; any other cell as it is."""
+    """Write a number with a decimal point; any other cell stays as it is."""
     return cell.replace(decimal, ".") if decimal in cell and number(cell, decimal) is not None else cell
 
 
-def code(cells: Sequence[str]) -> str:
-    """The first cell of digits alone that a number would not give back, for leading zeros or beyond 2^53; or ""."""
-    suspects = map(re.Match.group, _DIGITS.finditer("\n".join(cells)))
+def code(cells: Iterable[str]) -> str:
+    """The first cell of digits that is no plain number, with leading zeros or too many digits to be exact; or ""."""
+    suspects = filter(_DIGITS.fullmatch, cells)
     return next((cell for cell in suspects if cell.lstrip("+-")[0] == "0" or exact(cell) != number(cell)), "")
 
 
-def ambiguous(cells: Sequence[str]) -> str:
-    """The first cell that is a number such as 1E2, which may as well be a name; or ""."""
-    found = _BARE_EXPONENT.search("\n".join(cells))
-    return found.group() if found else ""
+def ambiguous(cells: Iterable[str]) -> str:
+    """The first number such as 1E2, which may be a name; or ""."""
+    return next(filter(_BARE_EXPONENT.fullmatch, cells), "")
 
 
 def exact(cell: str) -> int | float | None:
-    """The value of a number, see `number`; of digits alone the whole number, however large."""
+    """The value of a number, see `number`; whole numbers in digits are exact, however large."""
     value = number(cell)
     plain = cell.replace("\u2212", "-")
     return int(plain) if value is not None and len(plain) < 400 and plain.lstrip("+-").isdecimal() else value
@@ -157,15 +133,14 @@ def numbers(cells: Sequence[str], decimal: str = ".") -> tuple[np.ndarray, np.nd
                 return values, np.empty(0, np.int64)
         except ValueError:
             pass
-    known = {cell: number(cell, decimal) for cell in set(cells)}
-    return _values(cells, {cell: v for cell, v in known.items() if v is not None and math.isfinite(v)})
+    distinct = {cell: number(cell, decimal) for cell in set(cells)}
+    return _values(cells, {cell: v for cell, v in distinct.items() if v is not None and math.isfinite(v)})
 
 
 def _values(cells: Sequence[str], values: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
     """The value of each cell, [N], NaN where there is none, and the rows of cells without one that are not absent."""
     odd = {cell for cell in set(cells) if cell not in values and not absent(cell)}
-    rows = [row for row, cell in enumerate(cells) if cell in odd] if odd else []
-    return np.array([values.get(cell, math.nan) for cell in cells], float), np.array(rows, np.int64)
+    return np.array([values.get(cell, math.nan) for cell in cells], float), np.flatnonzero([c in odd for c in cells])
 
 
 def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -175,11 +150,9 @@ def flags(cells: Sequence[str], words: Sequence[str]) -> tuple[np.ndarray, np.nd
 
 
 def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Days since 1970, [N] with NaN where there is no date, and the rows of cells that are neither a date nor absent.
+    """Days since 1970, [N], NaN where there is no date, and the rows of cells that are neither a date nor absent.
 
-    Args:
-        cells: texts.
-        form: ISO, or what `strptime` takes, where %b is also the month's full name; times without a zone are of UTC.
+    `form` is ISO or a format of `strptime`, where %b is also the month's full name; times without a zone are UTC.
     """
     distinct = [cell for cell in dict.fromkeys(cells) if not absent(cell)]
     texts = pd.Series([cell if form != ISO or _ISO.fullmatch(cell) else None for cell in distinct], dtype=object)
@@ -192,22 +165,19 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def iso(cells: Sequence[str], form: str) -> list[str]:
-    """The cells with their dates as 2024-03-31 or 2024-03-31T14:30:00; what is no date, or may be two, as it is.
+    """Write dates as 2024-03-31 or 2024-03-31T14:30:00; cells that are no date, or ambiguous, stay as they are.
 
-    Args:
-        cells: texts.
-        form: of the dates, see `dates`; another one counts where they are not of this one.
+    `form` is that of the dates, see `dates`; where they do not have it, it is inferred.
     """
-    present = {cell for cell in cells if not absent(cell)}
-    if len(dates(list(present), form)[1]):
+    present = list({cell for cell in cells if not absent(cell)})
+    if len(dates(present, form)[1]):
         forms = date_formats(present)
         form = forms[0] if len(forms) == 1 else ISO
     if form == ISO:
         return list(cells)
-    known = list(present)
-    moments = (dates(known, form)[0] * 86_400_000_000).round().astype("datetime64[us]").tolist()
+    moments = (dates(present, form)[0] * 86_400_000_000).round().astype("datetime64[us]").tolist()
     days = [when.date() if when.time() == time() else when for when in moments]
-    written = {cell: day.isoformat() for cell, day in zip(known, days, strict=True)}
+    written = {cell: day.isoformat() for cell, day in zip(present, days, strict=True)}
     return [written.get(cell, cell) for cell in cells]
 
 
@@ -216,10 +186,7 @@ def _moments(texts: pd.Series, form: str) -> pd.Series:
 
 
 def date_formats(cells: Collection[str]) -> list[str]:
-    """All the ways to read every one of the cells as a date.
-
-    None where the cells are no dates, or where some times have a zone and others have none.
-    """
+    """All formats by which every one of the cells is a date; none where only some of the times have a zone."""
     matches = [_ISO.fullmatch(cell) for cell in cells]
     if all(matches):
         zones = {bool(match["zone"]) for match in matches if match and match[2]}
@@ -238,32 +205,27 @@ def _marks(text: str) -> set[str]:
 
 
 def resembles_a_number(cell: str) -> bool:
-    """Whether a cell is a number, or one with a unit, marks between its digits or the like, or a date or a time."""
+    """Whether a cell is a number (also with a unit or marks between its digits), a date or a time."""
     if number(cell) is not None:
         return True
     return len(cell) <= 60 and any(form.fullmatch(cell) for form in (_NUMBER, _DATE, _TIME))
 
 
 def objection(cell: str, decimal: str = ".", fixed: bool = False) -> str:
-    """Why a cell is not taken for a number or date, though other cells of its column look like one; and what to do.
+    """Say why a cell is no number or date, though others of its column are, and what to do.
 
-    Args:
-        cell: the text.
-        decimal: the mark in numbers.
-        fixed: whether a schema has the kind of the column, and no option changes it any more.
+    `decimal` is the mark in numbers; if a schema has `fixed` the kind of the column, no option changes it.
     """
-    what, otherwise, point = shown(cell), "" if fixed else OTHERWISE, "write a point" if fixed else POINT
+    text, otherwise, point = shown(cell), "" if fixed else OTHERWISE, "write a point" if fixed else POINT
     if _TIME.fullmatch(cell):
-        return f"{what} is a time; write it as a number of hours{otherwise}"
+        return f"{text} is a time; write it as a number of hours{otherwise}"
     if _DATE.fullmatch(cell):
-        return f"{what} is a date that cannot be told for certain; write dates as 2024-03-31{otherwise}"
+        return f"{text} is a date that cannot be told for certain; write dates as 2024-03-31{otherwise}"
     if decimal == "." and _COMMA.fullmatch(cell):
-        return f"{what} has a comma, which may be a decimal one; {point}"
+        return f"{text} has a comma, which may be a decimal one; {point}"
     if re.fullmatch(_GROUPED, cell):
-        return f"{what} has marks between its digits; write the digits and a decimal {decimal!r} alone{otherwise}"
+        return f"{text} has marks between its digits; write the digits and a decimal {decimal!r} alone{otherwise}"
     if number(cell, decimal) is None and _NUMBER.fullmatch(cell):
-        return (
-            f"{what} is more than a number; write the number alone, in one unit, which the first line may name"
-            f"{otherwise}"
-        )
-    return f"{what} is not a finite number or date as other cells of the column are; correct or empty it{otherwise}"
+        advice = "write the number alone, in one unit, which the first line may name"
+        return f"{text} is more than a number; {advice}{otherwise}"
+    return f"{text} is not a finite number or date as other cells of the column are; correct or empty it{otherwise}"

@@ -1,4 +1,4 @@
-"""Data frames, Excel and Parquet files, whose cells have types: as the text that a CSV file would have of them.
+"""Data frames, Excel and Parquet files, whose cells have types, as the text that a CSV file would have.
 
 A Parquet file that is larger than memory becomes features in a memory map.
 """
@@ -20,37 +20,25 @@ from explore.core.errors import InputError, one_of, shown
 from explore.core.files import check_regular
 from explore.data import packed
 from explore.data.columns import Schema
-from explore.data.reading import POINTER, Cells, assembled, named, others, restored
-
-__all__ = ["MappedTable", "map_parquet", "of_file", "of_frame"]
+from explore.data.reading import POINTER, Cells, assembled, named, other_sheets, restored
 
 ROWS = 2**14  # of a Parquet file, whose values are in memory at one time
 ALLOWED = "a cell must be a text, a number, a truth value or a date"
 INSTALL = "pip install 'explore-bnn[tables]' reads it, or save the table as CSV"
 
 
-def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
-    """The cells of a data frame, without its index; its rows count from 1.
-
-    Raises:
-        InputError: for columns whose names are not distinct, no row, or a cell that is no text, number or date.
-    """
+def of_frame(frame: pd.DataFrame) -> Cells:
+    """The cells of a data frame, without its index; its rows count from 1."""
+    path = Path("the table")
     header, notes = named(path, map(str, frame.columns))
     columns = {name: _texts(frame.iloc[:, i].tolist(), path, name) for i, name in enumerate(header)}
     return _complete(path, columns, notes)
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
-    """The cells of a sheet of an Excel file, or of a Parquet file; None where the content is neither.
+    """The cells of a sheet of an Excel file (None: the first), or of a Parquet file; None for other content.
 
-    Args:
-        path: for messages.
-        content: of the file.
-        sheet: its name; None: the first.
-        strict: False: the first one too where there is none of that name, as in files without sheets.
-
-    Raises:
-        InputError: when it cannot be read, has no such sheet, or the library that reads it is not installed.
+    Unless `strict`, the first sheet is read in place of one that does not exist.
     """
     if content.startswith(b"\xd0\xcf\x11\xe0"):
         raise InputError(
@@ -68,7 +56,7 @@ def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool =
         raise
     except ImportError:
         raise InputError(f"{path} is {kind} file; {INSTALL}") from None
-    except Exception as error:  # whatever the bytes make of the reader, the file is what is wrong
+    except Exception as error:  # any reader error means the file is corrupt
         raise InputError(f"{path} is {kind} file that cannot be read ({packed.reason(error)}); replace it") from None
 
 
@@ -83,10 +71,10 @@ def _parquet(path: Path, content: bytes) -> Cells:
     distinct: dict[str, str] = {}  # so that a text which many cells have is in memory once
     for batch in file.iter_batches(ROWS):
         for name, values in zip(header, batch.columns, strict=True):
-            done = columns[name]
-            new = _texts(_values(values), path, name, len(done) + 1)
+            column = columns[name]
+            new = _texts(_values(values), path, name, len(column) + 1)
             packed.check_size(needed := needed + sum(map(len, new)), len(content), path)
-            done += [distinct.setdefault(text, text) for text in new]
+            column += [distinct.setdefault(text, text) for text in new]
     return _complete(path, columns, notes)
 
 
@@ -94,15 +82,15 @@ class MappedTable(NamedTuple):
     """The features of a file."""
 
     x: np.memmap  # float64 [N, D], read-only
-    notes: tuple[str, ...]  # sentences on what was imputed or not known, with the rows, which count from 1
+    notes: tuple[str, ...]  # sentences on imputed and unknown cells, with the rows, which count from 1
 
 
 def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os.PathLike[str]) -> MappedTable:
     """Write the features of a Parquet file's rows, in their order, to a file of NumPy (.npy), and map it.
 
     Args:
-        source: the Parquet file; columns that the schema does not have are passed over.
-        schema: what the columns become, `load_table(measured, ...).schema` of the rows that are measured.
+        source: the Parquet file; columns that are not in the schema are ignored.
+        schema: `load_table(measured, ...).schema` of the rows that are measured.
         target: the file to write, from which the map reads for as long as it is used.
 
     Raises:
@@ -131,11 +119,7 @@ def map_parquet(source: str | os.PathLike[str], schema: Schema, target: str | os
 
 
 def _parquet_file(source: Any) -> Any:
-    """A Parquet file, whose repeated texts stay in memory once when it is read in batches.
-
-    Raises:
-        InputError: for columns of lists or records.
-    """
+    """Open a Parquet file so that repeated texts are in memory once; refuse columns of lists or records."""
     import pyarrow
     import pyarrow.parquet as parquet
 
@@ -148,7 +132,7 @@ def _parquet_file(source: Any) -> Any:
 
 
 def _values(array: Any) -> list[Any]:
-    """The values of an array of a Parquet file; those that repeat are one object."""
+    """The values of an array of a Parquet file; equal ones in a dictionary are one object."""
     import pyarrow
 
     if not isinstance(array, pyarrow.DictionaryArray):
@@ -163,7 +147,7 @@ def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells
 
     packed.check_workbook(content, path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of features that say nothing of the cells
+        warnings.simplefilter("ignore")  # of features that do not concern the cells
         values, formulas = (
             openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=only) for only in (True, False)
         )
@@ -177,18 +161,15 @@ def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells
             _, names = next(rows, (1, [""]))
             cells = restored(assembled(path, names, rows, len(content)))
         except InputError as error:
-            raise InputError(f"{error}{others(sheets)}") from None
+            raise InputError(f"{error}{other_sheets(sheets)}") from None
     notes = cells.notes
     if sheet is None and len(sheets) > 1:
-        notes = (f"{path} has several sheets{others(sheets)}.", *notes)
+        notes = (f"{path} has several sheets{other_sheets(sheets)}.", *notes)
     return cells._replace(unit="row", sheets=tuple(sheets), notes=notes)
 
 
 def _rows(path: Path, values: Any, formulas: Any) -> Iterator[tuple[int, list[str]]]:
-    """The texts of a sheet's rows, without the empty cells at their ends.
-
-    A formula whose value is not stored would pass for an empty cell.
-    """
+    """The texts of a sheet's rows, without the empty cells at their ends; a formula needs a stored value."""
     values.reset_dimensions()  # some programs write wrong ones
     formulas.reset_dimensions()
     both = zip(values.iter_rows(values_only=True), formulas.iter_rows(values_only=True), strict=True)
@@ -213,7 +194,7 @@ def _complete(path: Path, columns: dict[str, list[str]], notes: tuple[str, ...])
 
 
 def _texts(values: Sequence[Any], path: Path, name: str, first: int = 1) -> list[str]:
-    """The texts of a column's values, of which the first one is in this row; those that repeat are one object."""
+    """The texts of a column's values, starting in row `first`; equal texts are one object."""
     stripped = {value: value.strip() for value in {v for v in values if type(v) is str}}
     return [
         stripped[value] if type(value) is str else _text(value, path, row, name)
@@ -222,7 +203,7 @@ def _texts(values: Sequence[Any], path: Path, name: str, first: int = 1) -> list
 
 
 def _text(value: Any, path: Path, row: int, column: str) -> str:
-    """What a CSV file would have of a cell."""
+    """The text that a CSV file would have."""
     if type(value) is float:  # as most are
         return "" if value != value else repr(value)
     if value is None or value is pd.NaT or value is pd.NA or value != value:
@@ -235,7 +216,7 @@ def _text(value: Any, path: Path, row: int, column: str) -> str:
         return str(int(value))
     if isinstance(value, Real):
         return repr(float(value))
-    if isinstance(value, date):  # and a time on it, which a spreadsheet gives every day
+    if isinstance(value, date):  # a spreadsheet adds a time to every day
         return value.isoformat().removesuffix("T00:00:00")
     if isinstance(value, Decimal | time | timedelta):
         return str(value)

@@ -4,19 +4,19 @@ from pathlib import Path
 
 from explore.data.source import fetched
 from explore.images.base import Images
-from explore.images.own import read, read_inputs
+from explore.images.reading import read, read_inputs
 
 __all__ = ["Images", "load", "read", "read_inputs"]
 
 
 def load(name: str, folder: Path | None = None) -> Images:
-    """A benchmark set by its name in `explore list images`.
+    """Load a benchmark set by its name in `explore list images`.
 
-    It is looked for in `folder`, by default the one that EXPLORE_DATA_DIR names, as `mnist/train-images-idx3-ubyte.gz`
-    or `cifar10/test.npz`; what is not there is downloaded once into the user's cache.
+    It is read from `folder` (by default the one in EXPLORE_DATA_DIR) as `mnist/train-images-idx3-ubyte.gz` or
+    `cifar10/test.npz`; if it is missing there, it is downloaded once into the user's cache.
 
     Raises:
-        InputError: for an unknown name, a missing folder, a file that is not the known one, or a failed download.
+        InputError: for an unknown name, a missing folder, a modified file, or a failed download.
     """
     images: Images = fetched("images", name, folder, Images)
     return images

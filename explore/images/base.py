@@ -1,26 +1,46 @@
-"""A set of images as a value."""
+"""A set of images as a value, in memory or in files that are decoded on demand."""
 
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Int, UInt8
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from explore.core.errors import InputError
-from explore.images.disk import ImageFiles
+from explore.core import machine
+from explore.core.errors import InputError, shown
+from explore.core.files import check_regular
+from explore.data import packed
 
-__all__ = ["Images", "checked"]
+MOST = 16384  # pixels a side
+ORIENTATION = 0x0112  # the tag; from 5 on height and width are exchanged
+CHUNK = 256  # images that are decoded together
+COUNTED = 10_000  # images at most whose values are counted for the moments of a set
+ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")  # modes with a channel of opacity
+DEEPER, DARK = "16 bits", "16 bits, all below 4096"
+DEEP = ("PNG", "PPM", "TIFF")  # formats in which 16-bit grey is told from other whole numbers
+BITS, PHOTOMETRIC = 258, 262  # tags of TIFF: bits of each channel, and 0 where 0 is white
 
 
 class Images(NamedTuple):
     """Images for training and for testing, as bytes, in the order of their files."""
 
     name: str
-    x: Any  # uint8 [N, channels, height, width]: an array, or images in their files
+    x: Any  # uint8 [N, channels, height, width]: an array, or `ImageFiles`
     y: np.ndarray  # int64 [N] class indices
-    test_x: Any  # of as many as there are, which may be none
+    test_x: Any  # perhaps none
     test_y: np.ndarray
     classes: tuple[str, ...]  # the name of each class index
-    augmentation: str = "none"  # what is common for it: "none", "crop" or "crop-flip"
-    note: str = ""  # a sentence on what was left out, if there is anything to say
+    augmentation: str = "none"  # the usual one: "none", "crop" or "crop-flip"
+    note: str = ""  # sentences on what was left out
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -31,27 +51,22 @@ class Images(NamedTuple):
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of each channel over the training images, in [0, 255]; of a constant one 1.
 
-        Of images that stay in their files over at most 10,000, at equal distances.
+        Of images in files at most 10,000 are used, at equal distances.
         """
-        chunks = self.x.chunks(self.x.counted()) if isinstance(self.x, ImageFiles) else [self.x]
-        counts = np.sum([_counts(chunk) for chunk in chunks], 0)
+        x = self.x
+        chunks = x.chunks(range(0, len(x), -(-len(x) // COUNTED))) if isinstance(x, ImageFiles) else [x]
+        # Each of the 256 values is counted: a sum would need numbers eight times as long.
+        counts = np.sum(
+            [[np.bincount(chunk[:, c].ravel(), minlength=256) for c in range(chunk.shape[1])] for chunk in chunks], 0
+        )
         values, share = np.arange(256.0), counts / counts.sum(1, keepdims=True)
         mean = share @ values
         deviation = np.sqrt((share * (values - mean[:, None]) ** 2).sum(1))
         return mean, np.where(deviation > 0, deviation, 1.0)
 
 
-def _counts(x: np.ndarray) -> np.ndarray:
-    """How often each of the 256 values comes in each channel: a sum would need numbers eight times as long."""
-    return np.stack([np.bincount(x[:, c].reshape(-1), minlength=256) for c in range(x.shape[1])])
-
-
 def checked(images: Images) -> Images:
-    """The same, if there is something to learn in it.
-
-    Raises:
-        InputError: where images and classes do not fit each other.
-    """
+    """Return the set after checking that images and classes fit each other."""
     for part, x, y in (("training", images.x, images.y), ("test", images.test_x, images.test_y)):
         if x.dtype != np.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3):
             raise InputError(
@@ -70,3 +85,181 @@ def checked(images: Images) -> Images:
     if len(images.classes) < 2:
         raise InputError(f"{images.name} has {len(images.classes)} class; there must be at least two")
     return images
+
+
+# Images in files ------------------------------------------------------------------------------------------------------
+
+
+def _read(file: Path, sides: tuple[int, ...] | None, grey: bool) -> tuple[UInt8[np.ndarray, "C H W"], str]:
+    """Decode an image to bytes, scaled and cut to these sides if any; also return how it was converted.
+
+    Of 16-bit grey values the upper eight bits are kept, and transparent parts are laid on white.
+    """
+    with _opened(file) as image:
+        conversion = _conversion(image)
+        if conversion == DEEPER and int(np.asarray(image).max()) < 4096:
+            conversion = DARK
+        plain = _opaque(ImageOps.exif_transpose(image)).convert("L" if grey else "RGB")
+    if sides is not None:
+        plain = ImageOps.fit(plain, (sides[1], sides[0]), Image.Resampling.BILINEAR)
+    return np.asarray(plain).reshape(plain.height, plain.width, -1).transpose(2, 0, 1), conversion
+
+
+def _conversion(image: Image.Image) -> str:
+    """How an image is converted to 8 bits without opacity: `DEEPER`, "transparent", or not ("")."""
+    if image.mode.startswith("I"):
+        return DEEPER
+    return "transparent" if image.mode in ALPHA or "transparency" in image.info else ""
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """The image in 8 bits, on white."""
+    clear = image.info.get("transparency")  # of a palette, or the one value that is transparent
+    if image.mode.startswith("I"):
+        values = np.asarray(image)  # `convert` would clip them to 255
+        return Image.fromarray(np.where(values == clear, 255, values >> 8).astype(np.uint8))
+    if image.mode in ALPHA or clear is not None:
+        whole = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", whole.size, "white"), whole)
+    return image
+
+
+def _inspect(file: Path) -> tuple[tuple[int, int], str]:
+    """Height and width as `_read` will return them, and the conversion, without decoding the image."""
+    with _opened(file) as image:
+        (width, height), turned = image.size, image.getexif().get(ORIENTATION, 1) >= 5
+        return (width, height) if turned else (height, width), _conversion(image)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Image.Image]:
+    """Open an image without decoding it; any reader error means the file is corrupt."""
+    try:
+        check_regular(file)
+        with Image.open(file) as image:
+            if max(image.size) > MOST:
+                raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
+            packed.check_size(math.prod(image.size) * len(image.getbands()), file.stat().st_size, file)
+            _check_depth(file, image)
+            yield image
+    except InputError:
+        raise
+    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise InputError(f"{file} is no image that can be read ({shown(str(error))})") from None
+
+
+def _check_depth(file: Path, image: Image.Image) -> None:
+    """Refuse values that are neither 8 bits nor 16-bit grey: a conversion would clip them."""
+    if image.mode[0] not in "IF":
+        return
+    tags = getattr(image, "tag_v2", {})
+    bits, dark = tags.get(BITS, (16,))[0], tags.get(PHOTOMETRIC, 1)  # 12-bit TIFFs have the mode of 16-bit ones
+    signed = image.mode == "I" and image.format == "TIFF"  # and PNG and PPM have it for 16 bits without a sign
+    if image.mode == "F" or image.format not in DEEP or signed or (bits, dark) != (16, 1):
+        raise InputError(
+            f"{file} has values of another kind ({image.format}, mode {image.mode}); images must have 8 bits a "
+            "channel, or be grey PNG, PPM or TIFF files of 16 bits without a sign, where 0 is black"
+        )
+
+
+class ImageFiles:
+    """Images in files, as an array uint8 [N, channels, height, width] that threads decode on demand.
+
+    Args:
+        files: of the images.
+        sides: height and width, to which they are scaled and cut; None: they have those of the first.
+        grey: whether they are read in one channel.
+        shape: channels, height and width; None: those of the first.
+    """
+
+    dtype = np.dtype(np.uint8)
+    ndim = 4
+
+    def __init__(
+        self, files: Sequence[Path], sides: tuple[int, ...] | None, grey: bool, shape: Sequence[int] | None = None
+    ):
+        self.files, self._sides, self._grey = files, sides, grey
+        one = _read(files[0], sides, grey)[0].shape if shape is None else shape
+        self.shape: tuple[int, ...] = (len(files), *one)
+        self._converted: dict[int, str] = {}  # of files inspected or decoded so far
+        self._coming: dict[int, Future[np.ndarray]] = {}
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def part(self, points: Iterable[int]) -> ImageFiles:
+        """Some of them."""
+        return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
+
+    def check(self) -> ImageFiles:
+        """Inspect every file; refuse those that are no image or, without `sides`, have another size."""
+        for i, (sides, conversion) in enumerate(self._threads.map(_inspect, self.files)):
+            self._converted[i] = conversion
+            if self._sides is None:
+                self._check_sides(self.files[i], sides)
+        return self
+
+    def converted(self) -> Counter[str]:
+        """How many images had each conversion, of those inspected or decoded so far."""
+        return Counter(self._converted.values())
+
+    def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
+        """Start to decode images that will be needed next, and drop all others that were started."""
+        wanted = dict.fromkeys(self._numbers(points).flatten().tolist())
+        for i in self._coming.keys() - wanted.keys():
+            self._coming.pop(i).cancel()
+        self._start(wanted)
+
+    def __getitem__(self, points: slice | Int[np.ndarray, "..."]) -> UInt8[np.ndarray, "... C H W"]:
+        """Decode a slice, or images by their numbers in an array of any shape."""
+        numbers = self._numbers(points)
+        order = numbers.flatten().tolist()
+        self._start(order)
+        decoded = {i: self._coming.pop(i).result() for i in dict.fromkeys(order)}
+        whole = np.empty((len(order), *self.shape[1:]), np.uint8)
+        for place, i in zip(whole, order, strict=True):
+            place[:] = decoded[i]
+        return whole.reshape(*numbers.shape, *self.shape[1:])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all of them would take in memory."""
+        return math.prod(self.shape)
+
+    def loaded(self) -> UInt8[np.ndarray, "N C H W"]:
+        """All of them in memory."""
+        whole, done = np.empty(self.shape, np.uint8), 0
+        for chunk in self.chunks(range(len(self))):
+            whole[done : done + len(chunk)] = chunk
+            done += len(chunk)
+        return whole
+
+    def chunks(self, points: Sequence[int]) -> Iterator[UInt8[np.ndarray, "n C H W"]]:
+        """Some of them, a few at a time."""
+        for i in range(0, len(points), CHUNK):
+            self.ahead(np.array(points[i : i + 2 * CHUNK]))
+            yield self[np.array(points[i : i + CHUNK])]
+
+    def _start(self, points: Iterable[int]) -> None:
+        for i in points:
+            if i not in self._coming:
+                self._coming[i] = self._threads.submit(self._decoded, i)
+
+    def _numbers(self, points: slice | Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
+        return np.arange(len(self))[points] if isinstance(points, slice) else points
+
+    def _decoded(self, i: int) -> np.ndarray:
+        image, self._converted[i] = _read(self.files[i], self._sides, self._grey)
+        self._check_sides(self.files[i], image.shape[1:])
+        return image
+
+    def _check_sides(self, file: Path, sides: tuple[int, ...]) -> None:
+        if sides != self.shape[2:]:
+            raise InputError(
+                f"{file} has {sides[1]} x {sides[0]} pixels, others {self.shape[3]} x {self.shape[2]}; --size "
+                "scales all to one size, such as 32"
+            )
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(machine.cores())

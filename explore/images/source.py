@@ -1,4 +1,4 @@
-"""Where the benchmark sets come from: a local folder, else a download, each file with its checksum."""
+"""Sources of the benchmark sets: a local folder, else a download, each file with its checksum."""
 
 import io
 import tarfile
@@ -12,35 +12,28 @@ from explore.data import packed
 from explore.data.source import cache, checked, download, local
 from explore.images.base import Images
 
-__all__ = ["Cifar", "Idx"]
-
 LIMIT = 256 * packed.MIB  # of a download, and of what it unpacks to
-HOLDS = "mnist/"  # what tells the folder of data from others
+HOLDS = "mnist/"  # by which the data folder is recognised
 CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 
 class Idx(NamedTuple):
-    """A set in the format of MNIST: called with a folder, it comes from there or is downloaded."""
+    """A set in the format of MNIST: called with a folder, it is read from there or downloaded."""
 
     name: str  # and of the folder of local files
     description: str  # for `explore list images`
     classes: tuple[str, ...]
     url: str  # of the folder with the downloads
     sha256: Mapping[str, str]  # of each unpacked file: images and classes for training, then for testing
-    packaged: str = ""  # a folder with the files that may be there too
+    packaged: str = ""  # another folder that may hold the files
 
     def __call__(self, folder: Path | None = None) -> Images:
-        """The set.
-
-        Raises:
-            InputError: when a file is not the known one.
-            OSError: when it cannot be downloaded.
-        """
+        """Read or download the set; an unexpected file is an InputError, a failed download an OSError."""
         x, y, test_x, test_y = (self._array(file, folder) for file in self.sha256)
         return Images(self.name, x[:, None], y.astype(np.int64), test_x[:, None], test_y.astype(np.int64), self.classes)
 
     def _array(self, file: str, folder: Path | None) -> np.ndarray:
-        """Of an idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, and the bytes."""
+        """Read an idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, and the bytes."""
         path = local(f"{self.name}/{file}.gz", folder, HOLDS)
         if path is None and self.packaged and Path(self.packaged).is_dir():
             path = local(f"{self.name}/{file}.gz", Path(self.packaged), HOLDS)
@@ -54,7 +47,7 @@ class Idx(NamedTuple):
 
 
 class Cifar(NamedTuple):
-    """A set in the binary format of CIFAR, `labels` bytes and an image, again and again; else as `Idx`."""
+    """A set in the binary format of CIFAR: for each image `labels` bytes and its pixels; else as `Idx`."""
 
     name: str
     description: str
@@ -64,9 +57,8 @@ class Cifar(NamedTuple):
     labels: int  # bytes before an image; the last of them is its class
     train: tuple[str, ...]  # names of its files
     test: str
-    shards: Mapping[
-        str, str
-    ] = {}  # local files in place of it, `x` [N, height, width, channels] and `y`: name -> sha256
+    # Local files in place of the archive, `x` [N, height, width, channels] and `y`: name -> sha256.
+    shards: Mapping[str, str] = {}
 
     def __call__(self, folder: Path | None = None) -> Images:
         """See `Idx`."""
@@ -79,7 +71,7 @@ class Cifar(NamedTuple):
         return Images(self.name, x, y, *parts[-1], tuple(self.classes.split()), "crop-flip")
 
     def _downloaded(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The parts for training, then the one for testing."""
+        """The training parts, then the test part."""
         content = checked(download(f"{CIFAR}/{self.archive}", self.archive, LIMIT), self.sha256, cache() / self.archive)
         with tarfile.open(fileobj=io.BytesIO(content)) as files:
             members = {Path(member.name).name: member for member in files if member.isfile()}

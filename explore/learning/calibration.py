@@ -1,8 +1,7 @@
 """Calibration of regressions: one factor on the predictive variance, fitted to examples held out of the training data.
 
-A factor c stretches the predictive distribution of each point about its mean m by sqrt(c): its density at y becomes
-p(m + (y - m) / sqrt(c)) / sqrt(c), its variance c times as large, and its mean stays. c is where the held-out examples
-are most likely.
+A factor c stretches the predictive distribution of each point about its mean m by sqrt(c): the density at y becomes
+p(m + (y - m) / sqrt(c)) / sqrt(c). c is where the held-out examples are most likely.
 """
 
 from __future__ import annotations
@@ -24,33 +23,23 @@ from explore.learning.fit import last_epoch
 from explore.nets import protocols
 
 LEAST, MOST = 1e-2, 1e2  # of a factor
-GRID, ROUNDS = 21, 4  # of the search: after so many rounds the factor is known to a thousandth
-
-
-def held_out_factor(
-    posterior: Predictive, x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, share: float, samples: int
-) -> Float[Tensor, " R"]:
-    """As `held_out_factors`, of one posterior."""
-    return held_out_factors([posterior], x, y, rng, share, samples)[0]
+GRID, ROUNDS = 21, 4  # of the search: after so many rounds the factor has an error of a thousandth
 
 
 def held_out_factors(
     posteriors: Sequence[Predictive], x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, share: float, samples: int
 ) -> list[Float[Tensor, " R"]]:
-    """The factors for posteriors that are fitted to all of some examples.
+    """The factors for posteriors that are fitted to all examples, in one fit (`explore.inference.candidates`).
 
-    Each is fitted from scratch to a random part of them, and the factor to the rest, each replica to its own.
+    Each posterior is fitted from scratch to a random part of them, and the factor to the rest, for each replica.
 
     Args:
-        posteriors: what to fit, in one fit (`explore.inference.candidates`); their own settings say for how long.
+        posteriors: of a regression.
         x: inputs.
         y: targets [R, n, O].
-        rng: the stream of this calibration; of several posteriors it is taken from its start.
+        rng: the stream of this calibration; every posterior starts at its beginning.
         share: of the examples to hold out, in (0, 0.5].
         samples: weight samples for predictions.
-
-    Raises:
-        InputError: for classes, a share out of range, or a single example.
     """
     if posteriors[0].likelihood.discrete:
         raise InputError("calibration is a factor on a predictive variance, which classes do not have; leave it out")
@@ -63,15 +52,15 @@ def held_out_factors(
     rng = rng.in_arms(count) if count > 1 else rng
     order, held = rng.permutation(count * replicas, n), max(1, round(share * n))
     rows = torch.arange(replicas, device=x.device).repeat(count).unsqueeze(1)
-    out, rest = order[:, :held], order[:, held:]
+    held_out, rest = order[:, :held], order[:, held:]
     fitted = candidates.together(posteriors, replicas, rng)
     state, after, factors = last_epoch(fitted, x[rows, rest], y[rows, rest], rng).state, rng.generator.get_state(), []
     for posterior, part in zip(posteriors, candidates.blocks(count, replicas), strict=True):
-        own, alone = tree.part(state, part), rng.in_arms(1)
-        alone.generator.set_state(after)
-        predictor = Predictor.sample(posterior, own, samples, alone)
-        found = variance_factor(predictor, x[rows[part], out[part]], y[rows[part], out[part]])
-        factors.append(torch.where(own.common.alive, found, 1.0))
+        replica_state, stream = tree.part(state, part), rng.in_arms(1)
+        stream.generator.set_state(after)
+        predictor = Predictor.sample(posterior, replica_state, samples, stream)
+        factor = variance_factor(predictor, x[rows[part], held_out[part]], y[rows[part], held_out[part]])
+        factors.append(torch.where(replica_state.common.alive, factor, 1.0))
     return factors
 
 
@@ -84,8 +73,8 @@ def variance_factor(
     steps = torch.linspace(0, 1, GRID, dtype=y.dtype, device=y.device).unsqueeze(1)
     for _ in range(ROUNDS):
         grid = torch.lerp(low, high, steps)  # [grid, R]
-        found = torch.stack([predictor.stretched(c).log_prob(x, y).logsumexp(1).sum(1) for c in grid.exp()])
-        best = grid.gather(0, found.argmax(0, keepdim=True)).squeeze(0)
+        likelihoods = torch.stack([predictor.stretched(c).log_prob(x, y).logsumexp(1).sum(1) for c in grid.exp()])
+        best = grid.gather(0, likelihoods.argmax(0, keepdim=True)).squeeze(0)
         step = (high - low) / (GRID - 1)
         low, high = torch.maximum(low, best - step), torch.minimum(high, best + step)
     return best.exp()

@@ -1,4 +1,4 @@
-"""Image classification: fits that are measured as they go, scores of class probabilities, images of another kind."""
+"""Image classification: fits that are measured as they go, scores, out-of-distribution images."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from explore.inference.base import Predictive
 from explore.inference.predict import CACHE, Inputs, Predictor, divided
 from explore.learning.compare import TRAINING, confidence_bins
 from explore.learning.feed import ImageFeed
-from explore.learning.fit import Epoch, fit
-from explore.learning.shards import stops
+from explore.learning.fit import Epoch, fit, stops
 
-POINTS = 20  # how often a posterior is measured where nothing else is said
+POINTS = 20  # how often a posterior is measured by default
 
 
 class Classified(NamedTuple):
-    """What is predicted of P inputs of one replica."""
+    """Predictions for P inputs of one replica."""
 
     probabilities: Float[Tensor, "P C"]  # averaged over the weights
-    log_likelihood: Float[Tensor, " P"]  # the logarithm of the true class's; NaN where that is not known
+    log_likelihood: Float[Tensor, " P"]  # of the true class; NaN where that is unknown
     information: Float[Tensor, " P"]  # mutual information of class and weights, nats
 
     @property
@@ -41,42 +40,39 @@ class Classified(NamedTuple):
 
 
 def classify(predictor: Predictor, x: Inputs, y: Int[Tensor, " P"] | None = None) -> Classified:
-    """Predictions of inputs x [1, P, ...] whose classes may be known, in bounded memory.
-
-    Several processes share the inputs among them.
-    """
+    """Predict inputs x [1, P, ...], whose classes may be known; several processes share them."""
     likelihood, noise = predictor.likelihood, predictor.noise
 
     def of(part: slice, out: Float[Tensor, "R S b O"]) -> tuple[Tensor, Tensor]:
-        made = predictor.classes_of(out)
-        found = torch.full_like(made.information, torch.nan)
-        if y is not None:  # of logarithms: a probability that is no number above 0 any more still has one
-            found = likelihood.log_prob(noise, out, y[None, None, part]).logsumexp(1) - math.log(out.shape[1])
-        return made.probabilities, torch.stack([found, made.information], -1)
+        prediction = predictor.classes_of(out)
+        log_likelihood = torch.full_like(prediction.information, torch.nan)
+        if y is not None:  # of logarithms: a probability that has underflowed to 0 still has one
+            log_likelihood = likelihood.log_prob(noise, out, y[None, None, part]).logsumexp(1) - math.log(out.shape[1])
+        return prediction.probabilities, torch.stack([log_likelihood, prediction.information], -1)
 
-    mean, others = divided(lambda own: predictor.outputs(x, CACHE, own), x.shape[1], of)
-    return Classified(mean[0], *others[0].unbind(-1))
+    mean, columns = divided(lambda share: predictor.outputs(x, CACHE, share), x.shape[1], of)
+    return Classified(mean[0], *columns[0].unbind(-1))
 
 
-def scores(found: Classified, y: Int[Tensor, " P"]) -> dict[str, float]:
+def scores(predicted: Classified, y: Int[Tensor, " P"]) -> dict[str, float]:
     """Error rate, mean log-likelihood, Brier score (the sum over classes, in [0, 2]) and mean mutual information."""
-    distance = found.probabilities - F.one_hot(y, found.probabilities.shape[1])
+    distance = predicted.probabilities - F.one_hot(y, predicted.probabilities.shape[1])
     return {
-        "error": float((found.probabilities.argmax(1) != y).double().mean()),
-        "log_likelihood": float(found.log_likelihood.double().mean()),
+        "error": float((predicted.probabilities.argmax(1) != y).double().mean()),
+        "log_likelihood": float(predicted.log_likelihood.double().mean()),
         "brier": float(distance.square().sum(1).double().mean()),
-        "information": float(found.information.double().mean()),
+        "information": float(predicted.information.double().mean()),
     }
 
 
-def auroc(known: Float[Tensor, " P"], other: Float[Tensor, " Q"]) -> float:
-    """The chance that an input of another kind has the greater uncertainty, ties counted half (NaN: one has none)."""
-    truth, found = torch.cat([torch.zeros(len(known)), torch.ones(len(other))]), torch.cat([known, other]).double()
-    return float(roc_auc_score(truth.numpy(), found.cpu().numpy())) if bool(found.isfinite().all()) else math.nan
+def auroc(inside: Float[Tensor, " P"], outside: Float[Tensor, " Q"]) -> float:
+    """The chance that an out-of-distribution input has the larger uncertainty, ties counted half; NaN if one is NaN."""
+    truth, values = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]), torch.cat([inside, outside])
+    return float(roc_auc_score(truth.numpy(), values.double().cpu().numpy())) if values.isfinite().all() else math.nan
 
 
 class Task(NamedTuple):
-    """What a posterior is fitted to, and what it is tested on."""
+    """The training and test images."""
 
     x: ImageFeed  # [1, n, C, H, W]
     y: Int[Tensor, "1 n"]
@@ -85,7 +81,7 @@ class Task(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a posterior is worth after some epochs."""
+    """The measurements of a posterior after some epochs."""
 
     epoch: int
     scalars: dict[str, float]  # by tag
@@ -103,22 +99,19 @@ def follow(
     saved: Mapping[str, Any] | None = None,
     points: int = POINTS,
 ) -> Iterator[Epoch | Measured]:
-    """Fit a posterior to images, and measure it now and then.
+    """Fit a posterior to images, and measure it at `points` epochs at equal distances, the last one included.
 
     Args:
-        posterior: what to fit; its own settings say for how long.
+        posterior: what to fit; its settings include the number of epochs.
         task: the images; the stream of the feed for training is that of the fit, `rng.stream("fit")`.
         rng: the root; streams of it fix each measurement.
         samples: weight samples for predictions.
-        warmup: epochs over which the posterior's `lr` rises in equal steps to what it is set to.
+        warmup: epochs over which the posterior's `lr` rises in equal steps to its setting.
         saved: of a `Measured`, to continue after it bit for bit.
         points: how often it is measured, at most.
 
     Yields:
-        `Epoch` after each epoch, and `Measured` after `points` of them at equal distances, the last one included.
-
-    Raises:
-        InputError: for a warm-up of a posterior that has no `lr`.
+        `Epoch` after each epoch, and `Measured`.
     """
     check_warmup(posterior, warmup)
     stream, done, state = task.x.rng, 0, None
@@ -130,19 +123,19 @@ def follow(
     for event in _epochs(posterior, task, warmup, stream, done, state):
         yield event
         if event.epoch in when:
-            here = {
+            position = {
                 "epoch": event.epoch,
                 "generator": stream.generator.get_state(),
                 "state": {path: leaf.cpu() for path, leaf in tree.save(event.state).items()},
             }
-            found = measure(posterior, event.state, task, rng.stream("test", event.epoch), samples)
-            yield Measured(event.epoch, *found, event.state, here)
+            scalars, predicted = measure(posterior, event.state, task, rng.stream("test", event.epoch), samples)
+            yield Measured(event.epoch, scalars, predicted, event.state, position)
 
 
 def _epochs(
     posterior: Predictive, task: Task, warmup: int, rng: Rng, done: int, state: State | None
 ) -> Iterator[Epoch]:
-    """Of a fit whose first ones have steps of their own."""
+    """The epochs of a fit whose first ones are a warm-up."""
     for epoch in range(done, min(warmup, posterior.epochs)):
         with graphs.use(False):  # each of these epochs would have recordings of its own
             event = next(fit(_warmed(posterior, epoch, warmup), task.x, task.y, rng, epoch, state))
@@ -152,11 +145,7 @@ def _epochs(
 
 
 def check_warmup(posterior: Predictive, warmup: int) -> None:
-    """Refuse epochs of warm-up for a posterior without steps, or more than there are.
-
-    Raises:
-        InputError: in one sentence.
-    """
+    """Refuse a warm-up for a posterior without `lr`, or one that is longer than training."""
     if warmup and _lr(posterior) is None:
         raise InputError(f"{type(posterior).__name__} has no lr that could be warmed up; leave the warm-up out")
     if warmup > posterior.epochs:
@@ -168,15 +157,14 @@ def _warmed(posterior: Predictive, epoch: int, warmup: int) -> Predictive:
 
 
 def _lr(posterior: Predictive) -> Any:
-    """The step size, of a mixture its members'."""
+    """The step size; that of its members for a mixture."""
     return getattr(getattr(posterior, "posterior", posterior), "lr", None)
 
 
 def measure(posterior: Any, state: State, task: Task, rng: Rng, samples: int) -> tuple[dict[str, float], Classified]:
-    """Tags with their values, and the predictions of the test images.
+    """Values of tags, and the predictions of the test images.
 
-    train/nll, train/kl and train/bound are as in `explore.learning.compare.measure`; test/* those of `scores`, and
-    test/calibration_error the expected calibration error in 15 bins of confidence.
+    train/* are as in `explore.learning.compare.measure`, test/* those of `scores` and the expected calibration error.
     """
     predictor = Predictor.sample(posterior, state, samples, rng)
     nll = -float(predictor.log_prob(task.x[:, :TRAINING], task.y[:, :TRAINING]).mean())
@@ -184,8 +172,8 @@ def measure(posterior: Any, state: State, task: Task, rng: Rng, samples: int) ->
     if hasattr(posterior, "divergence"):
         kl, examples = float(posterior.divergence(state)), float(state.common.n_data) / posterior.stands_for(1.0)
         scalars |= {"train/kl": kl, "train/bound": -nll - kl / examples}
-    found = classify(predictor, task.test_x, task.test_y)
-    error = float(confidence_bins(found.probabilities[None], task.test_y[None]).error)
-    test = scores(found, task.test_y) | {"calibration_error": error}
+    predicted = classify(predictor, task.test_x, task.test_y)
+    error = float(confidence_bins(predicted.probabilities[None], task.test_y[None]).error)
+    test = scores(predicted, task.test_y) | {"calibration_error": error}
     learned = {f"train/{name}": float(value) for name, value in posterior.learned(state).items()}
-    return scalars | {f"test/{name}": value for name, value in test.items()} | learned, found
+    return scalars | {f"test/{name}": value for name, value in test.items()} | learned, predicted

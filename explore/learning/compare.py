@@ -1,8 +1,8 @@
-"""Posteriors under the same splits: each is fitted on all splits at once, and measured as it learns.
+"""Comparisons: each posterior is fitted on the same splits at once, and measured as it learns.
 
-The splits are replicas, and so are candidates that differ in a few numbers. Every posterior has the same random stream
-and never sees another, so that its numbers do not depend on what it is compared with, but for the last digits of
-candidates. What a posterior without a density does not have is NaN: all report the same tags.
+The splits are replicas, and so are candidates that differ in a few numbers. Every posterior has the same random stream,
+so that its numbers do not depend on the others, except for the last digits of candidates. All report the same tags;
+those that need a density are NaN without one.
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ from explore.core import tree
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import State
-from explore.data.base import Dataset
-from explore.data.splits import uci_splits
+from explore.data.base import Dataset, uci_splits
 from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
 from explore.learning.calibration import held_out_factors
-from explore.learning.fit import Epoch
+from explore.learning.fit import Epoch, sharded_fit, stops, streams
 from explore.learning.pool import Scales
 from explore.learning.scaling import UNSCALED, Standardiser
-from explore.learning.shards import sharded_fit, stops, streams
 
 POINTS, FEWEST = 50, 10  # how often a posterior is measured, and how often at least where it is one of candidates
 TRAINING = 1000  # training examples at most that it is measured on
 BINS = 15  # of confidence
 LEVELS = torch.linspace(0.05, 0.95, 19, dtype=torch.float64)  # nominal coverage of central intervals
 STRUCTURE = ("damping_share", "effective_rank", "condition")
-OWN = "train/prior_variance"  # what the tags begin with that only some posteriors have
+OWN = "train/prior_variance"  # the beginning of tags that only some posteriors have
 
 
 class Splits(NamedTuple):
@@ -52,7 +50,7 @@ class Splits(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a posterior is worth after some epochs."""
+    """The measurements of a posterior after some epochs."""
 
     epoch: int
     scalars: dict[str, Float[Tensor, " R"]]  # tag -> a value for each split
@@ -78,58 +76,28 @@ class Reliability(NamedTuple):
 
 
 def split(dataset: Dataset, k: int, rng: Rng, validation: float = 0.0) -> Splits:
-    """The first k of the standard 90/10 splits; inputs and real targets in standard scores of the training part.
+    """The first k of the standard 90/10 splits, standardised by the training part.
 
-    With `validation` such a share of each training part is tested on, and the test part is left out.
-
-    Raises:
-        InputError: when there are too few examples, or their units are extreme.
+    With `validation`, such a share of each training part is tested on, and the test part is left out.
     """
     train, test = (np.stack(part) for part in zip(*uci_splits(len(dataset.x), k, validation=validation), strict=True))
     x, test_x, y, test_y = (torch.from_numpy(v[part]) for v in (dataset.x, dataset.y) for part in (train, test))
-    inputs = Standardiser.fit(x, math.inf)  # a column that is constant in training says nothing of other values
-    x, test_x = (rng.tensor(inputs.apply(part, rng.dtype)) for part in (x, test_x))
-    if dataset.task == "classification":
-        return Splits(x, rng.tensor(y), test_x, rng.tensor(test_y), None, _scales(inputs, UNSCALED, rng))
-    targets = Standardiser.fit(y)
-    y, test_y = (rng.tensor(targets.apply(part, rng.dtype)) for part in (y, test_y))
-    if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # single precision must hold its square
-        raise InputError(f"the targets' deviation is {targets.scale.max():.3g}; give units in which it is near 1")
-    return Splits(x, y, test_x, test_y, rng.tensor(targets.scale.squeeze(1)), _scales(inputs, targets, rng))
+    inputs, targets, unit = Standardiser.fit(x, math.inf), UNSCALED, None  # a constant column tells nothing
+    x, test_x = (inputs.apply(part, rng.dtype) for part in (x, test_x))
+    if dataset.task != "classification":
+        targets = Standardiser.fit(y)
+        y, test_y = (targets.apply(part, rng.dtype) for part in (y, test_y))
+        if not ((targets.scale > 1e-15) & (targets.scale < 1e15)).all():  # single precision must hold its square
+            raise InputError(f"the targets' deviation is {targets.scale.max():.3g}; give units in which it is near 1")
+        unit = rng.tensor(targets.scale.squeeze(1))
+    # In double precision, which keeps time stamps apart.
+    scales: Scales = tree.map_tensors(lambda t: t.to(rng.device), Scales(inputs, targets))
+    return Splits(rng.tensor(x), rng.tensor(y), rng.tensor(test_x), rng.tensor(test_y), unit, scales)
 
 
-def _scales(x: Standardiser, y: Standardiser, rng: Rng) -> Scales:
-    """On the device where they are used, in double precision, which keeps time stamps apart."""
-    moved: Scales = tree.map_tensors(lambda t: t.to(rng.device), Scales(x, y))
-    return moved
-
-
-def follow(
-    posterior: Predictive,
-    splits: Splits,
-    rng: Rng,
-    samples: int = 100,
-    saved: Mapping[str, Any] | None = None,
-    calibrate: float = 0.0,
-    jobs: int = 1,
-) -> Iterator[Epoch | Measured]:
-    """Fit a posterior on all splits side by side, and measure it now and then.
-
-    Args:
-        posterior: what to fit; its own settings say for how long.
-        splits: the examples.
-        rng: the root; streams of it fix the fit and each measurement.
-        samples: weight samples for predictions.
-        saved: of a `Measured`, to continue after it bit for bit.
-        calibrate: the share of the training examples that another fit, before this one, holds out to find the factor
-            on the predictive variance by which all test metrics are taken; 0: none.
-        jobs: processes that share the splits, see `explore.learning.shards`.
-
-    Yields:
-        `Epoch` after each epoch (in several processes only before `Measured`), and `Measured` after some `POINTS` of
-        them at equal distances.
-    """
-    for event in follow_candidates([posterior], splits, rng, samples, saved, calibrate, jobs):
+def follow(posterior: Predictive, *args: Any, **kwargs: Any) -> Iterator[Epoch | Measured]:
+    """Fit and measure one posterior; the arguments and events are those of `follow_candidates`."""
+    for event in follow_candidates([posterior], *args, **kwargs):
         yield event if isinstance(event, Epoch) else event[0]
 
 
@@ -142,15 +110,30 @@ def follow_candidates(
     calibrate: float = 0.0,
     jobs: int = 1,
 ) -> Iterator[Epoch | list[Measured]]:
-    """As `follow`, of posteriors that are `candidates.alike`, in one fit; each is measured, but less often."""
+    """Fit posteriors on all splits side by side, and measure them now and then.
+
+    Args:
+        posteriors: one, or several that are `candidates.alike`, which are measured less often.
+        splits: the examples.
+        rng: the root; streams of it fix the fit and each measurement.
+        samples: weight samples for predictions.
+        saved: of a `Measured`, to continue after it bit for bit.
+        calibrate: the share of the training examples held out of another fit, to find the factor on the predictive
+            variance for all test metrics; 0: none.
+        jobs: processes that share the splits, see `explore.learning.fit.sharded_fit`.
+
+    Yields:
+        `Epoch` after each epoch (in several processes only before measurements), and a `Measured` of each posterior
+        after some `POINTS` of them at equal distances.
+    """
     if splits.scale is not None and (kind := posteriors[0].likelihood).scaling == "none":
         raise InputError(
             f"{type(kind).__name__} takes targets as they are, and these are standardised; fit it by FittedModel"
         )
-    count, each = len(posteriors), len(splits.x)
-    posterior, root = candidates.together(posteriors, each, rng), rng.stream("fit").in_arms(count)
+    count, replicas = len(posteriors), len(splits.x)
+    posterior, root = candidates.together(posteriors, replicas, rng), rng.stream("fit").in_arms(count)
     x, y = (torch.cat([t] * count) if count > 1 else t for t in (splits.x, splits.y))
-    shards, done, state = streams(root, min(jobs, each)), 0, None
+    shards, done, state = streams(root, min(jobs, replicas)), 0, None
     if saved is not None:
         state = tree.restore(posterior.init(x.shape[1], len(x), rng.stream("fit").in_arms(count)), saved["state"])
         for stream, generator in zip(shards, saved["generator"].reshape(len(shards), -1), strict=True):
@@ -158,40 +141,40 @@ def follow_candidates(
         done = saved["epoch"]
     factor = (saved or {}).get("factor")
     if calibrate and factor is None:
-        found = held_out_factors(posteriors, splits.x, splits.y, rng.stream("calibrate"), calibrate, samples)
-        factor = torch.cat(found)
+        stream = rng.stream("calibrate")
+        factor = torch.cat(held_out_factors(posteriors, splits.x, splits.y, stream, calibrate, samples))
     when = stops(posterior.epochs, max(FEWEST, POINTS // count))
     for epoch in sharded_fit(posterior, x, y, shards, when, done, state):
         yield epoch
         if epoch.epoch in when:
-            here = {
+            position = {
                 "epoch": epoch.epoch,
                 "generator": torch.stack([stream.generator.get_state() for stream in shards]),
                 "state": {path: leaf.cpu() for path, leaf in tree.save(epoch.state).items()},
             }
-            here |= {} if factor is None else {"factor": factor.cpu()}
+            position |= {} if factor is None else {"factor": factor.cpu()}
             measured = []
-            for one, part in zip(posteriors, candidates.blocks(count, each), strict=True):
-                own, stream = tree.part(epoch.state, part), rng.stream("test", epoch.epoch)
+            for one, part in zip(posteriors, candidates.blocks(count, replicas), strict=True):
+                one_state, stream = tree.part(epoch.state, part), rng.stream("test", epoch.epoch)
                 scale = None if factor is None else factor[part].to(splits.x)
-                measured.append(Measured(epoch.epoch, measure(one, own, splits, stream, samples, scale), own, here))
+                scalars = measure(one, one_state, splits, stream, samples, scale)
+                measured.append(Measured(epoch.epoch, scalars, one_state, position))
             yield measured
 
 
 def measure(
     posterior: Any, state: State, splits: Splits, rng: Rng, samples: int, factor: Float[Tensor, " R"] | None = None
 ) -> dict[str, Float[Tensor, " R"]]:
-    """Every tag and its value for each split.
+    """Every tag with its value for each split.
 
-    train/nll is E_q[-log p(y|x,w)] of an example, on at most 1000 training examples, in nats of standardised targets;
+    train/nll is E_q[-log p(y|x,w)] an example, over at most 1000 training examples, in nats of standardised targets;
     train/kl that of weights and noise from their priors. train/elbo = -(n nll + kl), with n training examples, is the
     evidence lower bound whatever the kl_weight; train/bound is the same in nats a training example of targets in
-    original units. train/objective = -(N nll + kl_weight kl), with N = n times the augmentation, is what training
-    maximises. test/* are those of `Predictor.evaluate` in original units, `joint_log_likelihood` (1/P) log 1/S sum_s
-    prod_i p(y_i|x_i,w_s), and the error of `reliability`. structure/* are the posterior's own diagnostics, and the
-    share of its curvature that is still its start. train/prior_variance_* are learned, and only there where they are.
-    With a `factor` on the predictive variance, which is test/variance_factor, test/* are those of the calibrated
-    predictions.
+    original units. train/objective = -(N nll + kl_weight kl), N being n times the augmentation, is maximised in
+    training. test/* are those of `Predictor.evaluate` in original units, `joint_log_likelihood` (1/P) log 1/S sum_s
+    prod_i p(y_i|x_i,w_s), and the error of `reliability`; with a `factor` on the predictive variance
+    (test/variance_factor) they are calibrated. structure/* are the posterior's own diagnostics, and the share of its
+    curvature that is still its start. train/prior_variance_* and such exist only where they are learned.
     """
     predictor = Predictor.sample(posterior, state, samples, rng)
     nan = torch.full((len(splits.x),), torch.nan, dtype=splits.x.dtype, device=splits.x.device)
@@ -200,7 +183,11 @@ def measure(
     train = dict.fromkeys(("bound", "elbo", "objective"), nan) | {"nll": nll, "kl": nan}
     share = nan
     if hasattr(posterior, "divergence"):
-        train |= _bounds(posterior, state, nll, log_scale)
+        kl, weighted = posterior.divergence(state), float(state.common.n_data)
+        examples = weighted / posterior.stands_for(1.0)
+        elbo = -(examples * nll + kl)
+        train |= {"kl": kl, "elbo": elbo, "bound": elbo / examples - log_scale}
+        train["objective"] = -(weighted * nll + posterior.kl_weight * kl)
         share = posterior.initial_curvature_share(state).to(nll)
     predictor = predictor if factor is None else predictor.stretched(factor)
     test = predictor.evaluate(splits.test_x, splits.test_y, splits.scale)
@@ -221,17 +208,8 @@ def measure(
     }
 
 
-def _bounds(posterior: Any, state: State, nll: Tensor, log_scale: Tensor | float) -> dict[str, Tensor]:
-    """Those that `measure` describes."""
-    kl, weighted = posterior.divergence(state), float(state.common.n_data)
-    examples = weighted / posterior.stands_for(1.0)
-    elbo = -(examples * nll + kl)
-    objective = -(weighted * nll + posterior.kl_weight * kl)
-    return {"bound": elbo / examples - log_scale, "elbo": elbo, "objective": objective, "kl": kl}
-
-
 def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
-    """Of the predictions for x [R, P, D] with targets y [R, P, O], or classes [R, P]."""
+    """Reliability of the predictions for x [R, P, D] with targets y [R, P, O], or classes [R, P]."""
     if not predictor.likelihood.discrete:
         mean, variance, noise = predictor.label_moments(x)
         score = (y - mean).abs() / (variance + noise).sqrt()
@@ -243,7 +221,7 @@ def reliability(predictor: Predictor, x: Tensor, y: Tensor) -> Reliability:
 
 
 def confidence_bins(mean: Float[Tensor, "R P C"], y: Tensor) -> Reliability:
-    """Of class probabilities, with the classes [R, P]."""
+    """Reliability of class probabilities, with the classes [R, P]."""
     confidence, chosen = mean.max(-1)
     # Of a fit that failed a probability may be no number.
     member = F.one_hot((confidence.nan_to_num() * BINS).long().clamp_max(BINS - 1), BINS).to(mean)  # [R, P, bins]

@@ -1,8 +1,4 @@
-"""scikit-learn estimators of any posterior: a network of its own for every fit, in pipelines and searches.
-
-`BayesianRegressor` and `BayesianClassifier` are `FittedModel` behind scikit-learn's interface: arrays go in and come
-out, classes keep their own names, and what is wrong with an array is said by scikit-learn.
-"""
+"""scikit-learn estimators of any posterior: `FittedModel` behind scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class _Bayesian(BaseEstimator):
-    """What both estimators share; their own docstrings say what the parameters are."""
+    """The common part of both estimators, which document the parameters."""
 
     model_: FittedModel
     n_features_in_: int
@@ -56,7 +52,7 @@ class _Bayesian(BaseEstimator):
         target_transform: Any = "none",
         keep_na: Any = False,
         random_state: Any = None,
-    ):  # of any type, as scikit-learn has it: what is wrong is said by `fit`
+    ):  # of any type, as in scikit-learn: `fit` checks them
         self.posterior, self.preset, self.settings, self.hidden = posterior, preset, settings, hidden
         self.epochs, self.samples, self.standardise, self.dtype = epochs, samples, standardise, dtype
         self.calibrate, self.noise, self.keep_na, self.random_state = calibrate, noise, keep_na, random_state
@@ -65,24 +61,20 @@ class _Bayesian(BaseEstimator):
     def _fit(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, outputs: int) -> None:
         if self.dtype not in DTYPES:
             raise one_of("dtype", self.dtype, DTYPES)
-        own = dict(self.settings or {})
-        if self.epochs is not None and own.setdefault("epochs", self.epochs) != self.epochs:
-            raise InputError(f"epochs is {self.epochs}, and {own['epochs']} in settings; give one of them")
-        preset = self.preset
+        settings, preset = dict(self.settings or {}), self.preset
+        if self.epochs is not None and settings.setdefault("epochs", self.epochs) != self.epochs:
+            raise InputError(f"epochs is {self.epochs}, and {settings['epochs']} in settings; give one of them")
         if preset is None:
-            preset, own = (
-                "plain",
-                self._recommended(x, likelihood.discrete).settings | own,
-            )
+            preset, settings = "plain", self._recommended(x, likelihood.discrete).settings | settings
         net = Net(mlp(x.shape[1], self._widths(), outputs))
-        posterior = registry.posterior(self.posterior, net, likelihood, preset, **own)
+        posterior = registry.posterior(self.posterior, net, likelihood, preset, **settings)
         self.model_ = FittedModel.fit(
             posterior, x, y, self.samples, _seed(self.random_state), dtype=DTYPES[self.dtype],
             standardise="labelled" if self.standardise else "none", calibrate=self.calibrate,
         )  # fmt: skip
 
     def _recommended(self, x: np.ndarray, classes: bool) -> Recommended:
-        """The settings for so many examples, where no preset is asked for."""
+        """The settings for so many examples, without a preset."""
         task = "classification" if classes else "regression"
         posterior, units = registry.find("posteriors", self.posterior), max(self._widths(), default=1)
         return recommended_settings(posterior, len(x), x.shape[1], task, units=units)
@@ -95,8 +87,8 @@ class _Bayesian(BaseEstimator):
 
     def _inputs(self, x: Any) -> np.ndarray:
         check_is_fitted(self)
-        found: np.ndarray = validate_data(self, x, reset=False, dtype=np.float64)
-        return found
+        inputs: np.ndarray = validate_data(self, x, reset=False, dtype=np.float64)
+        return inputs
 
     def _sampled(self, x: Any, n_samples: int, random_state: Any) -> np.ndarray:
         """Joint samples of labels, [n, P, O] or class numbers [n, P]."""
@@ -110,23 +102,23 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 
     Args:
         posterior: a name of `explore list posteriors`.
-        preset: of the posterior's settings; None: settings that go by the number of examples, see
-            `explore.inference.presets.recommended_settings`.
-        settings: of the posterior, in place of the preset's.
+        preset: of the posterior's settings; None: those of `explore.inference.presets.recommended_settings` for the
+            number of examples.
+        settings: of the posterior, which override the preset's.
         hidden: units of each hidden layer.
-        epochs: passes over the data; None: as many as the preset says.
+        epochs: passes over the data; None: those of the preset.
         samples: networks drawn for predictions.
-        standardise: features by mean and deviation of those fitted to; targets always are.
+        standardise: features by mean and deviation of the training data; targets always are.
         dtype: to compute in: "float64", as scikit-learn does, or "float32".
-        calibrate: the share of the data that a second fit holds out, to which one factor on the predictive variance is
-            fitted; 0 for none, and so always for classes.
-        noise: settings of the `Gaussian` that targets scatter by, such as {"noise_std": 0.1}, in standard deviations
-            of the targets; None: unknown noise, with a prior on its precision that goes with the preset or fades with
-            the number of examples.
-        target_transform: what targets are learnt as, as in `explore suggest --transform`: "none", their logarithm
-            ("log"), or the normal score of their rank ("rank"). Predictions come back in the targets' own units.
-        keep_na: of a classifier: whether labels such as "NA", "nan" and "-" are classes. They are refused otherwise,
-            since tables say by them that nothing is measured.
+        calibrate: the share of the data held out of a second fit, to which one factor on the predictive variance is
+            fitted; 0 for none, and always for classes.
+        noise: settings of the `Gaussian` noise, such as {"noise_std": 0.1}, in standard deviations of the targets;
+            None: unknown noise, with a prior on its precision that belongs to the preset or fades with the number of
+            examples.
+        target_transform: learn targets as they are ("none"), their logarithm ("log"), or the normal score of their
+            rank ("rank"), as in `explore suggest --transform`. Predictions are in the targets' own units.
+        keep_na: for a classifier: whether labels such as "NA", "nan" and "-" are classes. Otherwise they are refused,
+            since they mark missing measurements in tables.
         random_state: seed of all random numbers, as everywhere in scikit-learn.
 
     Attributes:
@@ -142,20 +134,20 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
             raise InputError("keep_na is of classes, and numbers have none; leave it out")
         self._flat = y.ndim == 1
         prior = registry.noise_for(self.preset) if self.preset else self._recommended(x, classes=False).noise
-        known, own = registry.settings_of(Gaussian), prior | dict(self.noise or {})
-        if unknown := sorted(own.keys() - known):
-            raise one_of("setting of the noise", unknown[0], known)
+        allowed, noise = registry.settings_of(Gaussian), prior | dict(self.noise or {})
+        if unknown := sorted(noise.keys() - allowed):
+            raise one_of("setting of the noise", unknown[0], allowed)
         if self.target_transform not in KINDS:
             raise one_of("target_transform", self.target_transform, KINDS)
         targets = y.reshape(len(x), -1).astype(np.float64)
         self.transform_ = Transform.fit(self.target_transform, targets)
-        self._fit(x, self.transform_.apply(targets), Gaussian(**own), targets.shape[1])
+        self._fit(x, self.transform_.apply(targets), Gaussian(**noise), targets.shape[1])
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
-        """The mean, of the shape of y; with `return_std` also the standard deviation of a label, noise included.
+        """The mean, in the shape of y; with `return_std` also the standard deviation of a label, noise included.
 
-        Of transformed targets the median, since a mean would hang on the far tail, and half the distance of the
+        For transformed targets it is the median, since the far tail dominates a mean, and half the distance of the
         quantiles that are one deviation of a Gaussian away from its median.
         """
         x = self._inputs(X)
@@ -163,16 +155,16 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
             moments = self.model_.predict(x)
             middle, deviation = self._out(moments.mean), self._out(moments.total)
         else:
-            found = self.transform_.undo(self.model_.quantiles(x, SIGMA).cpu().numpy())
-            low, middle, high = map(self._out, found)
+            quantiles = self.transform_.undo(self.model_.quantiles(x, SIGMA).cpu().numpy())
+            low, middle, high = map(self._out, quantiles)
             deviation = (high - low) / 2
         return (middle, deviation) if return_std else middle
 
     def predict_quantiles(self, X: Any, levels: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:  # noqa: N803
-        """Below which a label lies with these probabilities: [P, K], or [P, O, K]."""
+        """Quantiles of a label at these levels: [P, K], or [P, O, K]."""
         x = self._inputs(X)
-        found = self.model_.quantiles(x, tuple(levels) if isinstance(levels, Iterable) else levels)  # [K, R, P, O]
-        return np.stack([self._out(one) for one in self.transform_.undo(found.cpu().numpy())], -1)
+        quantiles = self.model_.quantiles(x, tuple(levels) if isinstance(levels, Iterable) else levels)  # [K, R, P, O]
+        return np.stack([self._out(one) for one in self.transform_.undo(quantiles.cpu().numpy())], -1)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
         """Labels drawn jointly, one network for all points of each: [P, n], or [P, O, n]."""
@@ -190,10 +182,10 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 
 
 class BayesianClassifier(ClassifierMixin, _Bayesian):
-    """A Bayesian neural network for two classes or more, whatever they are called.
+    """A Bayesian neural network for two or more classes with any names.
 
-    Its parameters are those of `BayesianRegressor`; `noise`, `calibrate` and `target_transform` are refused, since
-    classes have none of them, as is `keep_na` there.
+    Its parameters are those of `BayesianRegressor` except `noise`, `calibrate` and `target_transform`, which are
+    refused here, as `keep_na` is there.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.
@@ -223,7 +215,7 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         return self
 
     def _check_marks(self, y: np.ndarray) -> None:
-        """Refuse labels that say that there is none, unless they are kept as classes; an empty one always."""
+        """Refuse labels that mark missing ones, unless they are classes; empty ones always."""
         marks = [label for label in y.ravel().tolist() if isinstance(label, str) and unmeasured(label.strip(), True)]
         if marks and not (self.keep_na and all(map(str.strip, marks))):
             names = listed(map(shown, sorted(set(marks))))
@@ -239,29 +231,25 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """The likeliest class of each point, by its name: [P]."""
-        probabilities = self.predict_proba(X)
-        likeliest: np.ndarray = self.classes_[probabilities.argmax(1)]
-        return likeliest
+        indices = self.predict_proba(X).argmax(1)  # before a look at the classes: it says that nothing is fitted yet
+        classes: np.ndarray = self.classes_[indices]
+        return classes
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
         """Classes drawn jointly, one network for all points of each: [P, n]."""
-        drawn = self._sampled(X, n_samples, random_state).T
-        named: np.ndarray = self.classes_[drawn]
-        return named
+        indices = self._sampled(X, n_samples, random_state).T
+        classes: np.ndarray = self.classes_[indices]
+        return classes
 
 
 def _check_types(y: Any) -> None:
-    """Refuse labels that numpy or scikit-learn would turn into others: 1 beside "a" into "1", None into a class.
-
-    Raises:
-        InputError: for missing labels, or labels of several types.
-    """
+    """Refuse missing labels, and labels of several types, which NumPy would convert: 1 beside "a" becomes "1"."""
     if y is None or (isinstance(getattr(y, "dtype", None), np.dtype) and y.dtype != object):
         return  # the one is refused by scikit-learn, the other has one type
-    given = np.asarray(y, dtype=object).ravel()
-    if missing := int(pd.isna(given).sum()):
+    labels = np.asarray(y, dtype=object).ravel()
+    if missing := int(pd.isna(labels).sum()):
         raise InputError(f"y has {counted(missing, 'missing label')}; leave these rows out")
-    types = set(map(type, given))
+    types = set(map(type, labels))
     numbers = {t for t in types if issubclass(t, Real) and t is not bool}
     kinds = {"str" if issubclass(t, str) else t.__name__ for t in types - numbers} | ({"number"} if numbers else set())
     if len(kinds) > 1:
@@ -269,7 +257,7 @@ def _check_types(y: Any) -> None:
 
 
 def _seed(random_state: Any) -> int:
-    """A whole number is a seed as it is; None and generators give one."""
+    """A whole number is the seed itself; None and generators provide one."""
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

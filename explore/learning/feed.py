@@ -1,8 +1,4 @@
-"""Images that stay bytes until a batch needs them, which is standardised, and augmented, on the device of the fit.
-
-An `ImageFeed` stands for a tensor [R, n, C, H, W], as `fit` and `predict` take it. What they index is
-made when it is asked for; the augmentation of a whole batch is one indexing of the padded bytes.
-"""
+"""Images that stay bytes until a batch of them is standardised, and augmented, on the device of the fit."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from torch import Tensor
 
 from explore.core.rng import Rng
 from explore.execution import parallel
-from explore.images.disk import ImageFiles
+from explore.images.base import ImageFiles
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop"]
 PADDING = 4  # pixels at each side, of which a random crop takes as many away
@@ -23,7 +19,7 @@ AREA, RATIO = (0.08, 1.0), 4 / 3  # of the part of an image that is resized; of 
 
 
 class ImageFeed:
-    """Images of one replica, or of several that see the same ones.
+    """Images as a tensor [R, n, C, H, W] for `fit` and `predict`, made when it is indexed; replicas share the images.
 
     Args:
         images: uint8 [n, C, H, W], on the device to compute on, or in files.
@@ -31,7 +27,7 @@ class ImageFeed:
         scale: [C] their deviations.
         replicas: R.
         rng: of the fit: augmentations are drawn from it, and batches are of its dtype.
-        augmentation: of batches in random order, which training takes; what is sliced is as it is.
+        augmentation: of batches in random order, for training; slices are not augmented.
     """
 
     def __init__(
@@ -48,7 +44,7 @@ class ImageFeed:
         self._mean, self._scale = (t.to(rng.device, rng.dtype)[:, None, None] for t in (mean, scale))
 
     def __getitem__(self, key: Any) -> Any:
-        """`[:, part]` of all in their order, a tensor [R, b, C, H, W]; `[rows, order]` of all in another one."""
+        """`[:, part]` is a tensor [R, b, C, H, W]; `[rows, order]` all images in another order."""
         _, points = key
         if isinstance(points, slice):
             self.ahead(None, points, points.indices(self.shape[1])[1])
@@ -61,24 +57,24 @@ class ImageFeed:
     def training(
         self, points: Int[Tensor, "R b"], places: Float[Tensor, "R b _k"] | None
     ) -> Float[Tensor, "R b C H W"]:
-        """A batch to train on; `places` in [0, 1) say how each image is augmented."""
+        """A training batch; `places` in [0, 1) determine the augmentation of each image."""
         if places is None:
             return self._standardised(self._at(points))
         images, flat = self._at(points.flatten()), places.flatten(0, 1)
         if self._augmentation == "resized-crop":
-            made = resized(images.to(self.rng.dtype), flat)
+            augmented = resized(images.to(self.rng.dtype), flat)
         else:
-            made = cropped(images, flat, self._augmentation == "crop-flip")
-        return self._standardised(made.unflatten(0, points.shape))
+            augmented = cropped(images, flat, self._augmentation == "crop-flip")
+        return self._standardised(augmented.unflatten(0, points.shape))
 
     def places(self) -> Float[Tensor, "R n _k"] | None:
-        """Of all images, in the order of a pass over them; None: they are not augmented."""
+        """Random places of all images, in the order of a pass; None: they are not augmented."""
         if self._augmentation == "none":
             return None
         return self.rng.uniform(*self.shape[:2], 5 if self._augmentation == "resized-crop" else 3)
 
     def ahead(self, order: Int[Tensor, "... n"] | None, part: slice, then: int) -> None:
-        """Let images in files be decoded: a part of an order (None: their own), and as many from `then` on."""
+        """Start to decode images in files: a part of an order (None: their own), and as many from `then` on."""
         if not isinstance(self._images, ImageFiles):
             return
         order = torch.arange(self.shape[1]) if order is None else order
@@ -89,8 +85,8 @@ class ImageFeed:
     def _at(self, points: slice | Int[Tensor, "..."]) -> UInt8[Tensor, "... C H W"]:
         if not isinstance(self._images, ImageFiles):
             return self._images[points]
-        found = self._images[points if isinstance(points, slice) else points.cpu().numpy()]
-        return torch.from_numpy(found).to(self.device)
+        images = self._images[points if isinstance(points, slice) else points.cpu().numpy()]
+        return torch.from_numpy(images).to(self.device)
 
     def _standardised(self, images: Shaped[Tensor, "... C H W"]) -> Float[Tensor, "... C H W"]:
         return (images.to(self.rng.dtype) - self._mean) / self._scale
@@ -110,7 +106,7 @@ class _Shuffled:
 
 
 def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip: bool) -> UInt8[Tensor, "N C H W"]:
-    """Each image padded by four black pixels and cut to its size at a place in [0, 1)^2, and, by a third, mirrored."""
+    """Pad each image by four black pixels, cut it to its size at a place in [0, 1)^2, and perhaps mirror it."""
     count, _, height, width = images.shape
     padded = F.pad(images, (PADDING,) * 4)
     down, right, turn = places.unbind(1)
@@ -125,18 +121,17 @@ def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip
 
 
 def resized(images: Float[Tensor, "N C H W"], places: Float[Tensor, "N 5"]) -> Float[Tensor, "N C H W"]:
-    """A random part of each image at the size of all of it, half of them mirrored.
+    """Scale a random part of each image to its size, and mirror half of them (Szegedy et al. 2015, Section 6).
 
-    `places` in [0, 1) are those of the part's area, of the ratio of its sides, of its two corners, and of the mirror;
-    area and ratio (in logarithms) are uniform in `AREA` and within `RATIO` (Szegedy et al., Going deeper with
-    convolutions, 2015, Section 6). A side that would be longer than the image is as long as it.
+    `places` in [0, 1) determine the part's area, the ratio of its sides, its corner, and the mirror; area and ratio (in
+    logarithms) are uniform in `AREA` and within `RATIO`. A side is at most as long as the image.
     """
     area, ratio, down, right, turn = places.unbind(1)
     area, ratio = AREA[0] + (AREA[1] - AREA[0]) * area, RATIO ** (2 * ratio - 1)
     width, height = ((area * r).sqrt().clamp_max(1.0) for r in (ratio, 1 / ratio))  # of the image's
     mirror = torch.where(turn < 0.5, -1.0, 1.0)
     nothing = torch.zeros_like(width)
-    # Of coordinates in [-1, 1] that are given, those that are looked at.
+    # Maps coordinates in [-1, 1] of the result to those of the image.
     across = torch.stack([mirror * width, nothing, (2 * right - 1) * (1 - width)], 1)
     upright = torch.stack([nothing, height, (2 * down - 1) * (1 - height)], 1)
     grid = F.affine_grid(torch.stack([across, upright], 1), list(images.shape), align_corners=False)

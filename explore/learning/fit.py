@@ -1,21 +1,31 @@
-"""Fitting from scratch: epochs over shuffled batches. Yields after every epoch; prints and saves nothing.
+"""Fitting from scratch: epochs over shuffled batches, in one process or several.
 
-In several processes, see `execution.parallel`, each works on its part of every batch, and all have the same states.
+`fit` yields after every epoch; it prints and saves nothing. With `execution.parallel`, each process works on its part
+of every batch, and all have the same states.
+
+`sharded_fit` divides the replicas into equal shards, each with its own random numbers. The number of shards therefore
+affects the results, but when and where a shard is trained does not. joblib sends them to processes of this machine or,
+inside `joblib.parallel_config(backend=...)`, to a cluster of Dask or Ray.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import joblib
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.core import tree
+from explore.core.context import execute, execution
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
 from explore.execution import graphs, parallel
+from explore.inference import candidates
 from explore.inference.base import Predictive
 from explore.learning.feed import ImageFeed
 
@@ -26,11 +36,11 @@ class Epoch(NamedTuple):
     epoch: int  # from 1
     epochs: int
     state: State
-    info: Info  # of the last batch, and what is learned once an epoch
+    info: Info  # of the last batch, and the values learned once an epoch
 
 
 def batches(n: int, size: int, least: int = 1) -> list[slice]:
-    """N examples in round(n / size) batches of near-equal size, at least so many, but none that is empty."""
+    """Divide n examples into round(n / size) batches of near-equal size, at least `least`, but none that is empty."""
     count = max(min(least, n), round(n / size))
     bounds = [round(i * n / count) for i in range(count + 1)]
     return [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
@@ -47,17 +57,16 @@ def fit(
     """Train on n examples a replica.
 
     Args:
-        posterior: what to train; its own settings say for how long.
-        x: [R, n, ...] inputs, or images that are made into such batches as they are needed.
+        posterior: what to train; its settings include the number of epochs.
+        x: [R, n, ...] inputs, or images that become such batches as they are needed.
         y: [R, n, O] targets, or [R, n] class indices.
         rng: the stream of this fit; it fixes start, order and noise.
-        done: epochs that a fit which was interrupted has done; to continue it bit for bit, `rng.generator` must be
-            as it was after them.
-        state: where to start, after those epochs; None: the posterior's initial state. Of as many examples: it
-            weighs the prior by their number.
+        done: epochs of an interrupted fit; to continue it bit for bit, `rng.generator` must be as it was after them.
+        state: where to start, after those epochs; None: the posterior's initial state. It must have been fitted to as
+            many examples, by whose number it weighs the prior.
 
     Yields:
-        `Epoch` after each pass; the posterior's `finish` made the last one's state.
+        `Epoch` after each pass; the last state is that of the posterior's `finish`.
     """
     replicas, n = x.shape[:2]
     state = posterior.init(n, replicas, rng) if state is None else state
@@ -70,8 +79,8 @@ def fit(
         order = rng.permutation(replicas, n)
         shuffled_x, shuffled_y = x[rows, order], y[rows, order]
         for i, part in enumerate(slices):
-            own = parallel.own(part)
-            batch = Batch(shuffled_x[:, own], shuffled_y[:, own])
+            share = parallel.own(part)
+            batch = Batch(shuffled_x[:, share], shuffled_y[:, share])
             state, info = update(state, batch, (epoch * len(slices) + i) / total)
         state, info = update.kept((posterior.end_epoch(state), info))
         if epoch + 1 == posterior.epochs:
@@ -80,5 +89,92 @@ def fit(
 
 
 def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."] | ImageFeed, y: Tensor, rng: Rng) -> Epoch:
-    """The last epoch of a `fit`; the states before it, which would take gigabytes, are not kept."""
+    """The last epoch of a `fit`; earlier states, which would take gigabytes, are dropped."""
     return deque(fit(posterior, x, y, rng), maxlen=1).pop()
+
+
+class _Advanced(NamedTuple):
+    """A shard some epochs later."""
+
+    state: State
+    info: Info
+    generator: Tensor
+
+
+def streams(rng: Rng, shards: int) -> list[Rng]:
+    """The random numbers of each shard; a single one has those of an undivided fit."""
+    return [rng] if shards == 1 else [rng.shard(i) for i in range(shards)]
+
+
+def stops(epochs: int, count: int) -> list[int]:
+    """About `count` epochs at equal distances, the last one among them."""
+    return sorted({math.ceil(epochs * i / count) for i in range(1, count + 1)})
+
+
+def sharded_fit(
+    posterior: Predictive,
+    x: Float[Tensor, "R n ..."],
+    y: Tensor,
+    rngs: Sequence[Rng],
+    at: Sequence[int],
+    done: int = 0,
+    state: State | None = None,
+) -> Iterator[Epoch]:
+    """Train as `fit` does, in one process a stream; with several, yield only after the epochs in `at`.
+
+    Args:
+        posterior: what to train.
+        x: inputs; of the blocks of `Rng.arms` each shard has the same part.
+        y: targets.
+        rngs: one stream a shard, see `streams`. They advance as that of `fit` does.
+        at: epochs in ascending order, including the last.
+        done: see `fit`.
+        state: see `fit`; of all replicas.
+    """
+    if len(rngs) == 1:
+        yield from fit(posterior, x, y, rngs[0], done, state)
+        return
+    trials = torch.arange(len(x)).view(rngs[0].arms, -1)
+    parts = [part.flatten() for part in trials.tensor_split(len(rngs), 1)]  # the replicas of each shard
+    order = torch.cat(parts).argsort()
+    posteriors = [candidates.part(posterior, part) for part in parts]
+    states: list[State | None] = [None if state is None else tree.part(state, part) for part in parts]
+    threads, record = torch.get_num_threads(), execution().record  # of this thread: joblib asks for tasks in others too
+    with joblib.Parallel(n_jobs=len(rngs)) as workers:
+        for stop in (epoch for epoch in at if epoch > done):
+            ends: list[_Advanced] = workers(
+                joblib.delayed(_advance)(shard, x[part], y[part], rng, done, old, stop, threads, record)
+                for shard, part, rng, old in zip(posteriors, parts, rngs, states, strict=True)
+            )
+            for rng, end in zip(rngs, ends, strict=True):
+                rng.generator.set_state(end.generator)
+            done, joined = stop, _joined([end.state for end in ends], order)
+            # Not the shards' own tensors: a resumed fit has no other strides than these, which decide last digits.
+            states = [tree.part(joined, part) for part in parts]
+            yield Epoch(stop, posterior.epochs, joined, _joined([end.info for end in ends], order))
+
+
+def _advance(
+    posterior: Predictive,
+    x: Tensor,
+    y: Tensor,
+    rng: Rng,
+    done: int,
+    state: State | None,
+    stop: int,
+    threads: int,
+    record: bool | None,
+) -> _Advanced:
+    """Train a shard up to the next stop, in a process of its own."""
+    torch.set_num_threads(threads)
+    execute(record=record)
+    for epoch in fit(posterior, x, y, rng, done, state):
+        if epoch.epoch == stop:
+            return _Advanced(epoch.state, epoch.info, rng.generator.get_state())
+    raise AssertionError(f"the fit has no epoch {stop}")
+
+
+def _joined(trees: Sequence[tree.Tree], order: Tensor) -> tree.Tree:
+    """Join shards in the order of the replicas; leaves without a replica axis are the same in all."""
+    first, *rest = trees
+    return tree.map_tensors(lambda *t: torch.cat(t)[order] if t[0].dim() else t[0], first, *rest)

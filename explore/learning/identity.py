@@ -1,7 +1,8 @@
-"""What a posterior is, in texts and numbers, so that what was fitted with it is not taken for another one's."""
+"""Identity of posteriors and points, so that nothing saved is used with another posterior or for other points."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -9,8 +10,9 @@ from itertools import zip_longest
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from explore.core.errors import InputError, listed
@@ -18,35 +20,36 @@ from explore.core.rng import Rng
 from explore.nets.net import Net
 from explore.nets.protocols import Network
 
-SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the inputs by whose outputs a network is known again
-KEPT = 8  # outputs at each scale
+SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the inputs by whose outputs a network is recognised
+OUTPUTS = 8  # at each scale
 CLOSE, CLOSE_AMP = 1e-3, 0.05  # relative to the largest: other processors round otherwise, bfloat16 most of all
+BYTES = 16  # of a point's fingerprint
 
 
 def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"]:
-    """What a net makes of fixed inputs of a shape with fixed weights, the same on every device of `rng`.
+    """Outputs of a net at fixed inputs of a shape with fixed weights, the same on every device of `rng`.
 
-    Modules that print alike and compute something else differ in it.
+    They distinguish modules that print alike and compute something else.
     """
     fixed = Rng(0)
     layers = [t.unsqueeze(1).to(rng.device, rng.dtype) for t in net.glorot(1, fixed)] + [*net.unit_norms(1, rng)]
-    x = fixed.normal(1, KEPT, *shape).to(rng.device, rng.dtype)
+    x = fixed.normal(1, OUTPUTS, *shape).to(rng.device, rng.dtype)
     with torch.no_grad():
-        found = [net.output(layers, scale * x).flatten()[:KEPT] for scale in SCALES]
-    return torch.stack(found).float().cpu()
+        rows = [net.output(layers, scale * x).flatten()[:OUTPUTS] for scale in SCALES]
+    return torch.stack(rows).float().cpu()
 
 
-def alike(net: Network, ours: Float[Tensor, "5 8"], theirs: Tensor) -> bool:
-    """Whether such outputs are the same at every scale, but for rounding."""
-    if ours.shape != theirs.shape:
+def alike(net: Network, one: Float[Tensor, "5 8"], other: Tensor) -> bool:
+    """Whether such outputs are the same at every scale, except for rounding."""
+    if one.shape != other.shape:
         return False
     close = CLOSE_AMP if getattr(net, "amp", False) else CLOSE
-    apart = (ours - theirs).abs().amax(1) <= close * theirs.abs().amax(1)
-    return bool((apart | (ours.isnan() & theirs.isnan()).all(1)).all())
+    near = (one - other).abs().amax(1) <= close * other.abs().amax(1)
+    return bool((near | (one.isnan() & other.isnan()).all(1)).all())
 
 
 def described(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    """(name, text) of a value and of all that it is made of: texts that another process would write too."""
+    """Describe a posterior by pairs of a name and a text, one for each of its parts and settings except epochs."""
     if is_dataclass(value) and not isinstance(value, type):
         yield name, type(value).__name__
         for f in fields(value):
@@ -58,7 +61,7 @@ def described(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    """A setting; equal ones have the same text, whether they are 1 or 1.0, and a tuple or a list."""
+    """A setting as text; equal settings have the same text, whether 1 or 1.0, a tuple or a list."""
     if isinstance(value, Tensor):
         value = value.tolist()
     if isinstance(value, tuple | list):
@@ -69,13 +72,60 @@ def _text(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)  # an address, as a function's text has it
 
 
-def check_same(theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
-    """Refuse another posterior by the first difference; what only one version of explore has is none."""
-    for name in ours:
-        if theirs.get(name, ours[name]) != ours[name]:
-            lines = zip_longest(*(text.splitlines() for text in (theirs[name], ours[name])), fillvalue="")
-            there, here = next((listed([a.strip()]), listed([b.strip()])) for a, b in lines if a != b)
+def check_same(saved: Mapping[str, str], current: Mapping[str, str]) -> None:
+    """Refuse another posterior by the first difference; a setting that only one version of explore has is none."""
+    for name, text in current.items():
+        if saved.get(name, text) != text:
+            lines = zip_longest(saved[name].splitlines(), text.splitlines(), fillvalue="")
+            before, now = next((listed([a.strip()]), listed([b.strip()])) for a, b in lines if a != b)
             raise InputError(
-                f"the saved model does not belong here: its {name} is {there or 'shorter'}, and {here or 'less'} was "
+                f"the saved model does not belong here: its {name} is {before or 'shorter'}, and {now or 'less'} was "
                 "given; give the posterior that was fitted"
             )
+
+
+def fingerprints(x: Tensor) -> UInt8[np.ndarray, "P 16"]:
+    """Hash the float64 values of each of the points x [P, ...]."""
+    hashes = bytearray()
+    for part in x.split(1024):
+        # + 0.0 makes a positive zero of a negative one, which equals it.
+        for row in part.to("cpu", torch.float64).numpy() + 0.0:
+            hashes += hashlib.blake2b(row.tobytes(), digest_size=BYTES).digest()
+    return np.frombuffer(bytes(hashes), np.uint8).reshape(-1, BYTES)
+
+
+def digest(x: Tensor, prints: UInt8[np.ndarray, "P 16"], allowed: Bool[Tensor, "T P"]) -> UInt8[np.ndarray, "T 32"]:
+    """Hash each trial's points with these fingerprints, allowed or not, whatever their order."""
+    contents, kind = np.unique(prints, axis=0, return_inverse=True)
+    head = hashlib.sha256(str(tuple(x.shape)).encode() + contents.tobytes())
+    hashes = bytearray()
+    for row in allowed.cpu().numpy():
+        trial = head.copy()
+        trial.update(np.sort(2 * kind.reshape(-1) + row).astype("<i8").tobytes())
+        hashes += trial.digest()
+    return np.frombuffer(bytes(hashes), np.uint8).reshape(-1, 32)
+
+
+def find(
+    wanted: UInt8[np.ndarray, "R n 16"],
+    before: Int[Tensor, "R n"],
+    prints: UInt8[np.ndarray, "P 16"],
+    allowed: Bool[Tensor, "R P"],
+) -> Int[Tensor, "R n"]:
+    """Find points by their fingerprints; equal points are interchangeable.
+
+    A replica whose points are all where they were `before` keeps these. Missing or forbidden points are refused.
+    """
+    places = before.cpu().numpy().copy()
+    for r, (rows, old, may) in enumerate(zip(wanted, places, allowed.cpu().numpy(), strict=True)):
+        valid = (old >= 0).all() and old.max(initial=0) < len(may) and may[old].all()
+        if valid and (prints[old] == rows).all():
+            continue
+        free: dict[bytes, list[int]] = {}
+        for point in np.flatnonzero(may)[::-1]:
+            free.setdefault(prints[point].tobytes(), []).append(int(point))
+        try:
+            places[r] = [free[row.tobytes()].pop() for row in rows]
+        except (KeyError, IndexError):
+            raise InputError("a label belongs to a point that is not in this pool") from None
+    return torch.as_tensor(places, device=before.device)

@@ -1,4 +1,4 @@
-"""Inputs as they are given, a memory map of a file among them: read, converted and standardised where they are used."""
+"""Inputs and labels as the user passes them (memory maps, data loaders), checked, and standardised on demand."""
 
 from __future__ import annotations
 
@@ -15,26 +15,23 @@ from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.learning.scaling import Standardiser
 
-ROWS = 2**14  # that are looked at together
+ROWS = 2**14  # that are checked together
 
 
 class RawInputs:
-    """Inputs [P, ...] in their own units and type; of a memory map no more is in memory than is being used.
+    """Inputs [P, ...] in their own units and type; a memory map stays in its file.
 
     Args:
-        x: an array of finite numbers.
-        rng: says where they are to go, and as what: features in double precision, because single would merge
-            neighbouring time stamps, images in the type to compute in.
-
-    Raises:
-        InputError: for anything else.
+        x: an array of finite numbers; anything else is refused.
+        rng: its device is where they go. Features become double precision, since single would merge neighbouring time
+            stamps; images become the dtype of `rng`.
     """
 
     def __init__(self, x: Any, rng: Rng):
-        given = numbers(x, "input")
-        self.x = given if isinstance(x, np.memmap) else given.to(rng.device)
+        values = numbers(x, "input")
+        self.x = values if isinstance(x, np.memmap) else values.to(rng.device)
         self.shape = self.x.shape
-        self._device, self._dtype = rng.device, torch.float64 if given.dim() == 2 else rng.dtype
+        self._device, self._dtype = rng.device, torch.float64 if values.dim() == 2 else rng.dtype
 
     def __len__(self) -> int:
         return self.shape[0] if self.shape else 0
@@ -44,16 +41,16 @@ class RawInputs:
         part = self.x[points.to(self.x.device) if isinstance(points, Tensor) else points]
         return part.to(self._device, self._dtype)
 
+    def check_shape(self, shape: tuple[int, ...], which: str) -> None:
+        """Refuse inputs of another shape than [n, *shape]; `which` has this shape."""
+        if not len(self) or tuple(self.shape[1:]) != shape:
+            raise InputError(
+                f"inputs come as [n, {', '.join(map(str, shape))}], as those {which}; got {list(self.shape)}"
+            )
+
 
 class StandardisedInputs:
-    """Points of raw inputs, standardised when they are asked for; stands for a tensor [R, C, ...].
-
-    Args:
-        raw: the inputs.
-        points: which of them.
-        scale: by which they are standardised.
-        dtype: to compute in.
-    """
+    """Some points [R, C] of raw inputs as a tensor [R, C, ...], standardised on demand to this dtype."""
 
     def __init__(self, raw: RawInputs, points: Int[Tensor, "R C"], scale: Standardiser, dtype: torch.dtype):
         self._raw, self._points, self._scale, self._dtype = raw, points, scale, dtype
@@ -63,59 +60,45 @@ class StandardisedInputs:
         return self._scale.apply(self._raw[self._points[key]], self._dtype)
 
 
-def numbers(values: Any, what: Literal["input", "label", "threshold"], gaps: bool = False) -> Tensor:
-    """Finite real numbers as a tensor, where and of the type they are; messages call them `what`.
-
-    With `gaps` some may be NaN.
-    """
+def numbers(values: Any, noun: Literal["input", "label", "threshold"], gaps: bool = False) -> Tensor:
+    """Finite real numbers as a tensor of their device and type; with `gaps` some may be NaN."""
     try:
-        found = _mapped(values) if isinstance(values, np.memmap) else _tensor(values)
+        # Writable: arrays out of pandas often are not, and torch warns of those.
+        values = values if isinstance(values, Tensor | np.memmap) else np.require(values, requirements="W")
+        with warnings.catch_warnings():  # of a memory map, which is not written
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            tensor = torch.as_tensor(values)
     except (TypeError, ValueError):
-        raise InputError(f"{what}s must be numbers, in an array whose rows are equally long") from None
-    if found.is_complex() or found.layout != torch.strided or found.is_meta:
-        raise InputError(f"{what}s must be real numbers, in a dense array; got {found.dtype}, {found.layout}")
-    parts = found.split(ROWS) if found.dim() else [found]
+        raise InputError(f"{noun}s must be numbers, in an array whose rows are equally long") from None
+    if tensor.is_complex() or tensor.layout != torch.strided or tensor.is_meta:
+        raise InputError(f"{noun}s must be real numbers, in a dense array; got {tensor.dtype}, {tensor.layout}")
+    parts = tensor.split(ROWS) if tensor.dim() else [tensor]
     if not all((part.isfinite() | part.isnan() if gaps else part.isfinite()).all() for part in parts):
-        raise InputError(f"{'an' if what == 'input' else 'a'} {what} is not a finite number")
-    return found
+        raise InputError(f"{'an' if noun == 'input' else 'a'} {noun} is not a finite number")
+    return tensor
 
 
 def labels(values: Any, classes: int, device: torch.device, gaps: bool = False) -> Tensor:
-    """Labels as given, copied: class indices as int64; real numbers (`classes` is 0), even whole ones, as float64."""
-    found = numbers(values, "label", gaps).to(device, torch.float64, copy=True)
+    """Copy labels: class indices to int64; real numbers (`classes` is 0), even whole ones, to float64."""
+    copy = numbers(values, "label", gaps).to(device, torch.float64, copy=True)
     if not classes:
-        return found
-    if ((found != found.floor()) | (found < 0) | (found >= classes)).any():
+        return copy
+    if ((copy != copy.floor()) | (copy < 0) | (copy >= classes)).any():
         raise InputError(f"class labels are whole numbers from 0 to {classes - 1}")
-    return found.long()
+    return copy.long()
 
 
 def examples(source: Any) -> tuple[Tensor, Tensor]:
-    """All inputs and labels of a DataLoader of (inputs, labels), or of a Dataset of such pairs: read once, and kept.
-
-    Raises:
-        InputError: for anything else, an empty one, or batches of several shapes.
-    """
+    """Read all inputs and labels of a DataLoader of (inputs, labels), or of a Dataset of such pairs."""
     loader = DataLoader(source, batch_size=ROWS) if isinstance(source, Dataset) else source
     if not isinstance(loader, DataLoader):
         raise InputError("labels are missing: give arrays x and y, or a DataLoader (or Dataset) of (x, y) alone")
-    read = list(loader)
-    if not read or not all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in read):
-        kind = type(read[0]).__name__ if read else "nothing"
+    batches = list(loader)
+    if not batches or not all(isinstance(batch, tuple | list) and len(batch) == 2 for batch in batches):
+        kind = type(batches[0]).__name__ if batches else "nothing"
         raise InputError(f"a DataLoader must give batches (x, y); this one gives {kind}")
     try:
-        x, y = (torch.cat([torch.as_tensor(part) for part in parts]) for parts in zip(*read, strict=True))
+        x, y = (torch.cat([torch.as_tensor(part) for part in parts]) for parts in zip(*batches, strict=True))
     except (RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"a DataLoader's batches must be arrays alike in all but their length: {error}") from None
     return x, y
-
-
-def _tensor(values: Any) -> Tensor:
-    # Writable: arrays out of pandas often are not, and torch warns of those.
-    return torch.as_tensor(values if isinstance(values, Tensor) else np.require(values, requirements="W"))
-
-
-def _mapped(values: np.memmap[Any, Any]) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nor is it written
-        return torch.from_numpy(values)

@@ -1,8 +1,8 @@
 """Pool-based active learning: ask which points to label, tell their labels.
 
-`ActiveLearner` holds a pool and runs R replicas of the same experiment side by side: `trials` random starts, once for
-each acquisition (the arms; arm-major on the replica axis). A person with one pool uses one trial and one arm.
-`active_loop` plays the oracle from known labels and measures the test error round by round.
+`ActiveLearner` holds a pool and runs R replicas of the same experiment side by side: `trials` random starts for each
+acquisition (the arms; arm-major on the replica axis). With one pool use one trial and one arm. `active_loop` answers
+with known labels and measures the test error round by round.
 """
 
 from __future__ import annotations
@@ -18,17 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from explore import registry
-from explore.acquisitions.base import (
-    Acquisition,
-    Choice,
-    RedundancyWarning,
-    View,
-    check,
-    checked,
-    name_of,
-    needs_of,
-    redundancy,
-)
+from explore.acquisitions import base
+from explore.acquisitions.base import Acquisition, Choice, View, name_of, needs_of
 from explore.core import tree
 from explore.core.errors import FailedFitWarning, InputError, check_count
 from explore.core.rng import Rng
@@ -36,21 +27,20 @@ from explore.core.shapes import Info, State
 from explore.execution import parallel
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
-from explore.learning.fit import Epoch
+from explore.learning.fit import Epoch, sharded_fit, stops, streams
 from explore.learning.model import FittedModel, Prediction, check_made
 from explore.learning.pool import Pool, Scales
 from explore.learning.scaling import Standardiser
-from explore.learning.shards import sharded_fit, stops, streams
 
-STOPS = 10  # how often a fit in several processes says how far it is
+STOPS = 10  # how often a fit in several processes reports its progress
 
 
 class Fitted(NamedTuple):
-    """The outcome of fitting on the labels told so far."""
+    """A fit to the labels told so far."""
 
     state: State
     info: Info
-    scales: Scales  # that inputs and targets were standardised by
+    scales: Scales  # of inputs and targets
 
 
 class ActiveLearner:
@@ -64,14 +54,14 @@ class ActiveLearner:
         allowed: [trials, P] which points may ever be chosen (test points may not); all by default.
         seed: root of all random streams; together with the labels told it decides everything.
         samples: weight samples for predictions.
-        cost: [P] what the label of each point costs, positive: rules choose by their scores divided by it.
-        targets: [T, ...] inputs whose labels matter, for a rule that goes by them; those of the candidates by default.
-        standardise: inputs by mean and deviation of the "labelled" points, of all allowed points ("pool"), or not
-            at all ("none", and so for images), or by those that are given for one input, as [C, 1, 1] for the
-            channels of images. Targets of a regression always by those of the labelled points, but for a net that is
-            `trained`, which needs "none".
+        cost: [P] cost of each point's label, positive: rules choose by score per cost.
+        targets: [T, ...] inputs whose labels matter, for rules that use them; by default those of the candidates.
+        standardise: inputs by mean and deviation of the "labelled" points, of all allowed points ("pool"), not at all
+            ("none", and so for images), or by a `Standardiser` for one input, as [C, 1, 1] for the channels of images.
+            Targets of a regression always by those of the labelled points, except for a net that is `trained`, which
+            needs "none".
         device, dtype: where to compute, and in which floating-point type.
-        jobs: processes that share the trials of each fit, at most one a trial, see `explore.learning.shards`.
+        jobs: processes that share the trials of each fit, see `explore.learning.fit.sharded_fit`.
         posterior_for: the posterior for so many labels; None: always the same.
     """
 
@@ -100,7 +90,7 @@ class ActiveLearner:
         self.jobs, self._posterior_for = min(jobs, trials), posterior_for or (lambda _: posterior)
         self.acquisitions = tuple(_rules(acquisitions))
         for rule in self.acquisitions:
-            check(rule, posterior, samples)
+            base.check(rule, posterior, samples)
         self.rng = Rng(seed, device, dtype, arms=len(self.acquisitions))
         arms = tuple(map(name_of, self.acquisitions))
         self._pool = Pool(posterior, x, allowed, trials, arms, standardise, self.rng)
@@ -132,17 +122,16 @@ class ActiveLearner:
         Args:
             indices: [R, k] points ([k] where R = 1), of an integer type.
             y: [R, k, O] targets ([R, k] where O = 1; class indices always [R, k]). With the likelihood
-                `PartialGaussian` some of a point's may be NaN: they are not measured, and nothing is learnt from them.
+                `PartialGaussian` some outputs of a point may be NaN: they are not measured.
 
         Raises:
-            InputError: for a point that does not exist, may not be chosen or has a label, a label that is not a
-                finite number or no class of the likelihood, or shapes that do not fit.
+            InputError: for a point that may not be chosen or has a label, an invalid label, or shapes that do not fit.
         """
         self._pool.tell(indices, y)
         self._renew()
 
     def fit(self) -> Iterator[Epoch]:
-        """Fit from scratch on the labels told so far, unless that is done.
+        """Fit from scratch to the labels told so far, unless that is done.
 
         Yields after every epoch, in several processes ten times.
         """
@@ -167,65 +156,63 @@ class ActiveLearner:
 
     @property
     def fitted(self) -> Fitted:
-        """The fit on the labels told so far; runs it where it has not run."""
+        """The fit to the labels told so far, which is run if necessary."""
         for _ in self.fit():
             pass
         assert self._fitted is not None
         return self._fitted
 
     def check(self, k: int, times: int = 1, pending: int = 0) -> None:
-        """Whether k points can be asked for, and so many times, beside pending ones; fits nothing.
+        """Check that k points can be asked for so many times, beside pending ones; fits nothing.
 
         Raises:
-            InputError: where fewer are left, or a rule does not choose as many at once.
+            InputError: where there are fewer candidates, or a rule does not choose as many at once.
         """
-        left = int(self.mask.sum(1).min()) - pending
+        available = int(self.mask.sum(1).min()) - pending
         check_count("k", k)
-        if k * times > left:
+        if k * times > available:
             asked = f"{k} points" if times == 1 else f"{times} times {k} points"
-            raise InputError(f"asked for {asked}, but {left} are left")
+            raise InputError(f"asked for {asked}, but {available} are left")
         for rule in self.acquisitions:
-            check(rule, self.posterior, self.samples, k)
+            base.check(rule, self.posterior, self.samples, k)
 
     def ask(self, k: int = 1, pending: Any = None) -> Choice:
-        """The next k points of every replica, [R, k], each arm by its own rule.
+        """Choose the next k points of every replica, [R, k], each arm by its own rule.
 
-        In several processes, see `execution.parallel`, each scores a part of the pool, and all have the same answer.
-
-        Warns of a rule that scores points one by one where k > 1 or points are pending: what it chooses may be
-        near-duplicates.
+        Warns where a rule scores points one by one, so that what it chooses may be near-duplicates. In several
+        processes (`execution.parallel`) each scores a part of the pool, and all have the same answer.
 
         Args:
             k: how many.
             pending: [R, p] points ([p] where R = 1) that were handed out and have no label yet: they are not chosen,
-                and the rules choose what adds most to their labels, whatever these will be.
+                and the rules account for their labels, whatever these will be.
 
         Raises:
-            InputError: where `check` refuses k, a pending point may not be asked for, or a rule answers otherwise.
+            InputError: where `check` refuses k, a pending point may not be asked for, or a rule's answer is invalid.
         """
         waiting = None if pending is None else self._pool.free(pending)
         p = 0 if waiting is None else waiting.shape[1]
         self.check(k, pending=p)
         for rule in self.acquisitions:
-            if said := redundancy(rule, k, p):
-                warnings.warn(said, RedundancyWarning, stacklevel=2)
+            if message := base.redundancy(rule, k, p):
+                warnings.warn(message, base.RedundancyWarning, stacklevel=2)
         choices = [self._choose(i, k, waiting if p else None) for i in range(len(self.acquisitions))]
         indices, scores = (torch.cat(parts) for parts in zip(*choices, strict=True))
         return Choice(parallel.agreed(indices.cpu()).to(indices.device), scores)  # GPUs differ in the last digits
 
     @property
     def model(self) -> FittedModel:
-        """The fit on the labels told so far as a value, which predicts and can be saved."""
+        """The current fit as a value, which predicts and can be saved."""
         state, _, scales = self.fitted
-        where: dict[str, Any] = {"seed": self.rng.seed, "round": self.round, "arms": self.rng.arms}
-        return FittedModel(self.posterior, state, scales, tuple(self.x.shape[1:]), self.samples, **where)
+        shape = tuple(self.x.shape[1:])
+        return FittedModel(self.posterior, state, scales, shape, self.samples, self.rng.seed, self.round, self.rng.arms)
 
     def predict(self, x: Any) -> Prediction:
         """Predictions of a regression at new inputs x [P, ...]."""
         return self.model.predict(x)
 
     def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
-        """Low and high, between which a target at x [P, ...] lies with this probability, by the model's quantiles."""
+        """Low and high ends of the central interval that holds a target at x [P, ...] with this probability."""
         return self.model.interval(x, level)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
@@ -233,20 +220,17 @@ class ActiveLearner:
         return self.model.probabilities(x)
 
     def evaluate(self, indices: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
-        """Test metrics in original units on points [R, m] of the pool, y [P, O] or [P] being the labels of all."""
+        """Test metrics in original units on points [R, m] of the pool; y [P, O] or [P] are the labels of all points."""
         scales = self.fitted.scales
         unit = scales.y.scale.squeeze(1) if scales.y.scale.dim() else None
         return self._sample("test").evaluate(*self._pool.test(indices, y, scales), unit)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The labels told so far, and of what: with the same arguments and seed, everything else follows from them."""
+        """The labels told so far; with the same arguments and seed, everything else follows from them."""
         return self._pool.state_dict()
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict`.
-
-        The pool may stand in another order: points are known by the hashes of their float64 values, and equal ones are
-        interchangeable.
+        """Continue from a `state_dict`; the pool may be in another order.
 
         Raises:
             InputError: when it is of another version, or was saved with other points, points that may be chosen, arms,
@@ -259,7 +243,7 @@ class ActiveLearner:
         self._fitted, self.posterior = None, self._posterior_for(self.labelled.shape[1])
 
     def _prices(self, cost: Any) -> Float[Tensor, " P"]:
-        """What the labels of the points cost, if every rule goes by it."""
+        """Check the costs of labels, and that every rule uses them."""
         prices = torch.as_tensor(np.require(cost, requirements="W"), device=self.rng.device).to(self.rng.dtype)
         if prices.shape != self.x.shape[:1] or not (prices > 0).all() or not prices.isfinite().all():
             raise InputError(f"cost is a positive number for each of the {len(self.x)} points")
@@ -272,22 +256,22 @@ class ActiveLearner:
         return Predictor.sample(self.posterior, self.fitted.state, self.samples, self.rng.stream(stream, self.round))
 
     def _choose(self, i: int, k: int, pending: Tensor | None) -> Choice:
-        """What arm i labels next."""
+        """Choose the next points of arm i."""
         rule, arm = self.acquisitions[i], slice(i * self.trials, (i + 1) * self.trials)
 
         def sample() -> Predictor:  # of all arms at once, so that they share their numbers
-            every = self._sample("acquire")
-            check(rule, self.posterior, every.samples)
-            return dataclasses.replace(every, layers=tree.part(every.layers, arm), noise=tree.part(every.noise, arm))
+            nets = self._sample("acquire")
+            base.check(rule, self.posterior, nets.samples)
+            return dataclasses.replace(nets, layers=tree.part(nets.layers, arm), noise=tree.part(nets.noise, arm))
 
         scales = self.fitted.scales
-        points, there, uniform = self._pool.candidates(arm, pending)
+        points, present, uniform = self._pool.candidates(arm, pending)
         view = View(
             posterior=self.posterior,
             state=tree.part(self.fitted.state, arm),
             labelled=tree.part(self._pool.labelled(scales), arm),
             candidates=self._pool.standardised(points, tree.part(scales, arm)),
-            mask=there,
+            mask=present,
             sample=sample,
             uniform=uniform,
             rng=Rng(self.rng.seed, self.rng.device, self.rng.dtype).stream("acquire", self.round, 2),
@@ -295,15 +279,17 @@ class ActiveLearner:
             targets=None if self._targets is None else self._pool.new(self._targets, scales)[arm],
             cost=None if self._cost is None else self._cost[points],
         )
-        answer = checked(rule(view, k), rule, there, k)
+        answer = base.checked(rule(view, k), rule, present, k)
         return Choice(points.gather(1, answer.indices), answer.scores)
 
 
-def _rules(given: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
-    """One rule an arm; refuses what is none."""
-    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise InputError(f"acquisitions is {given!r:.100}; it must be a list of at least one rule, as ['random']")
-    for rule in (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in given):
+def _rules(acquisitions: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
+    """Check the rules, one an arm."""
+    if isinstance(acquisitions, str) or not isinstance(acquisitions, Sequence) or not acquisitions:
+        raise InputError(
+            f"acquisitions is {acquisitions!r:.100}; it must be a list of at least one rule, as ['random']"
+        )
+    for rule in (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions):
         if not callable(rule) or isinstance(rule, type):
             raise InputError(f"an acquisition is {rule!r:.100}; it must be a name, or a function of a View and k")
         yield rule
@@ -313,7 +299,7 @@ class Round(NamedTuple):
     """A round of active learning is done."""
 
     round: int  # from 1
-    labels: int  # the metrics are those of a fit on this many
+    labels: int  # to which the measured fit was made
     metrics: dict[str, Float[Tensor, " R"]]
     info: Info  # of the last training batch
     choice: Choice | None  # what was labelled next; None in the last round
@@ -321,7 +307,7 @@ class Round(NamedTuple):
 
 
 def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k: int = 1) -> Iterator[Epoch | Round]:
-    """Run rounds of fit, test, acquire; continues where the learner stands.
+    """Run rounds of fit, test and acquire; continues from the learner's round.
 
     Args:
         learner: with its initial labels told (that is round 1).
@@ -331,23 +317,23 @@ def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k
         k: points acquired after each fit.
 
     Yields:
-        `Epoch` after each epoch of a fit, `Round` after each round, when the labels chosen in it are told.
+        `Epoch` after each epoch of a fit, `Round` after each round, when its chosen labels are told.
 
     Raises:
-        InputError: before the first fit, where the pool has fewer points than the rounds ask for, or a rule does not
-            choose as many at once.
+        InputError: before the first fit, where the pool is too small for the rounds, or a rule does not choose as many
+            points at once.
     """
     labels = np.asarray(y)
     if learner.round < rounds:
         learner.check(k, rounds - learner.round)
-    while learner.round <= rounds:
-        this, n = learner.round, learner.labelled.shape[1]
+    while (this := learner.round) <= rounds:
+        n = learner.labelled.shape[1]
         yield from learner.fit()
-        state, info = learner.fitted.state, learner.fitted.info
+        state, info, _ = learner.fitted
         metrics = learner.evaluate(test, labels)
         choice = learner.ask(k) if this < rounds else None
-        if choice is None:
-            yield Round(this, n, metrics, info, choice, state)
-            return
-        learner.tell(choice.indices, labels[choice.indices.cpu().numpy()])
+        if choice is not None:
+            learner.tell(choice.indices, labels[choice.indices.cpu().numpy()])
         yield Round(this, n, metrics, info, choice, state)
+        if choice is None:
+            return

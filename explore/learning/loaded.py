@@ -15,12 +15,11 @@ import torch
 
 from explore import registry
 from explore.core.errors import InputError, check_range, listed, one_of, shown
-from explore.data.kinds import Number
-from explore.data.reading import Cells
-from explore.data.reading import others as sheets_beside
+from explore.data.columns import Number
+from explore.data.reading import Cells, other_sheets
 from explore.data.table import cells_of
 from explore.data.targets import quantities
-from explore.images.own import Inputs, read_inputs
+from explore.images.reading import Inputs, read_inputs
 from explore.learning import saved
 from explore.learning.model import FittedModel
 from explore.learning.saved import ModelSettings, Names, Saved
@@ -133,7 +132,7 @@ class LoadedRun:
                 if name not in cells.columns:
                     raise InputError(
                         f"{cells.path} has no column {shown(name)}; the model's features: {listed(names.features)}"
-                        f"{sheets_beside(cells.sheets)}"
+                        f"{other_sheets(cells.sheets)}"
                     )
             x, notes = quantities(cells, names.features), cells.notes
             used = set(names.features)

@@ -1,10 +1,9 @@
-"""A fitted posterior as a value: it predicts in the target's own units, and is saved as tensors, numbers and texts."""
+"""A fitted posterior as a value: it predicts in the target's own units, and is saved as tensors and plain values."""
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,8 +17,8 @@ from explore.core.errors import Failure, InitialCurvatureWarning, InputError, ch
 from explore.core.rng import Rng
 from explore.core.shapes import State
 from explore.inference.base import Predictive
-from explore.inference.predict import ClassPrediction, Predictor, parts
-from explore.learning.calibration import held_out_factor
+from explore.inference.predict import ClassPrediction, Predictor, filled
+from explore.learning.calibration import held_out_factors
 from explore.learning.fit import last_epoch
 from explore.learning.identity import alike, check_same, described, outputs
 from explore.learning.inputs import RawInputs, StandardisedInputs, examples, labels, numbers
@@ -40,32 +39,21 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class FittedModel:
-    """R replicas of a posterior that were fitted side by side, each with scales of its own.
+    """R replicas of a posterior that were fitted side by side, each with its own scales.
 
-    What it predicts is the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise. These come
-    of a stream of random numbers that `seed` and `round` name, so that asking twice gives the same numbers.
-
-    Args:
-        posterior: its settings, with the net and the likelihood.
-        state: of the posterior.
-        scales: by which inputs and targets are standardised.
-        shape: of one input, in its own units.
-        samples: S, or as many as the posterior has.
-        seed: root of the random numbers.
-        round: of the experiment that it is from.
-        arms: the replicas are so many equal blocks that share their random numbers.
-        factor: on the predictive variance, see `explore.learning.calibration`; None: 1.
+    It predicts the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise. Their random
+    numbers come from a stream that `seed` and `round` name, so that the same question has the same answer.
     """
 
-    posterior: Predictive
-    state: State
-    scales: Scales
-    shape: tuple[int, ...]
-    samples: int = 100
-    seed: int = 0
-    round: int = 1
-    arms: int = 1
-    factor: Float[Tensor, " R"] | None = None
+    posterior: Predictive  # its settings, with the net and the likelihood
+    state: State  # of the posterior
+    scales: Scales  # of inputs and targets
+    shape: tuple[int, ...]  # of one input, in its own units
+    samples: int = 100  # S, or as many as the posterior has
+    seed: int = 0  # root of the random numbers
+    round: int = 1  # of the experiment
+    arms: int = 1  # equal blocks of replicas that share their random numbers
+    factor: Float[Tensor, " R"] | None = None  # on the predictive variance, see `explore.learning.calibration`
 
     def __post_init__(self) -> None:
         check_count("samples", self.samples)
@@ -83,27 +71,26 @@ class FittedModel:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> FittedModel:
-        """One replica, fitted from scratch: the same, to the bit, as a learner's that was told all of it at once.
+        """Fit one replica from scratch, the same, to the bit, as a learner's that was told all of it at once.
 
         Args:
-            posterior: what to fit; its own settings say for how long.
+            posterior: what to fit; its settings include the number of epochs.
             x: [P, ...] inputs in their own units; or a DataLoader of (x, y), or a Dataset of such pairs, which is read
-                once and kept: the posterior makes batches of its own.
+                once: the posterior makes its own batches.
             y: [P, O] targets ([P] where O = 1), or [P] class indices.
             samples: weight samples for predictions.
             seed: root of all random numbers.
-            standardise: inputs by their mean and deviation ("labelled"), or not at all ("none", and always so for
-                images, which must not come as bytes then); for a net that is `trained` "none", which then leaves
-                targets as they are, too. Of a feature that is constant here, other values change no prediction.
-            calibrate: the share of the examples that is held out of another fit, to which one factor on the
-                predictive variance is fitted; at most 0.5, and 0 for none. It takes as long as the fit.
+            standardise: inputs by their mean and deviation ("labelled"), or not at all ("none", and always for images,
+                which must not be bytes then). A net that is `trained` needs "none", which also leaves targets as they
+                are. If a feature is constant here, other values of it change no prediction.
+            calibrate: the share of the examples, at most 0.5, held out of another fit, to which one factor on the
+                predictive variance is fitted; 0 for none. It takes as long as the fit.
             device: where to compute.
             dtype: floating-point type to compute in.
 
         Raises:
-            InputError: for numbers that are not finite or do not fit the net, a class that is none, or classes that
-                are to be calibrated.
-            Failure: where the fit failed, as it does in steps that are far too long.
+            InputError: for numbers that are not finite or do not fit the net, invalid classes, or calibrated classes.
+            Failure: where the fit failed, as with steps that are far too long.
 
         Warns:
             InitialCurvatureWarning: where most of the posterior's curvature is still its start.
@@ -117,7 +104,8 @@ class FittedModel:
         scales = pool.scales()
         data, factor = pool.labelled(scales), None
         if calibrate:
-            factor = held_out_factor(posterior, *data, rng.stream("calibrate", pool.round), calibrate, samples)
+            stream = rng.stream("calibrate", pool.round)
+            (factor,) = held_out_factors([posterior], *data, stream, calibrate, samples)
         state = last_epoch(posterior, *data, rng.stream("fit", pool.round)).state
         if not bool(state.common.alive.all()):
             raise Failure("the fit failed and was stopped where it stood; take shorter steps (lr) or another posterior")
@@ -128,10 +116,7 @@ class FittedModel:
 
     @property
     def initial_curvature_share(self) -> Float[Tensor, " R"]:
-        """The share of each posterior's curvature that is still the identity it started from.
-
-        Where it is large, after few updates, deviations are far too small.
-        """
+        """The share of the curvature that is still its start; where it is large, deviations are far too small."""
         return self.posterior.initial_curvature_share(self.state)
 
     @property
@@ -141,40 +126,34 @@ class FittedModel:
 
     @property
     def rng(self) -> Rng:
-        """The root of its random numbers, of the state's device and type."""
+        """The root of the random numbers, on the state's device and of its type."""
         leaf = next(t for t in tree.tensors(self.state) if t.dim() and t.is_floating_point())
         return Rng(self.seed, leaf.device, leaf.dtype, self.arms)
 
     def predictor(self, n: int | None = None) -> Predictor:
-        """N of the posterior's nets (by default `samples`), as all predictions use them."""
+        """Sample n nets (by default `samples`), as all predictions do."""
         check_count("n", n := self.samples if n is None else n)
         predictor = Predictor.sample(self.posterior, self.state, n, self.rng.stream("test", self.round))
         return predictor if self.factor is None else predictor.stretched(self.factor)
 
     def replica(self, r: int) -> FittedModel:
-        """One of the replicas alone, which samples nets of its own: its numbers differ as two samples do."""
+        """One replica alone; its nets are another sample, so that its numbers differ slightly."""
         if not (isinstance(r, int) and 0 <= r < self.replicas):
             raise InputError(f"there is no replica {r!r}; they are numbered 0 to {self.replicas - 1}")
         state, scales, factor = tree.part((self.state, self.scales, self.factor), slice(r, r + 1))
         return replace(self, state=state, scales=scales, factor=factor, arms=1)
-
-    # Predictions ------------------------------------------------------------------------------------------------
 
     def predict(self, x: Any) -> Prediction:
         """Mean and standard deviations of a regression at inputs x [P, ...]."""
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not a mean; use probabilities(x)")
         predictor, y = self.predictor(), self.scales.y
-        mean, variance, noise = self._walk(x, lambda inputs, _: predictor.label_moments(inputs))
+        mean, variance, noise = predictor.label_moments(self._standardised(x))
         epistemic, total = variance.sqrt() * y.scale, (variance + noise).sqrt() * y.scale
         return Prediction(y.undo(mean), epistemic, total, noise.sqrt() * y.scale)
 
     def quantiles(self, x: Any, levels: Sequence[float]) -> Float[Tensor, "K R P O"]:
-        """Below which the target lies with these probabilities, at each of the inputs x [P, ...] by itself.
-
-        Raises:
-            InputError: for classes, levels out of range, or a likelihood without a cdf and quantiles.
-        """
+        """Quantiles of these levels of the target, at each of the inputs x [P, ...] by itself."""
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not quantiles; use probabilities(x)")
         levels = levels.tolist() if isinstance(levels, Tensor | np.ndarray) else levels
@@ -183,14 +162,12 @@ class FittedModel:
         for level in levels:
             check_range("a quantile's level", level, "(0, 1)")
         predictor = self.predictor()
-
-        def of(inputs: Tensor, _: slice) -> tuple[Tensor]:
-            return (torch.cat([predictor.quantiles_of(out, levels) for _, out in predictor.outputs(inputs)], -2),)
-
-        return self.scales.y.undo(self._walk(x, of)[0])
+        outputs = predictor.outputs(self._standardised(x))
+        chunks = ((part, (predictor.quantiles_of(out, levels),)) for part, out in outputs)
+        return self.scales.y.undo(filled(chunks, len(x), 2)[0])
 
     def interval(self, x: Any, level: float = 0.9) -> tuple[Float[Tensor, "R P O"], Float[Tensor, "R P O"]]:
-        """Low and high, between which the target lies with this probability; as much lies above as below."""
+        """Low and high ends of the central interval that holds the target with this probability."""
         check_range("an interval's level", level, "(0, 1)")
         low, high = self.quantiles(x, ((1 - level) / 2, (1 + level) / 2))
         return low, high
@@ -199,14 +176,14 @@ class FittedModel:
         """The probability that the target at each of the inputs x [P, ...] lies below a number y, [P, O] ([P])."""
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not numbers below which they lie; use probabilities(x)")
-        predictor, given = self.predictor(), self._targets(x, numbers(y, "threshold"))
+        predictor, thresholds = self.predictor(), self._targets(x, numbers(y, "threshold")).unsqueeze(0)
 
-        def of(inputs: Tensor, block: slice) -> tuple[Tensor]:
-            at = self.scales.y.apply(given[block].unsqueeze(0), inputs.dtype).unsqueeze(1)  # [R, 1, p, O]
-            outs = predictor.outputs(inputs)
-            return (torch.cat([predictor.below_of(out, at[:, :, part]) for part, out in outs], 1),)
+        def below(part: slice, out: Tensor) -> Tensor:
+            at = self.scales.y.apply(thresholds[:, part], out.dtype)  # [R, b, O]
+            return predictor.below_of(out, at.unsqueeze(1))
 
-        return self._walk(x, of)[0]
+        outputs = predictor.outputs(self._standardised(x))
+        return filled(((part, (below(part, out),)) for part, out in outputs), len(x))[0]
 
     def evaluate(self, x: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
         """Metrics in original units on test points x [P, ...] and their labels y, as `fit` takes them.
@@ -214,19 +191,15 @@ class FittedModel:
         Regression: `rmse`, `log_likelihood` of the mixture at each point, `coverage_95`; classes: `error`,
         `log_likelihood`; both: `epistemic`. See `Predictor.evaluate`.
         """
-        inputs, width = self._inputs(x), self._width
-        given = labels(y, width if self.posterior.likelihood.discrete else 0, self.rng.device)
+        inputs, width = self._standardised(x), self._width
+        values = labels(y, width if self.posterior.likelihood.discrete else 0, self.rng.device)
         if self.posterior.likelihood.discrete:
-            if given.numel() != len(inputs):
-                raise InputError(f"class labels come as [{len(inputs)}]; got {list(given.shape)}")
-            targets, unit = given.flatten().expand(self.replicas, -1), None
-        else:
-            scale = self.scales.y.scale.expand(self.replicas, 1, width)
-            scores = self.scales.y.apply(self._targets(x, given), self.rng.dtype)
-            targets, unit = scores.expand(self.replicas, -1, -1), scale.squeeze(1)
-        points = torch.arange(len(inputs), device=self.rng.device).expand(self.replicas, -1)
-        scaled = StandardisedInputs(inputs, points, self.scales.x, self.rng.dtype)
-        return self.predictor().evaluate(scaled, targets, unit)
+            if values.numel() != len(x):
+                raise InputError(f"class labels come as [{len(x)}]; got {list(values.shape)}")
+            return self.predictor().evaluate(inputs, values.flatten().expand(self.replicas, -1))
+        scale = self.scales.y.scale.expand(self.replicas, 1, width)
+        targets = self.scales.y.apply(self._targets(x, values), self.rng.dtype)
+        return self.predictor().evaluate(inputs, targets.expand(self.replicas, -1, -1), scale.squeeze(1))
 
     @property
     def _width(self) -> int:
@@ -234,87 +207,54 @@ class FittedModel:
         out = at_zero(self.posterior, torch.zeros(1, *self.shape, device=self.rng.device, dtype=self.rng.dtype))
         return self.posterior.likelihood.mean(out).shape[-1]
 
-    def _targets(self, x: Any, given: Tensor) -> Float[Tensor, "P O"]:
-        """Numbers, one for each point and output."""
+    def _targets(self, x: Any, values: Tensor) -> Float[Tensor, "P O"]:
+        """Check that there is one number for each point and output."""
         shape = [len(x), self._width]
-        if list(given.shape) != shape and not (shape[1] == 1 and list(given.shape) == shape[:1]):
-            raise InputError(f"numbers for these inputs come as {shape}; got {list(given.shape)}")
-        return given.to(self.rng.device, torch.float64).reshape(shape)
+        if list(values.shape) != shape and not (shape[1] == 1 and list(values.shape) == shape[:1]):
+            raise InputError(f"numbers for these inputs come as {shape}; got {list(values.shape)}")
+        return values.to(self.rng.device, torch.float64).reshape(shape)
 
     def probabilities(self, x: Any) -> Float[Tensor, "R P C"]:
         """Class probabilities at inputs x [P, ...], averaged over the weights."""
         return self.predict_classes(x).probabilities
 
     def predict_classes(self, x: Any) -> ClassPrediction:
-        """The same, with their entropy and their mutual information with the weights, in nats."""
+        """Class probabilities, with their entropy and their mutual information with the weights, in nats."""
         if not self.posterior.likelihood.discrete:
             raise InputError("a regression has no class probabilities; use predict(x)")
-        predictor = self.predictor()
-
-        def of(inputs: Tensor, _: slice) -> tuple[Tensor, Tensor]:
-            p, *doubts = predictor.classes(inputs)
-            return p, torch.stack(doubts, -1)
-
-        p, doubts = self._walk(x, of)
-        return ClassPrediction(p, *doubts.unbind(-1))
+        return self.predictor().classes(self._standardised(x))
 
     def sample(self, x: Any, n: int) -> Tensor:
-        """N joint samples of the targets at x [P, ...]: one net for all points of each, and noise for every point.
+        """Draw n joint samples of the targets at x [P, ...]: one net for all points of each, noise for every point.
 
-        Nets of a posterior that has fewer are used in turn.
+        A posterior with fewer nets uses them in turn.
 
         Returns:
             [R, n, P, O], or class indices [R, n, P].
         """
         predictor = self.predictor(n)
         turn = torch.arange(n, device=self.rng.device) % predictor.samples
-
-        def of(inputs: Tensor, _: slice) -> tuple[Tensor]:
-            return (torch.cat([out[:, turn] for _, out in predictor.outputs(inputs)], 2),)
-
         noise = tree.map_tensors(lambda t: t[:, turn], predictor.noise)
-        (out,) = self._walk(x, of)
+        chunks = ((part, (out[:, turn],)) for part, out in predictor.outputs(self._standardised(x)))
+        (out,) = filled(chunks, len(x), 2)
         drawn = self.posterior.likelihood.sample(noise, out, self.rng.stream("test", self.round, 1))
         if self.posterior.likelihood.discrete:
             return drawn
         return self.scales.y.undo(drawn.flatten(1, 2)).unflatten(1, drawn.shape[1:3])
 
-    def _walk(self, x: Any, of: Callable[[Tensor, slice], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """What a function makes of some of the points x [P, ...], tensors [..., p, M], for all of them.
-
-        It is called with their standardised inputs [R, p, ...], and with which of them they are.
-
-        The points come in blocks, and the results are written where they are to stay: kept between the passes of
-        blocks they would leave the memory in pieces.
-        """
-        inputs, rng = self._inputs(x), self.rng
-        whole: tuple[Tensor, ...] = ()
-        for block in parts(len(inputs), self.replicas * math.prod(self.shape)):
-            scaled = self.scales.x.apply(inputs[block].unsqueeze(0), rng.dtype)
-            found = of(scaled.expand(self.replicas, *scaled.shape[1:]), block)
-            whole = whole or tuple(t.new_empty(*t.shape[:-2], len(inputs), t.shape[-1]) for t in found)
-            for to, part in zip(whole, found, strict=True):
-                to[..., block, :] = part
-        return whole
-
-    def _inputs(self, x: Any) -> RawInputs:
-        """Inputs of the right shape."""
+    def _standardised(self, x: Any) -> StandardisedInputs:
+        """Check inputs, of which images are bytes where they are scaled by channel, and standardise them on demand."""
         inputs = RawInputs(x, self.rng)
-        if not len(inputs) or tuple(inputs.shape[1:]) != self.shape:
-            raise InputError(
-                f"inputs come as [n, {', '.join(map(str, self.shape))}], as those that were fitted; "
-                f"got {list(inputs.shape)}"
-            )
-        given, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as commands standardise images, of bytes
-        looked_at = by_channel and given.dtype != torch.uint8
-        if looked_at and bool(((given < 0) | (given > 255) | (given != given.round())).any()):
+        inputs.check_shape(self.shape, "that were fitted")
+        values, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as commands standardise images, of bytes
+        checked = by_channel and values.dtype != torch.uint8
+        if checked and bool(((values < 0) | (values > 255) | (values != values.round())).any()):
             raise InputError("images come as they are in files, whole numbers from 0 to 255; the model scales them")
-        return inputs
-
-    # Saving -----------------------------------------------------------------------------------------------------
+        points = torch.arange(len(inputs), device=self.rng.device).expand(self.replicas, -1)
+        return StandardisedInputs(inputs, points, self.scales.x, self.rng.dtype)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, on the CPU, numbers, and texts that tell the posterior: with that all that it is."""
+        """The whole model as tensors on the CPU, numbers, and texts that identify the posterior."""
         tensors = tree.save({"state": self.state, "scales": self.scales, "factor": self.factor})
         whole = {name: getattr(self, name) for name in WHOLE}
         plain = {"shape": list(self.shape), "posterior": dict(described("posterior", self.posterior))}
@@ -325,26 +265,26 @@ class FittedModel:
     def from_state_dict(
         posterior: Predictive, saved: Mapping[str, Any], device: str | torch.device = "cpu"
     ) -> FittedModel:
-        """What `state_dict` was made of, to the bit, given the same posterior.
+        """Undo `state_dict`, to the bit, given the same posterior.
 
         Raises:
-            InputError: when it was made of another posterior: one of another class, net, likelihood or setting
-                (epochs apart), or a net that prints alike and computes something else. A state of an older version,
-                which names none, is refused where its tensors do not fit.
+            InputError: when the posterior has another class, net, likelihood or setting (epochs apart), or its net
+                prints alike and computes something else. A state of an older version, which describes none, is refused
+                where its tensors do not fit.
         """
         rng = Rng(0, device)
         try:
             state = {name[6:]: t for name, t in saved.items() if name.startswith("state.")}
             moments = {of: [saved[f"scales.{of}.{name}"].to(device) for name in Standardiser._fields] for of in "xy"}
             whole, shape = {name: int(saved[name]) for name in WHOLE}, tuple(map(int, saved["shape"]))
-            theirs = {str(name): str(text) for name, text in saved.get("posterior", {}).items()}
+            texts = {str(name): str(text) for name, text in saved.get("posterior", {}).items()}
             dtype = next(t.dtype for t in state.values() if t.dim() and t.is_floating_point())
             n_data, replicas = float(state["common.n_data"]), len(state["common.alive"])
             factor = saved["factor"].to(device) if "factor" in saved else None
             probed = None if saved.get("net") is None else saved["net"].float()
         except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
             raise InputError(f"this is no saved model ({error!r}); FittedModel.state_dict makes one") from None
-        check_same(theirs, dict(described("posterior", posterior)))
+        check_same(texts, dict(described("posterior", posterior)))
         like = posterior.init(n_data, replicas, Rng(0, rng.device, dtype))
         scales = Scales(*(Standardiser(*parts) for parts in moments.values()))
         restored = tree.restore(like, _noise_by_output(state, tree.save(like)))
@@ -358,7 +298,7 @@ class FittedModel:
 
 
 def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A saved state in which every output has a precision of its own; older ones have one for all of them."""
+    """Give every output its own noise precision; older states have one for all of them."""
     return {
         name: t.unsqueeze(-1).expand(like[name].shape)
         if name.startswith("common.noise.") and name in like and t.shape == like[name].shape[:-1]
@@ -368,10 +308,6 @@ def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) ->
 
 
 def check_made(posterior: Any) -> None:
-    """Refuse what is no posterior, such as the name of one.
-
-    Raises:
-        InputError: naming what was given.
-    """
+    """Refuse anything that is no posterior, such as the name of one."""
     if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
         raise InputError(f"the posterior is a {type(posterior).__name__}; explore.posterior(name, ...) makes one")

@@ -1,4 +1,4 @@
-"""A pool of points in each of R replicas: which may be chosen, which have a label, and the scale they are learnt in."""
+"""A pool of points in each of R replicas: candidates, labelled points, and the scales in which they are learnt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.inference.base import Predictive
 from explore.inference.predict import parts
-from explore.learning import fingerprints
+from explore.learning import identity
 from explore.learning.inputs import RawInputs, StandardisedInputs, labels
 from explore.learning.scaling import UNSCALED, Standardiser
 from explore.nets.likelihoods import check_logits
@@ -38,24 +38,20 @@ class Pool:
     """P points, of which each of T trials may choose some; R = T * arms, arm by arm.
 
     Args:
-        posterior: what is trained; its net and likelihood say what a label is.
-        x: [P, ...] inputs.
-        allowed: [T, P]; None: all.
+        posterior: its net and likelihood determine what a label is.
+        x: [P, ...] inputs, which must be finite and fit the net.
+        allowed: [T, P] which points may ever be chosen; None: all.
         trials: T.
         arms: their names.
         standardise: see `ActiveLearner`.
         rng: the root of the experiment.
 
     Attributes:
-        allowed: [R, P] which points may ever be chosen.
-        mask: [R, P] those that have no label yet.
-        points: [R, n] those that have one, in the order in which they were told.
+        allowed: [R, P].
+        mask: [R, P] the allowed points without a label.
+        points: [R, n] those with one, in the order in which they were told.
         y: [R, n, O], or [R, n] class indices; None before the first.
         round: how often labels were told.
-
-    Raises:
-        InputError: for inputs that are not finite numbers or do not fit the net, no points, or a mask of another shape
-            or type.
     """
 
     def __init__(
@@ -99,83 +95,57 @@ class Pool:
         self.round = 0
 
     def like(self, x: Any) -> RawInputs:
-        """Other inputs of the same shape as the pool's.
-
-        Raises:
-            InputError: for another shape, or numbers that are not finite.
-        """
+        """Check that other inputs have the shape of the pool's."""
         inputs = RawInputs(x, self._rng)
-        if len(inputs.shape) != self.x.dim() or inputs.shape[1:] != self.x.shape[1:] or not len(inputs):
-            raise InputError(
-                f"inputs come as [n, {', '.join(map(str, self.x.shape[1:]))}], as those of the pool; "
-                f"got {list(inputs.shape)}"
-            )
+        inputs.check_shape(tuple(self.x.shape[1:]), "of the pool")
         return inputs
 
     def new(self, inputs: RawInputs, scales: Scales) -> Float[Tensor, "R n ..."]:
-        """Inputs that are `like` the pool's, standardised for every replica."""
+        """Standardise inputs that are `like` the pool's for every replica."""
         scaled = scales.x.apply(inputs[:].unsqueeze(0), self._rng.dtype)
         return scaled.expand(self.replicas, *inputs.shape)
 
-    # Labels -----------------------------------------------------------------------------------------------------
-
     def tell(self, indices: Any, y: Any) -> None:
         """Add labels, see `ActiveLearner.tell`."""
-        points, values = self._rows(indices), self._labels(y, self._partial)
+        points, values = self.free(indices), labels(y, self._classes, self._rng.device, self._partial)
         if not points.numel() or values.numel() != points.numel() * self._outputs:
             raise InputError(f"{points.numel()} points cannot have {values.numel()} labels; each has {self._outputs}")
-        given, points = list(values.shape), points.reshape(self.replicas, -1)
-        values = self._shaped(values, *points.shape)
+        shape, values = list(values.shape), self._shaped(values, *points.shape)
         # In another order of axes the labels would be shuffled among the points.
-        if [n for n in given if n > 1] != [n for n in values.shape if n > 1]:
-            raise InputError(f"the labels of these points come as {list(values.shape)}; got {given}")
+        if [n for n in shape if n > 1] != [n for n in values.shape if n > 1]:
+            raise InputError(f"the labels of these points come as {list(values.shape)}; got {shape}")
         if self._partial and values.isnan().all(-1).any():
             raise InputError("a label is NaN in all its outputs; leave out a point of which nothing is measured")
-        self._check_free(points)
         self.mask = self.mask.scatter(1, points, False)
         self.points = torch.cat([self.points, points], 1)
         self.y = values if self.y is None else torch.cat([self.y, values], 1)
         self.round += 1
 
     def free(self, indices: Any) -> Int[Tensor, "R p"]:
-        """Some points that may be chosen.
-
-        Raises:
-            InputError: where one may not, is named twice, or their shape does not fit.
-        """
-        points = self._rows(indices)
-        points = points.reshape(self.replicas, points.numel() // self.replicas)
-        self._check_free(points)
-        return points
-
-    def _rows(self, indices: Any) -> Tensor:
-        """Points of every replica, in the shape in which they come."""
-        points = self._indices(indices)
-        if self.replicas > 1 and (points.dim() != 2 or len(points) != self.replicas):
-            raise InputError(
-                f"the points of {self.replicas} replicas come as [{self.replicas}, k]; got {list(points.shape)}"
-            )
-        return points
-
-    def _check_free(self, points: Int[Tensor, "R p"]) -> None:
+        """Check that points of every replica may be chosen, and are named once."""
+        points, replicas = self._indices(indices), self.replicas
+        if replicas > 1 and (points.dim() != 2 or len(points) != replicas):
+            raise InputError(f"the points of {replicas} replicas come as [{replicas}, k]; got {list(points.shape)}")
+        points = points.reshape(replicas, points.numel() // replicas)
         fresh = self.mask.gather(1, points)
         if not fresh.all() or any(len(set(row)) < len(row) for row in points.tolist()):
             bad = points[~fresh].tolist() or points.tolist()
             raise InputError(f"points {bad} are labelled already, held out for testing, or named twice")
+        return points
 
     def test(self, indices: Any, y: Any, scales: Scales) -> Batch:
-        """Some points [R, m], standardised, y being the labels of the whole pool."""
-        points, values, n = self._indices(indices), self._labels(y), len(self.x)
+        """Standardise some points [R, m]; y are the labels of the whole pool."""
+        points, values, n = self._indices(indices), labels(y, self._classes, self._rng.device), len(self.x)
         if points.dim() != 2 or len(points) != self.replicas or not points.numel():
             raise InputError(f"test points come as [{self.replicas}, m]; got {list(points.shape)}")
         if not values.dim() or len(values) != n or values.numel() != n * self._outputs:
             raise InputError(f"y holds the labels of all {n} points, {self._outputs} each; got {list(values.shape)}")
         return Batch(self.inputs(points, scales), self._targets(self._shaped(values, n)[points], scales))
 
-    def _indices(self, given: Any) -> Tensor:
-        """Numbers of points, in the shape in which they come."""
+    def _indices(self, indices: Any) -> Tensor:
+        """Check numbers of points, in their original shape."""
         try:
-            points = self._rng.tensor(given)
+            points = self._rng.tensor(indices)
         except (TypeError, ValueError):
             raise InputError("points are named by whole numbers") from None
         if points.numel() and (points.dtype == torch.bool or points.is_floating_point() or points.is_complex()):
@@ -184,17 +154,11 @@ class Pool:
             raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
         return points.long()
 
-    def _labels(self, y: Any, gaps: bool = False) -> Tensor:
-        """Checked labels: class indices as int64; real numbers, even whole ones, as float64."""
-        return labels(y, self._classes, self._rng.device, gaps)
-
     def _shaped(self, values: Tensor, *lead: int) -> Tensor:
         return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)
 
-    # What the model sees ----------------------------------------------------------------------------------------
-
     def scales(self) -> Scales:
-        """Those of the labelled points; of inputs also those of all allowed ones, given ones, or none."""
+        """The scales of the labelled points; of inputs as `standardise` says."""
         if self.y is None:
             raise InputError("there is no label yet; tell some first")
         fit = Standardiser.fit_measured if self._partial else Standardiser.fit
@@ -202,21 +166,21 @@ class Pool:
         if isinstance(self._standardise, Standardiser):
             x = Standardiser(*(t.expand(self.replicas, 1, *t.shape) for t in self._standardise))
         elif self.x.dim() == 2 and self._standardise != "none":
-            known = self.points
+            points = self.points
             if self._standardise == "pool":  # of every replica equally many
-                known = _first(self.allowed)[:, : int(self.allowed.sum(1).min())]
-            chunks = list(parts(known.shape[1], len(known) * self.x.shape[1]))
-            x = Standardiser.of(lambda: (self._raw[known[:, part]] for part in chunks), math.inf)
+                points = _first(self.allowed)[:, : int(self.allowed.sum(1).min())]
+            chunks = list(parts(points.shape[1], len(points) * self.x.shape[1]))
+            x = Standardiser.of(lambda: (self._raw[points[:, part]] for part in chunks), math.inf)
             if (constant := x.scale.isinf()).any():
                 x = x._replace(scale=torch.where(constant, self._spread, x.scale))
         return Scales(x, y)
 
     @cached_property
     def _spread(self) -> Float[Tensor, "1 D"]:
-        """The scale of a column that is constant among the points that are known.
+        """The scale of a column that is constant among the labelled points: that of the whole pool, at least 1.
 
-        In units of 1 a pressure of 200000 would be far from all others, which have 101325: it is no farther than its
-        standard score in the pool. A column that is constant there, too, says nothing of any other value.
+        In units of 1, a pressure of 200000 would be far from others of 101325. A column that is constant in the pool,
+        too, tells nothing about any other value.
         """
         chunks = list(parts(len(self._raw), self.x.shape[1]))
         return Standardiser.of(lambda: (self._raw[part] for part in chunks), math.inf).scale.clamp_min(1.0)
@@ -226,40 +190,38 @@ class Pool:
         return scales.x.apply(self._raw[points], self._rng.dtype)
 
     def standardised(self, points: Int[Tensor, "R C"], scales: Scales) -> StandardisedInputs:
-        """The same, each when it is asked for."""
+        """Standardised inputs, made on demand."""
         return StandardisedInputs(self._raw, points, scales.x, self._rng.dtype)
 
     def _targets(self, y: Tensor, scales: Scales) -> Tensor:
-        """Standardised labels [R, m, O], of which NaN stays NaN, or the class indices [R, m] themselves."""
+        """Standardised labels [R, m, O], NaN where one is missing, or the class indices [R, m] themselves."""
         if not self._partial:
             return y if self._classes else scales.y.apply(y, self._rng.dtype)
-        there = ~y.isnan()
-        return torch.where(there, scales.y.apply(torch.where(there, y, scales.y.mean), self._rng.dtype), torch.nan)
+        present = ~y.isnan()
+        return torch.where(present, scales.y.apply(torch.where(present, y, scales.y.mean), self._rng.dtype), torch.nan)
 
     def labelled(self, scales: Scales) -> Batch:
-        """The labelled points."""
+        """The labelled points, standardised."""
         assert self.y is not None
         return Batch(self.inputs(self.points, scales), self._targets(self.y, scales))
 
     def candidates(
         self, arm: slice, pending: Int[Tensor, "R p"] | None = None
     ) -> tuple[Int[Tensor, "T C"], Bool[Tensor, "T C"], Float[Tensor, "T C"]]:
-        """The points that an arm may choose, which of them are there, and a uniform number for each.
+        """The points that an arm may choose, which of them exist, and a uniform number for each.
 
-        Where a trial has fewer than another, its first stands in place of those that are missing. The numbers are
-        drawn for all points of the pool and are the same in every arm, so that a point's does not depend on the others.
+        Where a trial has fewer than another, its first point fills the places of missing ones. The numbers are drawn
+        for all points of the pool and are the same in every arm, so that no point's number depends on others.
         """
         mask = (self.mask if pending is None else self.mask.scatter(1, pending, False))[arm]
         points = _first(mask)[:, : int(mask.sum(1).max())]
-        there = mask.gather(1, points)
-        points = torch.where(there, points, points[:, :1])
-        alone = Rng(self._rng.seed, self._rng.device, self._rng.dtype)
-        return points, there, alone.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points)
-
-    # State ------------------------------------------------------------------------------------------------------
+        present = mask.gather(1, points)
+        points = torch.where(present, points, points[:, :1])
+        rng = Rng(self._rng.seed, self._rng.device, self._rng.dtype)
+        return points, present, rng.stream("acquire", self.round, 1).uniform(*mask.shape).gather(1, points)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The labels, with the fingerprints of their points and what else says what they mean."""
+        """The labels, with fingerprints of their points and everything that gives them meaning."""
         return {
             "format": torch.tensor(FORMAT),
             "labelled": self.points.cpu().clone(),
@@ -271,29 +233,29 @@ class Pool:
         }
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Labels that were saved, see `ActiveLearner.load_state_dict`."""
+        """Load labels, see `ActiveLearner.load_state_dict`."""
         if "format" not in saved or int(saved["format"]) != FORMAT:
             raise InputError(
                 "the saved learner is of another version of explore; tell its labels, saved['y'] of the points "
                 "saved['labelled'], to a new one"
             )
-        theirs, mine = tree.to_plain(saved["meaning"]), self._meaning()
-        if theirs != mine:
-            a, b = ({k: v for k, v in one.items() if theirs.get(k) != mine.get(k)} for one in (theirs, mine))
+        before, now = tree.to_plain(saved["meaning"]), self._meaning()
+        if before != now:
+            a, b = ({k: v for k, v in one.items() if before.get(k) != now.get(k)} for one in (before, now))
             raise InputError(f"the saved learner has {a}, this one {b}")
         if not np.array_equal(saved["pool"].cpu().numpy(), self._digest):
             raise InputError(
                 "the saved learner's pool has other points than this one, or others may be chosen; "
                 "only the order of the points may differ"
             )
-        known = saved["labelled"].to(self._rng.device)
-        self.points = fingerprints.find(saved["fingerprints"].cpu().numpy(), known, self._prints, self.allowed)
+        places = saved["labelled"].to(self._rng.device)
+        self.points = identity.find(saved["fingerprints"].cpu().numpy(), places, self._prints, self.allowed)
         self.mask = self.allowed.scatter(1, self.points, False)
         self.round = int(saved["round"])
         self.y = saved["y"].to(self._rng.device) if self.points.shape[1] else None
 
     def _meaning(self) -> dict[str, Any]:
-        """What says of which points and arms labels are, and what a label is."""
+        """What the labels belong to."""
         return {
             "seed": self._rng.seed,
             "points": len(self.x),
@@ -306,27 +268,27 @@ class Pool:
 
     @cached_property
     def _prints(self) -> UInt8[np.ndarray, "P 16"]:
-        return fingerprints.fingerprints(self.x)
+        return identity.fingerprints(self.x)
 
     @cached_property
     def _digest(self) -> UInt8[np.ndarray, "T 32"]:
-        return fingerprints.digest(self.x, self._prints, self.allowed[: self._trials])
+        return identity.digest(self.x, self._prints, self.allowed[: self._trials])
 
 
 def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "1 1 n O"]:
-    """The outputs of the net with weights of 0 at some inputs."""
+    """Outputs of the net at some inputs, with all weights 0."""
     net, rng = posterior.net, Rng(0, x.device, x.dtype)
     zeros = [torch.zeros(1, 1, *shape, device=x.device, dtype=x.dtype) for shape in net.shapes]
     return net.output([*zeros, *net.unit_norms(1, rng)], x.unsqueeze(0))
 
 
 def _first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:
-    """The points of each replica in their order, but those of the mask first."""
+    """The points of each replica in their order, those of the mask first."""
     return (~mask).to(torch.uint8).argsort(dim=1, stable=True)
 
 
 def _mask(allowed: np.ndarray | Tensor | None, trials: int, points: int) -> Bool[Tensor, "trials points"]:
-    """Which points may be asked for in each trial; all where nothing is said."""
+    """Check which points may be chosen in each trial; None: all."""
     if allowed is None:
         return torch.ones(trials, points, dtype=torch.bool)
     mask = allowed if isinstance(allowed, Tensor) else np.asarray(allowed)

@@ -1,4 +1,4 @@
-"""Standard scores: what a network is trained on in place of numbers in units of their own."""
+"""Standard scores, on which networks are trained."""
 
 from __future__ import annotations
 
@@ -23,36 +23,29 @@ class Standardiser(NamedTuple):
 
     @staticmethod
     def fit(values: Float[Tensor, "*R n D"], constant: float = 1.0) -> Standardiser:
-        """Those of n examples; a constant column, which becomes 0, gets the scale `constant`.
+        """Fit to n examples, one at least; a constant column gets the scale `constant`.
 
-        With `math.inf` any other value of it becomes 0 too: of inputs, where nothing could be learnt from it. A column
-        with a number that is not finite has no finite deviation either.
-
-        Raises:
-            InputError: when there is no example, or a column whose squares double precision cannot hold.
+        With `math.inf` all its values become 0, also in new inputs: nothing could be learnt from it. A column with
+        a number that is not finite has no finite deviation; one whose squares double precision cannot hold is refused.
         """
         return Standardiser.of(lambda: [values], constant)
 
     @staticmethod
     def fit_measured(values: Float[Tensor, "*R n D"]) -> Standardiser:
-        """Those of the values that are there; NaN stands for one that is not.
-
-        Raises:
-            InputError: see `fit`, and where a column has no value.
-        """
-        there = ~values.isnan()
-        if not bool(there.any(-2).all()):
+        """Fit to values of which NaN are missing; every column must have one."""
+        present = ~values.isnan()
+        if not bool(present.any(-2).all()):
             raise InputError("a target has no value yet; at least 1 of each is needed")
-        low = torch.where(there, values, torch.inf).amin(-2, keepdim=True)
-        high = torch.where(there, values, -torch.inf).amax(-2, keepdim=True)
+        low = torch.where(present, values, torch.inf).amin(-2, keepdim=True)
+        high = torch.where(present, values, -torch.inf).amax(-2, keepdim=True)
         middle = values.nanmean(-2, keepdim=True).clamp(low, high)  # of a constant column exactly that
-        mean, scale = Standardiser.fit(torch.where(there, values, middle))
-        share = there.to(values).mean(-2, keepdim=True)
+        mean, scale = Standardiser.fit(torch.where(present, values, middle))
+        share = present.to(values).mean(-2, keepdim=True)
         return Standardiser(mean, torch.where(low == high, scale, scale / share.sqrt()))
 
     @staticmethod
     def of(chunks: Callable[[], Iterable[Float[Tensor, "*R _n D"]]], constant: float = 1.0) -> Standardiser:
-        """The same of all examples of some chunks, which are made twice."""
+        """Fit to all examples of some chunks, which are generated twice."""
         n, mean, low, high = _summary(chunks())
         squares = sum(((values - mean).square().sum(-2, keepdim=True) for values in chunks()), torch.zeros_like(mean))
         # Compared, not deviation == 0: rounding gives a constant column a small one.
@@ -70,10 +63,10 @@ class Standardiser(NamedTuple):
 
     @staticmethod
     def robust(values: Float[Tensor, "*R n D"]) -> Standardiser:
-        """Centre and scale that neither an outlier nor a rare event decides, for `bounded`.
+        """Fit a centre and scale that do not hinge on outliers or rare events, for `bounded`.
 
-        The scale is the distance between the 5 % and the 95 % quantile, or the median distance of the values that
-        differ from the median where that is larger, over that of a standard Gaussian. So a column of zeros and ones
+        The scale is the distance between the 5 % and the 95 % quantile, or the median distance from the median of the
+        values that differ from it where that is larger, over that of a standard Gaussian. So a column of zeros and ones
         has the same scale however rare the ones are. A column that has not varied yet gets the median scale of those
         that have, and at most that of zeros and ones: its first step is bounded, but could vanish under a larger scale.
         """
@@ -89,23 +82,19 @@ class Standardiser(NamedTuple):
         return Standardiser(mean.to(values.dtype), scale.to(values.dtype))
 
     def apply(self, values: Float[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
-        """From units to standard scores, [*R, n, D].
-
-        Raises:
-            InputError: for a score that is no finite number of this type.
-        """
+        """Convert units to standard scores [*R, n, D] of this type, which must be finite."""
         scores = ((values - self.mean) / self.scale).to(dtype)
         if not scores.isfinite().all():
             raise InputError(f"an example is too far from the others to be standardised in {dtype}")
         return scores
 
     def undo(self, scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """From standard scores back to units."""
+        """Convert standard scores back to units."""
         return scores * self.scale + self.mean
 
 
 def bounded(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Scores as they are up to `BOUND`, beyond it with a logarithm for their distance, so that their order stays."""
+    """Replace the distance of scores beyond `BOUND` by its logarithm, so that their order stays."""
     inside = scores.clamp(-BOUND, BOUND)
     beyond = (scores - inside).abs().clamp_max(torch.finfo(scores.dtype).max)
     return inside + scores.sign() * beyond.log1p()
@@ -115,7 +104,7 @@ UNSCALED = Standardiser(torch.zeros(()), torch.ones(()))  # leaves everything as
 
 
 def _summary(chunks: Iterable[Float[Tensor, "*R _n D"]]) -> tuple[int, Tensor, Tensor, Tensor]:
-    """How many examples there are, and each column's mean, least and largest value."""
+    """The number of examples, and each column's mean, least and largest value."""
     n, total, low, high = 0, torch.zeros(()), torch.tensor(torch.inf), torch.tensor(-torch.inf)
     for values in chunks:
         if not values.shape[-2]:

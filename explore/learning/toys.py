@@ -1,7 +1,6 @@
-"""Problems small enough to draw, and what a posterior makes of them.
+"""Problems small enough to draw, fitted with a posterior's own settings.
 
-They are fitted with the posterior's own settings, for its own number of epochs within those that make 3000 to 6000
-updates, or for that number alone where it takes all data at once.
+Its epochs are bounded to make 3000 to 6000 updates, except where it takes all data at once.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from sklearn.datasets import make_moons
 from torch import Tensor
 
 from explore.core.rng import Rng
-from explore.core.shapes import State
 from explore.inference.base import Predictive
 from explore.inference.predict import Predictor
 from explore.learning.fit import batches, last_epoch
@@ -55,12 +53,11 @@ def bands(posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], 
     y = (2 * x).sin() + 0.1 * stream.normal(1, 200, 1)
     grid = torch.linspace(-3, 3, 121, dtype=x.dtype, device=x.device)
     x_scale, y_mean, y_scale = x.std(), y.mean(), y.std()
-    posterior, state = _fit(posterior, likelihood, hidden, x / x_scale, (y - y_mean) / y_scale, stream)
-    predictor = Predictor.sample(posterior, state, samples, stream)
+    predictor = _fitted(posterior, likelihood, hidden, x / x_scale, (y - y_mean) / y_scale, stream, samples)
     mean, variance, noise = (t.squeeze() for t in predictor.label_moments((grid / x_scale)[None, :, None]))
     total = (variance + noise).sqrt()
-    found = (x.squeeze(), y.squeeze(), grid, mean * y_scale + y_mean, variance.sqrt() * y_scale, total * y_scale)
-    return Bands(*(t.cpu() for t in found))
+    values = (x.squeeze(), y.squeeze(), grid, mean * y_scale + y_mean, variance.sqrt() * y_scale, total * y_scale)
+    return Bands(*(t.cpu() for t in values))
 
 
 def boundary(posterior: Predictive, hidden: Sequence[int], rng: Rng, samples: int) -> Boundary:
@@ -71,21 +68,19 @@ def boundary(posterior: Predictive, hidden: Sequence[int], rng: Rng, samples: in
     y = stream.tensor(classes.astype(np.int64)).unsqueeze(0)
     axis = torch.linspace(-3, 3, 61, dtype=x.dtype, device=x.device)
     second, first = torch.meshgrid(axis, axis, indexing="ij")
-    posterior, state = _fit(posterior, Bernoulli(), hidden, x, y, stream)
-    predictor = Predictor.sample(posterior, state, samples, stream)
+    predictor = _fitted(posterior, Bernoulli(), hidden, x, y, stream, samples)
     grid = torch.stack([first, second], -1).flatten(0, 1).unsqueeze(0)
     p = predictor.moments(grid).mean[0, :, 1].view(len(axis), -1)
     return Boundary(*(t.cpu() for t in (x.squeeze(0), y.squeeze(0).to(x), axis, p)))
 
 
-def _fit(
-    posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], x: Tensor, y: Tensor, rng: Rng
-) -> tuple[Predictive, State]:
+def _fitted(
+    posterior: Predictive, likelihood: Likelihood, hidden: Sequence[int], x: Tensor, y: Tensor, rng: Rng, samples: int
+) -> Predictor:
     steps = len(batches(x.shape[1], posterior.batch_size, posterior.min_batches))
     least, most = (max(1, round(updates / steps)) for updates in UPDATES)
     # A sampler takes all the data in every update, and counts its own iterations.
     epochs = min(max(posterior.epochs, least), most) if steps > 1 else posterior.epochs
     net = Net(mlp(x.shape[2], list(hidden), 1))
     posterior = posterior.with_settings(net=net, likelihood=likelihood, epochs=epochs)
-    last = last_epoch(posterior, x, y, rng)
-    return posterior, last.state
+    return Predictor.sample(posterior, last_epoch(posterior, x, y, rng).state, samples, rng)

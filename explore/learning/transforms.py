@@ -1,7 +1,6 @@
 """Targets learnt in another scale: their logarithm, or the normal score of their rank.
 
-What is predicted in that scale goes back to the target's own by the inverse, which keeps the order, so that quantiles
-of the one are quantiles of the other; a mean is not.
+The inverse keeps the order, so that it maps quantiles to quantiles; it does not map means to means.
 """
 
 from __future__ import annotations
@@ -22,35 +21,26 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 @dataclass(frozen=True)
 class Transform:
-    """One for each of O targets.
+    """A transform of each of O targets.
 
-    Ranks: the i-th smallest of n targets has the normal score Phi^-1((i - 1/2) / n), equal ones have the mean of theirs
-    (van der Waerden); between them it is interpolated, and beyond the smallest and the largest it ends.
-
-    Args:
-        kind: of all targets.
-        knots: of "rank", for each target its values, ascending.
-        scores: of these.
+    Ranks: the i-th smallest of n targets has the normal score Phi^-1((i - 1/2) / n), equal ones the mean of their
+    scores (van der Waerden). Between targets scores are interpolated, and beyond them constant.
     """
 
     kind: Kind = "none"
-    knots: tuple[tuple[float, ...], ...] = ()
-    scores: tuple[tuple[float, ...], ...] = ()
+    knots: tuple[tuple[float, ...], ...] = ()  # of "rank", for each target its values, ascending
+    scores: tuple[tuple[float, ...], ...] = ()  # of these
 
     @staticmethod
     def fit(kind: Kind, y: Float[np.ndarray, "n O"]) -> Transform:
-        """That of some targets, of which NaN is not measured."""
+        """Fit to targets, of which NaN is not measured."""
         if kind != "rank":
             return Transform(kind)
         pairs = [_ranked(column) for column in y.T]
         return Transform(kind, tuple(knots for knots, _ in pairs), tuple(scores for _, scores in pairs))
 
     def apply(self, y: Float[np.ndarray, "n O"]) -> Float[np.ndarray, "n O"]:
-        """Targets in the scale in which they are learnt.
-
-        Raises:
-            InputError: for a target without a logarithm.
-        """
+        """Convert targets to the scale in which they are learnt; refuse those without a logarithm."""
         if self.kind == "log" and (y <= 0).any():
             raise InputError(f"a target of {y[y <= 0][0]:.12g} has no logarithm; leave the transform at 'none'")
         if self.kind == "rank":
@@ -58,7 +48,7 @@ class Transform:
         return np.log(y) if self.kind == "log" else y
 
     def undo(self, z: Float[np.ndarray, "*n O"]) -> Float[np.ndarray, "*n O"]:
-        """The targets of what is in that scale."""
+        """Convert back to targets."""
         if self.kind == "rank":
             return self._interpolated(z, self.scores, self.knots)
         return np.exp(z) if self.kind == "log" else z
@@ -68,18 +58,14 @@ class Transform:
         return np.stack([np.interp(column, x, y) for column, x, y in zip(columns, at, of, strict=True)], -1)
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` takes."""
+        """The transform in values that JSON has."""
         return {"kind": self.kind, "knots": list(map(list, self.knots)), "scores": list(map(list, self.scores))}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Transform:
-        """The transform that was written.
-
-        Raises:
-            InputError: when the value is none.
-        """
+        """Undo `to_json`; refuse other values."""
         try:
-            knots, scores = (tuple(tuple(map(float, own)) for own in value[name]) for name in ("knots", "scores"))
+            knots, scores = (tuple(tuple(map(float, row)) for row in value[name]) for name in ("knots", "scores"))
             if value["kind"] not in KINDS or list(map(len, knots)) != list(map(len, scores)):
                 raise ValueError("its parts do not fit")
             return Transform(value["kind"], knots, scores)

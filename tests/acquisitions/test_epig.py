@@ -10,8 +10,7 @@ import torch
 
 from explore import registry
 from explore.acquisitions.base import View, best
-from explore.acquisitions.conditioning import LabelSets
-from explore.acquisitions.dependence import Classes
+from explore.acquisitions.conditioning import Classes, LabelSets
 from explore.acquisitions.epig import EPIG
 from explore.core.errors import InputError
 from explore.core.rng import Rng

@@ -10,8 +10,6 @@ import pytest
 
 from explore.core.errors import InputError
 from explore.data import Schema, load_csv, load_table
-from explore.data.recognition import infer
-from explore.data.typed import of_frame
 
 
 @pytest.fixture
@@ -177,18 +175,12 @@ def test_what_is_no_schema_is_refused(value):
         Schema.from_json(value)
 
 
-def test_cycles_of_dates():
-    days = [datetime.date(2024, 1, 1) + datetime.timedelta(91 * i) for i in range(5)]
-    cells = of_frame(pd.DataFrame({"a": days}))
-    schema, _ = infer(cells, ["a"], cycles=["year", "week"])
-    assert Schema.from_json(schema.to_json()) == schema
-    x, features, _ = schema.apply(cells)
-    assert features[1:] == tuple(f"a ({part} of the {c})" for c in ("year", "week") for part in ("sine", "cosine"))
-    angle = 2 * np.pi * (np.array([day.toordinal() for day in days]) - datetime.date(1970, 1, 1).toordinal())
-    np.testing.assert_allclose(x[:, 1], np.sin(angle / 365.2425), atol=1e-12)
-    np.testing.assert_allclose(x[:, 4], np.cos(angle / 7), atol=1e-12)
-    with pytest.raises(InputError, match="unknown cycle 'moon'"):
-        infer(cells, ["a"], cycles=["moon"])
+def test_schemas_of_earlier_versions_are_read():
+    table = load_table(pd.DataFrame({"a": pd.date_range("2024-01-01", periods=5, freq="91D"), "y": range(5)}), "y")
+    (entry,) = table.schema.to_json()["columns"]
+    assert Schema.from_json({"columns": [entry | {"cycles": []}]}) == table.schema
+    with pytest.raises(InputError, match="cycles of dates are not supported"):
+        Schema.from_json({"columns": [entry | {"cycles": ["year"]}]})
 
 
 def test_numbers_among_a_majority_of_texts_are_names_and_said(csv):

@@ -6,7 +6,7 @@ import pytest
 
 from explore.core.errors import InputError
 from explore.data import load_table
-from explore.data.orders import counts, is_named, is_timed, moves
+from explore.data.recognition import counts, is_named, is_timed, moves
 from tests.seeds import seeds
 
 RNG = np.random.default_rng(0)

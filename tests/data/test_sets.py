@@ -52,13 +52,13 @@ def test_the_benchmark_sets_are_there():
 @with_folder
 @pytest.mark.parametrize("name", registry.names("data"))
 def test_rows_are_those_of_the_folder(name, monkeypatch):
-    read, local = [], source._local
+    read, local = [], source.local
 
     def watched(file, *rest):
         read.append(file)
         return local(file, *rest)
 
-    monkeypatch.setattr(source, "_local", watched)
+    monkeypatch.setattr(source, "local", watched)
     loaded = data.load(name)
     if not read:
         pytest.skip("it comes from no folder")

@@ -17,7 +17,7 @@ from explore.core import files
 from explore.core.errors import InputError
 from explore.data import load_csv, load_table, map_parquet, packed
 from explore.data.columns import Schema
-from explore.images import own
+from explore.images import reading
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def test_pipes_and_devices_are_refused_by_every_reader(device, pipe, tmp_path):
         "packed": lambda: packed.read(tmp_path / path),
         "map_parquet": lambda: map_parquet(path, schema, tmp_path / "x.npy"),
         "npz": lambda: packed.arrays(tmp_path / path),
-        "images": lambda: own.read(tmp_path / path),
-        "folder": lambda: own.read(tmp_path / "photos"),
-        "inputs": lambda: own.read_inputs(tmp_path / path, (1, 4, 4)),
+        "images": lambda: reading.read(tmp_path / path),
+        "folder": lambda: reading.read(tmp_path / "photos"),
+        "inputs": lambda: reading.read_inputs(tmp_path / path, (1, 4, 4)),
         "saved": lambda: files.load(tmp_path / path, "saved model", 1),
     }
     for name, read in readers.items():
@@ -81,16 +81,16 @@ def header(shape, dtype="|u1"):
 def test_arrays_are_refused_by_their_headers(tmp_path, x, y, message):
     path = stored(tmp_path / "bomb.npz", x=header(*x), y=header(*y))  # of which nothing else is there
     with pytest.raises(InputError, match=message):
-        own.read(path)
+        reading.read(path)
     if "x of" in message:
         with pytest.raises(InputError, match="the model takes uint8|Python objects"):
-            own.read_inputs(path, (1, 4, 4))
+            reading.read_inputs(path, (1, 4, 4))
 
 
 def test_arrays_that_fit_their_file_are_read(tmp_path):
     x, y = np.zeros((40, 9, 9), np.uint8), np.arange(40) % 2
     np.savez_compressed(tmp_path / "plain.npz", x=x, y=y)
-    assert own.read(tmp_path / "plain.npz").x.shape == (40, 1, 9, 9)
+    assert reading.read(tmp_path / "plain.npz").x.shape == (40, 1, 9, 9)
 
 
 def repeated(path, column):
@@ -158,7 +158,7 @@ def test_workbooks_and_pictures_of_few_bytes(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="t.xlsx unpacks to more than"):
         load_table(tmp_path / "t.xlsx", "y")
     with pytest.raises(InputError, match="a.png unpacks to more than"):
-        own.read_inputs(tmp_path / "a.png", (3, 8, 8))
+        reading.read_inputs(tmp_path / "a.png", (3, 8, 8))
 
 
 def test_a_saved_model_whose_parts_are_compressed_is_refused(tmp_path):

@@ -13,15 +13,14 @@ from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.execution import parallel
 from explore.execution.parallel import World
-from explore.images import disk, own
-from explore.images.base import Images
-from explore.images.disk import ImageFiles
+from explore.images import base, reading
+from explore.images.base import ImageFiles, Images
 from explore.learning.feed import ImageFeed
 
 
 def pixels(*arguments):
     """An image as bytes."""
-    return disk._read(*arguments)[0]
+    return base._read(*arguments)[0]
 
 
 @pytest.fixture
@@ -39,14 +38,14 @@ def folder(tmp_path):
 @pytest.fixture
 def decoded(monkeypatch):
     """The names of the files that are decoded, as they are."""
-    names, lock, real = [], threading.Lock(), disk._read
+    names, lock, real = [], threading.Lock(), base._read
 
     def counted(file, sides, grey):
         with lock:
             names.append(file.stem)
         return real(file, sides, grey)
 
-    monkeypatch.setattr(disk, "_read", counted)
+    monkeypatch.setattr(base, "_read", counted)
     return names
 
 
@@ -66,12 +65,12 @@ def test_they_are_those_in_memory(folder, size, grey):
 def test_they_stay_there_where_memory_is_short(folder, monkeypatch):
     size = images.read(folder, stream=True).x.nbytes * 11 / 9
     for times, streamed in ((0.99, True), (1.01, False)):
-        monkeypatch.setattr(machine, "memory", lambda share=times: share * size / own.SHARE)
+        monkeypatch.setattr(machine, "memory", lambda share=times: share * size / reading.SHARE)
         assert isinstance(images.read(folder, stream=None).x, ImageFiles) == streamed
 
 
 def test_moments_of_many_are_those_of_some(folder, monkeypatch):
-    monkeypatch.setattr(disk, "COUNTED", 4)
+    monkeypatch.setattr(base, "COUNTED", 4)
     found = images.read(folder, stream=True)
     some = found.x[::3]
     expected = Images("some", some, found.y[:3], some, found.y[:3], found.classes).moments()
@@ -94,13 +93,13 @@ def test_damaged_ones_and_other_sizes_are_found_at_the_start(folder, size, decod
 
 def exif(orientation):
     made = Image.Exif()
-    made[disk.ORIENTATION] = orientation
+    made[base.ORIENTATION] = orientation
     return made
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_that_is_too_large_is_named_at_the_start(folder, stream):
-    Image.new("L", (disk.MOST + 1, 1)).save(folder / "train" / "dog" / "long.png")
+    Image.new("L", (base.MOST + 1, 1)).save(folder / "train" / "dog" / "long.png")
     with pytest.raises(InputError, match=r"^\S*long.png has 16385 x 1 pixels; the most are 16384 a side$"):
         images.read(folder, 3, stream=stream)
 
@@ -156,14 +155,14 @@ def test_a_process_that_predicts_decodes_its_share_and_at_most_one_more(folder, 
 
 def test_what_comes_next_is_decoded_before_it_is_asked_for(folder, monkeypatch):
     shuffled, begun = feed(folder, True), threading.Event()
-    real, last = disk._read, shuffled._images.files[5]
+    real, last = base._read, shuffled._images.files[5]
 
     def watched(file, sides, grey):
         if file == last:
             begun.set()
         return real(file, sides, grey)
 
-    monkeypatch.setattr(disk, "_read", watched)
+    monkeypatch.setattr(base, "_read", watched)
     shuffled[torch.zeros(1, 1, dtype=torch.long), torch.arange(9)[None]][:, 0:3]
     assert begun.wait(10)
 
@@ -178,7 +177,7 @@ def test_of_sixteen_bits_the_upper_ones_are_kept(kind, grey, tmp_path):
     Image.fromarray(GREY).save(path)
     expected = np.broadcast_to(GREY // 256, (1 if grey else 3, 2, 3))
     np.testing.assert_array_equal(pixels(path, None, grey), expected)
-    np.testing.assert_array_equal(own.read_inputs(path, expected.shape)[1], expected[None])
+    np.testing.assert_array_equal(reading.read_inputs(path, expected.shape)[1], expected[None])
 
 
 def test_of_sixteen_bits_in_the_other_order(tmp_path):
@@ -201,7 +200,7 @@ def test_deep_images_are_turned_and_scaled(tmp_path):
     [
         (GREY.astype(np.float32) / 65535, {}),
         (GREY.astype(np.int32), {}),
-        (GREY, {disk.PHOTOMETRIC: 0}),
+        (GREY, {base.PHOTOMETRIC: 0}),
     ],
 )
 def test_values_that_would_be_clipped_are_refused(folder, stream, values, tags):
@@ -216,7 +215,7 @@ def test_twelve_bits_are_not_taken_for_sixteen(tmp_path):
     """The reader gives them the same mode."""
     Image.fromarray(np.zeros((2, 4), np.uint16)).save(tmp_path / "deep.tif")
     content = (tmp_path / "deep.tif").read_bytes()
-    entry = np.array([disk.BITS, 3, 1, 0, 16, 0], "<u2").tobytes()  # a short number, once
+    entry = np.array([base.BITS, 3, 1, 0, 16, 0], "<u2").tobytes()  # a short number, once
     assert content.count(entry) == 1
     (tmp_path / "deep.tif").write_bytes(content.replace(entry, entry[:8] + bytes([12, 0, 0, 0])))
     with Image.open(tmp_path / "deep.tif") as image:

@@ -10,7 +10,7 @@ from explore.images.base import Images
 
 def digits(folder: Path | None = None) -> Images:
     """The first four fifths for training, the others, by other writers in part, for testing; needs no folder."""
-    found = load_digits()
-    x = np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None]
-    y, n = found.target.astype(np.int64), len(x) * 4 // 5
+    bunch = load_digits()
+    x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
+    y, n = bunch.target.astype(np.int64), len(x) * 4 // 5
     return Images("digits", x[:n], y[:n], x[n:], y[n:], tuple("0123456789"))

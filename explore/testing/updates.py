@@ -22,9 +22,7 @@ from explore.testing.values import POSTERIORS
 
 @POSTERIORS.check({"mlp": MLP, "conv": CONV, "norm": NORM})
 def recorded_updates_repeat_bit_for_bit(subject: Subject, net: Net) -> None:
-    parts = {MLP: (), CONV: ("convolutions",), NORM: ("convolutions", "norms")}[net]
-    if not all(map(subject.takes, parts)):
-        pytest.skip("it refuses such nets")
+    subject.require(net)
     posterior, batch = subject.build(net, batch_norm="adam"), data(net)
 
     def trained(recordable: bool) -> tuple[Updates, Any]:
@@ -36,12 +34,13 @@ def recorded_updates_repeat_bit_for_bit(subject: Subject, net: Net) -> None:
             state, info = updates(state, batch, i / 24)
         return updates, (state, info, rng.normal(1))
 
-    recorded, ours = trained(recordable=True)
+    recorded, end_recorded = trained(recordable=True)
     if not recorded.replays:
         pytest.skip("it records nothing")
-    alone, theirs = trained(recordable=False)
-    assert recorded.recordable and not alone.replays
-    assert_same_bits(ours, theirs, f"{subject.name}: updates of one kind, see `turn`, differ in more than its numbers")
+    plain, end = trained(recordable=False)
+    assert recorded.recordable and not plain.replays
+    why = f"{subject.name}: updates of one kind, see `turn`, differ in more than its numbers"
+    assert_same_bits(end_recorded, end, why)
 
 
 @POSTERIORS.check()
@@ -66,17 +65,17 @@ def candidates_in_one_fit_are_what_each_is_alone(subject: Subject, learned: bool
     if learned and not subject.learns_prior:
         pytest.skip("it learns no prior")
     names = candidates.by_replica(subject.cls) - ({"prior_variance"} if learned else set())
-    given = {name: getattr(subject.build(), name, 0.5) or 0.5 for name in sorted(names)}
+    numbers = {name: getattr(subject.build(), name, 0.5) or 0.5 for name in sorted(names)}
     fixed: dict[str, Any] = {"prior_variance": "learned"} if learned else {}
-    posteriors = [subject.build(**dict[str, Any]({n: c * v for n, v in given.items()}), **fixed) for c in (1.0, 0.7)]
+    posteriors = [subject.build(**dict[str, Any]({n: c * v for n, v in numbers.items()}), **fixed) for c in (1.0, 0.7)]
     batch, rng = data(), seeded(kind=functools.partial(Rng, arms=2))
     whole = candidates.together(posteriors, R, rng)
     ours = _epochs(whole, start(whole, N, 2 * R, rng), Batch(*(torch.cat([t, t]) for t in batch)), rng)
     parts = [tree.part(ours, block) for block in candidates.blocks(2, R)]
-    for posterior, mine in zip(posteriors, parts, strict=True):
+    for posterior, part in zip(posteriors, parts, strict=True):
         rng = seeded()
         alone = _epochs(posterior, start(posterior, N, R, rng), batch, rng)
-        drawn = ((posterior.sample(state, 3, seeded(9)), posterior.learned(state)) for state in (mine, alone))
+        drawn = ((posterior.sample(state, 3, seeded(9)), posterior.learned(state)) for state in (part, alone))
         for (path, a), (_, b) in zip(*map(tree.leaves, drawn), strict=True):
             why = f"{subject.name}: {path} of a candidate is not what it is in a fit by itself; is `by_replica` right?"
             assert_close(a, b, why, rtol=1e-9)

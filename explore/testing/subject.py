@@ -134,7 +134,7 @@ class Subject:
 
     def _expect_defaults(self) -> None:
         """On a plain net, so that what is said of other nets and settings is not said of the defaults."""
-        expect_defaults(self.cls, given=("net", "likelihood"))
+        expect_defaults(self.cls, required=("net", "likelihood"))
         for key, interval in getattr(self.cls, "ranges", {}).items():
             assert INTERVAL.fullmatch(interval), (
                 f'{self.name}: `ranges` has "{key}": "{interval}", which is no interval such as "(0, 1]" or "[0, inf)"'

@@ -55,8 +55,8 @@ def training_lowers_the_loss_and_moves_what_the_policy_says(subject: Subject, po
     posterior = build(subject, policy, **({"lr": 0.03} if subject.has("lr") else {}))
     before = start(posterior, 1000, R, seeded())
     state = train(posterior, before, data(), seeded(1), 30)
-    what = "30 updates of a net with batch normalisation, evaluated with its running statistics,"
-    expect_fall(subject, _loss(posterior, before), _loss(posterior, state), what)
+    training = "30 updates of a net with batch normalisation, evaluated with its running statistics,"
+    expect_fall(subject, _loss(posterior, before), _loss(posterior, state), training)
     for norm, old, new in zip(posterior.net.norms, before.common.norms.values, state.common.norms.values, strict=True):
         (affine_old, old), (affine_new, new) = ((v[..., :2, :], v[..., 2:, :]) for v in (old, new))
         assert (old != new).all(), f"{subject.name}: running statistics do not move; see `advance`"

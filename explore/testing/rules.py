@@ -61,7 +61,7 @@ class RuleSubject:
         predictor = dataclasses.replace(nets, layers=cut(nets.layers), noise=cut(nets.noise))
         return View(
             posterior=v.posterior, state=cut(v.state), labelled=cut(v.labelled), candidates=cut(v.x), mask=cut(v.mask),
-            sample=lambda: predictor, uniform=cut(v.uniform), rng=rng, pending=None if pending is None else cut(pending),
+            sample=lambda: predictor, uniform=cut(v.uniform), rng=rng, pending=cut(pending),
         )  # fmt: skip
 
     def choice(self, k: int, part: slice = slice(None), pending: Tensor | None = None) -> Choice:

@@ -22,8 +22,7 @@ from explore.nets.net import Net, mlp
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.posteriors.vogn import VOGN
 from explore.testing.updates import Tape
-from explore.vime.dynamics import Dynamics, DynamicsSettings
-from explore.vime.replay import Replay
+from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay
 
 NET = Net(mlp(3, [5], 1))
 

@@ -34,8 +34,7 @@ from explore.core.shapes import Batch
 from explore.inference.base import Variational
 from explore.inference.predict import Predictor
 from explore.vime.bonus import Reward, RewardSettings, Transitions
-from explore.vime.dynamics import Dynamics, DynamicsSettings, check_posterior
-from explore.vime.replay import Replay
+from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay, check_posterior
 from explore.vime.spaces import Array, Encoder, Vectors
 
 QUEUE = 10  # batches that the divisor is averaged over

@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from explore.core.errors import InputError
 from explore.envs import ENVS
 from explore.vime import VIME, VIMEVector
-from explore.vime.stepwise import KEYS, RETURNS
+from explore.vime.env_wrappers import KEYS, RETURNS
 
 FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "interval": 20, "hidden": (4,), "capacity": 1000}
 CHAIN = "explore/Chain-v0"

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from explore.vime.replay import Replay
+from explore.vime.dynamics import Replay
 
 
 def rows(*values):

@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFram
 from explore.core.errors import InputError
 from explore.envs import ENVS
 from explore.vime import VIME, sb3
-from explore.vime.stepwise import KEYS
+from explore.vime.env_wrappers import KEYS
 
 FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "hidden": (4,), "capacity": 1000}
 POLE = "explore/SparseCartPoleSwingup-v0"

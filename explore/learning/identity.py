@@ -16,14 +16,13 @@ from torch import Tensor
 from explore.core.errors import InputError, listed
 from explore.core.rng import Rng
 from explore.nets.net import Net
-from explore.nets.protocols import Network
 
 SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the inputs by whose outputs a network is known again
 KEPT = 8  # outputs at each scale
 CLOSE, CLOSE_AMP = 1e-3, 0.05  # relative to the largest: other processors round otherwise, bfloat16 most of all
 
 
-def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"]:
+def outputs(net: Net, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"]:
     """What a net makes of fixed inputs of a shape with fixed weights, the same on every device of `rng`.
 
     Modules that print alike and compute something else differ in it.
@@ -36,7 +35,7 @@ def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"
     return torch.stack(found).float().cpu()
 
 
-def alike(net: Network, ours: Float[Tensor, "5 8"], theirs: Tensor) -> bool:
+def alike(net: Net, ours: Float[Tensor, "5 8"], theirs: Tensor) -> bool:
     """Whether such outputs are the same at every scale, but for rounding."""
     if ours.shape != theirs.shape:
         return False

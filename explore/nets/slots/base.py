@@ -111,7 +111,7 @@ class WeightSlot(Slot):
         self.has_bias = layer.bias is not None
 
     @staticmethod
-    def matrix(layer: nn.Linear | nn.Conv2d) -> Tensor:
+    def values(layer: nn.Linear | nn.Conv2d) -> Tensor:
         """A copy of the weights that a layer has, [I, O]."""
         columns = [layer.weight.detach().flatten(1), *([] if layer.bias is None else [layer.bias.detach()[:, None]])]
         return torch.cat(columns, 1).T.contiguous()

@@ -9,13 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from explore import registry
 from explore.core.errors import InputError, one_of
-from explore.envs.worlds import World, Worlds
+from explore.envs.physics import Array, World, Worlds
 
-Array = NDArray[Any]
 LARGE = 1e6  # rllab's bound of an observation
 
 
@@ -165,5 +163,5 @@ def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
     for setting in settings:
         if setting not in allowed:
             raise one_of("setting", setting, allowed)
-    made: Simulation = cls(n, **settings)
-    return made
+    simulation_of_n: Simulation = cls(n, **settings)
+    return simulation_of_n

@@ -67,7 +67,7 @@ class Net:
         self.amp, self.trained = amp, trained
         self._matrices: list[Tensor] = []  # of a trained module
         self._statistics: list[Tensor] = []
-        root = nn.Sequential(copy.deepcopy(module)).eval()
+        root = self._module = nn.Sequential(copy.deepcopy(module)).eval()
         self._slots: list[WeightSlot] = []
         self._norms: list[NormSlot] = []
         self.text = repr(module)  # its architecture
@@ -82,7 +82,6 @@ class Net:
         while type(first) is nn.Sequential and len(first):  # a subclass may use its input elsewhere too
             first = first[0]
         self._shared = first is self._slots[0]
-        self._module = root
         self.shapes = tuple((s.inputs, s.outputs) for s in self._slots)
         self.biases = tuple(s.has_bias for s in self._slots)
         self.convolutions = tuple(isinstance(s, ConvSlot) for s in self._slots)

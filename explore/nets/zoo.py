@@ -222,12 +222,12 @@ def network(name: str) -> Callable[..., nn.Module]:
         InputError: for an unknown name, or a function that cannot be loaded.
     """
     if ":" in name:
-        made: Callable[..., nn.Module] = registry.load(name, "network")
+        function: Callable[..., nn.Module] = registry.load(name, "network")
         try:
-            inspect.signature(made)
-        except ValueError as error:  # of what is not written in Python
+            inspect.signature(function)
+        except ValueError as error:  # of functions that are not written in Python
             raise InputError(f"{name} cannot be called; it must be a function of {listed(FIXED)}") from error
-        return made
+        return function
     if name not in NETWORKS:
         raise one_of("network", name, NETWORKS)
     return NETWORKS[name]
@@ -248,8 +248,8 @@ def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
 
 def arguments(build: Callable[..., nn.Module]) -> dict[str, Any]:
     """Those that are not decided by the images: name -> default, or `inspect.Parameter.empty`."""
-    known = inspect.signature(build).parameters.values()
-    return {p.name: p.default for p in known if p.kind not in STARRED and p.name not in FIXED}
+    parameters = inspect.signature(build).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind not in STARRED and p.name not in FIXED}
 
 
 def _type(default: Any) -> Any:
@@ -268,22 +268,22 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
     """
     channels, height, width = shape
     make = network(name)
-    known = inspect.signature(make).parameters
-    if height != width and "size" in known:
+    parameters = inspect.signature(make).parameters
+    if height != width and "size" in parameters:
         raise InputError(
             f"images are {height} x {width} pixels; {name} takes square ones, resnet18 and functions without a size all"
         )
-    given = dict(zip(FIXED, (channels, classes, height), strict=True))
-    given = {key: value for key, value in given.items() if key in known} | dict(settings)
-    missing = [key for key, p in known.items() if key not in given and p.default is p.empty and p.kind not in STARRED]
-    if missing:
+    fixed = zip(FIXED, (channels, classes, height), strict=True)
+    values = {key: value for key, value in fixed if key in parameters} | dict(settings)
+    bare = {key for key, p in parameters.items() if p.default is p.empty and p.kind not in STARRED}
+    if missing := [key for key in parameters if key in bare and key not in values]:
         raise InputError(f"{name} is called with in_channels, classes and size; give {listed(missing)} a default")
     try:
-        module = make(**given)
+        module = make(**values)
     except InputError:
         raise
     except Exception as error:
-        arguments = listed(f"{key}={shown(value)}" for key, value in given.items())
+        arguments = listed(f"{key}={shown(value)}" for key, value in values.items())
         raise InputError(f"{name} cannot be called with {arguments}: {raised(error)}") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"{name} made a {type(module).__name__}; it must return a torch module")

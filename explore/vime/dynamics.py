@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -38,13 +38,13 @@ class Replay:
     """
 
     def __init__(self, capacity: int, inputs: int, outputs: int, device: str | torch.device = "cpu"):
-        self.capacity, self.seen = capacity, 0
+        self.capacity, self.total = capacity, 0
         # The system gives memory to the rows that are written, so an unfilled one costs nothing.
         self._inputs = torch.empty(capacity, inputs, device=device)
         self._next = torch.empty(capacity, outputs, device=device)
 
     def __len__(self) -> int:
-        return min(self.seen, self.capacity)
+        return min(self.total, self.capacity)
 
     @property
     def inputs(self) -> Float[Tensor, "n I"]:
@@ -59,23 +59,23 @@ class Replay:
     def add(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> None:
         """Store transitions, the oldest first."""
         inputs, following = inputs[-self.capacity :], following[-self.capacity :]
-        rows = self._rows(self.seen, len(inputs))
+        rows = self._rows(self.total, len(inputs))
         self._inputs[rows], self._next[rows] = inputs, following
-        self.seen += len(inputs)
+        self.total += len(inputs)
 
     def last(self, n: int) -> tuple[Float[Tensor, "n I"], Float[Tensor, "n O"]]:
         """The newest n transitions, the oldest of them first."""
-        rows = self._rows(self.seen - n, n)
+        rows = self._rows(self.total - n, n)
         return self._inputs[rows], self._next[rows]
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything stored, the oldest first."""
         inputs, following = self.last(len(self))
-        return {"inputs": inputs, "next": following, "seen": torch.tensor(self.seen)}
+        return {"inputs": inputs, "next": following, "seen": torch.tensor(self.total)}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Continue from a `state_dict` of a replay of the same sizes."""
-        self.seen = int(saved["seen"]) - len(saved["inputs"])
+        self.total = int(saved["seen"]) - len(saved["inputs"])
         self.add(saved["inputs"].to(self._inputs), saved["next"].to(self._next))
 
     def _rows(self, first: int, n: int) -> Int[Tensor, " n"]:
@@ -141,12 +141,11 @@ class DynamicsSettings:
         if not isinstance(self.posterior, str):
             if not hasattr(self.posterior, "likelihood"):
                 raise InputError(f"posterior is a {type(self.posterior).__name__}; it must be a name or a posterior")
-            mine, fresh = vars(self), vars(DynamicsSettings())
-            if given := [
-                name for name in ("preset", "posterior_settings", "hidden", "noise_std") if mine[name] != fresh[name]
-            ]:
+            default = DynamicsSettings()
+            named = ("preset", "posterior_settings", "hidden", "noise_std")
+            if changed := [name for name in named if getattr(self, name) != getattr(default, name)]:
                 raise InputError(
-                    f"{given[0]} is for a posterior that is built here by its name; the one given has its own"
+                    f"{changed[0]} is for a posterior that is built here by its name; the one given has its own"
                 )
             if self.posterior.likelihood.discrete:
                 raise InputError(
@@ -166,9 +165,8 @@ class DynamicsSettings:
         preset = self.preset or recommended_settings(cls, consumer="vime").preset
         # Next to nothing is said about the noise: it may be far below the scatter of the observations.
         likelihood = Gaussian(noise_std=self.noise_std, prior_shape=1.0, prior_rate=0.01)
-        own = {k: tuple(v) if isinstance(v, list) else v for k, v in self.posterior_settings.items()}  # as from JSON
-        made: Predictive = registry.posterior(self.posterior, net, likelihood, preset, **own)
-        return made
+        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in self.posterior_settings.items()}  # from JSON
+        return cast(Predictive, registry.posterior(self.posterior, net, likelihood, preset, **settings))
 
 
 class DynamicsState(NamedTuple):
@@ -255,8 +253,8 @@ class Dynamics:
 
     def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
         """NLL a transition (nats) and RMSE in standardised units, and the share of targets within the central 95 %."""
-        found = Predictor.sample(self.posterior, self.state.posterior, samples, rng).evaluate(batch.x, batch.y)
-        return {"nll": -float(found["log_likelihood"]), **{k: float(found[k]) for k in ("rmse", "coverage_95")}}
+        metrics = Predictor.sample(self.posterior, self.state.posterior, samples, rng).evaluate(batch.x, batch.y)
+        return {"nll": -float(metrics["log_likelihood"]), **{k: float(metrics[k]) for k in ("rmse", "coverage_95")}}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Posterior and scales."""

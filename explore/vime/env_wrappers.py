@@ -64,10 +64,10 @@ class Paid(NamedTuple):
 
     def info(self, copy: int) -> dict[str, float]:
         """The entries of one copy's `info`."""
-        told = {key: float(values[copy]) for key, values in zip(KEYS, self[:3], strict=True)}
+        info = {key: float(values[copy]) for key, values in zip(KEYS, self[:3], strict=True)}
         if self.ended[copy]:
-            told |= dict(zip(RETURNS, self.returns[:, copy].tolist(), strict=True))
-        return told
+            info |= dict(zip(RETURNS, self.returns[:, copy].tolist(), strict=True))
+        return info
 
 
 class Stepwise:
@@ -99,7 +99,7 @@ class Stepwise:
 
     def seed(self, seed: int | None) -> None:
         """Take the environment's seed for the bonus, if it has none of its own and has learnt nothing yet."""
-        if seed is not None and not (self._seeded or self.bonus.replay.seen):
+        if seed is not None and not (self._seeded or self.bonus.replay.total):
             self.bonus.seed(seed)
             self._seeded = True
 
@@ -134,15 +134,15 @@ class Stepwise:
         assert self._last is not None, "reset, then step"
         before, self._last = self._last, observations
         n = len(observations)
-        own, raw, paid = np.asarray(rewards, float), np.zeros(n), np.zeros(n)
+        extrinsic, raw, paid = np.asarray(rewards, float), np.zeros(n), np.zeros(n)
         if not training or is_evaluating():
             self._returns.begin(np.ones(n, bool))
-            return Paid(own, paid, raw, np.zeros((2, n)), np.zeros(n, bool), False)
+            return Paid(extrinsic, paid, raw, np.zeros((2, n)), np.zeros(n, bool), False)
         real = np.ones(n, bool) if real is None else real
         if real.any():
             after = following(self.bonus.observations, observations, ends)
             raw[real], paid[real] = self.bonus.step(Transitions(before[real], actions[real], after[real]))
-        return Paid(own, paid, raw, self._returns.add(np.stack([own, paid]), ended), ended, True)
+        return Paid(extrinsic, paid, raw, self._returns.add(np.stack([extrinsic, paid]), ended), ended, True)
 
 
 def is_evaluating() -> bool:
@@ -208,10 +208,9 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             self.bonus.observations.one(observation), taken, [float(reward)],
             np.array([terminated or truncated]), ends={}, training=self.training,
         )  # fmt: skip
-        told = paid.info(0)
         if paid.training:
-            reward = told["extrinsic_reward"] + told["intrinsic_reward"]
-        return observation, reward, terminated, truncated, info | told
+            reward = float(paid.extrinsic[0]) + float(paid.intrinsic[0])
+        return observation, reward, terminated, truncated, info | paid.info(0)
 
     def compute_reward(self, *_: Any) -> NoReturn:
         """Refuse to compute rewards of other goals, as `HerReplayBuffer` does: they have no bonus."""
@@ -274,7 +273,7 @@ class VIMEVector(VectorWrapper):
 
 
 def _check_scale(env: Any) -> None:
-    """The model would learn from observations, and the bonus be beside rewards, whose scale moves."""
+    """Refuse wrappers that change the scale of observations or rewards while the model learns."""
     while isinstance(env, gym.Wrapper | VectorWrapper):
         if isinstance(env, NORMALISING) and env.update_running_mean:
             refuse_moving(type(env).__name__)
@@ -283,9 +282,7 @@ def _check_scale(env: Any) -> None:
         for single in env.envs:
             _check_scale(single)
     elif isinstance(env, AsyncVectorEnv) and any(env.call("has_wrapper_attr", "update_running_mean")):
-        if any(
-            env.get_attr("update_running_mean")
-        ):  # of the outermost that has it: the others cannot be seen from here
+        if any(env.get_attr("update_running_mean")):  # of the outermost wrapper that has it; inner ones cannot be seen
             refuse_moving("what normalises")
 
 

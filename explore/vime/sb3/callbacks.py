@@ -75,7 +75,7 @@ class VIMELog(BaseCallback):
             warnings.warn(
                 f"the bonus was 0 throughout: it is paid after a batch of `interval` transitions "
                 f"({self._bonus.settings.interval}) with which `minimum` ({self._bonus.dynamics_settings.minimum}) are "
-                f"stored, and {self._bonus.replay.seen} were",
+                f"stored, and {self._bonus.replay.total} were",
                 stacklevel=2,
             )
 

@@ -90,8 +90,8 @@ def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
 
     Stable-baselines3 puts a Monitor around everything that has none inside, which would count the bonus too.
     """
-    made = gym.make(env) if isinstance(env, str) else env
-    return VIME(made if is_wrapped(made, Monitor) else Monitor(made), **settings)
+    env = gym.make(env) if isinstance(env, str) else env
+    return VIME(env if is_wrapped(env, Monitor) else Monitor(env), **settings)
 
 
 def check_wrapped(venv: VecEnv) -> None:
@@ -143,12 +143,12 @@ class BatchedVecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> Any:
-        observations, rewards, terminated, truncated, found = self.env.step(self._actions)
-        infos, last = _each(found, self.num_envs), _each(found.get("final_info", {}), self.num_envs)
+        observations, rewards, terminated, truncated, batched = self.env.step(self._actions)
+        infos, last = _each(batched, self.num_envs), _each(batched.get("final_info", {}), self.num_envs)
         ended = terminated | truncated
         for i in np.flatnonzero(ended):
             infos[i] = last[i]  # of the step that ended the episode, not of the reset after it
-            infos[i]["terminal_observation"] = found["final_obs"][i]
+            infos[i]["terminal_observation"] = batched["final_obs"][i]
             infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
         return observations, rewards.astype(np.float32), ended, infos
 

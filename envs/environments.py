@@ -66,13 +66,7 @@ class Window:
 
 
 class SimulationEnv(gym.Env[Array, Any]):
-    """A simulation of one copy.
-
-    Args:
-        simulation: "module:Class" of a `Simulation`.
-        render_mode: None, "rgb_array" or "human".
-        settings: of the simulation.
-    """
+    """A simulation ("module:Class" of a `Simulation`, and its settings) of one copy."""
 
     metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"], "render_fps": 20}
 
@@ -118,14 +112,9 @@ MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
     """`num_envs` copies of a simulation; the same episodes as that many single environments with the same seeds.
 
-    Args:
-        simulation: "module:Class" of a `Simulation`.
-        num_envs: number of copies.
-        max_episode_steps: where episodes are truncated; None: where the simulation says.
-        autoreset_mode: NEXT_STEP, where the step after an end ignores the action, or SAME_STEP, where observations are
-            those after the reset and `info["final_obs"]` has the last ones.
-        render_mode: None or "rgb_array".
-        settings: of the simulation.
+    Episodes are truncated after `max_episode_steps`, or where the simulation says. In autoreset mode NEXT_STEP the step
+    after an end ignores the action; in SAME_STEP observations are those after the reset, with the last ones in
+    `info["final_obs"]`.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}

@@ -22,13 +22,13 @@ def _values(tree: Tree) -> Iterable[Tree]:
     return tree.values() if isinstance(tree, dict) else tree
 
 
-def map_tensors(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+def map_tensors(function: Callable[..., Any], tree: Tree, *trees: Tree) -> Tree:
     """The tree with `function` applied to each tensor, and to the values at its place in other trees."""
     if tree is None:
         return None
     if isinstance(tree, Tensor):
-        return function(tree, *others)
-    children = [map_tensors(function, *values) for values in zip(*map(_values, (tree, *others)), strict=True)]
+        return function(tree, *trees)
+    children = [map_tensors(function, *values) for values in zip(*map(_values, (tree, *trees)), strict=True)]
     if isinstance(tree, dict):
         return dict(zip(tree, children, strict=True))
     return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)

@@ -24,12 +24,7 @@ N = 30.0  # examples that the noise is learnt from
 
 
 class LikelihoodSubject:
-    """A likelihood under test, with outputs, noise and targets of its own.
-
-    Args:
-        likelihood: what is tested.
-        outputs: O; None: 3, or 1 where the likelihood refuses 3.
-    """
+    """A likelihood under test, with noise and targets of its own; O outputs, or 3, or 1 where it refuses 3."""
 
     def __init__(self, likelihood: Any, outputs: int | None = None):
         self.likelihood = likelihood

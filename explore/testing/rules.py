@@ -29,14 +29,7 @@ OUTPUTS: tuple[tuple[Likelihood, int], ...] = ((Gaussian(), 2), (Gaussian(), 1),
 
 
 class RuleSubject:
-    """A rule under test, with targets that it can predict.
-
-    Args:
-        name: what messages call it.
-        rule: what chooses.
-        likelihood: of the targets.
-        outputs: of the net.
-    """
+    """A rule under test, with targets of a likelihood, and a net of so many outputs, that it can predict."""
 
     def __init__(self, name: str, rule: Acquisition, likelihood: Likelihood, outputs: int):
         self.name, self.rule, self.likelihood = name, rule, likelihood

@@ -75,10 +75,10 @@ class Subject:
     """A posterior class under test.
 
     Args:
-        name: what messages call it.
+        name: of the class in messages.
         cls: the class.
-        contract: what its file would declare as `CONTRACT`; None: what it declares.
-        members: of mixtures, which then stand in its place; 1: there are none.
+        contract: `CONTRACT`; None: the one that its file declares.
+        members: more than 1: mixtures of so many members stand in its place.
 
     Attributes:
         informative: whether it has a `gain`.

@@ -26,15 +26,10 @@ from explore.nets.protocols import width
 
 
 class Replay:
-    """The last `capacity` transitions, first in, first out.
+    """The last `capacity` transitions on one device, first in, first out.
 
-    A transition is stored whole, so that none ever pairs the end of one episode with the start of the next.
-
-    Args:
-        capacity: how many transitions are kept.
-        inputs: I, size of an observation and an action together.
-        outputs: O, size of an observation.
-        device: where they are kept.
+    A transition is stored whole, so that none ever pairs the end of one episode with the start of the next. `inputs`
+    are the I numbers of an observation and an action together, `outputs` the O of an observation.
     """
 
     def __init__(self, capacity: int, inputs: int, outputs: int, device: str | torch.device = "cpu"):
@@ -182,14 +177,14 @@ class DynamicsState(NamedTuple):
 class Dynamics:
     """p(o' | o, a) with a posterior over the weights of its net; everything it sees is standardised.
 
-    Centres and scales are those of the replay at the last training, and stay as they are until the next: transitions
-    are scored in the scales that the model learnt with. `Standardiser.robust` says how rare values and outliers count.
+    Centres and scales are those of the replay at the last training: transitions are scored in the scales that the model
+    learnt with. `Standardiser.robust` says how rare values and outliers count.
 
     Args:
         settings: of the model.
         inputs: I, size of an observation and an action together; the observation stands first.
         outputs: O, size of an observation.
-        rng: the stream of the initial weights; fixes device and floating-point type too.
+        rng: the stream of the initial weights; it decides device and floating-point type.
     """
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
@@ -289,13 +284,7 @@ def _check_sizes(posterior: Predictive, inputs: int, outputs: int) -> None:
 
 
 def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
-    """Refuse a posterior that no such bonus can be made of.
-
-    Args:
-        posterior: of the dynamics model.
-        asked: by its name, or the posterior itself.
-        bonus: that of `RewardSettings`.
-    """
+    """Refuse a posterior, asked for by its name or given, of which no such bonus can be made."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
         raise InputError(f"{name} is one net, of which nothing is uncertain; choose another posterior for the bonus")

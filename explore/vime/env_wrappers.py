@@ -71,17 +71,9 @@ class Paid(NamedTuple):
 
 
 class Stepwise:
-    """Turns the steps of n copies into transitions, which one bonus scores and learns from.
+    """Turns the steps of n copies of an environment into transitions, which one `bonus` scores and learns from.
 
-    Args:
-        observation_space: of one copy.
-        action_space: of one copy.
-        copies: n.
-        seed: root of the bonus's random numbers; None: `seed` says it, else 0.
-        settings: of `IntrinsicReward`.
-
-    Attributes:
-        bonus: the `IntrinsicReward`.
+    It is the part that the wrappers of all libraries share. `settings` are those of `IntrinsicReward`.
     """
 
     def __init__(
@@ -171,14 +163,14 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """One environment with an intrinsic reward.
 
     Args:
-        env: what to wrap.
-        seed: root of the bonus's random numbers; None: the first `reset(seed=...)` says it, else 0.
-        settings: of `IntrinsicReward`, such as posterior, eta, bonus, normalise, n_eff, interval, posterior_settings,
-            encoder, device. What JSON can hold stands in `env.spec`, so that `gym.make` can rebuild it.
+        env: the environment.
+        seed: root of the bonus's random numbers; None: that of the first `reset(seed=...)`, else 0.
+        settings: of `IntrinsicReward`, such as posterior, eta, interval, posterior_settings, encoder, device. Those
+            that JSON can hold stand in `env.spec`, so that `gym.make` can rebuild it.
 
     Attributes:
-        training: set it to False for evaluation: rewards pass through, nothing is learnt, and no sums are told. A step
-            of stable-baselines3's `evaluate_policy` in the same process is one of evaluation in any case.
+        training: set it to False for evaluation: rewards pass through, nothing is learnt, and no sums are reported.
+            Steps of stable-baselines3's `evaluate_policy` in the same process always count as evaluation.
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
 
     Raises:
@@ -220,20 +212,9 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 class VIMEVector(VectorWrapper):
     """A vector environment with an intrinsic reward; one model learns from all copies.
 
-    Steps that only reset a copy (autoreset mode NEXT_STEP) are no transitions: they get no bonus and are not learnt
-    from. In mode SAME_STEP the true last observation is taken from `info["final_obs"]`.
-
-    Args:
-        env: what to wrap.
-        seed: as for `VIME`.
-        settings: as for `VIME`.
-
-    Attributes:
-        training: as for `VIME`.
-        bonus: as for `VIME`.
-
-    Raises:
-        InputError: as for `VIME`.
+    Arguments, attributes and errors are those of `VIME`. Steps that only reset a copy (autoreset mode NEXT_STEP) are no
+    transitions: they get no bonus and are not learnt from. In mode SAME_STEP the true last observation is taken from
+    `info["final_obs"]`.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None, **settings: Any):

@@ -49,24 +49,22 @@ class IntrinsicReward:
     """Scores transitions, stores them, and learns from them.
 
     A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. One whose bonus
-    overflows gets the largest, at most 1e12, and counts neither in the divisor nor in the mean that is logged. A model
-    that fails is restarted once, and trained on all stored transitions.
+    overflows gets the largest, at most 1e12, and counts neither in the divisor nor in the logged mean. A model that
+    fails is restarted once, and trained on all stored transitions.
 
     Args:
         observation_space: of one environment.
         action_space: of one environment.
         seed: root of its random numbers.
-        device: where the model is.
+        device: of the model.
         encoder: for observations that are no vectors, see `Vectors`.
         settings: those of `RewardSettings` and of `DynamicsSettings`.
 
     Attributes:
-        settings: of the bonus.
-        dynamics_settings: of the model.
         metrics: values to log of the last finished batch, by TensorBoard tag.
         batches: number of finished batches.
         dropped: number of dropped transitions.
-        paid: whether there has been a bonus that was not 0, before it was weighed with eta.
+        paid: whether any bonus was not 0, before its weight eta.
         restarts: number of restarts of the model, at most one.
     """
 

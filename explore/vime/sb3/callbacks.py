@@ -46,9 +46,6 @@ class VIMELog(BaseCallback):
     """Logs a bonus that a wrapper or a replay buffer pays: its `vime/` tags and, of a wrapper, two means over episodes.
 
     `rollout/ep_extrinsic_mean` is the return without the bonus, `rollout/ep_intrinsic_mean` the sum of the bonus alone.
-
-    Args:
-        bonus: of `VIME`, `VIMEVecEnv` or `VIMEReplayBuffer`.
     """
 
     def __init__(self, bonus: IntrinsicReward):
@@ -83,20 +80,17 @@ class VIMELog(BaseCallback):
 class VIMECallback(BaseCallback):
     """VIME for on-policy algorithms, in the order of the paper.
 
-    When a rollout is complete, its transitions are scored by the model of the rollouts before, the bonus is added to
-    the rewards of the rollout buffer, returns and advantages are computed anew, and the model learns.
+    When a rollout is complete, the model of the rollouts before scores its transitions, the bonus joins the rewards of
+    the rollout buffer, returns and advantages are computed again, and the model learns.
 
     Args:
-        bonus: to continue with, or one of your own, a `RolloutBonus`; None: a fresh `IntrinsicReward`.
-        seed: root of a fresh one's random numbers; None: the algorithm's seed, or 0 if it has none.
-        settings: of `IntrinsicReward`, for a fresh one.
-
-    Attributes:
-        bonus: the bonus; the `state_dict` of an `IntrinsicReward` is all there is to save.
+        bonus: the attribute `bonus`, to continue with: an `IntrinsicReward` or another `RolloutBonus`; None: a new one.
+        seed: root of a new one's random numbers; None: the algorithm's seed, or 0 if it has none.
+        settings: of `IntrinsicReward`, for a new one.
 
     Raises:
-        InputError: for settings beside a bonus, which has its own, and for `interval`; when training begins, for what
-            normalises rewards beside it, or observations inside the environments.
+        InputError: for settings beside a bonus, and for `interval`; when training begins, for wrappers that normalise
+            rewards beside it, or observations inside the environments.
     """
 
     bonus: Any  # of the type that was given; `RolloutBonus` is what is relied on

@@ -39,24 +39,14 @@ class VIMEReplayBuffer(ReplayBuffer):
     A bonus stored with the transition would be stale: the model may have learnt since what was new then. Beside
     VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them.
 
-    Args:
-        buffer_size: this one and all further arguments are those of `ReplayBuffer`.
-        observation_space: of one environment.
-        action_space: of one environment.
-        device: of the sampled tensors, and of the dynamics model.
-        n_envs: number of environments.
-        optimize_memory_usage: must be False, as it stores no observation that an episode ended with.
-        handle_timeout_termination: whether the time limit is no end of the task.
-        seed: root of the bonus's random numbers; None: from the state of NumPy's generator, which an algorithm's seed
-            sets, without a draw.
-        settings: of `IntrinsicReward`, and the further arguments of the buffer.
-
-    Attributes:
-        bonus: the `IntrinsicReward`.
+    It takes the arguments of `ReplayBuffer`, `settings` of `IntrinsicReward` (the attribute `bonus`), and `seed`, the
+    root of the bonus's random numbers; by default it is taken, without a draw, from NumPy's generator, which an
+    algorithm's seed sets.
 
     Raises:
         InputError: for observations that are dictionaries (VIMEDictReplayBuffer and VIMEHerReplayBuffer: for others),
-            and with `optimize_memory_usage`; when it is sampled, beside a VecNormalize that normalises rewards.
+            and for `optimize_memory_usage`, which stores no observation that an episode ended with; when it is sampled,
+            beside a VecNormalize that normalises rewards.
     """
 
     _more: ClassVar[tuple[str, ...]] = ()  # names of further arguments

@@ -20,23 +20,12 @@ from explore.vime.spaces import Array
 class VIMEVecEnv(VecEnvWrapper):
     """Environments whose rewards have the bonus in them, for any algorithm; the model learns every `interval` steps.
 
-    Put it around the raw environments, and VecNormalize around it: the other way round the bonus would be beside a
-    reward whose scale moves, and the model would see observations whose scale does.
-
-    Args:
-        venv: what to wrap.
-        seed: root of the bonus's random numbers; None: the first `seed(...)` gives it, as an algorithm's seed does,
-            else 0.
-        training: False for evaluation: rewards pass through, and nothing is learnt. So do steps of `evaluate_policy`,
-            and of `EvalCallback`, which calls it.
-        settings: of `IntrinsicReward`.
-
-    Attributes:
-        training: may be changed at any time.
-        bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+    Arguments and attributes are those of `VIME`; an algorithm's seed is the bonus's. Put it around the raw
+    environments, and VecNormalize around it: otherwise the scales of observations and rewards would move.
 
     Raises:
-        InputError: for what normalises inside; when `HerReplayBuffer` computes rewards, which would have no bonus.
+        InputError: for wrappers inside that normalise; when `HerReplayBuffer` computes rewards, which would have no
+            bonus.
     """
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
@@ -117,10 +106,7 @@ def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
 
 
 class BatchedVecEnv(VecEnv):
-    """A `gymnasium.vector.VectorEnv` as stable-baselines3 takes it.
-
-    Args:
-        env: in autoreset mode SAME_STEP, the one that stable-baselines3 has.
+    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, as stable-baselines3 takes it.
 
     Raises:
         InputError: for another mode.

@@ -87,7 +87,7 @@ class Vectors:
         if self._encoder is None:
             return np.concatenate([_flatten(*part) for part in parts], 1)
         output: Any = self._encoder(elements)
-        encoded = np.array(output.detach().cpu() if isinstance(output, Tensor) else output, np.float32)
+        encoded = np.array(output.numpy(force=True) if isinstance(output, Tensor) else output, np.float32)
         if encoded.ndim != 2 or len(encoded) != n:
             raise InputError(
                 f"the encoder must give an array [n, D], a row for each element; of {n} it gave one of shape "

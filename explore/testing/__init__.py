@@ -22,7 +22,7 @@ pytest.register_assert_rewrite(
 
 from explore import registry  # noqa: E402
 from explore.acquisitions.base import name_of  # noqa: E402
-from explore.testing import bounds, datasets, density, likelihoods, norms, rules, settings, updates, values  # noqa: E402, F401 (the imports add checks)
+from explore.testing import datasets, density, likelihoods, norms, rules, settings, updates, values  # noqa: E402, F401 (the imports add checks)
 from explore.testing.subject import Subject  # noqa: E402
 
 __all__ = ["check_acquisition", "check_dataset", "check_likelihood", "check_posterior"]

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from explore.core import tree
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.inference import predict
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net
 from explore.testing import oracles
-from explore.testing.oracles import Matched
+from explore.testing.oracles import Matched, Twice
 from explore.testing.subject import (
     CONV_NO_BIAS,
     LINEAR,
     MLP,
     MODULE,
     NO_BIAS,
+    N,
     R,
     Subject,
     assert_close,
@@ -29,16 +32,13 @@ from explore.testing.subject import (
     start,
     train,
 )
-from explore.testing.values import POSTERIORS, deviation
+from explore.testing.values import POSTERIORS, deviation, step_size
 
-
-def gaussian(subject: Subject) -> bool:
-    """Whether its density is Gaussian, over whatever coordinates."""
-    return subject.gaussian
+GAUSSIAN, VARIATIONAL, INFORMATIVE = map(attrgetter, ("gaussian", "variational", "informative"))
 
 
 def not_gaussian(subject: Subject) -> bool:
-    """Whether it is another one."""
+    """Whether it has another density."""
     return subject.variational and not subject.gaussian
 
 
@@ -50,7 +50,7 @@ def over_weights(posterior: Any) -> None:
 # Gaussian densities, against dense matrices ----------------------------------------------------------------
 
 
-@POSTERIORS.check(of=gaussian)
+@POSTERIORS.check(of=GAUSSIAN)
 def samples_follow_the_stated_density(subject: Subject) -> None:
     posterior, state, _ = subject.trained()
     mean, covariance = oracles.implied_gaussian(posterior, state, R)
@@ -73,7 +73,7 @@ def _expect_entropy(subject: Subject, posterior: Any, state: State, samples: Any
     assert error.abs().max() < limit, f"{subject.name}: `entropy` is not -E log q of samples"
 
 
-@POSTERIORS.check({"mlp": MLP, "no-bias": NO_BIAS, "conv-no-bias": CONV_NO_BIAS}, of=gaussian)
+@POSTERIORS.check({"mlp": MLP, "no-bias": NO_BIAS, "conv-no-bias": CONV_NO_BIAS}, of=GAUSSIAN)
 def density_equals_the_dense_gaussian(subject: Subject, net: Net) -> None:
     subject.require(net)
     posterior, old, batch = subject.trained(net=net, kl_weight=0.7, prior_variance=0.6)
@@ -96,7 +96,7 @@ def density_equals_the_dense_gaussian(subject: Subject, net: Net) -> None:
     assert_close(posterior.kl_prior(new), expected, f"{subject.name}: `kl_prior`")
 
 
-@POSTERIORS.check(of=gaussian)
+@POSTERIORS.check(of=GAUSSIAN)
 def products_with_the_covariance_are_those_of_the_dense_gaussian(subject: Subject) -> None:
     posterior, state, batch = subject.trained(likelihood=Gaussian(noise_std=0.5))
     over_weights(posterior)
@@ -120,7 +120,7 @@ def products_with_the_covariance_are_those_of_the_dense_gaussian(subject: Subjec
     assert_close(linearised.variance, variance, f"{subject.name}: linearised variance")
 
 
-@POSTERIORS.check(of=gaussian)
+@POSTERIORS.check(of=GAUSSIAN)
 def sampled_and_linearised_predictions_of_a_linear_net_agree(subject: Subject) -> None:
     posterior, state, batch = subject.trained(net=LINEAR)
     over_weights(posterior)
@@ -132,7 +132,7 @@ def sampled_and_linearised_predictions_of_a_linear_net_agree(subject: Subject) -
     assert error < 5 * (2 / n) ** 0.5, f"{subject.name}: predictions of samples have another variance"
 
 
-@POSTERIORS.check(of=gaussian)
+@POSTERIORS.check(of=GAUSSIAN)
 def diagnostics_equal_those_of_the_dense_covariance(subject: Subject) -> None:
     posterior, state, _ = subject.trained(kl_weight=0.7, prior_variance=0.6)
     over_weights(posterior)
@@ -149,7 +149,7 @@ def diagnostics_equal_those_of_the_dense_covariance(subject: Subject) -> None:
 # The prior's variance, where it is learned ------------------------------------------------------------------
 
 
-@POSTERIORS.check({"mlp": MLP, "no-bias": NO_BIAS, "conv-no-bias": CONV_NO_BIAS}, of=gaussian)
+@POSTERIORS.check({"mlp": MLP, "no-bias": NO_BIAS, "conv-no-bias": CONV_NO_BIAS}, of=GAUSSIAN)
 def a_learned_prior_is_the_maximum_of_the_bound(subject: Subject, net: Net) -> None:
     subject.require(net)
     if not subject.learns_prior:
@@ -175,9 +175,6 @@ def a_learned_prior_is_the_maximum_of_the_bound(subject: Subject, net: Net) -> N
     assert_close(posterior.kl_prior(new), exact, f"{subject.name}: `kl_prior` of a learned prior")
     fallen = posterior.kl_prior(old) - posterior.kl_prior(new)
     assert (fallen > 1e-3).all(), f"{subject.name}: the KL from the prior does not fall where its variance is learned"
-    for factor in (0.99, 1.01):  # it is the least
-        other = oracles.kl(mean, covariance, torch.zeros_like(mean), torch.diag_embed(factor * eta))
-        assert (other > exact).all(), f"{subject.name}: another variance has a smaller KL"
 
     moved, still = (train(posterior, s, batch, seeded(4), 1) for s in (new, old))
     assert (posterior.kl(moved, still) > 1e-12).all(), f"{subject.name}: updates do not follow the learned prior"
@@ -226,7 +223,7 @@ def divergences_are_those_of_samples(subject: Subject) -> None:
 # Exact answers ---------------------------------------------------------------------------------------------
 
 
-@POSTERIORS.check(of=gaussian)
+@POSTERIORS.check(of=GAUSSIAN)
 def a_linear_model_is_bayesian_linear_regression(subject: Subject) -> None:
     linear = subject.contract.linear
     assert linear is not None, f"{subject.name}: " + subject.add(
@@ -263,3 +260,77 @@ def linear_data(rng: Rng, orthogonal: bool = False) -> Batch:
         x = torch.linalg.qr(torch.cat([torch.ones(2, 24, 1), x], 2).double())[0][:, :, 1:] * 3
     y = x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64) + 0.3 + 0.5 * rng.normal(2, 24, 1)
     return Batch(x, y)
+
+
+# The bound on the evidence ----------------------------------------------------------------------------------
+
+
+@POSTERIORS.check(of=VARIATIONAL)
+def elbo_counts_every_example_once(subject: Subject) -> None:
+    posterior, state, batch = subject.trained(likelihood=Gaussian(noise_std=0.5), kl_weight=0.35, augmentation=3.0)
+    samples = posterior.sample(state, 6, seeded(2))
+    out = posterior.net.output(samples, batch.x)
+    # Here the batch is all the data, so the bound is the plain sum over them.
+    fit = torch.distributions.Normal(out, 0.5).log_prob(batch.y.unsqueeze(1)).sum((2, 3)).mean(1)
+    elbo, objective = (f(state, batch, seeded(2), samples=6) for f in (posterior.elbo, posterior.objective))
+    assert_close(elbo, fit - posterior.kl_prior(state), f"{subject.name}: `elbo`, a bound, knows no kl_weight")
+    assert_close(objective, 3 * fit - 0.35 * posterior.kl_prior(state), f"{subject.name}: `objective`")
+
+
+@POSTERIORS.check(of=VARIATIONAL)
+def elbo_and_its_gradient_ignore_batch_size_and_number_of_samples(subject: Subject) -> None:
+    posterior, state, batch = subject.trained()
+
+    def value_and_gradients(x: Tensor, y: Tensor, samples: int, kind: Any, state: State = state) -> list[Tensor]:
+        floats = [t.clone().requires_grad_(t.dim() > 0) for _, t in tree.leaves(state) if t.is_floating_point()]
+        remaining = iter(floats)
+        differentiable = tree.map_tensors(lambda t: next(remaining) if t.is_floating_point() else t, state)
+        elbo = posterior.elbo(differentiable, Batch(x, y), seeded(2, kind=kind), samples)
+        inputs = [t for t in floats if t.requires_grad]
+        gradients = torch.autograd.grad(elbo.sum(), inputs, allow_unused=True, materialize_grads=True)
+        return [elbo.detach(), *gradients]
+
+    fresh = value_and_gradients(batch.x, batch.y, 4, Rng, start(posterior, N, R, seeded()))
+    assert all(bool(t.isfinite().all()) for t in fresh), f"{subject.name}: `elbo` of a fresh state has no gradient"
+    whole = value_and_gradients(batch.x, batch.y, 4, Rng)
+    halves = [value_and_gradients(batch.x[:, p], batch.y[:, p], 4, Rng) for p in (slice(0, 6), slice(6, 12))]
+    moving = any(g.abs().max() > 1e-3 for g in whole[1:])
+    assert moving, f"{subject.name}: the gradient of `elbo` by all numbers of the state is zero"
+    for full, one, two in zip(whole, *halves, strict=True):
+        assert_close((one + two) / 2, full, f"{subject.name}: `elbo` of two halves of a batch, on the average")
+    for full, repeated in zip(whole, value_and_gradients(batch.x, batch.y, 8, Twice), strict=True):
+        assert_close(repeated, full, f"{subject.name}: `elbo` of twice the same samples")
+
+
+# Information gain ------------------------------------------------------------------------------------------
+
+
+@POSTERIORS.check(of=INFORMATIVE)
+def gain_is_one_number_an_example_that_grows_with_the_square_of_its_step(subject: Subject) -> None:
+    posterior, state, batch = subject.trained(likelihood=Gaussian(noise_std=0.5))
+    gain = posterior.gain(state, batch, seeded(2))
+    assert gain.shape == (R, N) and (gain > 0).all(), f"{subject.name}: `gain` is not [R, B] of positive numbers"
+    part = posterior.gain(state, Batch(batch.x[:, 2:5], batch.y[:, 2:5]), seeded(2))
+    assert_close(part, gain[:, 2:5], f"{subject.name}: `gain` of an example depends on others of its batch")
+    larger = posterior.with_settings(gain_step=2 * posterior.gain_step).gain(state, batch, seeded(2))
+    assert_close(larger, 4 * gain, f"{subject.name}: `gain` with twice the `gain_step` is not four times as much")
+
+
+@POSTERIORS.check(of=INFORMATIVE)
+def gain_falls_when_a_transition_repeats(subject: Subject) -> None:
+    # Of a linear net, which has one answer. Of others the gain of a point depends on the features that training came
+    # to, and differs between sound runs by more than what is asked for here.
+    settings = {"likelihood": Gaussian(noise_std=0.5), **step_size(subject)}
+    posterior, state, batch = subject.trained(net=LINEAR, steps=30, **settings)
+    x, y = (torch.full((R, 1, n), 4.0, dtype=torch.float64) for n in (2, 3))  # four deviations from the other inputs
+    both = Batch(torch.cat([batch.x, x], 1), torch.cat([batch.y, y], 1))
+    with_it, without = (
+        posterior.gain(train(posterior, state, b, seeded(3), 200), Batch(x, y), seeded(2)) for b in (both, batch)
+    )
+    share = (with_it / without).max()  # exact inference leaves 0.001 to 0.01
+    assert share < 0.2, (
+        f"{subject.name}: 200 updates with a transition leave {share:.2f} of the information that it gives after as "
+        "many without it; at most a fifth may be left. `gain` has to fall with the residual and with the variance of "
+        "the state it is given; where the updates are too slow to lower these, "
+        + subject.add("lively", "{...}, settings at which 200 updates reach mean and variance")
+    )

@@ -137,22 +137,10 @@ class DynamicsSettings:
             if not hasattr(self.posterior, "likelihood"):
                 raise InputError(f"posterior is a {type(self.posterior).__name__}; it must be a name or a posterior")
             default = DynamicsSettings()
-            named = ("preset", "posterior_settings", "hidden", "noise_std")
-            if changed := [name for name in named if getattr(self, name) != getattr(default, name)]:
-                raise InputError(
-                    f"{changed[0]} is for a posterior that is built here by its name; the one given has its own"
-                )
-            if self.posterior.likelihood.discrete:
-                raise InputError(
-                    f"the posterior's likelihood is {type(self.posterior.likelihood).__name__}, and a dynamics model "
-                    "predicts numbers; give one with a Gaussian"
-                )
-            if (kind := self.posterior.likelihood).scaling == "none":
-                raise InputError(
-                    f"the dynamics model standardises what it predicts, and {type(kind).__name__} takes targets as "
-                    "they are; give a posterior with a Gaussian"
-                )
-            _check_sizes(self.posterior, inputs, outputs)
+            for name in ("preset", "posterior_settings", "hidden", "noise_std"):
+                if getattr(self, name) != getattr(default, name):
+                    raise InputError(f"{name} needs a posterior named by a string; the posterior given has its own")
+            _check_targets(self.posterior, inputs, outputs)
             return self.posterior
         with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that the posterior draws anew
             net = Net(mlp(inputs, self.hidden, outputs))
@@ -273,7 +261,13 @@ class Dynamics:
         return following.unsqueeze(0)
 
 
-def _check_sizes(posterior: Predictive, inputs: int, outputs: int) -> None:
+def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
+    """Refuse a posterior of classes, counts, or numbers of other sizes."""
+    if (kind := posterior.likelihood).scaling == "none":
+        raise InputError(
+            f"the dynamics model standardises what it predicts, and {type(kind).__name__} takes targets as they are; "
+            "give a posterior with a Gaussian"
+        )
     net, last = posterior.net, width(posterior.likelihood, posterior.net.outputs)
     first = net.shapes[0][0]
     if (first - net.biases[0], last) != (inputs, outputs):

@@ -20,7 +20,7 @@ from explore.testing.oracles import Matched, implied_gaussian, ridge
 from explore.vime.dynamics import DynamicsSettings
 from tests.user_likelihoods import Heteroscedastic, Poisson, StudentT
 
-N, TEST = 400, 1000
+N, TEST = 400, 2000
 NUMBERS = np.random.default_rng(0)
 X = NUMBERS.uniform(-2, 2, (N + TEST, 1))
 SIGNAL = np.concatenate([np.sin(2 * X), np.cos(1.5 * X)], 1) / [0.7, 0.66]  # of deviation 1

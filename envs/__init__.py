@@ -25,9 +25,9 @@ def _register(cls: type[_Simulation]) -> None:
         ENVS[f"explore/{prefix}{cls.__name__}-v0"] = f"{cls.about}; {reward}" if reward else cls.about
         _gym.register(
             f"explore/{prefix}{cls.__name__}-v0",
-            "explore.envs.single:SimulationEnv",
+            "explore.envs.environments:SimulationEnv",
             max_episode_steps=cls.time_limit,
-            vector_entry_point="explore.envs.vector:SimulationVectorEnv",
+            vector_entry_point="explore.envs.environments:SimulationVectorEnv",
             kwargs={"simulation": f"{cls.__module__}:{cls.__name__}", **settings},
         )
 

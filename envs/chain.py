@@ -15,8 +15,7 @@ class Chain(Simulation):
     """States 0 to length - 1; one starts in state 1 and goes left (0) or right (1) for length + 9 steps.
 
     Being in state 0 after a step pays 0.001, in the last state 1. Always going right is best and returns 12 whatever
-    the length: the last state is reached after length - 2 steps. Observed is the
-    state, one-hot.
+    the length: the last state is reached after length - 2 steps. The observation is the state, one-hot.
     """
 
     about = "walk to the far end of a row of states; the best return is known"
@@ -50,8 +49,8 @@ class Chain(Simulation):
 
     def shapes(self, i: int) -> Sequence[Shape]:
         side = 1.8 / self.length
-        left = np.arange(self.length) * side - 0.9 + side / 2
+        centres = np.arange(self.length) * side - 0.9 + side / 2
         return [
             Shape(box(0.9 * side, 0.9 * side, -side / 2) + (x, 0), "peru" if s == self.state[i] else "lightgrey")
-            for s, x in enumerate(left)
+            for s, x in enumerate(centres)
         ]

@@ -9,13 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from explore import registry
 from explore.core.errors import InputError, one_of
-from explore.envs.worlds import World, Worlds
+from explore.envs.physics import Array, World, Worlds
 
-Array = NDArray[Any]
 LARGE = 1e6  # rllab's bound of an observation
 
 
@@ -72,12 +70,7 @@ class RigidBodies(Simulation):
 
     `bodies` [K, 6, n] holds x, y, angle of each body's origin and vx, vy of its centre of mass, and its angular
     velocity, as Box2D does. With `physics="box2d"` they follow Box2D worlds, the reference; with "equations" the
-    same physics in NumPy, all copies at once.
-
-    Args:
-        n: number of copies.
-        physics: "box2d" or "equations".
-        sparse: VIME's reward instead of rllab's.
+    same physics in NumPy, all copies at once. `sparse` is VIME's reward instead of rllab's.
     """
 
     variants: ClassVar = {
@@ -165,5 +158,4 @@ def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
     for setting in settings:
         if setting not in allowed:
             raise one_of("setting", setting, allowed)
-    made: Simulation = cls(n, **settings)
-    return made
+    return cls(n, **settings)

@@ -27,8 +27,8 @@ SIGNAL = np.concatenate([np.sin(2 * X), np.cos(1.5 * X)], 1) / [0.7, 0.66]  # of
 
 
 def fitted(likelihood, y, name="noisy-kfac", outputs=1, **settings):
-    own = {"epochs": 50} | settings
-    posterior = registry.posterior(name, Net(mlp(1, [20], outputs)), likelihood, "default", **own)
+    settings = {"epochs": 25} | settings
+    posterior = registry.posterior(name, Net(mlp(1, [20], outputs)), likelihood, "default", **settings)
     return FittedModel.fit(posterior, X[:N], y[:N], samples=50, seed=1)
 
 
@@ -43,7 +43,7 @@ SEVERAL: dict[str, dict[str, Any]] = {
     "vogn": {"epochs": 100},
     "noisy-kfac": {"epochs": 100, "members": 3},
     "ensemble": {"epochs": 100, "members": 3, "lr": 0.01, "batch_size": 10},
-    "map": {"epochs": 100, "lr": 0.01, "batch_size": 10},
+    "map": {"epochs": 50, "lr": 0.01, "batch_size": 10},
 }
 QUICK = ("vogn", "map")
 NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SEVERAL]
@@ -79,10 +79,10 @@ def test_each_output_is_weighed_by_its_own_precision(name, own):
     rng, likelihood = Matched(3, dtype=torch.float64), KnownNoise()
     x, weights = rng.normal(2, 24, 3), rng.normal(3, 3)
     y = x @ weights + rng.normal(2, 24, 3) * torch.tensor(likelihood.deviations)
-    settings = own | {"lr": 0.2, "beta": 0.05, "fisher": "exact", "prior_variance": 0.8}
+    settings = own | {"lr": 0.2, "beta": 0.1, "fisher": "exact", "prior_variance": 0.8}
     posterior = registry.posterior(name, Net(nn.Linear(3, 3)), likelihood, "plain", **settings)
     state = posterior.init(24, 2, rng)
-    for _ in range(600):
+    for _ in range(400):
         state, _ = posterior.update(state, Batch(x, y), rng)
     mean, covariance = implied_gaussian(posterior, state, 2)
     for o, sd in enumerate(likelihood.deviations):
@@ -98,7 +98,7 @@ def test_each_output_is_weighed_by_its_own_precision(name, own):
 def test_intervals_of_a_student_t_hold_what_they_say():
     """Half of the targets between the quartiles: a Gaussian of the same variance would hold two thirds."""
     y = SIGNAL[:, :1] + 0.3 * np.random.default_rng(2).standard_t(3, size=(N + TEST, 1))
-    model = fitted(StudentT(scale=0.3 / float(y[:N].std())), y)
+    model = fitted(StudentT(scale=0.3 / float(y[:N].std())), y, epochs=50)
     for level in (0.5, 0.9):
         assert abs(float(covered(model, y, level)[0]) - level) < 0.05
     found = model.predict(X[N:])

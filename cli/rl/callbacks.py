@@ -15,9 +15,9 @@ import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter
 
+from explore.vime.env_wrappers import Sums
 from explore.vime.reward import IntrinsicReward
 from explore.vime.sb3 import Episodes, VIMECallback
-from explore.vime.stepwise import Sums
 
 Row = dict[str, float]
 # Tags that become columns of results.csv, called by the names behind the slash.

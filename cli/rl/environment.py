@@ -20,7 +20,7 @@ from explore import registry
 from explore.cli.rl.settings import Settings
 from explore.core.errors import InputError, shown
 from explore.vime.sb3 import BatchedVecEnv
-from explore.vime.sb3.batched import same_step
+from explore.vime.sb3.wrappers import same_step
 
 # Spaces of actions and, alone or in a Dict, of observations that stable-baselines3 supports.
 SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)

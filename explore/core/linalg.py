@@ -75,9 +75,9 @@ def eigh(
         near = clean.cpu() if clean.is_cuda and clean.shape[-1] in HOSTED else clean
         values, vectors = (t.to(clean.device) for t in torch.linalg.eigh(near))
     except torch.linalg.LinAlgError:
-        found = map(_eigh_of_one, clean.flatten(0, -3) if clean.dim() > 2 else clean.unsqueeze(0))
+        each = map(_eigh_of_one, clean.flatten(0, -3) if clean.dim() > 2 else clean.unsqueeze(0))
         values, vectors, converged = (
-            torch.stack(t).view(*matrix.shape[:-2], *t[0].shape) for t in zip(*found, strict=True)
+            torch.stack(t).view(*matrix.shape[:-2], *t[0].shape) for t in zip(*each, strict=True)
         )
         ok = ok & converged
     return values, vectors, ok
@@ -121,8 +121,8 @@ def added(parts: Sequence[Tensor]) -> Tensor:
 def moved(x: Tensor, direction: Tensor, step: float | Tensor, per: Tensor | None = None) -> Tensor:
     """X + step d / per, of the step a number or a tensor, without axes or with one for each replica."""
     if isinstance(step, Tensor):
-        own = cast(Tensor, over(step, x))
-        return torch.addcmul(x, direction, own) if per is None else torch.addcdiv(x, own * direction, per)
+        steps = cast(Tensor, over(step, x))
+        return torch.addcmul(x, direction, steps) if per is None else torch.addcdiv(x, steps * direction, per)
     if per is None:
         return torch.add(x, direction, alpha=step)
     return torch.addcdiv(x, direction, per, value=step)
@@ -158,8 +158,8 @@ def product(
     turn = b.shape[2] < NARROW <= a.shape[1]
     if turn:
         a, b, plus = b.mT, a.mT, None if plus is None else plus.mT
-    found = torch.bmm(a, b) if plus is None else torch.baddbmm(plus, a, b)
-    return found.mT if turn else found
+    result = torch.bmm(a, b) if plus is None else torch.baddbmm(plus, a, b)
+    return result.mT if turn else result
 
 
 def triangle_times(triangle: Float[Tensor, "N I I"], x: Float[Tensor, "N I O"], upper: bool) -> Float[Tensor, "N I O"]:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 def memory() -> float:
     """Its bytes of memory; infinity where that is not known."""
-    known = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) if known else float("inf")
+    if not (hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names):
+        return float("inf")
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def cores() -> int:

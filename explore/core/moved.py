@@ -63,14 +63,14 @@ def new_name(old: str) -> str:
 def attributes(old: str, new: str) -> Callable[[str], Any]:
     """The `__getattr__` of a module of which the names stand in another one."""
 
-    def found(name: str) -> Any:
+    def attribute(name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         value = getattr(importlib.import_module(new), name)
         warnings.warn(f"import {name} from {new}; {old} will not be there in the next release", FutureWarning, 2)
         return value
 
-    return found
+    return attribute
 
 
 def install() -> None:

@@ -34,10 +34,10 @@ def products(x: Float[Tensor, "R N C height width"], kernel: Pair, pad: Pair, on
     # Beyond the last position come zeros, so that all shifted images have as many rows as those they are multiplied by.
     images = x.new_zeros(h * w + kernel[1] - 1, r, c, n)
     images[: h * w].unflatten(0, (h, w)).copy_(x.permute(3, 4, 0, 2, 1))
-    found = dict(_blocks(images, (h, w), kernel, pad, sides))
+    sums = dict(_blocks(images, (h, w), kernel, pad, sides))
     zero = x.new_zeros(r, c, c)
     blocks = [
-        found[i, j] if (i, j) in found else found[j, i].mT if (j, i) in found else zero
+        sums[i, j] if (i, j) in sums else sums[j, i].mT if (j, i) in sums else zero
         for i, j in product(range(places), repeat=2)
     ]
     whole = x.new_empty(r, c * places + one, c * places + one)
@@ -72,8 +72,8 @@ def _blocks(
         for across in range(max(1 - wide, 1 - w) if down else 0, min(wide, w)):
             # Where a row runs over into the next one no box has a position.
             shift, count = down * w + across, (h - down) * w
-            left, right = images[:count], images[shift : shift + count]
-            each = torch.bmm(left.flatten(0, 1), right.flatten(0, 1).mT).view(h - down, -1)
+            image, shifted = images[:count], images[shift : shift + count]
+            each = torch.bmm(image.flatten(0, 1), shifted.flatten(0, 1).mT).view(h - down, -1)
             over_rows: dict[Pair, Tensor] = {}
             sums: dict[tuple[Pair, Pair], Tensor] = {}
             for i, j in product(range(high - down), range(max(0, -across), min(wide, wide - across))):

@@ -106,8 +106,8 @@ class Rng:
     def tensor(self, values: Any) -> Tensor:
         """A tensor, an array or lists as a tensor on this device: real numbers in its dtype, others as they are."""
         # Writable: arrays out of pandas often are not, and torch warns of those.
-        given = values if isinstance(values, Tensor) else np.require(values, requirements="W")
-        t = torch.as_tensor(given, device=self.device)
+        writable = values if isinstance(values, Tensor) else np.require(values, requirements="W")
+        t = torch.as_tensor(writable, device=self.device)
         return t.to(self.dtype) if t.is_floating_point() else t
 
     def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:

@@ -18,7 +18,7 @@ Nothing in the library loops over R, S or B.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -131,12 +131,12 @@ class LayerTaps(tuple[Taps, ...]):
     norms: tuple[NormTaps, ...] = ()
 
 
-def flatten(weights: tuple[Tensor, ...]) -> Tensor:
-    """One vector of all weights: a tuple of [..., I, O] -> [..., W]."""
+def flatten(weights: Sequence[Tensor]) -> Tensor:
+    """One vector of all weights: matrices [..., I, O] -> [..., W]."""
     return torch.cat([w.flatten(-2) for w in weights], -1)
 
 
-def unflatten(vector: Tensor, shapes: tuple[tuple[int, int], ...]) -> tuple[Tensor, ...]:
+def unflatten(vector: Tensor, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:
     """The inverse of `flatten` for layers of the given (I, O): [..., W] -> a tuple of [..., I, O]."""
     parts = vector.split([i * o for i, o in shapes], -1)
     return tuple(p.unflatten(-1, s) for p, s in zip(parts, shapes, strict=True))

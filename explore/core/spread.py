@@ -34,15 +34,15 @@ def farthest_first(
     distance = np.full(len(free), np.inf)
     for i in taken:
         distance = np.minimum(distance, _squares(z, free, z[i]))
-    chosen, found = [], []
+    chosen, distances = [], []
     for _ in range(k):
         first = np.isinf(distance).all()
         best = int(_squares(z, free, z.mean(0)).argmin() if first else distance.argmax())
         chosen.append(int(free[best]))
-        found.append(float(np.sqrt(distance[best])))
+        distances.append(float(np.sqrt(distance[best])))
         distance = np.minimum(distance, _squares(z, free, z[free[best]]))
         distance[best] = -np.inf
-    return chosen, found
+    return chosen, distances
 
 
 def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
@@ -54,11 +54,11 @@ def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
     return centred / np.where(scale > 1e-12, scale, 1)  # what is left of a constant one is rounding
 
 
-def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], others: Sequence[int]) -> Float[np.ndarray, " n"]:
-    """How far some rows are from the nearest of others, see `farthest_first`."""
+def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], centres: Sequence[int]) -> Float[np.ndarray, " n"]:
+    """How far some rows are from the nearest of the centres, see `farthest_first`."""
     free = np.asarray(rows, np.int64)
     distance = np.full(len(free), np.inf)
-    for i in others:
+    for i in centres:
         distance = np.minimum(distance, _squares(z, free, z[i]))
     return np.sqrt(distance)
 

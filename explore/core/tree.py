@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -18,28 +18,20 @@ Tree = Any
 SMALL = 2**20  # numbers that a device copies in less time than it takes to begin
 
 
-def _rebuild(like: Tree, children: list[Tree]) -> Tree:
-    if isinstance(like, dict):
-        return dict(zip(like, children, strict=True))
-    return type(like)(*children) if hasattr(like, "_fields") else type(like)(children)
+def _values(tree: Tree) -> Iterable[Tree]:
+    return tree.values() if isinstance(tree, dict) else tree
 
 
-def _children(tree: Tree) -> list[tuple[str, Tree]]:
-    if isinstance(tree, dict):
-        return [(str(k), v) for k, v in tree.items()]
-    names = getattr(tree, "_fields", range(len(tree)))
-    return [(str(n), v) for n, v in zip(names, tree, strict=True)]
-
-
-def map_tensors(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """The tree with `function` applied to each tensor (and to those at its place in `others`)."""
+def map_tensors(function: Callable[..., Any], tree: Tree, *trees: Tree) -> Tree:
+    """The tree with `function` applied to each tensor, and to the values at its place in other trees."""
     if tree is None:
         return None
     if isinstance(tree, Tensor):
-        return function(tree, *others)
-    rest = [[v for _, v in _children(other)] for other in others]
-    children = [map_tensors(function, child, *(r[i] for r in rest)) for i, (_, child) in enumerate(_children(tree))]
-    return _rebuild(tree, children)
+        return function(tree, *trees)
+    children = [map_tensors(function, *values) for values in zip(*map(_values, (tree, *trees)), strict=True)]
+    if isinstance(tree, dict):
+        return dict(zip(tree, children, strict=True))
+    return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -47,23 +39,16 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Tensor]]:
     if isinstance(tree, Tensor):
         yield path, tree
     elif tree is not None:
-        for name, child in _children(tree):
-            yield from leaves(child, f"{path}.{name}" if path else name)
+        names = tree if isinstance(tree, dict) else getattr(tree, "_fields", range(len(tree)))
+        for name, child in zip(names, _values(tree), strict=True):
+            yield from leaves(child, f"{path}.{name}" if path else str(name))
 
 
 def tensors(tree: Tree) -> list[Tensor]:
-    """Every leaf, in the same order; in a sixth of the time, where no path is wanted."""
-    found: list[Tensor] = []
-    _collect(tree, found)
-    return found
-
-
-def _collect(tree: Tree, found: list[Tensor]) -> None:
+    """Every leaf in the same order, without its path: faster than `leaves` and than torch's own trees."""
     if isinstance(tree, Tensor):
-        found.append(tree)
-    elif tree is not None:
-        for child in tree.values() if isinstance(tree, dict) else tree:
-            _collect(child, found)
+        return [tree]
+    return [] if tree is None else [leaf for child in _values(tree) for leaf in tensors(child)]
 
 
 def save(tree: Tree) -> dict[str, Tensor]:
@@ -111,20 +96,19 @@ def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
     if surely(alive):
         return new
     before = dict(leaves(old))
-    # What stands in several places stays one tensor, and what did not change stays as it is.
-    changed = {(id(n), id(before[path])): (n, before[path]) for path, n in leaves(new) if n.dim()}
-    pairs = {ids: (n, o) for ids, (n, o) in changed.items() if n is not o}
+    # A tensor in several places stays one tensor, and one that did not change stays as it is.
+    pairs = {(id(n), id(o)): (n, o) for path, n in leaves(new) if n.dim() and (o := before[path]) is not n}
     together = {ids: (n, o) for ids, (n, o) in pairs.items() if n.dtype == o.dtype and n.is_floating_point()}
-    made: dict[tuple[int, int], Tensor] = {}
+    selected: dict[tuple[int, int], Tensor] = {}
     if together and bundled([n for n, _ in together.values()]):
         flat_new, flat_old = (side_by_side(each) for each in zip(*together.values(), strict=True))
         sizes = [n[0].numel() for n, _ in together.values()]
         parts = torch.where(alive.unsqueeze(1), flat_new, flat_old).split(sizes, 1)
-        made = {ids: part.view(n.shape) for part, (ids, (n, _)) in zip(parts, together.items(), strict=True)}
+        selected = {ids: part.view(n.shape) for part, (ids, (n, _)) in zip(parts, together.items(), strict=True)}
     for ids, (n, o) in pairs.items():
-        if ids not in made:
-            made[ids] = torch.where(alive.view(-1, *[1] * (n.dim() - 1)), n, o)
-    return map_tensors(lambda n, o: made.get((id(n), id(o)), n), new, old)
+        if ids not in selected:
+            selected[ids] = torch.where(alive.view(-1, *[1] * (n.dim() - 1)), n, o)
+    return map_tensors(lambda n, o: selected.get((id(n), id(o)), n), new, old)
 
 
 def bundled(tensors: Sequence[Tensor]) -> bool:

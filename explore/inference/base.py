@@ -24,7 +24,8 @@ from explore.inference import prior
 from explore.inference.norms import NormPolicy, NormState, expand_norms, start_norms
 from explore.inference.prior import Prior, Rows
 from explore.inference.structures.base import Dampings
-from explore.nets.protocols import Layer, Likelihood, Network, Noise, Phi, check_likelihood, count_samples
+from explore.nets.net import Net
+from explore.nets.protocols import Layer, Likelihood, Noise, Phi, check_likelihood, count_samples
 
 L = TypeVar("L", bound=Layer)
 
@@ -55,7 +56,7 @@ class Predictive(ABC):
         batch_norm_lr: the step of Adam for them.
     """
 
-    net: Network
+    net: Net
     likelihood: Likelihood
     epochs: int = 1000
     batch_size: int = 10
@@ -79,7 +80,7 @@ class Predictive(ABC):
         return False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.net, Network):
+        if not isinstance(self.net, Net):
             kind = "type" if isinstance(self.net, type) else type(self.net).__name__
             raise InputError(f"net is a {kind}; it must be a Net, which Net(module) makes")
         if self.net.trained and self.only_anew:

@@ -28,7 +28,8 @@ from explore.core.shapes import Batch, Info, State
 from explore.execution.turns import Turn
 from explore.inference.base import Predictive, Variational
 from explore.inference.norms import NormPolicy
-from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples
+from explore.nets.net import Net
+from explore.nets.protocols import Layer, Likelihood, Noise, count_samples
 
 
 def mixture(posterior: Predictive, members: int) -> Predictive:
@@ -56,7 +57,7 @@ class Mixture(Predictive):
 
     posterior: Predictive
     members: int
-    net: Network = field(init=False, repr=False)
+    net: Net = field(init=False, repr=False)
     likelihood: Likelihood = field(init=False, repr=False)
     epochs: int = field(init=False, repr=False)
     batch_size: int = field(init=False, repr=False)

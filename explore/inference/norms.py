@@ -12,7 +12,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import NormTaps
 from explore.execution import parallel
 from explore.inference.updates import adam
-from explore.nets.protocols import Network
+from explore.nets.net import Net
 
 NormPolicy = Literal["frozen", "adam"]
 """Scale and shift stay 1 and 0, or are trained by Adam on the likelihood alone; the statistics run in either case."""
@@ -25,7 +25,7 @@ class NormState(NamedTuple):
     moving: adam.Moving  # of scale and shift, where they are trained
 
 
-def start_norms(net: Network, policy: NormPolicy, replicas: int, members: int, rng: Rng) -> NormState:
+def start_norms(net: Net, policy: NormPolicy, replicas: int, members: int, rng: Rng) -> NormState:
     """Before any data."""
     values = tuple(v.repeat(1, members, 1, 1) for v in net.initial_norms(replicas, rng))
     return NormState(values, adam.start(tuple(v[:, :, :2] for v in values) if policy == "adam" else ()))
@@ -38,7 +38,7 @@ def expand_norms(norms: NormState, samples: int) -> tuple[Float[Tensor, "R S 4 _
 
 def advance_norms(
     norms: NormState,
-    net: Network,
+    net: Net,
     taps: tuple[NormTaps, ...],
     count: tuple[int, int],
     lr: float,

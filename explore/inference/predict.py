@@ -23,7 +23,8 @@ from explore.core.shapes import State
 from explore.execution import parallel
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
-from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples, find_part
+from explore.nets.net import Net
+from explore.nets.protocols import Layer, Likelihood, Noise, count_samples, find_part
 
 BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S
 CACHE = 2**20  # the same where the order of sums does not depend on it: a few MiB stay in the processor's cache
@@ -76,7 +77,7 @@ class Predictor:
         stretch: the factor on each net's distance from their mean; None: 1. `stretched` sets it, with the noise.
     """
 
-    net: Network
+    net: Net
     likelihood: Likelihood
     layers: tuple[Layer, ...]
     noise: Noise

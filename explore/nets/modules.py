@@ -52,16 +52,16 @@ def check(module: nn.Module) -> None:
         raise InputError(f"Net takes a torch.nn.Module; got a {type(module).__name__}")
     if hasattr(module, "_orig_mod"):  # of torch.compile
         raise InputError("Net takes a module as it was before torch.compile; give module._orig_mod")
-    seen: set[int] = set()
+    checked: set[int] = set()
     # Duplicates too: a module's second appearance must be refused.
     for name, layer in module.named_modules(remove_duplicate=False):
         held = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
         if reason := _refusal(layer, bool(held)):
             raise InputError(f"{called(name)} ({type(layer).__name__}) {reason}")
         held = held if type(layer) in LAYERS else []  # a buffer may stand in several places
-        if any(id(tensor) in seen for tensor in held):
+        if any(id(tensor) in checked for tensor in held):
             raise InputError(f"{called(name)} shares its weights with another one; give each its own")
-        seen.update(map(id, held))
+        checked.update(map(id, held))
 
 
 def _refusal(layer: nn.Module, holds: bool) -> str:
@@ -95,8 +95,8 @@ def _unknown(layer: nn.Module) -> str:
         return f"is not supported; {ALLOWED}, and {instead}"
     if isinstance(layer, _BatchNorm) or type(layer).__module__.startswith("torch."):
         return f"is not supported; {ALLOWED}"
-    if own := next(iter(dict(layer.named_parameters(recurse=False))), None):
-        return f"has a parameter {own!r} of its own; {ALLOWED}, so make it the weight or the bias of a layer"
+    if parameter := next(iter(dict(layer.named_parameters(recurse=False))), None):
+        return f"has a parameter {parameter!r} of its own; {ALLOWED}, so make it the weight or the bias of a layer"
     return ""  # buffers are fixed tensors, see `Buffers`
 
 
@@ -146,8 +146,8 @@ class _RandomOperations(TorchDispatchMode):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags:
             names = [argument.name for argument in func._schema.arguments]
-            given = {"dropout_p": 0.0} | dict(zip(names, args, strict=False)) | kwargs
-            if "dropout_p" not in names or given["dropout_p"]:  # attention has the tag with or without dropout
+            values = {"dropout_p": 0.0} | dict(zip(names, args, strict=False)) | kwargs
+            if "dropout_p" not in names or values["dropout_p"]:  # attention has the tag with or without dropout
                 self.names.append(func.overloadpacket.__name__)
         return func(*args, **kwargs)
 

@@ -1,21 +1,17 @@
 """Any torch module of Linear, Conv2d and BatchNorm layers, run for R replicas and S weight samples at once.
 
-`Net(module)` keeps a private copy of the user's module with a `Slot` where each of these layers stood. The module
-itself runs once, on inputs whose R, S and B are folded into one batch axis; a slot unfolds them, applies its R x S
-weight matrices, and folds back. So activations, pooling, reshaping and residual sums are the user's own code,
-and no vmap, functional_call or backward hook is involved.
+`Net(module)` keeps a copy of the module with a `Slot` in place of each of these layers. The module runs once, on inputs
+whose R, S and B are folded into one batch axis. A slot unfolds them, applies its R x S weight matrices, and folds back.
+Activations, pooling and residual sums stay the user's own code; no vmap, functional_call or hook is involved.
 
-All samples of a replica see the same inputs. Where the net starts with a layer, that layer is given them once, not S
-times: its matrices become one [I, S O] matrix, and its taps have a sample axis of 1.
+All samples of a replica see the same inputs. A first layer is given them once, not S times: its matrices become one
+[I, S O] matrix, and its taps have a sample axis of 1.
 
 A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1.
 
-Posteriors begin with weights of their own, or with those that the module has: `Net(module, trained=True)`.
-
-A batch normalisation has no weights with a distribution: its scale, shift, running mean and variance are a tensor
-[R, S, 4, C] after the matrices. `forward` and `output` evaluate with the running statistics; `train_forward` and
-`train_output` normalise the examples of every replica and sample by their own batch, and return its statistics. The
-taps before a normalisation are then gradients of the summed log-likelihood: each example's target acts on all others.
+A batch normalisation is a tensor [R, S, 4, C] of scale, shift, running mean and variance, after the matrices. `forward`
+and `output` use the running statistics; `train_forward` and `train_output` normalise every replica and sample by their
+own batch, and return its statistics. The taps before it are then gradients of the summed log-likelihood.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -34,28 +30,36 @@ from explore.core.errors import InputError, listed, raised
 from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps, NormTaps, Taps
 from explore.nets.modules import Buffers, check, without_chance
-from explore.nets.protocols import Layer, Network, Pullback, count_samples
+from explore.nets.protocols import Layer, Pullback, count_samples
 from explore.nets.slots import ConvSlot, Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
 
+SLOTS: dict[type[nn.Module], Any] = {
+    nn.Linear: LinearSlot, nn.Conv2d: ConvSlot, nn.BatchNorm1d: Norm1dSlot, nn.BatchNorm2d: Norm2dSlot
+}  # fmt: skip
 
-class Net(Network):
+
+class Net:
     """A network without weights of its own: they come with every call.
 
     Args:
-        module: a module that maps [B, ...] to [B, O], built of Linear, Conv2d, BatchNorm1d and BatchNorm2d layers
-            and anything without parameters, and each example by itself. It is copied (in eval mode) and never touched.
-        amp: whether its products are of bfloat16, as torch's autocast has them. Outputs, inputs and gradients of layers
-            come in the precision of the inputs all the same, and so do the curvature and all that is made of them.
-        trained: whether posteriors begin at the weights that the module has now, and its batch normalisations at their
-            statistics, scales and shifts; else all are begun anew.
+        module: maps [B, ...] to [B, O], each example by itself; built of Linear, Conv2d, BatchNorm1d and BatchNorm2d
+            layers and anything without parameters. It is copied (in eval mode) and never changed.
+        amp: whether products are of bfloat16, by torch's autocast. Outputs, taps and curvature keep the inputs' type.
+        trained: whether posteriors start from the module's weights and normalisations; else from scratch.
         outputs: O; None: as many as the last layer has.
 
+    Attributes:
+        shapes: (I, O) of each layer, in the order of `module.modules()`.
+        biases: whether each layer has a bias, the last row of its matrix.
+        convolutions: whether each layer is a convolution.
+        sequence: the kinds of module that run one after the other; anything but a plain nn.Sequential counts as one.
+        norms: the batch normalisations.
+        weights: number of weights.
+
     Raises:
-        InputError: for weights to begin at that are not finite; any other layer that holds parameters, a subclass or a
-            parametrisation of these, a frozen layer, dropout and layers without a size; and in the first pass over
-            several examples for a forward in which examples meet (batch statistics), that draws random numbers
-            (functional dropout) or changes a buffer. Every pass refuses a forward that does something with layers but
-            to call them, once each, or that fails on a tensor of inputs.
+        InputError: for other layers with parameters, subclasses and parametrisations of these, frozen layers, dropout,
+            layers without a size, and trained weights that are not finite; in the first pass over several examples,
+            see `check`; in every pass for a forward that does not call each layer once, or fails on its inputs.
     """
 
     def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False, outputs: int | None = None):
@@ -63,7 +67,7 @@ class Net(Network):
         self.amp, self.trained = amp, trained
         self._matrices: list[Tensor] = []  # of a trained module
         self._statistics: list[Tensor] = []
-        root = nn.Sequential(copy.deepcopy(module)).eval()
+        root = self._module = nn.Sequential(copy.deepcopy(module)).eval()
         self._slots: list[WeightSlot] = []
         self._norms: list[NormSlot] = []
         self.text = repr(module)  # its architecture
@@ -78,7 +82,6 @@ class Net(Network):
         while type(first) is nn.Sequential and len(first):  # a subclass may use its input elsewhere too
             first = first[0]
         self._shared = first is self._slots[0]
-        self._module = root
         self.shapes = tuple((s.inputs, s.outputs) for s in self._slots)
         self.biases = tuple(s.has_bias for s in self._slots)
         self.convolutions = tuple(isinstance(s, ConvSlot) for s in self._slots)
@@ -90,18 +93,13 @@ class Net(Network):
 
     def _replace(self, root: nn.Sequential) -> None:
         for path, layer in list(root.named_modules()):
-            label = "" if path == "0" else path.removeprefix("0.")  # the root Sequential has no name of its own
-            slot: WeightSlot | NormSlot
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                slot = LinearSlot(layer, label) if isinstance(layer, nn.Linear) else ConvSlot(layer, label)
-                self._slots.append(slot)
-                self._matrices += [slot.matrix(layer)] if self.trained else []
-            elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
-                slot = (Norm1dSlot if isinstance(layer, nn.BatchNorm1d) else Norm2dSlot)(layer, label)
-                self._norms.append(slot)
-                self._statistics += [slot.values(layer)] if self.trained else []
-            else:
+            if type(layer) not in SLOTS:
                 continue
+            slot: Any = SLOTS[type(layer)](layer, path.removeprefix("0").removeprefix("."))
+            is_norm = isinstance(slot, NormSlot)
+            (self._norms if is_norm else self._slots).append(slot)
+            if self.trained:
+                (self._statistics if is_norm else self._matrices).append(slot.values(layer))
             parent, _, name = path.rpartition(".")
             setattr(root.get_submodule(parent), name, slot)
 
@@ -111,41 +109,60 @@ class Net(Network):
 
     @property
     def width(self) -> int:
+        """Numbers that the widest layer held for one example of one sample in the last pass."""
         return max(slot.width for slot in self._slots)
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
+        """Random weights, one [R, (samples,) I, O] matrix a layer: Glorot uniform, the bias row included."""
         return tuple((2 * rng.uniform(replicas, *samples, i, o) - 1) * math.sqrt(6 / (i + o)) for i, o in self.shapes)
 
     def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
+        """The weights that posteriors start from: the module's if it is `trained`, else `glorot`."""
         if not self.trained:
             return self.glorot(replicas, rng, *samples)
         return tuple(w.to(rng.device, rng.dtype).repeat(replicas, *samples, 1, 1) for w in self._matrices)
 
     def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
+        """The normalisations that posteriors start from: the module's if it is `trained`, else `unit_norms`."""
         if not self.trained:
             return self.unit_norms(replicas, rng)
         return tuple(v.to(rng.device, rng.dtype).repeat(replicas, 1, 1, 1) for v in self._statistics)
 
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
+        """Batch normalisations before any data: scale 1, shift 0, running mean 0 and variance 1."""
         start = torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=rng.dtype, device=rng.device)
         return tuple(start[None, None, :, None].repeat(replicas, 1, 1, norm.channels) for norm in self.norms)
 
     def forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
+        """The output [R, S, B, O], and its pullback to every layer's pre-activation.
+
+        Args:
+            layers: one `Layer` a layer, then the batch normalisations.
+            x: [R, B, ...] inputs.
+            samples: S, needed only where no layer has it.
+
+        Returns:
+            (out, pullback). `pullback(dout [R, S, B, O])` gives one `Taps` a layer, with the gradient of
+            sum(dout * out); it may be called again, with other targets.
+        """
         return self._forward(layers, x, samples, train=False)
 
     def train_forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
+        """As `forward`, normalised by the batch; the pullback gives the `norms` of the taps too."""
         return self._forward(layers, x, samples, train=True)
 
     def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
-        return self._run(layers, x, samples)[0]
+        """The output alone; differentiable in the layers where these require it."""
+        return self._run(layers, x, samples).out
 
     def train_output(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]:
+        """The output normalised by the batch, and mean and unbiased variance of each normalisation's inputs."""
         done = self._run(layers, x, samples, train=True)
         return done.out, done.statistics
 
@@ -174,11 +191,11 @@ class Net(Network):
                 one.extend(gradients(torch.ones_like(done.out)))
             grads = one if single else gradients(dout)
             r, s, b = dout.shape[:3]
-            found = zip(self._slots, makers, (g.to(dout) for g in grads[: len(makers)]), strict=True)
-            positions = [(make, slot.positions(g, (r, s, b))) for slot, make, g in found]
+            of_layers = zip(self._slots, makers, (g.to(dout) for g in grads[: len(makers)]), strict=True)
+            positions = [(make, slot.positions(g, (r, s, b))) for slot, make, g in of_layers]
             taps = LayerTaps(make(g * dout.unsqueeze(-1) if single else g) for make, g in positions)
-            seen = zip(done.statistics, grads[len(makers) :], strict=True)
-            taps.norms = tuple(NormTaps(statistics, g[:, :, :2]) for statistics, g in seen)
+            of_norms = zip(done.statistics, grads[len(makers) :], strict=True)
+            taps.norms = tuple(NormTaps(statistics, g[:, :, :2]) for statistics, g in of_norms)
             return taps
 
         return done.out.detach(), pullback
@@ -219,9 +236,9 @@ class Net(Network):
         except InputError:
             raise
         except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # of the user's forward
-            said = str(error) or type(error).__name__
+            reason = str(error) or type(error).__name__
             raise InputError(
-                f"the network fails on an input {list(folded.shape)} ({said}); its forward must take one tensor "
+                f"the network fails on an input {list(folded.shape)} ({reason}); its forward must take one tensor "
                 "[B, ...] and may only call its layers"
             ) from error
         finally:
@@ -246,11 +263,9 @@ class Net(Network):
     def check(self, x: Float[Tensor, "R B ..."]) -> None:
         """Refuse a forward that the library cannot take, by the first and the last of two examples or more.
 
-        In it examples or samples meet, or it is another one in training or by chance, leaves layers out, or takes no
-        example alone.
-
         Raises:
-            InputError: saying which.
+            InputError: where examples or samples meet, training mode or chance changes the output, a layer is left out,
+                or an example cannot come alone.
         """
         rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
         norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))
@@ -267,12 +282,12 @@ class Net(Network):
                 raise InputError("the network cuts its output off from its layers (detach or no_grad in a forward)")
             # The last row may know no other's taps, but must know its own.
             taps = torch.autograd.grad(among.out[:, 1, 1].sum(), [tap for _, tap in among.calls], allow_unused=True)
-        if left := [slot.called for slot, tap in zip(self._slots, taps, strict=True) if tap is None]:
+        if unused := [slot.called for slot, tap in zip(self._slots, taps, strict=True) if tap is None]:
             raise InputError(
-                f"the output does not depend on {listed(left)} (left out in the forward, or cut off by a detach); take "
-                "such layers out of the network"
+                f"the output does not depend on {listed(unused)} (left out in the forward, or cut off by a detach); "
+                "take such layers out of the network"
             )
-        # The last digits may differ, half of them on a GPU: other shapes are added up in another way.
+        # Half of the digits may differ on a GPU: other shapes are added up in another way.
         tolerance = 30 * torch.finfo(alone.dtype).eps ** 0.5 * among.out.abs().max()
         differs = bool(((among.out[:, :, 1:] - alone).abs() > tolerance).any())
         if differs or any(tap is not None and bool(tap[:-1].any()) for tap in taps):

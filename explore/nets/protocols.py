@@ -1,4 +1,4 @@
-"""What a posterior needs of a net and of a likelihood, and all that `explore.inference` knows of either."""
+"""The weights of a layer, the settings of a normalisation, and what a posterior needs of a likelihood."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from explore.core.errors import InputError, listed, shown
 from explore.core.rng import Rng
@@ -37,78 +37,10 @@ class Norm(NamedTuple):
     eps: float
 
 
-@runtime_checkable
-class Network(Protocol):
-    """What a posterior needs of a `Net`: a network without weights of its own, which come with every call.
-
-    Attributes:
-        shapes: (I, O) of each layer, in the order of `module.modules()`.
-        biases: whether each layer has a bias, the last row of its matrix.
-        convolutions: whether each layer is a convolution.
-        sequence: the kinds of module that run one after the other; what is no plain nn.Sequential counts as one.
-        norms: the batch normalisations.
-        outputs: O.
-        trained: whether posteriors begin at the weights that the module has.
-    """
-
-    shapes: tuple[tuple[int, int], ...]
-    biases: tuple[bool, ...]
-    convolutions: tuple[bool, ...]
-    sequence: tuple[type[nn.Module], ...]
-    norms: tuple[Norm, ...]
-    outputs: int
-    weights: int
-    trained: bool
-
-    @property
-    def width(self) -> int:
-        """Numbers that the widest layer held for one example of one sample in the last pass."""
-
-    def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
-        """Random weights, one [R, (samples,) I, O] matrix a layer: Glorot uniform, the bias row included."""
-
-    def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
-        """Those that posteriors begin at: of the module where it is `trained`, or `glorot`."""
-
-    def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
-        """The same of batch normalisations: of the module, or `unit_norms`."""
-
-    def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]:
-        """Batch normalisations before any data: scale 1, shift 0, running mean 0 and variance 1."""
-
-    def forward(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
-    ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """The output, and its pullback to every layer's pre-activation.
-
-        Args:
-            layers: one `Layer` a layer, then the batch normalisations.
-            x: [R, B, ...] inputs.
-            samples: S, needed only where no layer says it.
-
-        Returns:
-            (out [R, S, B, O], pullback). `pullback(dout [R, S, B, O])` gives one `Taps` a layer, with the
-            gradient of sum(dout * out); it may be called again, with other targets.
-        """
-
-    def train_forward(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
-    ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """As `forward`, normalised by the batch; the pullback gives the `norms` of the taps too."""
-
-    def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]:
-        """The output alone; differentiable in the layers where these require it."""
-
-    def train_output(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
-    ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]:
-        """The output normalised by the batch, and what each normalisation saw: mean and unbiased variance."""
-
-
 def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
-    """S, as the layers say it: where none does, the default."""
-    known = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
-    samples = next((s for s in known if s is not None), default)
+    """S of the first layer that has it, or the default."""
+    counts = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
+    samples = next((count for count in counts if count is not None), default)
     if samples is None:
         raise ValueError("the number of samples is needed where no layer says it")
     return samples

@@ -1,6 +1,7 @@
 """Image networks of the papers, as plain torch modules of Linear, Conv2d and BatchNorm2d layers for `Net`.
 
-Images are [B, channels, size, size]. Sums are `x + y`, never in place: `Net` keeps the layers' inputs.
+Images are [B, in_channels, size, size], and `classes` is the number of outputs. An image too small for a network is
+refused by an `InputError`. Sums are `x + y`, never in place: `Net` keeps the layers' inputs.
 """
 
 from __future__ import annotations
@@ -19,13 +20,7 @@ from explore.nets.net import mlp
 def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
     """LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as VOGN's paper trains it on CIFAR-10.
 
-    Args:
-        in_channels: of the images.
-        classes: outputs.
-        size: 32, or 28, which the first convolution pads to 32.
-
-    Raises:
-        InputError: for another size.
+    Images of 28 pixels a side are padded to 32 by the first convolution.
     """
     if size not in (28, 32):
         raise InputError(f"size is {size}; LeNet-5 takes images of 28 or 32 pixels a side, and mlp any")
@@ -40,16 +35,7 @@ def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module
 
 
 def alexnet(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
-    """AlexNet (Krizhevsky et al., 2012) cut down for CIFAR-10, as VOGN's paper trains it: a single dense layer.
-
-    Args:
-        in_channels: of the images.
-        classes: outputs.
-        size: pixels a side, at least 29.
-
-    Raises:
-        InputError: for smaller images.
-    """
+    """AlexNet (Krizhevsky et al., 2012) cut down for CIFAR-10, as VOGN's paper trains it: a single dense layer."""
     side = ((size - 1) // 4 + 1) // 8  # a stride of 4, and three poolings
     if side < 1:
         raise InputError(f"size is {size}; AlexNet takes images of at least 29 pixels a side")
@@ -58,16 +44,7 @@ def alexnet(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Modul
 
 
 def alexnet_dense(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
-    """AlexNet cut down for CIFAR-10 with its three dense layers, as WHVI's paper trains it: 23,272,266 weights.
-
-    Args:
-        in_channels: of the images.
-        classes: outputs.
-        size: pixels a side, at least 15.
-
-    Raises:
-        InputError: for smaller images.
-    """
+    """AlexNet cut down for CIFAR-10 with its three dense layers, as WHVI's paper trains it: 23,272,266 weights."""
     side = (size + 1) // 2 // 8  # a stride of 2, and three poolings
     if side < 1:
         raise InputError(f"size is {size}; AlexNet with dense layers takes images of at least 15 pixels a side")
@@ -97,15 +74,7 @@ def vgg16(
 ) -> nn.Module:
     """VGG16 (Simonyan and Zisserman, 2015) as the noisy K-FAC papers train it: half as wide, and one dense layer.
 
-    Args:
-        in_channels: of the images.
-        classes: outputs.
-        size: pixels a side, at least 32.
-        batch_norm: whether one follows each convolution.
-        widths: channels of the five blocks, of 2, 2, 3, 3 and 3 convolutions.
-
-    Raises:
-        InputError: for smaller images.
+    Its five blocks have 2, 2, 3, 3 and 3 convolutions with `widths` channels, each normalised with `batch_norm`.
     """
     if size < 32:
         raise InputError(f"size is {size}; VGG16 takes images of at least 32 pixels a side")
@@ -161,9 +130,6 @@ def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width
         stem: "cifar" starts with a 3 x 3 convolution, "imagenet" with one of 7 x 7 and a max-pooling, by 4 in all.
             VOGN's paper has the latter on images of 32 x 32 as well.
         width: channels of the first of the four stages; each further one doubles them.
-
-    Raises:
-        InputError: for another stem.
     """
     return _resnet(in_channels, classes, stem, width, (2, 2, 2, 2), _two, 1)
 
@@ -216,27 +182,27 @@ STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def network(name: str) -> Callable[..., nn.Module]:
-    """What builds a network, by name or as "module:function".
+    """The function that builds a network, by name or as "module:function".
 
     Raises:
         InputError: for an unknown name, or a function that cannot be loaded.
     """
     if ":" in name:
-        made: Callable[..., nn.Module] = registry.load(name, "network")
+        function: Callable[..., nn.Module] = registry.load(name, "network")
         try:
-            inspect.signature(made)
-        except ValueError as error:  # of what is not written in Python
+            inspect.signature(function)
+        except ValueError as error:  # of functions that are not written in Python
             raise InputError(f"{name} cannot be called; it must be a function of {listed(FIXED)}") from error
-        return made
+        return function
     if name not in NETWORKS:
         raise one_of("network", name, NETWORKS)
     return NETWORKS[name]
 
 
 def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """The arguments of a network that are not decided by the images and can be written as text: name -> type.
+    """The arguments of a network that can be set as text: name -> type, by default that of the default.
 
-    One without an annotation is of its default's type: a tuple of numbers takes any number of them.
+    A tuple of numbers takes any number of them.
     """
     try:
         hints = get_type_hints(build)
@@ -247,9 +213,9 @@ def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
 
 
 def arguments(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """Those that are not decided by the images: name -> default, or `inspect.Parameter.empty`."""
-    known = inspect.signature(build).parameters.values()
-    return {p.name: p.default for p in known if p.kind not in STARRED and p.name not in FIXED}
+    """The arguments that the images do not decide: name -> default, or `inspect.Parameter.empty`."""
+    parameters = inspect.signature(build).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind not in STARRED and p.name not in FIXED}
 
 
 def _type(default: Any) -> Any:
@@ -268,22 +234,22 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
     """
     channels, height, width = shape
     make = network(name)
-    known = inspect.signature(make).parameters
-    if height != width and "size" in known:
+    parameters = inspect.signature(make).parameters
+    if height != width and "size" in parameters:
         raise InputError(
             f"images are {height} x {width} pixels; {name} takes square ones, resnet18 and functions without a size all"
         )
-    given = dict(zip(FIXED, (channels, classes, height), strict=True))
-    given = {key: value for key, value in given.items() if key in known} | dict(settings)
-    missing = [key for key, p in known.items() if key not in given and p.default is p.empty and p.kind not in STARRED]
-    if missing:
+    fixed = zip(FIXED, (channels, classes, height), strict=True)
+    values = {key: value for key, value in fixed if key in parameters} | dict(settings)
+    bare = {key for key, p in parameters.items() if p.default is p.empty and p.kind not in STARRED}
+    if missing := [key for key in parameters if key in bare and key not in values]:
         raise InputError(f"{name} is called with in_channels, classes and size; give {listed(missing)} a default")
     try:
-        module = make(**given)
+        module = make(**values)
     except InputError:
         raise
     except Exception as error:
-        arguments = listed(f"{key}={shown(value)}" for key, value in given.items())
+        arguments = listed(f"{key}={shown(value)}" for key, value in values.items())
         raise InputError(f"{name} cannot be called with {arguments}: {raised(error)}") from error
     if not isinstance(module, nn.Module):
         raise InputError(f"{name} made a {type(module).__name__}; it must return a torch module")

@@ -22,7 +22,7 @@ pytest.register_assert_rewrite(
 
 from explore import registry  # noqa: E402
 from explore.acquisitions.base import name_of  # noqa: E402
-from explore.testing import bounds, datasets, density, likelihoods, norms, rules, settings, updates, values  # noqa: E402, F401 (the imports add checks)
+from explore.testing import datasets, density, likelihoods, norms, rules, settings, updates, values  # noqa: E402, F401 (the imports add checks)
 from explore.testing.subject import Subject  # noqa: E402
 
 __all__ = ["check_acquisition", "check_dataset", "check_likelihood", "check_posterior"]
@@ -68,9 +68,9 @@ def check_acquisition(*acquisitions: Any) -> Callable[..., None]:
         acquisitions: functions, frozen dataclasses with their settings or alone, or names from
             `explore list acquisitions`.
     """
-    given = (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions)
-    made = [rule() if isinstance(rule, type) else rule for rule in given]  # a class with its defaults
-    return rules.RULES.test(subject for rule in made for subject in rules.subjects(name_of(rule), rule))
+    loaded = (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions)
+    built = [rule() if isinstance(rule, type) else rule for rule in loaded]  # a class with its defaults
+    return rules.RULES.test(subject for rule in built for subject in rules.subjects(name_of(rule), rule))
 
 
 def check_dataset(*datasets_: Any) -> Callable[..., None]:

@@ -6,6 +6,7 @@ another device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -35,12 +36,13 @@ def measure(run: Callable[[], object]) -> Cost:
         RuntimeError: where the host reads a value, or tensors are on several devices.
     """
     flops = FlopCounterMode(display=False, custom_mapping=FACTORISATIONS)
-    with _Made() as made, flops, _Operations() as seen:
+    with _Uploads() as made_tensors, flops, _Operations() as operations:
         run()
-    return Cost(seen.operations, flops.get_total_flops(), seen.uploads + made.uploads, seen.bytes)
+    uploads = operations.uploads + made_tensors.uploads
+    return Cost(operations.operations, flops.get_total_flops(), uploads, operations.bytes)
 
 
-class _Made(TorchFunctionMode):
+class _Uploads(TorchFunctionMode):
     """Counts the tensors that are made on the device of numbers of the host, which no operation shows."""
 
     uploads = 0
@@ -64,12 +66,14 @@ class _Operations(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        given, made = ([t for t in tree_leaves(leaves) if isinstance(t, Tensor)] for leaves in ((args, kwargs), out))
-        if any(t.is_meta for t in made) and not func.is_view and func is not aten._unsafe_view.default:
+        inputs, outputs = (
+            [t for t in tree_leaves(leaves) if isinstance(t, Tensor)] for leaves in ((args, kwargs), out)
+        )
+        if any(t.is_meta for t in outputs) and not func.is_view and func is not aten._unsafe_view.default:
             self.operations += 1
-            self.bytes += sum(map(_bytes, {id(t): t for t in given}.values())) + sum(map(_bytes, made))
+            self.bytes += sum(map(_bytes, {id(t): t for t in inputs}.values())) + sum(map(_bytes, outputs))
             # A number of the host goes along with an operation between tensors; it is no copy.
-            self.uploads += func in COPIES and any(not t.is_meta for t in given)
+            self.uploads += func in COPIES and any(not t.is_meta for t in inputs)
         return out
 
 
@@ -82,29 +86,13 @@ def _bytes(tensor: Tensor) -> int:
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
-def _matrices(shape: Sequence[int]) -> tuple[int, int]:
-    """How many, and of how many rows."""
-    return int(torch.Size(shape[:-2]).numel()), shape[-1]
+def _cubes(shape: Sequence[int]) -> int:
+    """N^3, summed over a batch of N x N matrices."""
+    return math.prod(shape[:-2]) * shape[-1] ** 3
 
 
-def _cholesky(shape: Sequence[int], *_: Any, **__: Any) -> int:
-    count, n = _matrices(shape)
-    return count * n**3 // 3
-
-
-def _triangular(shape: Sequence[int], other: Sequence[int], *_: Any, **__: Any) -> int:
-    count, n = _matrices(shape)
-    return count * n**2 * other[-1]
-
-
-def _eigh(shape: Sequence[int], *_: Any, **__: Any) -> int:
-    """With vectors, by QR iterations (Golub and Van Loan, Section 8.3)."""
-    count, n = _matrices(shape)
-    return 9 * count * n**3
-
-
-FACTORISATIONS = {
-    aten.linalg_cholesky_ex: _cholesky,
-    aten.linalg_solve_triangular: _triangular,
-    aten._linalg_eigh: _eigh,
+FACTORISATIONS: dict[Any, Callable[..., int]] = {
+    aten.linalg_cholesky_ex: lambda shape, *_, **__: _cubes(shape) // 3,
+    aten.linalg_solve_triangular: lambda shape, other, *_, **__: math.prod(shape[:-1]) * shape[-1] * other[-1],
+    aten._linalg_eigh: lambda shape, *_, **__: 9 * _cubes(shape),  # by QR iterations (Golub and Van Loan, Section 8.3)
 }

@@ -18,12 +18,7 @@ DATASETS = Suite()
 
 
 class DatasetSubject:
-    """A data set under test.
-
-    Args:
-        name: what messages call it.
-        function: of the data folder, which gives the set.
-    """
+    """A data set under test: its name in messages, and the function that loads it."""
 
     def __init__(self, name: str, function: Callable[..., Dataset]):
         self.name, self.function = name, function

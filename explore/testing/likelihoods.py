@@ -24,12 +24,7 @@ N = 30.0  # examples that the noise is learnt from
 
 
 class LikelihoodSubject:
-    """A likelihood under test, with outputs, noise and targets of its own.
-
-    Args:
-        likelihood: what is tested.
-        outputs: O; None: 3, or 1 where the likelihood refuses 3.
-    """
+    """A likelihood under test, with noise and targets of its own; O outputs, or 3, or 1 where it refuses 3."""
 
     def __init__(self, likelihood: Any, outputs: int | None = None):
         self.likelihood = likelihood
@@ -101,9 +96,9 @@ def classes(subject: LikelihoodSubject) -> bool:
     return bool(subject.likelihood.discrete)
 
 
-def _near(found: Tensor, expected: Tensor, what: str, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    expected = expected.expand_as(found)
-    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol, msg=lambda text: f"{what}: {text}")
+def _near(actual: Tensor, expected: Tensor, quantity: str, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    expected = expected.expand_as(actual)
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, msg=lambda text: f"{quantity}: {text}")
 
 
 @LIKELIHOODS.check()
@@ -174,12 +169,12 @@ def fisher_root_squares_to_the_scores_of_samples(subject: LikelihoodSubject) -> 
     root = subject.likelihood.fisher_root(subject.noise, subject.out)
     expected = torch.einsum("krsbo,krsbp->rsbop", root, root)
     outer = torch.einsum("rsbno,rsbnp->rsbnop", score, score)
-    for found, value, of, what in (
+    for values, mean, of, quantity in (
         (score, torch.zeros_like(score[..., 0, :]), score, "the mean score of samples is 0"),
         (outer, expected, outer, "the outer product of fisher_root against that of samples' scores"),
     ):
         error = 6 * of.std(3) / DRAWS**0.5 + 1e-9
-        assert bool(((found.mean(3) - value).abs() <= error).all()), f"{what}: {found.mean(3)} and {value}"
+        assert bool(((values.mean(3) - mean).abs() <= error).all()), f"{quantity}: {values.mean(3)} and {mean}"
 
 
 @LIKELIHOODS.check(of=classes)
@@ -195,7 +190,7 @@ def classes_come_as_often_as_they_are_probable(subject: LikelihoodSubject) -> No
 
 
 @LIKELIHOODS.check(of=numbers)
-def cdf_is_that_of_samples_and_of_log_prob(subject: LikelihoodSubject) -> None:
+def cdf_is_that_of_samples_and_of_log_prob_and_the_inverse_of_quantile(subject: LikelihoodSubject) -> None:
     likelihood, noise, out = subject.likelihood, subject.noise, subject.out
     drawn = subject.spread(subject.drawn[1])
     y = drawn[:, :, :, 0]
@@ -204,6 +199,12 @@ def cdf_is_that_of_samples_and_of_log_prob(subject: LikelihoodSubject) -> None:
         share = likelihood.cdf(noise, out, at)
         below = (drawn <= at.unsqueeze(3)).double().mean(3)
         assert bool(((below - share).abs() <= 6 * (share * (1 - share) / DRAWS).sqrt() + 1e-9).all()), "samples and cdf"
+        assert bool((share >= level - 1e-9).all()), f"cdf(quantile({level})) is below that"
+        share_before = likelihood.cdf(noise, out, at - 1e-6 * (1 + at.abs()))
+        slack = 1e-9 if subject.counts else 1e-4 * (1 + at.abs())
+        assert bool((share_before <= level + slack).all()), f"quantile({level}) is not the least"
+        if not subject.counts:
+            _near(share, torch.full_like(at, level), "cdf(quantile(level))", 1e-6, 1e-9)
     step = 0.5 if subject.counts else 1e-5
     above, under = (likelihood.cdf(noise, out, y + sign * step) for sign in (1, -1))
     mass = (above - under).log().sum(-1) if subject.counts else ((above - under) / (2 * step)).log().sum(-1)
@@ -211,19 +212,6 @@ def cdf_is_that_of_samples_and_of_log_prob(subject: LikelihoodSubject) -> None:
     for end, value in ((-1e9, 0.0), (1e9, 1.0)):
         far = likelihood.cdf(noise, out, torch.full_like(y, end))
         _near(far, torch.full_like(far, value), f"cdf at {end:g}", 0.0, 1e-3)
-
-
-@LIKELIHOODS.check(of=numbers)
-def quantile_is_the_inverse_of_cdf(subject: LikelihoodSubject) -> None:
-    likelihood, noise, out = subject.likelihood, subject.noise, subject.out
-    for level in LEVELS:
-        at = likelihood.quantile(noise, out, level)
-        before = at - 1e-6 * (1 + at.abs())
-        assert bool((likelihood.cdf(noise, out, at) >= level - 1e-9).all()), f"cdf(quantile({level})) is below that"
-        slack = 1e-9 if subject.counts else 1e-4 * (1 + at.abs())
-        assert bool((likelihood.cdf(noise, out, before) <= level + slack).all()), f"quantile({level}) is not the least"
-        if not subject.counts:
-            _near(likelihood.cdf(noise, out, at), torch.full_like(at, level), "cdf(quantile(level))", 1e-6, 1e-9)
 
 
 @LIKELIHOODS.check(of=numbers)
@@ -237,9 +225,9 @@ def mean_and_variance_are_those_of_the_quantiles(subject: LikelihoodSubject) -> 
     scale = torch.where(variance.isfinite(), variance, 1.0).sqrt()
     off = (likelihood.mean(out) - mean).abs() / scale
     assert bool((off <= 0.02).all()), "mean against the quantiles"
-    found = ((at - mean.unsqueeze(-1)).square() * weight).sum(-1)
-    wrong = variance.isfinite() & ((variance / found - 1).abs() > 0.05)
-    assert not bool(wrong.any()), f"variance {variance[wrong]} against the quantiles' {found[wrong]}"
+    second_moment = ((at - mean.unsqueeze(-1)).square() * weight).sum(-1)
+    wrong = variance.isfinite() & ((variance / second_moment - 1).abs() > 0.05)
+    assert not bool(wrong.any()), f"variance {variance[wrong]} against the quantiles' {second_moment[wrong]}"
 
 
 @LIKELIHOODS.check(of=numbers)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from explore.core import tree
 from explore.core.shapes import Batch, State
 from explore.inference import predict
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net
-from explore.testing.subject import R, Subject, assert_same_bits, seeded, start, train
+from explore.testing.subject import R, Subject, seeded, start, train
 from explore.testing.values import POSTERIORS, expect_fall
 
 CONV = Net(
@@ -57,8 +55,8 @@ def training_lowers_the_loss_and_moves_what_the_policy_says(subject: Subject, po
     posterior = build(subject, policy, **({"lr": 0.03} if subject.has("lr") else {}))
     before = start(posterior, 1000, R, seeded())
     state = train(posterior, before, data(), seeded(1), 30)
-    what = "30 updates of a net with batch normalisation, evaluated with its running statistics,"
-    expect_fall(subject, _loss(posterior, before), _loss(posterior, state), what)
+    training = "30 updates of a net with batch normalisation, evaluated with its running statistics,"
+    expect_fall(subject, _loss(posterior, before), _loss(posterior, state), training)
     for norm, old, new in zip(posterior.net.norms, before.common.norms.values, state.common.norms.values, strict=True):
         (affine_old, old), (affine_new, new) = ((v[..., :2, :], v[..., 2:, :]) for v in (old, new))
         assert (old != new).all(), f"{subject.name}: running statistics do not move; see `advance`"
@@ -82,28 +80,6 @@ def scale_and_shift_follow_their_own_gradient(subject: Subject) -> None:
         posterior = build(subject, policy, 1.0, lr=1e-12, batch_norm_lr=0.04)
         runs.append(_loss(posterior, train(posterior, start(posterior, 1e6, R, seeded()), data(), seeded(1), 64)))
     assert (runs[1] < 0.97 * runs[0]).all(), f"{subject.name}: scale and shift do not lower the loss; see `advance`"
-
-
-@POSTERIORS.check(POLICIES, of=takes_norms)
-def functions_are_pure_and_a_saved_state_continues_with_norms(subject: Subject, policy: str) -> None:
-    posterior = build(subject, policy)
-    state = train(posterior, start(posterior, N, R, seeded()), data(), seeded(1), 2)
-    before = tree.save(state)
-    new = train(posterior, state, data(), seeded(2), 2)
-    if subject.informative:
-        assert posterior.gain(state, data(), seeded(3)).shape == (R, N)
-        assert posterior.elbo(state, data(), seeded(3)).isfinite().all()
-    if subject.variational:
-        drawn = posterior.sample_coordinates(state, 3, seeded(3))
-        one = posterior.log_prob(state, (*drawn, *state.common.norms.values))
-        assert_same_bits(one, posterior.log_prob(state, drawn), f"{subject.name}: normalisations count in `log_prob`")
-    assert_same_bits(tree.save(state), before, f"{subject.name}: a method changed its argument in place")
-    file = io.BytesIO()
-    torch.save(before, file)
-    file.seek(0)
-    loaded = tree.restore(posterior.init(N, R, seeded(8)), torch.load(file, weights_only=True))
-    again = train(posterior, loaded, data(), seeded(2), 2)
-    assert_same_bits(again, new, f"{subject.name} goes on otherwise after its state was saved and loaded")
 
 
 @POSTERIORS.check(of=takes_norms)

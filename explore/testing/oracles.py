@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,25 +11,8 @@ from torch.func import functional_call, jacrev, vmap
 
 from explore.core.rng import Rng
 from explore.core.shapes import State
-
-Shapes = Sequence[tuple[int, int]]
-
-
-def flat(weights: Sequence[Tensor]) -> Tensor:
-    """[..., I, O] a layer -> [..., W]."""
-    return torch.cat([w.flatten(-2) for w in weights], -1)
-
-
-def unflat(vector: Tensor, shapes: Shapes) -> tuple[Tensor, ...]:
-    """The inverse of `flat`."""
-    parts = vector.split([i * o for i, o in shapes], -1)
-    return tuple(p.unflatten(-1, shape) for p, shape in zip(parts, shapes, strict=True))
-
-
-def mean_and_se(values: Any) -> dict[str, Any]:
-    """Of a NumPy array or a column of a table, with the names that results have."""
-    return {"mean": values.mean(), "se": values.std(ddof=1) / len(values) ** 0.5}
-
+from explore.core.shapes import flatten as flat
+from explore.core.shapes import unflatten as unflat
 
 # Gaussians -------------------------------------------------------------------------------------------------
 
@@ -41,11 +23,8 @@ def normal(mean: Tensor, covariance: Tensor) -> torch.distributions.Multivariate
 
 
 def kl(mean: Tensor, covariance: Tensor, mean0: Tensor, covariance0: Tensor) -> Tensor:
-    """KL(N || N0), the textbook formula with inverses written out."""
-    precision0, d = torch.linalg.inv(covariance0), mean0 - mean
-    trace = (precision0 @ covariance).diagonal(dim1=-2, dim2=-1).sum(-1)
-    distance = torch.einsum("...i,...ij,...j->...", d, precision0, d)
-    return 0.5 * (trace + distance - d.shape[-1] + torch.logdet(covariance0) - torch.logdet(covariance))
+    """KL(N || N0)."""
+    return torch.distributions.kl_divergence(normal(mean, covariance), normal(mean0, covariance0))
 
 
 def implied_gaussian(posterior: Any, state: State, replicas: int) -> tuple[Tensor, Tensor]:
@@ -94,7 +73,7 @@ def run(module: nn.Module, weights: Sequence[Tensor], x: Tensor) -> Tensor:
     return vmap(vmap(once, (0, None)))(weights, x)
 
 
-def jacobians(module: nn.Module, weights: Sequence[Any], x: Tensor, shapes: Shapes) -> Tensor:
+def jacobians(module: nn.Module, weights: Sequence[Any], x: Tensor, shapes: Sequence[tuple[int, int]]) -> Tensor:
     """D out / d weights of every example, [R, S, B, O, W]."""
 
     def one(w: Tensor, x: Tensor) -> Tensor:
@@ -102,47 +81,6 @@ def jacobians(module: nn.Module, weights: Sequence[Any], x: Tensor, shapes: Shap
 
     every = vmap(vmap(vmap(jacrev(one), (None, 0)), (0, None)))
     return every(flat(weights), x)
-
-
-def finite_difference(f: Callable[[Tensor], Any], x: Tensor, h: float = 1e-6) -> Tensor:
-    """The gradient of a scalar function by central differences; its error is about h^2."""
-    gradient = torch.zeros_like(x)
-    for i in range(x.numel()):
-        step = torch.zeros(x.numel(), dtype=x.dtype)
-        step[i] = h
-        step = step.view_as(x)
-        gradient.view(-1)[i] = (f(x + step) - f(x - step)) / (2 * h)
-    return gradient
-
-
-def squared_projection(d: Tensor, p: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-    """(|D'|^2, D' in the original coordinates): D projected on directions, both whitened by P, in Frobenius norm.
-
-    Args:
-        d: [W, W] what is projected.
-        p: [W, W] positive definite.
-        directions: [n, W, W] what spans the subspace (they may depend on each other).
-    """
-    root = torch.linalg.cholesky(p)
-
-    def white(m: Tensor) -> Tensor:
-        half = torch.linalg.solve_triangular(root, m, upper=False)
-        return torch.linalg.solve_triangular(root, half.mT, upper=False).flatten(-2)
-
-    fit = torch.linalg.lstsq(white(directions).T, white(d).unsqueeze(1), driver="gelsd").solution.squeeze(1)
-    projected = torch.einsum("n,nij->ij", fit, directions)
-    return white(projected).square().sum(), projected
-
-
-def kronecker_directions(a: Tensor, s: Tensor) -> Tensor:
-    """The ways in which A (x) S can change: dA (x) S and A (x) dS for every symmetric dA, dS."""
-
-    def symmetric(n: int) -> list[Tensor]:
-        e = torch.eye(n, dtype=a.dtype)
-        return [torch.outer(e[i], e[j]) + torch.outer(e[j], e[i]) for i in range(n) for j in range(i + 1)]
-
-    a, s = a.contiguous(), s.contiguous()  # torch.kron refuses transposed strides
-    return torch.stack([torch.kron(d, s) for d in symmetric(len(a))] + [torch.kron(a, d) for d in symmetric(len(s))])
 
 
 # Noise -----------------------------------------------------------------------------------------------------
@@ -179,6 +117,3 @@ class Twice(Rng):
 
     def draw(self, kind: Any, shape: Any) -> Tensor:
         return super().draw(kind, (shape[0], shape[1] // 2, *shape[2:])).repeat_interleave(2, 1)
-
-
-LOG_2PI = math.log(2 * math.pi)

@@ -29,14 +29,7 @@ OUTPUTS: tuple[tuple[Likelihood, int], ...] = ((Gaussian(), 2), (Gaussian(), 1),
 
 
 class RuleSubject:
-    """A rule under test, with targets that it can predict.
-
-    Args:
-        name: what messages call it.
-        rule: what chooses.
-        likelihood: of the targets.
-        outputs: of the net.
-    """
+    """A rule under test, with targets of a likelihood, and a net of so many outputs, that it can predict."""
 
     def __init__(self, name: str, rule: Acquisition, likelihood: Likelihood, outputs: int):
         self.name, self.rule, self.likelihood = name, rule, likelihood
@@ -56,12 +49,12 @@ class RuleSubject:
 
     def view(self, part: slice = slice(None), pending: Tensor | None = None) -> View:
         """What all replicas see, or one of them, with the numbers of a fresh stream that are its own."""
-        own, v, nets, seed = functools.partial(tree.part, replicas=part), self.whole, self.predictor, 1
+        cut, v, nets, seed = functools.partial(tree.part, replicas=part), self.whole, self.predictor, 1
         rng = Rng(seed, dtype=torch.float64) if part.start is None else Lone(part.start, R, seed, dtype=torch.float64)
-        mine = dataclasses.replace(nets, layers=own(nets.layers), noise=own(nets.noise))
+        predictor = dataclasses.replace(nets, layers=cut(nets.layers), noise=cut(nets.noise))
         return View(
-            posterior=v.posterior, state=own(v.state), labelled=own(v.labelled), candidates=own(v.x), mask=own(v.mask),
-            sample=lambda: mine, uniform=own(v.uniform), rng=rng, pending=None if pending is None else own(pending),
+            posterior=v.posterior, state=cut(v.state), labelled=cut(v.labelled), candidates=cut(v.x), mask=cut(v.mask),
+            sample=lambda: predictor, uniform=cut(v.uniform), rng=rng, pending=cut(pending),
         )  # fmt: skip
 
     def choice(self, k: int, part: slice = slice(None), pending: Tensor | None = None) -> Choice:

@@ -11,9 +11,7 @@ from explore import registry
 from explore.core import tree
 from explore.core.errors import InputError, check_range
 from explore.learning.fit import fit
-from explore.nets.likelihoods import Gaussian
 from explore.testing.subject import (
-    MLP,
     PARTS,
     N,
     R,
@@ -28,20 +26,15 @@ from explore.testing.values import POSTERIORS
 
 
 @POSTERIORS.check()
-def defaults_are_allowed(subject: Subject) -> None:
-    subject.make(net=MLP, likelihood=Gaussian())
-
-
-@POSTERIORS.check()
 def every_numeric_setting_is_checked(subject: Subject) -> None:
     subject.build()
-    own = vars(subject.cls).get("ranges", {})
-    unknown = sorted(own.keys() - {field.name for field in dataclasses.fields(subject.cls)})
+    fields = dataclasses.fields(subject.cls)
+    unknown = sorted(vars(subject.cls).get("ranges", {}).keys() - {field.name for field in fields})
     assert not unknown, (
         f"{subject.name}: `ranges` of {subject.cls.__name__} names {unknown[0]}, which is no setting of it"
     )
     ranges = {k: v for cls in reversed(subject.cls.__mro__) for k, v in getattr(cls, "ranges", {}).items()}
-    for field in dataclasses.fields(subject.cls):
+    for field in fields:
         if isinstance(field.default, int | float) and not isinstance(field.default, bool):
             for wrong in (-1, float("nan")) if isinstance(field.default, float) else (-1,):
                 if not _inside(wrong, ranges.get(field.name, "(0, inf)")):
@@ -68,9 +61,9 @@ def presets_are_valid_settings(subject: Subject) -> None:
 @POSTERIORS.check()
 def every_part_of_a_net_is_taken_or_refused_as_declared(subject: Subject) -> None:
     for part, net in PARTS.items():
-        said = refused(subject, net)
-        assert said or subject.takes(part), f'{subject.name} takes {part}: drop them from "refuses" in CONTRACT'
-        assert not said or not subject.takes(part), (
+        is_refused = refused(subject, net)
+        assert is_refused or subject.takes(part), f'{subject.name} takes {part}: drop them from "refuses" in CONTRACT'
+        assert not is_refused or not subject.takes(part), (
             f"{subject.name} refuses a net with {part}; where it cannot do otherwise, "
             + subject.add("refuses", f'("{part}",)')
         )
@@ -92,6 +85,3 @@ def a_prior_is_learned_or_that_is_refused(subject: Subject) -> None:
     again = fit(posterior, batch.x, batch.y, seeded(), state=first)
     saved = tree.restore(first, tree.save(next(again).state))
     assert_same_bits(saved.common.prior, states[0].common.prior, f"{subject.name}: learned variances are saved")
-
-
-# Values and pure functions ---------------------------------------------------------------------------------

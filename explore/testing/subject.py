@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jaxtyping
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -74,10 +75,10 @@ class Subject:
     """A posterior class under test.
 
     Args:
-        name: what messages call it.
+        name: of the class in messages.
         cls: the class.
-        contract: what its file would declare as `CONTRACT`; None: what it declares.
-        members: of mixtures, which then stand in its place; 1: there are none.
+        contract: `CONTRACT`; None: the one that its file declares.
+        members: more than 1: mixtures of so many members stand in its place.
 
     Attributes:
         informative: whether it has a `gain`.
@@ -128,12 +129,12 @@ class Subject:
             f"add {unknown[0]} to the fields of {self.cls.__name__} in {self.file}, or leave it out there"
         )
         self._expect_defaults()
-        made = self.cls(**arguments)
-        return mixture(made, self._members) if self._members > 1 else made
+        posterior = self.cls(**arguments)
+        return mixture(posterior, self._members) if self._members > 1 else posterior
 
     def _expect_defaults(self) -> None:
         """On a plain net, so that what is said of other nets and settings is not said of the defaults."""
-        expect_defaults(self.cls, given=("net", "likelihood"))
+        expect_defaults(self.cls, required=("net", "likelihood"))
         for key, interval in getattr(self.cls, "ranges", {}).items():
             assert INTERVAL.fullmatch(interval), (
                 f'{self.name}: `ranges` has "{key}": "{interval}", which is no interval such as "(0, 1]" or "[0, inf)"'
@@ -167,6 +168,19 @@ class Subject:
         """Whether nets may have it, see `Contract`."""
         assert set(self.contract.refuses) <= set(PARTS), f'{self.name}: "refuses" in CONTRACT may name {list(PARTS)}'
         return part not in self.contract.refuses
+
+    def require(self, net: Net) -> None:
+        """Skip the check where the posterior refuses a part of the net."""
+        parts = {"convolutions": any(net.convolutions), "norms": bool(net.norms)}
+        if not all(self.takes(part) for part, is_present in parts.items() if is_present):
+            pytest.skip("it refuses such nets")
+
+    def with_norms(self, policy: str | None) -> dict[str, Any]:
+        """Arguments of `build` for a net with batch normalisations under a policy; None: for a plain net."""
+        if policy is None:
+            return {}
+        self.require(DENSE_NORM)
+        return {"net": NORM if self.takes("convolutions") else DENSE_NORM, "batch_norm": policy}
 
     def trained(self, net: Net = MLP, likelihood: Any = None, steps: int = 3, **settings: Any) -> Trained:
         """The lively posterior at the end of some updates, which have moved it and left it uncertain."""

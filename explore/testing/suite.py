@@ -13,11 +13,11 @@ from _pytest.mark import ParameterSet
 F = TypeVar("F", bound=Callable[..., None])
 
 
-def expect_defaults(cls: Any, given: Collection[str] = ()) -> None:
-    """Every field of a dataclass has a default, but for those that are given."""
+def expect_defaults(cls: Any, required: Collection[str] = ()) -> None:
+    """Assert that every field of a dataclass has a default, but for those that are required."""
     missing = dataclasses.MISSING
-    bare = [f.name for f in dataclasses.fields(cls) if f.init and f.default is missing and f.default_factory is missing]
-    bare = [name for name in bare if name not in given]
+    fields = (f for f in dataclasses.fields(cls) if f.init and f.name not in required)
+    bare = [f.name for f in fields if f.default is missing and f.default_factory is missing]
     assert not bare, f"add a default to {', '.join(bare)} of {cls.__name__}, as every setting has"
 
 

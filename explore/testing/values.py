@@ -38,19 +38,23 @@ from explore.testing.suite import Suite
 
 POSTERIORS = Suite()
 KNOWN_NOISE = Gaussian(noise_std=0.5)
-DEVICES = {"cpu": "cpu", "cuda": "cuda"}
+DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+POLICIES = {"mlp": None, "norm-frozen": "frozen", "norm-adam": "adam"}  # of batch normalisations, where there are some
 
 # State ----------------------------------------------------------------------------------------
 
 
-@POSTERIORS.check(DEVICES)
-def functions_are_pure(subject: Subject, device: str) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("there is no GPU")
-    posterior, batch = subject.build(), data(device=device)
-    state = start(posterior, N, R, seeded(device=device))
+@POSTERIORS.check({f"{net}-{device}": (device, policy) for net, policy in POLICIES.items() for device in DEVICES})
+def functions_are_pure(subject: Subject, case: tuple[str, str | None]) -> None:
+    device, policy = case
+    posterior = subject.build(**subject.with_norms(policy))
+    batch = data(posterior.net, device=device)
+    state, same, other = (start(posterior, N, R, seeded(seed, device)) for seed in (0, 0, 1))
+    assert_same_bits(state, same, "`init` is called twice with the same numbers")
+    one, another = (next(tree.leaves(posterior.sample(s, 2, seeded(2, device))))[1] for s in (state, other))
+    assert not torch.equal(one, another), f"{subject.name}: the first weights do not depend on the generator"
     before, x, y = tree.save(state), batch.x.clone(), batch.y.clone()
-    everyones_generator = torch.get_rng_state()
+    global_generator = torch.get_rng_state()
 
     new, info = posterior.update(state, batch, seeded(1, device))
     again, _ = posterior.update(state, batch, seeded(1, device))
@@ -60,17 +64,19 @@ def functions_are_pure(subject: Subject, device: str) -> None:
         gain, elbo = (of(state, batch, seeded(3, device)) for of in (posterior.gain, posterior.elbo))
         numbers = [gain, elbo, posterior.kl(new, state), posterior.kl_prior(new), posterior.divergence(new)]
     if subject.variational:
-        numbers.append(posterior.log_prob(new, posterior.sample_coordinates(new, 5, seeded(2, device))))
+        drawn = posterior.sample_coordinates(new, 5, seeded(2, device))
+        numbers += [posterior.log_prob(new, drawn), posterior.log_prob(new, (*drawn, *new.common.norms.values))]
+        assert_same_bits(numbers[-1], numbers[-2], f"{subject.name}: normalisations count in `log_prob`")
     assert all(t.device == batch.x.device and len(t) == R and t.isfinite().all() for t in numbers)
     if getattr(posterior, "over_weights", False):
-        posterior.solve(state, samples)
+        posterior.solve(state, samples[: len(posterior.net.shapes)])
         predict.linearised(posterior, state, batch.x)
 
     assert_same_bits(new, again, "an update is made twice with the same numbers")
     assert_same_bits(samples, posterior.sample(again, 5, seeded(2, device)), "samples are drawn twice")
     assert_same_bits(tree.save(state), before, "a method changed its argument in place")
     assert torch.equal(batch.x, x) and torch.equal(batch.y, y), f"{subject.name} changes its batch in place"
-    assert torch.equal(torch.get_rng_state(), everyones_generator), f"{subject.name} draws from torch's own generator"
+    assert torch.equal(torch.get_rng_state(), global_generator), f"{subject.name} draws from torch's own generator"
     attached = [path for path, leaf in tree.leaves((new, info, samples)) if leaf.requires_grad]
     assert not attached, f"{subject.name}: {attached} require gradients; detach them"
     for name, value in info.items():
@@ -79,41 +85,25 @@ def functions_are_pure(subject: Subject, device: str) -> None:
     assert bool(new.common.alive.all())
 
 
-@POSTERIORS.check(DEVICES)
-def same_generator_same_bits_and_another_differs(subject: Subject, device: str) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("there is no GPU")
-    posterior = subject.build()
-    ours, same, other = (start(posterior, N, R, seeded(seed, device)) for seed in (0, 0, 1))
-    assert_same_bits(ours, same, "`init` is called twice with the same numbers")
-    one, another = (next(tree.leaves(posterior.sample(s, 2, seeded(2, device))))[1] for s in (ours, other))
-    assert not torch.equal(one, another), f"{subject.name}: the first weights do not depend on the generator"
-
-
 @POSTERIORS.check({"mlp": MLP, "conv": CONV, "norm": NORM})
 def three_replicas_equal_three_lone_runs(subject: Subject, net: Net) -> None:
     # Batched and lone kernels differ in the last bits, 1e-15 an operation, which 20 updates magnify.
-    parts = {MLP: (), CONV: ("convolutions",), NORM: ("convolutions", "norms")}[net]
-    if not all(map(subject.takes, parts)):
-        pytest.skip("it refuses such nets")
+    subject.require(net)
     posterior, batch = subject.build(net, batch_norm="adam"), data(net)
     rng = seeded()
     together = train(posterior, start(posterior, N, R, rng), batch, rng, 20)
     drawn = posterior.sample(together, 3, seeded(9))
     for r in range(R):
         rng = Lone(r, R, 0, dtype=torch.float64)
-        own = Batch(batch.x[r : r + 1], batch.y[r : r + 1])
-        alone = train(posterior, start(posterior, N, 1, rng), own, rng, 20)
-        mine = posterior.sample(alone, 3, Lone(r, R, 9, dtype=torch.float64))
+        lone_batch = Batch(batch.x[r : r + 1], batch.y[r : r + 1])
+        alone = train(posterior, start(posterior, N, 1, rng), lone_batch, rng, 20)
+        drawn_alone = posterior.sample(alone, 3, Lone(r, R, 9, dtype=torch.float64))
         # Cached factors may hold eigenvectors of equal eigenvalues, which are arbitrary; the samples show them right.
-        kept = [pair for pair in zip(tree.leaves(together), tree.leaves(alone), strict=True) if not _cached(pair[0][0])]
-        for (path, a), (_, b) in [*kept, *zip(tree.leaves(drawn), tree.leaves(mine), strict=True)]:
+        states = zip(tree.leaves(together), tree.leaves(alone), strict=True)
+        pairs = [pair for pair in states if pair[0][0].partition(".")[0] not in ("sampling", "step_factor")]
+        for (path, a), (_, b) in [*pairs, *zip(tree.leaves(drawn), tree.leaves(drawn_alone), strict=True)]:
             why = f"{subject.name}: {path} of replica {r} is not what it is in a run of that replica alone"
             assert_close(a[r : r + 1] if a.dim() else a, b, why, rtol=1e-9)
-
-
-def _cached(path: str) -> bool:
-    return path.partition(".")[0] in ("sampling", "step_factor")
 
 
 @POSTERIORS.check()
@@ -129,9 +119,9 @@ def the_end_of_a_fit_changes_no_argument(subject: Subject) -> None:
     assert structure[0] == structure[1], f"{subject.name}: `finish` gives a state of other parts, which is not restored"
 
 
-@POSTERIORS.check()
-def a_saved_state_continues_bit_for_bit(subject: Subject) -> None:
-    posterior, state, batch = subject.trained()
+@POSTERIORS.check(POLICIES)
+def a_saved_state_continues_bit_for_bit(subject: Subject, policy: str | None) -> None:
+    posterior, state, batch = subject.trained(**subject.with_norms(policy))
     file = io.BytesIO()
     torch.save(tree.save(state), file)
     file.seek(0)
@@ -167,8 +157,8 @@ def a_failed_replica_is_frozen_and_touches_no_other(subject: Subject, fault: tup
     for (path, a), (_, b), (_, old) in zip(*map(tree.leaves, (hurt, healthy, state)), strict=True):
         if a.dim() and path != "common.alive":
             assert torch.equal(a[[0, 2]], b[[0, 2]]), f"{subject.name}: a failed replica changes {path} of others"
-            kept = torch.equal(a[1], old[1]) if dead else a[1].isfinite().all()
-            assert kept, f"{subject.name}: {path} of a failed replica is not as it was; `settle` keeps it"
+            is_frozen = torch.equal(a[1], old[1]) if dead else a[1].isfinite().all()
+            assert is_frozen, f"{subject.name}: {path} of a failed replica is not as it was; `settle` keeps it"
     revived = bool(train(posterior, hurt, batch, seeded(5)).common.alive[1])
     assert revived == (not dead), f"{subject.name}: good data revive a dead replica"
 
@@ -247,8 +237,8 @@ def fits_under_every_likelihood(subject: Subject, case: tuple[Any, int]) -> None
     subject.expect_uncertain(posterior, trained, batch.x)
 
 
-def expect_fall(subject: Subject, before: torch.Tensor, after: torch.Tensor, what: str) -> None:
-    """Of a loss [R]."""
+def expect_fall(subject: Subject, before: torch.Tensor, after: torch.Tensor, training: str) -> None:
+    """Assert that a training lowers the loss [R] of every replica."""
     advice = (
         "it follows the gradient downwards: `likelihood.score` is the gradient of the log-likelihood, which has to rise"
         if (after > before).all()
@@ -256,7 +246,7 @@ def expect_fall(subject: Subject, before: torch.Tensor, after: torch.Tensor, wha
         + subject.add("lively", "{...}, settings that make it faster")
     )
     assert (after < 0.9 * before).all(), (
-        f"{subject.name}: {what} take the loss of three replicas from {_shown(before)} to {_shown(after)}; {advice}"
+        f"{subject.name}: {training} take the loss of three replicas from {_shown(before)} to {_shown(after)}; {advice}"
     )
 
 

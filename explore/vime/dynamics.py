@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore import registry
@@ -23,7 +23,59 @@ from explore.learning.scaling import Standardiser, bounded
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import width
-from explore.vime.replay import Replay
+
+
+class Replay:
+    """The last `capacity` transitions on one device, first in, first out.
+
+    A transition is stored whole, so that none ever pairs the end of one episode with the start of the next. `inputs`
+    are the I numbers of an observation and an action together, `outputs` the O of an observation.
+    """
+
+    def __init__(self, capacity: int, inputs: int, outputs: int, device: str | torch.device = "cpu"):
+        self.capacity, self.total = capacity, 0
+        # The system gives memory to the rows that are written, so an unfilled one costs nothing.
+        self._inputs = torch.empty(capacity, inputs, device=device)
+        self._next = torch.empty(capacity, outputs, device=device)
+
+    def __len__(self) -> int:
+        return min(self.total, self.capacity)
+
+    @property
+    def inputs(self) -> Float[Tensor, "n I"]:
+        """Observation and action of every transition, in no particular order."""
+        return self._inputs[: len(self)]
+
+    @property
+    def next(self) -> Float[Tensor, "n O"]:
+        """The observations that followed."""
+        return self._next[: len(self)]
+
+    def add(self, inputs: Float[Tensor, "n I"], following: Float[Tensor, "n O"]) -> None:
+        """Store transitions, the oldest first."""
+        inputs, following = inputs[-self.capacity :], following[-self.capacity :]
+        rows = self._rows(self.total, len(inputs))
+        self._inputs[rows], self._next[rows] = inputs, following
+        self.total += len(inputs)
+
+    def last(self, n: int) -> tuple[Float[Tensor, "n I"], Float[Tensor, "n O"]]:
+        """The newest n transitions, the oldest of them first."""
+        rows = self._rows(self.total - n, n)
+        return self._inputs[rows], self._next[rows]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything stored, the oldest first."""
+        inputs, following = self.last(len(self))
+        return {"inputs": inputs, "next": following, "seen": torch.tensor(self.total)}
+
+    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
+        """Continue from a `state_dict` of a replay of the same sizes."""
+        self.total = int(saved["seen"]) - len(saved["inputs"])
+        self.add(saved["inputs"].to(self._inputs), saved["next"].to(self._next))
+
+    def _rows(self, first: int, n: int) -> Int[Tensor, " n"]:
+        return torch.arange(first, first + n, device=self._inputs.device) % self.capacity
+
 
 SCALED = 2**20  # numbers that scales are taken from
 
@@ -84,24 +136,11 @@ class DynamicsSettings:
         if not isinstance(self.posterior, str):
             if not hasattr(self.posterior, "likelihood"):
                 raise InputError(f"posterior is a {type(self.posterior).__name__}; it must be a name or a posterior")
-            mine, fresh = vars(self), vars(DynamicsSettings())
-            if given := [
-                name for name in ("preset", "posterior_settings", "hidden", "noise_std") if mine[name] != fresh[name]
-            ]:
-                raise InputError(
-                    f"{given[0]} is for a posterior that is built here by its name; the one given has its own"
-                )
-            if self.posterior.likelihood.discrete:
-                raise InputError(
-                    f"the posterior's likelihood is {type(self.posterior.likelihood).__name__}, and a dynamics model "
-                    "predicts numbers; give one with a Gaussian"
-                )
-            if (kind := self.posterior.likelihood).scaling == "none":
-                raise InputError(
-                    f"the dynamics model standardises what it predicts, and {type(kind).__name__} takes targets as "
-                    "they are; give a posterior with a Gaussian"
-                )
-            _check_sizes(self.posterior, inputs, outputs)
+            default = DynamicsSettings()
+            for name in ("preset", "posterior_settings", "hidden", "noise_std"):
+                if getattr(self, name) != getattr(default, name):
+                    raise InputError(f"{name} needs a posterior named by a string; the posterior given has its own")
+            _check_targets(self.posterior, inputs, outputs)
             return self.posterior
         with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that the posterior draws anew
             net = Net(mlp(inputs, self.hidden, outputs))
@@ -109,9 +148,8 @@ class DynamicsSettings:
         preset = self.preset or recommended_settings(cls, consumer="vime").preset
         # Next to nothing is said about the noise: it may be far below the scatter of the observations.
         likelihood = Gaussian(noise_std=self.noise_std, prior_shape=1.0, prior_rate=0.01)
-        own = {k: tuple(v) if isinstance(v, list) else v for k, v in self.posterior_settings.items()}  # as from JSON
-        made: Predictive = registry.posterior(self.posterior, net, likelihood, preset, **own)
-        return made
+        settings = {k: tuple(v) if isinstance(v, list) else v for k, v in self.posterior_settings.items()}  # from JSON
+        return cast(Predictive, registry.posterior(self.posterior, net, likelihood, preset, **settings))
 
 
 class DynamicsState(NamedTuple):
@@ -127,14 +165,14 @@ class DynamicsState(NamedTuple):
 class Dynamics:
     """p(o' | o, a) with a posterior over the weights of its net; everything it sees is standardised.
 
-    Centres and scales are those of the replay at the last training, and stay as they are until the next: transitions
-    are scored in the scales that the model learnt with. `Standardiser.robust` says how rare values and outliers count.
+    Centres and scales are those of the replay at the last training: transitions are scored in the scales that the model
+    learnt with. `Standardiser.robust` says how rare values and outliers count.
 
     Args:
         settings: of the model.
         inputs: I, size of an observation and an action together; the observation stands first.
         outputs: O, size of an observation.
-        rng: the stream of the initial weights; fixes device and floating-point type too.
+        rng: the stream of the initial weights; it decides device and floating-point type.
     """
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
@@ -198,8 +236,8 @@ class Dynamics:
 
     def quality(self, batch: Batch, rng: Rng, samples: int) -> dict[str, float]:
         """NLL a transition (nats) and RMSE in standardised units, and the share of targets within the central 95 %."""
-        found = Predictor.sample(self.posterior, self.state.posterior, samples, rng).evaluate(batch.x, batch.y)
-        return {"nll": -float(found["log_likelihood"]), **{k: float(found[k]) for k in ("rmse", "coverage_95")}}
+        metrics = Predictor.sample(self.posterior, self.state.posterior, samples, rng).evaluate(batch.x, batch.y)
+        return {"nll": -float(metrics["log_likelihood"]), **{k: float(metrics[k]) for k in ("rmse", "coverage_95")}}
 
     def state_dict(self) -> dict[str, Tensor]:
         """Posterior and scales."""
@@ -223,7 +261,13 @@ class Dynamics:
         return following.unsqueeze(0)
 
 
-def _check_sizes(posterior: Predictive, inputs: int, outputs: int) -> None:
+def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
+    """Refuse a posterior of classes, counts, or numbers of other sizes."""
+    if (kind := posterior.likelihood).scaling == "none":
+        raise InputError(
+            f"the dynamics model standardises what it predicts, and {type(kind).__name__} takes targets as they are; "
+            "give a posterior with a Gaussian"
+        )
     net, last = posterior.net, width(posterior.likelihood, posterior.net.outputs)
     first = net.shapes[0][0]
     if (first - net.biases[0], last) != (inputs, outputs):
@@ -234,13 +278,7 @@ def _check_sizes(posterior: Predictive, inputs: int, outputs: int) -> None:
 
 
 def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
-    """Refuse a posterior that no such bonus can be made of.
-
-    Args:
-        posterior: of the dynamics model.
-        asked: by its name, or the posterior itself.
-        bonus: that of `RewardSettings`.
-    """
+    """Refuse a posterior, asked for by its name or given, of which no such bonus can be made."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
         raise InputError(f"{name} is one net, of which nothing is uncertain; choose another posterior for the bonus")

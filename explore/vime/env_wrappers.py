@@ -11,18 +11,150 @@ before.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, cast
+import sys
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn, cast
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gymnasium.wrappers import vector as vectorised
+from jaxtyping import Bool, Float
 
 from explore.core.errors import InputError
-from explore.vime.spaces import Array
-from explore.vime.stepwise import KEYS, RETURNS, Stepwise
+from explore.vime.bonus import Transitions
+from explore.vime.reward import IntrinsicReward
+from explore.vime.spaces import Array, Vectors
+
+KEYS = ("extrinsic_reward", "intrinsic_reward", "intrinsic_raw")
+RETURNS = ("extrinsic_return", "intrinsic_return")
+
+
+class Sums:
+    """Sums over the episodes of parallel environments."""
+
+    def __init__(self, *shape: int):
+        self._open = np.zeros(shape)
+
+    def add(self, values: Array, ended: Array) -> Array:
+        """The sums [..., n] with this step's values [..., n], after which those of `ended` episodes restart."""
+        sums = self._open + values
+        self._open = sums
+        self.begin(ended)
+        return sums
+
+    def begin(self, where: Array) -> None:
+        """Restart the sums of these environments, a mask [n]."""
+        self._open = np.where(where, 0.0, self._open)
+
+
+class Paid(NamedTuple):
+    """The rewards of a step."""
+
+    extrinsic: Float[Array, " n"]  # the environment's own reward
+    intrinsic: Float[Array, " n"]  # what is added to it
+    raw: Float[Array, " n"]  # the bonus before it was scaled
+    returns: Float[Array, "2 n"]  # sums of the first two over the episodes so far
+    ended: Bool[Array, " n"]  # the copies whose returns are final, and told
+    training: bool  # whether the step was paid and learnt from
+
+    def info(self, copy: int) -> dict[str, float]:
+        """The entries of one copy's `info`."""
+        info = {key: float(values[copy]) for key, values in zip(KEYS, self[:3], strict=True)}
+        if self.ended[copy]:
+            info |= dict(zip(RETURNS, self.returns[:, copy].tolist(), strict=True))
+        return info
+
+
+class Stepwise:
+    """Turns the steps of n copies of an environment into transitions, which one `bonus` scores and learns from.
+
+    It is the part that the wrappers of all libraries share. `settings` are those of `IntrinsicReward`.
+    """
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        copies: int,
+        seed: int | None,
+        **settings: Any,
+    ):
+        self.bonus = IntrinsicReward(observation_space, action_space, seed=seed or 0, **settings)
+        self._seeded = seed is not None
+        self._last: Array | None = None
+        self._returns = Sums(2, copies)
+
+    def seed(self, seed: int | None) -> None:
+        """Take the environment's seed for the bonus, if it has none of its own and has learnt nothing yet."""
+        if seed is not None and not (self._seeded or self.bonus.replay.total):
+            self.bonus.seed(seed)
+            self._seeded = True
+
+    def begin(self, observations: Float[Array, "n O"], where: Array | bool = True) -> None:
+        """Begin the episodes of the copies `where`, a mask [n]."""
+        self._last = observations
+        self._returns.begin(np.asarray(where))
+
+    def step(
+        self,
+        observations: Float[Array, "n O"],
+        actions: Float[Array, "n A"],
+        rewards: Any,
+        ended: Array,
+        *,
+        ends: Mapping[int, Any],
+        training: bool,
+        real: Array | None = None,
+    ) -> Paid:
+        """Pay the step that has led to these observations.
+
+        Args:
+            observations: of now, as vectors.
+            actions: that were taken, as vectors.
+            rewards: the environment's own, [n].
+            ended: where episodes have ended, [n].
+            ends: the last observations of those that have been reset already.
+            training: False: nothing is paid or learnt, and the sums over episodes restart; so do steps of
+                `evaluate_policy`.
+            real: the copies that took a step, not only a reset, [n]; None: all.
+        """
+        assert self._last is not None, "reset, then step"
+        before, self._last = self._last, observations
+        n = len(observations)
+        extrinsic, raw, paid = np.asarray(rewards, float), np.zeros(n), np.zeros(n)
+        if not training or is_evaluating():
+            self._returns.begin(np.ones(n, bool))
+            return Paid(extrinsic, paid, raw, np.zeros((2, n)), np.zeros(n, bool), False)
+        real = np.ones(n, bool) if real is None else real
+        if real.any():
+            after = following(self.bonus.observations, observations, ends)
+            raw[real], paid[real] = self.bonus.step(Transitions(before[real], actions[real], after[real]))
+        return Paid(extrinsic, paid, raw, self._returns.add(np.stack([extrinsic, paid]), ended), ended, True)
+
+
+def is_evaluating() -> bool:
+    """Return whether stable-baselines3's `evaluate_policy` takes this step; only the call stack tells environments.
+
+    ARS calls it from `evaluate_candidates`, to train.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "evaluate_policy":
+        frame = frame.f_back
+    return frame is not None and (frame.f_back is None or frame.f_back.f_code.co_name != "evaluate_candidates")
+
+
+def following(vectors: Vectors, current: Array, ends: Mapping[int, Any]) -> Array:
+    """The true next observations as vectors: where an episode has ended its last one, not the first of the next."""
+    following = current.copy()
+    for i, last in ends.items():
+        following[i] = vectors.one(last)[0]
+    return following
+
 
 NORMALISING = NormalizeObservation, NormalizeReward, vectorised.NormalizeObservation, vectorised.NormalizeReward
 
@@ -31,14 +163,14 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """One environment with an intrinsic reward.
 
     Args:
-        env: what to wrap.
-        seed: root of the bonus's random numbers; None: the first `reset(seed=...)` says it, else 0.
-        settings: of `IntrinsicReward`, such as posterior, eta, bonus, normalise, n_eff, interval, posterior_settings,
-            encoder, device. What JSON can hold stands in `env.spec`, so that `gym.make` can rebuild it.
+        env: the environment.
+        seed: root of the bonus's random numbers; None: that of the first `reset(seed=...)`, else 0.
+        settings: of `IntrinsicReward`, such as posterior, eta, interval, posterior_settings, encoder, device. Those
+            that JSON can hold stand in `env.spec`, so that `gym.make` can rebuild it.
 
     Attributes:
-        training: set it to False for evaluation: rewards pass through, nothing is learnt, and no sums are told. A step
-            of stable-baselines3's `evaluate_policy` in the same process is one of evaluation in any case.
+        training: set it to False for evaluation: rewards pass through, nothing is learnt, and no sums are reported.
+            Steps of stable-baselines3's `evaluate_policy` in the same process always count as evaluation.
         bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
 
     Raises:
@@ -68,10 +200,9 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             self.bonus.observations.one(observation), taken, [float(reward)],
             np.array([terminated or truncated]), ends={}, training=self.training,
         )  # fmt: skip
-        told = paid.info(0)
         if paid.training:
-            reward = told["extrinsic_reward"] + told["intrinsic_reward"]
-        return observation, reward, terminated, truncated, info | told
+            reward = float(paid.extrinsic[0]) + float(paid.intrinsic[0])
+        return observation, reward, terminated, truncated, info | paid.info(0)
 
     def compute_reward(self, *_: Any) -> NoReturn:
         """Refuse to compute rewards of other goals, as `HerReplayBuffer` does: they have no bonus."""
@@ -81,20 +212,9 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 class VIMEVector(VectorWrapper):
     """A vector environment with an intrinsic reward; one model learns from all copies.
 
-    Steps that only reset a copy (autoreset mode NEXT_STEP) are no transitions: they get no bonus and are not learnt
-    from. In mode SAME_STEP the true last observation is taken from `info["final_obs"]`.
-
-    Args:
-        env: what to wrap.
-        seed: as for `VIME`.
-        settings: as for `VIME`.
-
-    Attributes:
-        training: as for `VIME`.
-        bonus: as for `VIME`.
-
-    Raises:
-        InputError: as for `VIME`.
+    Arguments, attributes and errors are those of `VIME`. Steps that only reset a copy (autoreset mode NEXT_STEP) are no
+    transitions: they get no bonus and are not learnt from. In mode SAME_STEP the true last observation is taken from
+    `info["final_obs"]`.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None, **settings: Any):
@@ -134,7 +254,7 @@ class VIMEVector(VectorWrapper):
 
 
 def _check_scale(env: Any) -> None:
-    """The model would learn from observations, and the bonus be beside rewards, whose scale moves."""
+    """Refuse wrappers that change the scale of observations or rewards while the model learns."""
     while isinstance(env, gym.Wrapper | VectorWrapper):
         if isinstance(env, NORMALISING) and env.update_running_mean:
             refuse_moving(type(env).__name__)
@@ -143,9 +263,7 @@ def _check_scale(env: Any) -> None:
         for single in env.envs:
             _check_scale(single)
     elif isinstance(env, AsyncVectorEnv) and any(env.call("has_wrapper_attr", "update_running_mean")):
-        if any(
-            env.get_attr("update_running_mean")
-        ):  # of the outermost that has it: the others cannot be seen from here
+        if any(env.get_attr("update_running_mean")):  # of the outermost wrapper that has it; inner ones cannot be seen
             refuse_moving("what normalises")
 
 

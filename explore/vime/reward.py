@@ -34,8 +34,7 @@ from explore.core.shapes import Batch
 from explore.inference.base import Variational
 from explore.inference.predict import Predictor
 from explore.vime.bonus import Reward, RewardSettings, Transitions
-from explore.vime.dynamics import Dynamics, DynamicsSettings, check_posterior
-from explore.vime.replay import Replay
+from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay, check_posterior
 from explore.vime.spaces import Array, Encoder, Vectors
 
 QUEUE = 10  # batches that the divisor is averaged over
@@ -43,30 +42,29 @@ CHUNK = 1024  # transitions scored at once
 LARGEST = float(torch.finfo(torch.float32).max)  # stands for the bonus of a transition where single precision overflows
 MOST = 1e12  # that is added to a reward: squares of returns made of it are finite in single precision
 FORMAT = 4  # of a saved state
+COUNTERS = ("batches", "dropped", "restarts")
 
 
 class IntrinsicReward:
     """Scores transitions, stores them, and learns from them.
 
     A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. One whose bonus
-    overflows gets the largest, at most 1e12, and counts neither in the divisor nor in the mean that is logged. A model
-    that fails is restarted once, and trained on all stored transitions.
+    overflows gets the largest, at most 1e12, and counts neither in the divisor nor in the logged mean. A model that
+    fails is restarted once, and trained on all stored transitions.
 
     Args:
         observation_space: of one environment.
         action_space: of one environment.
         seed: root of its random numbers.
-        device: where the model is.
+        device: of the model.
         encoder: for observations that are no vectors, see `Vectors`.
         settings: those of `RewardSettings` and of `DynamicsSettings`.
 
     Attributes:
-        settings: of the bonus.
-        dynamics_settings: of the model.
         metrics: values to log of the last finished batch, by TensorBoard tag.
         batches: number of finished batches.
         dropped: number of dropped transitions.
-        paid: whether there has been a bonus that was not 0, before it was weighed with eta.
+        paid: whether any bonus was not 0, before its weight eta.
         restarts: number of restarts of the model, at most one.
     """
 
@@ -81,10 +79,10 @@ class IntrinsicReward:
         **settings: Any,
     ):
         settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}  # JSON has no tuples
-        own, model = ({f.name for f in fields(kind)} for kind in (RewardSettings, DynamicsSettings))
-        if unknown := settings.keys() - own - model:
-            raise one_of("setting", min(unknown), own | model)
-        self.settings = RewardSettings(**{k: v for k, v in settings.items() if k in own})
+        bonus, model = ({f.name for f in fields(kind)} for kind in (RewardSettings, DynamicsSettings))
+        if unknown := settings.keys() - bonus - model:
+            raise one_of("setting", min(unknown), bonus | model)
+        self.settings = RewardSettings(**{k: v for k, v in settings.items() if k in bonus})
         self.dynamics_settings = DynamicsSettings(**{k: v for k, v in settings.items() if k in model})
         self.observations = Vectors(observation_space, "observations", encoder)
         self.actions = Vectors(action_space, "actions")
@@ -163,8 +161,8 @@ class IntrinsicReward:
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))
         self._store(finite, tensors)
         self._open.append(raw)
-        if self.replay.seen - self._begin >= self.settings.interval:
-            raws, self._open, self._begin = np.concatenate(self._open), [], self.replay.seen
+        if self.replay.total - self._begin >= self.settings.interval:
+            raws, self._open, self._begin = np.concatenate(self._open), [], self.replay.total
             if self._trained:
                 self._add_level(raws)
             self._learn(raws)
@@ -174,19 +172,17 @@ class IntrinsicReward:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Model, replay and counters: with the same settings the same transitions then get the same bonuses."""
-        own = {
+        reward = {
             "format": torch.tensor(FORMAT),
             "seed": torch.tensor(self.rng.seed),
-            "batches": torch.tensor(self.batches),
-            "dropped": torch.tensor(self.dropped),
-            "restarts": torch.tensor(self.restarts),
             "trained": torch.tensor(self._trained),
+            **{name: torch.tensor(getattr(self, name)) for name in COUNTERS},
             "levels": torch.tensor(list(self._levels), dtype=torch.float64),
             "open": torch.from_numpy(np.concatenate([*self._open, np.zeros(0)])),
             "calls": torch.tensor([len(raw) for raw in self._open]),
             "meaning": tree.from_plain(self._meaning()),
         }
-        parts = {"replay": self.replay.state_dict(), "dynamics": self.dynamics.state_dict(), "reward": own}
+        parts = {"replay": self.replay.state_dict(), "dynamics": self.dynamics.state_dict(), "reward": reward}
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
@@ -207,25 +203,25 @@ class IntrinsicReward:
         for name, value in saved.items():
             part, _, rest = name.partition("/")
             parts[part][rest] = value
-        own = parts["reward"]
-        if int(own.get("format", torch.tensor(1))) != FORMAT:
+        reward = parts["reward"]
+        if int(reward.get("format", torch.tensor(1))) != FORMAT:
             raise InputError("another version of explore wrote it; continue with that one, or begin anew")
-        if "meaning" in own:  # older ones do not say
-            theirs, mine = tree.to_plain(own["meaning"]), self._meaning()
-            if other := next((name for name in mine if theirs.get(name) != mine[name]), None):
-                raise InputError(f"its {other} is {theirs.get(other)!r}, this one's {mine[other]!r}")
-        self.seed(int(own["seed"]))
+        if "meaning" in reward:  # older versions did not save it
+            before, now = tree.to_plain(reward["meaning"]), self._meaning()
+            if different := next((name for name in now if before.get(name) != now[name]), None):
+                raise InputError(f"its {different} is {before.get(different)!r}, this one's {now[different]!r}")
+        self.seed(int(reward["seed"]))
         self.dynamics.load_state_dict(parts["dynamics"])
         self.replay.load_state_dict(parts["replay"])
-        self.batches, self._trained = int(own["batches"]), bool(own["trained"])
-        self.dropped, self.restarts = int(own["dropped"]), int(own["restarts"])
-        self._levels.extend(own["levels"].tolist())
-        ends = own["calls"].cumsum(0)[:-1].numpy()
-        self._open = np.split(own["open"].numpy(), ends) if len(own["calls"]) else []
-        self._begin = self.replay.seen - len(own["open"])
+        self._trained = bool(reward["trained"])
+        vars(self).update({name: int(reward[name]) for name in COUNTERS})
+        self._levels.extend(reward["levels"].tolist())
+        ends = reward["calls"].cumsum(0)[:-1].numpy()
+        self._open = np.split(reward["open"].numpy(), ends) if len(reward["calls"]) else []
+        self._begin = self.replay.total - len(reward["open"])
 
     def _meaning(self) -> dict[str, Any]:
-        """What decides what the saved numbers are of."""
+        """Settings that must agree for saved numbers to mean the same."""
         bonus, model = self.settings, self.dynamics_settings
         return {"bonus": bonus.bonus, "normalise": bonus.normalise, "target": model.target, "n_eff": model.n_eff}
 
@@ -254,15 +250,15 @@ class IntrinsicReward:
         return torch.cat(gains, 1).squeeze(0)
 
     def _add_level(self, raw: Float[Array, " n"]) -> None:
-        if len(known := _known(raw)):
-            self._levels.append(float(np.mean(known**2) if self.settings.normalise == "rms" else np.median(known)))
+        if len(exact := _exact(raw)):
+            self._levels.append(float(np.mean(exact**2) if self.settings.normalise == "rms" else np.median(exact)))
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
         """Train on the replay, whose last transitions are the finished batch, and set `metrics`."""
         inputs, following = self._newest(len(raw))
         metrics = {"vime/eta": self.eta, "vime/dropped": float(self.dropped)}
-        if len(known := _known(raw)):
-            values = {"bonus_mean": known.mean(), "bonus_median": np.median(known), "bonus_max": raw.max()}
+        if len(exact := _exact(raw)):
+            values = {"bonus_mean": exact.mean(), "bonus_median": np.median(exact), "bonus_max": raw.max()}
             metrics |= {f"vime/{name}": float(value) for name, value in values.items()}
         if self.divisor is not None:
             metrics["vime/kl_divisor"] = self.divisor
@@ -334,8 +330,8 @@ class IntrinsicReward:
         return self.rng.tensor(inputs), self.rng.tensor(transitions.following)
 
 
-def _known(raw: Float[Array, " n"]) -> Float[Array, " m"]:
-    """The bonuses without those that stand for an overflow, which would be all of a mean."""
+def _exact(raw: Float[Array, " n"]) -> Float[Array, " m"]:
+    """The bonuses without those that stand for an overflow, which would dominate a mean."""
     return raw[raw < LARGEST]
 
 

@@ -35,7 +35,7 @@ class Vectors:
 
     Args:
         space: of one element.
-        what: its name in messages.
+        name: what messages call the elements.
         encoder: for elements that are no vectors of numbers, such as images; or "module:function".
 
     Raises:
@@ -43,18 +43,18 @@ class Vectors:
             gives no row for each, vectors of no number, and spaces of no fixed size.
     """
 
-    def __init__(self, space: spaces.Space[Any], what: str, encoder: Encoder | str | None = None):
-        self.space, self._what = space, what
+    def __init__(self, space: spaces.Space[Any], name: str, encoder: Encoder | str | None = None):
+        self.space, self._name = space, name
         self._encoder: Encoder | None = registry.load(encoder, "encoder") if isinstance(encoder, str) else encoder
         if self._encoder is not None and not callable(self._encoder):
             raise InputError(f"encoder is {shown(self._encoder)}; it must be a function, or module:function")
         if self._encoder is None:
-            _check(space, what)
+            _check(space, name)
             self.size = int(spaces.flatdim(space))
             if self.size > LARGEST:
-                hint = f"; {ENCODER}" if what == "observations" else ""
+                hint = f"; {ENCODER}" if name == "observations" else ""
                 raise InputError(
-                    f"{what} are vectors of {self.size} numbers (a choice of n has n), and the dynamics model takes at "
+                    f"{name} are vectors of {self.size} numbers (a choice of n has n), and the dynamics model takes at "
                     f"most {LARGEST}{hint}"
                 )
         else:
@@ -63,13 +63,13 @@ class Vectors:
             except InputError:
                 raise
             except Exception as error:  # whatever the user's own function raises
-                raise InputError(f"the encoder cannot be called with {what}: {raised(error)}") from error
+                raise InputError(f"the encoder cannot be called with {name}: {raised(error)}") from error
         if not self.size:
-            raise InputError(f"{what} are vectors of no number; the dynamics model takes at least one")
+            raise InputError(f"{name} are vectors of no number; the dynamics model takes at least one")
 
     def one(self, element: Any) -> Array:
         """A single element as [1, D]."""
-        return self.many(_batched(self.space, element, self._what), 1)
+        return self.many(_batched(self.space, element, self._name), 1)
 
     def many(self, elements: Any, n: int | None = None) -> Array:
         """N elements, stacked as vector environments and stable-baselines3 do, as [n, D]; always a copy.
@@ -78,18 +78,16 @@ class Vectors:
             InputError: for elements that are not of the space, but for numbers beyond the bounds of a Box, and for
                 another number of them than n.
         """
-        parts = list(_parts(self.space, elements, self._what))
+        parts = list(_parts(self.space, elements, self._name))
         counts = [len(values) for _, values, _ in parts]
         n = counts[0] if n is None else n
-        for (_, _, name), count in zip(parts, counts, strict=True):
+        for (_, _, part_name), count in zip(parts, counts, strict=True):
             if count != n:
-                raise InputError(f"{name} are of {count} environments; expected {n}. {AGREE}")
+                raise InputError(f"{part_name} are of {count} environments; expected {n}. {AGREE}")
         if self._encoder is None:
             return np.concatenate([_flatten(*part) for part in parts], 1)
-        given: Any = self._encoder(elements)
-        if isinstance(given, Tensor):  # as a network of PyTorch gives them
-            given = given.detach().cpu().numpy()
-        encoded = np.array(given, np.float32)
+        output: Any = self._encoder(elements)
+        encoded = np.array(output.numpy(force=True) if isinstance(output, Tensor) else output, np.float32)
         if encoded.ndim != 2 or len(encoded) != n:
             raise InputError(
                 f"the encoder must give an array [n, D], a row for each element; of {n} it gave one of shape "
@@ -98,18 +96,19 @@ class Vectors:
         return encoded
 
 
-def _check(space: spaces.Space[Any], what: str) -> None:
+def _check(space: spaces.Space[Any], name: str) -> None:
+    """Refuse images, and spaces that are no vectors."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
-            _check(part, what)
+            _check(part, name)
     elif isinstance(space, spaces.Box) and len(space.shape) > 1 and space.dtype == np.uint8:
         raise InputError(
-            f"{what} are images of shape {list(space.shape)}, and the dynamics model takes vectors"
-            f"{f'; {ENCODER}' if what == 'observations' else ''}"
+            f"{name} are images of shape {list(space.shape)}, and the dynamics model takes vectors"
+            f"{f'; {ENCODER}' if name == 'observations' else ''}"
         )
     elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise InputError(
-            f"{what} of type {type(space).__name__} are not supported; "
+            f"{name} of type {type(space).__name__} are not supported; "
             "allowed: Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple"
         )
 
@@ -191,6 +190,6 @@ def _checked(values: Array, first: Array, choices: Array, name: str) -> Array:
 
 
 def _one_hot(choices: Array, n: int) -> Array:
-    one_hot = np.zeros((len(choices), n), np.float32)
+    one_hot = np.zeros((len(choices), n), np.float32)  # np.eye(n)[choices] would hold n x n numbers
     one_hot[np.arange(len(choices)), choices] = 1
     return one_hot

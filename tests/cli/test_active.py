@@ -22,7 +22,7 @@ from explore.inference import presets
 from explore.nets.likelihoods import Gaussian
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.runs import record
-from explore.testing.oracles import mean_and_se
+from tests.oracles import mean_and_se
 from tests.pictures import shares
 
 RUN = Path("runs/active-boston-noisy-kfac-epig")

@@ -26,7 +26,7 @@ from explore.learning import compare as comparison
 from explore.learning import fit, toys
 from explore.posteriors.vogn import VOGN
 from explore.runs import record
-from explore.testing.oracles import mean_and_se
+from tests.oracles import mean_and_se
 from tests.pictures import shares
 
 RUN = Path("runs/compare-table")

@@ -20,8 +20,8 @@ from explore.cli.report import classify, drawing, held_out, page, session, sugge
 from explore.cli.report.session import Opened
 from explore.core.errors import InputError
 from explore.learning.classification import Classified
-from explore.testing.oracles import mean_and_se
 from tests.cli.conftest import TINY, run
+from tests.oracles import mean_and_se
 
 TARGET = 'yield <b>&"$'  # nothing of it may reach the page or matplotlib's mathematics as it is
 

@@ -95,7 +95,7 @@ class LaplaceAdam(Variational):
 
 
 def test_another_density_passes():
-    for check in ("functions", "a_saved", "single", "samples", "divergences", "elbo", "gain_is", "gain_grows"):
+    for check in ("functions", "a_saved", "single", "samples", "divergences", "elbo", "gain_is"):
         meet(LaplaceAdam, check)
 
 
@@ -119,7 +119,7 @@ class RoughHessian(NoisyAdam):
 
 @pytest.mark.parametrize("beta", [0.1, 0.01])
 def test_a_rough_natural_gradient_passes(beta):
-    for check in ("gain_is", "gain_grows", "gain_falls"):
+    for check in ("gain_is", "gain_falls"):
         meet(RoughHessian, check, {"lively": {"beta": beta}})
 
 
@@ -351,10 +351,10 @@ class Choosy(Ensemble):
         (Immortal, "a_failed_replica", "leaves a replica alive"),
         (Meeting, "three_replicas", "of replica 0 is not what it is in a run of that replica alone"),
         (Lasting, "the_end_of_a_fit", "`finish` changed its argument in place|`finish` with the same numbers"),
-        (ZeroDefault, "defaults_are_allowed", 'decay is 0.0; .* add "decay": .* to `ranges` of ZeroDefault'),
+        (ZeroDefault, "every_numeric", 'decay is 0.0; .* add "decay": .* to `ranges` of ZeroDefault'),
         *(
             (NoStep, check, r"NoStep refuses its own defaults \(lr is 0.0; .*: give lr another one")
-            for check in ("defaults_are", "every_numeric", "every_part_of_a_net", "fits_under", "functions_are")
+            for check in ("every_numeric", "every_part_of_a_net", "fits_under", "functions_are")
         ),
         (Diverging, "fits_under_every_likelihood", r"of replicas 0 to 2 \[1\] diverged within 60 updates with"),
         (Diverging, "the_end_of_a_fit", r"of replicas 0 to 2 \[1\] diverged within 3 updates.*add .lively.: .*smaller"),

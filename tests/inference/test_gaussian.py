@@ -9,6 +9,7 @@ from explore.core.shapes import Batch
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.testing import oracles
+from tests.oracles import kronecker_directions, squared_projection
 
 MODULE = mlp(2, [3], 2).double()
 NET = Net(MODULE)
@@ -23,7 +24,7 @@ def project(directions):
         found, start = torch.zeros_like(precision), 0
         for layer, (i, o) in enumerate(NET.shapes):
             part = slice(start, start := start + i * o)
-            found[part, part] = oracles.squared_projection(
+            found[part, part] = squared_projection(
                 d[part, part], precision[part, part], directions(state, layer, gamma)
             )[1]
         return rho * found
@@ -36,9 +37,7 @@ def split(state, layer, gamma):
     """Changes of A and S under the papers' damping, which is rebuilt here from the moments."""
     a, s = (m[0] for m in state.statistics[layer])
     pi = (a.diagonal().mean() / s.diagonal().mean()).sqrt()
-    return oracles.kronecker_directions(
-        a + pi * gamma**0.5 * torch.eye(len(a)), s + gamma**0.5 / pi * torch.eye(len(s))
-    )
+    return kronecker_directions(a + pi * gamma**0.5 * torch.eye(len(a)), s + gamma**0.5 / pi * torch.eye(len(s)))
 
 
 @project

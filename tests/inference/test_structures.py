@@ -8,6 +8,7 @@ from explore.core.shapes import Taps
 from explore.inference.structures.base import Blocks, Diagonal, PerLayer
 from explore.inference.structures.kronecker import EigenFactor, KroneckerFactor
 from explore.testing import oracles
+from tests.oracles import kronecker_directions, squared_projection
 
 R, S, B = 2, 3, 4
 SHAPES = ((3, 2), (2, 4))
@@ -97,7 +98,7 @@ def directions(block, r):
     """What the matrix of a block can change by."""
     if isinstance(block, KroneckerFactor):
         a, s = (torch.linalg.inv(root[r].mT @ root[r]) for root in block)
-        return oracles.kronecker_directions(a, s)
+        return kronecker_directions(a, s)
     if isinstance(block, EigenFactor):
         basis = torch.kron(block.inputs[r], block.outputs[r])
         return torch.einsum("iv,jv->vij", basis, basis)
@@ -116,7 +117,7 @@ def test_curvature_is_the_projection_on_what_can_change(make, positions, shared)
         p = block.dense()
         for r in range(R):
             for b in range(B):
-                expected[r, b] += oracles.squared_projection(d[r, b], p[r], directions(block, r))[0]
+                expected[r, b] += squared_projection(d[r, b], p[r], directions(block, r))[0]
     close(factor.curvature(t), expected)
 
 

@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from explore.core.errors import InputError
 from explore.envs import ENVS
 from explore.vime import VIME, VIMEVector
-from explore.vime.stepwise import KEYS, RETURNS
+from explore.vime.env_wrappers import KEYS, RETURNS
 
 FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "interval": 20, "hidden": (4,), "capacity": 1000}
 CHAIN = "explore/Chain-v0"
@@ -87,7 +87,7 @@ def test_evaluation_learns_nothing_and_pays_nothing():
             "intrinsic_raw": 0,
         }
         assert not reward
-    assert env.bonus.replay.seen == 0
+    assert env.bonus.replay.total == 0
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
@@ -104,13 +104,13 @@ def test_no_transition_crosses_the_end_of_an_episode(mode):
     assert is_a_step(env.bonus.replay)
     # With NEXT_STEP the step after the last only resets.
     idle = sum(60 // (limit + 1) for limit in LIMITS) if mode == AutoresetMode.NEXT_STEP else 0
-    assert env.bonus.replay.seen == 3 * 60 - idle
+    assert env.bonus.replay.total == 3 * 60 - idle
 
 
 def test_a_single_environment_never_crosses_it_either():
     env = VIME(gym.wrappers.TimeLimit(gym.make(CHAIN).unwrapped, 5), **FEW)
     assert sum(ended for _, ended, _ in walk(env, 60)) == 12
-    assert is_a_step(env.bonus.replay) and env.bonus.replay.seen == 60
+    assert is_a_step(env.bonus.replay) and env.bonus.replay.total == 60
 
 
 def test_steps_that_only_reset_are_not_paid():
@@ -140,7 +140,7 @@ def test_a_batch_in_evaluation_passes_through():
     for _ in range(30):
         rewards, infos = env.step(env.action_space.sample())[1::3]
     assert infos.keys() == {*KEYS, *(f"_{key}" for key in KEYS)}
-    assert not rewards.any() and not any(infos[key].any() for key in KEYS) and env.bonus.replay.seen == 0
+    assert not rewards.any() and not any(infos[key].any() for key in KEYS) and env.bonus.replay.total == 0
 
 
 def test_a_restored_bonus_outlives_the_first_seed():
@@ -178,9 +178,9 @@ def test_steps_out_of_training_leave_no_gap(mode):
     assert is_a_step(env.bonus.replay)
     taught = [i for i in range(90) if i % 20 < 13]
     if mode == AutoresetMode.NEXT_STEP:  # every eighth step only resets
-        assert env.bonus.replay.seen == 3 * sum(i % 8 != 7 for i in taught)
+        assert env.bonus.replay.total == 3 * sum(i % 8 != 7 for i in taught)
     else:
-        assert env.bonus.replay.seen == len(taught) * (1 if mode is None else 3)
+        assert env.bonus.replay.total == len(taught) * (1 if mode is None else 3)
 
 
 @pytest.mark.parametrize("mode", [None, *AutoresetMode])
@@ -273,7 +273,7 @@ def test_an_action_that_there_is_not_is_refused_before_it_is_taken():
         each.reset(seed=0)
         with pytest.raises(InputError, match="actions hold -1; expected whole numbers from 0 to 2"):
             each.step(np.array(action))
-        assert not each.bonus.replay.seen
+        assert not each.bonus.replay.total
 
 
 def test_a_stale_space_of_a_vector_environment_is_refused():

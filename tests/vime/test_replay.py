@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from explore.vime.replay import Replay
+from explore.vime.dynamics import Replay
 
 
 def rows(*values):
@@ -36,4 +36,4 @@ def test_restored_with_every_transition_in_its_row():
     assert torch.equal(again.inputs, replay.inputs) and torch.equal(again.next, replay.next)
     for each in (replay, again):
         each.add(rows(7, 8), rows(107, 108))
-    assert again.seen == 9 and torch.equal(again.inputs, replay.inputs)
+    assert again.total == 9 and torch.equal(again.inputs, replay.inputs)

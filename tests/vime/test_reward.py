@@ -237,7 +237,7 @@ def test_a_posterior_of_the_users_own():
     with pytest.raises(InputError, match="maps 4 numbers to 2.* must map 3 to 2"):
         made(registry.posterior("bbb", Net(mlp(4, [5], 2)), Gaussian()), **built)
     for setting in ({"preset": "vime"}, {"posterior_settings": {"lr": 1.0}}, {"noise_std": 5.0}, {"hidden": (5, 5)}):
-        with pytest.raises(InputError, match=f"{next(iter(setting))} is for a posterior that is built here"):
+        with pytest.raises(InputError, match=f"{next(iter(setting))} needs a posterior named by a string"):
             made(posterior, **built | setting)
 
 
@@ -325,7 +325,7 @@ def test_every_posterior_with_a_density_makes_a_bonus(name):
 
 def test_a_posterior_of_classes_is_refused():
     classes = registry.posterior("bbb", Net(mlp(3, [8], 2)), Categorical())
-    with pytest.raises(InputError, match="likelihood is Categorical, and a dynamics model predicts numbers"):
+    with pytest.raises(InputError, match="standardises what it predicts, and Categorical takes targets as they are"):
         made(classes, hidden=DynamicsSettings().hidden)
 
 

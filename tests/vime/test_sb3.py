@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFram
 from explore.core.errors import InputError
 from explore.envs import ENVS
 from explore.vime import VIME, sb3
-from explore.vime.stepwise import KEYS
+from explore.vime.env_wrappers import KEYS
 
 FEW: dict[str, Any] = {"updates": 5, "minimum": 10, "hidden": (4,), "capacity": 1000}
 POLE = "explore/SparseCartPoleSwingup-v0"
@@ -266,10 +266,10 @@ def test_a_vector_wrapper_pays_every_step_and_not_in_evaluation():
         _, rewards, dones, infos = env.step(np.zeros((3, 1), np.float32))
         paid.append(rewards)
         assert [i["extrinsic_reward"] + i["intrinsic_reward"] for i in infos] == pytest.approx(rewards)
-    assert not np.any(paid[:5]) and np.all(paid[5:]) and env.bonus.replay.seen == 60
+    assert not np.any(paid[:5]) and np.all(paid[5:]) and env.bonus.replay.total == 60
     env.training = False
     _, rewards, _, infos = env.step(np.zeros((3, 1), np.float32))
-    assert not rewards.any() and env.bonus.replay.seen == 60
+    assert not rewards.any() and env.bonus.replay.total == 60
     assert [{key: info[key] for key in KEYS} for info in infos] == [dict.fromkeys(KEYS, 0.0)] * 3
 
 
@@ -505,16 +505,16 @@ def test_evaluation_is_neither_paid_nor_learnt_from(way):
     model = small(env)
     evaluation = EvalCallback(other, eval_freq=40, n_eval_episodes=2, warn=False, verbose=0)
     model.learn(64, evaluation)
-    seen = env.bonus.replay.seen
+    seen = env.bonus.replay.total
     assert seen == 64 and evaluation.last_mean_reward <= 5
     state = env.bonus.state_dict()
     mean: Any = evaluate_policy(model, env, n_eval_episodes=9, warn=False)[0]
     assert mean <= 5
     again = env.bonus.state_dict()
     assert again.keys() == state.keys() and all(torch.equal(again[key], state[key]) for key in state)
-    assert not other.bonus.replay.seen
+    assert not other.bonus.replay.total
     model.learn(16, reset_num_timesteps=False)
-    assert env.bonus.replay.seen == 80
+    assert env.bonus.replay.total == 80
     replay = env.bonus.replay
     places = [t.argmax(1) for t in (replay.inputs[:, : replay.next.shape[1]], replay.next)]
     assert ((places[0] - places[1]).abs() <= 1).all()
@@ -525,7 +525,7 @@ def test_a_switch_makes_an_environment_one_for_evaluation():
     env.reset()
     for _ in range(30):
         env.step(np.ones(1, int))
-    assert not env.bonus.replay.seen
+    assert not env.bonus.replay.total
 
 
 def discrete(cls, env, **settings):

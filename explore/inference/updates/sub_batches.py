@@ -6,11 +6,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.shapes import LayerTaps, NormTaps, Taps, Weights
-from explore.nets.protocols import Network, Pullback
+from explore.nets.net import Net
+from explore.nets.protocols import Pullback
 
 
 def forward_in_parts(
-    net: Network, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
+    net: Net, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
 ) -> tuple[Float[Tensor, "R K b O"], Pullback]:
     """A pass in training mode in which every part of the batch sees weight samples of its own.
 

@@ -7,9 +7,7 @@ To the user's forward a slot is the layer it replaces: it is an instance of that
 weights to read: those of a sample cannot be told from those of another there.
 """
 
-from explore.nets.slots.base import Lead, WeightSlot
+from explore.nets.slots.base import Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
 from explore.nets.slots.convolution import ConvSlot
-from explore.nets.slots.linear import LinearSlot
-from explore.nets.slots.normalisation import Norm1dSlot, Norm2dSlot, NormSlot
 
 __all__ = ["ConvSlot", "Lead", "LinearSlot", "Norm1dSlot", "Norm2dSlot", "NormSlot", "WeightSlot"]

@@ -1,4 +1,4 @@
-"""What all slots share."""
+"""What all slots share, and those of linear layers and of batch normalisations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from explore.core.errors import InputError
+from explore.core.linalg import product
 from explore.core.shapes import Taps
 from explore.nets.modules import called
-from explore.nets.protocols import Layer
+from explore.nets.protocols import Layer, Norm
 
 Lead = tuple[int, int, int]
 """R, S and B."""
@@ -111,7 +112,7 @@ class WeightSlot(Slot):
         self.has_bias = layer.bias is not None
 
     @staticmethod
-    def matrix(layer: nn.Linear | nn.Conv2d) -> Tensor:
+    def values(layer: nn.Linear | nn.Conv2d) -> Tensor:
         """A copy of the weights that a layer has, [I, O]."""
         columns = [layer.weight.detach().flatten(1), *([] if layer.bias is None else [layer.bias.detach()[:, None]])]
         return torch.cat(columns, 1).T.contiguous()
@@ -161,3 +162,93 @@ class WeightSlot(Slot):
 
     def _with_one(self, a: Tensor) -> Tensor:
         return F.pad(a, (0, 1), value=1.0) if self.has_bias else a
+
+
+class LinearSlot(WeightSlot, nn.Linear):
+    """A Linear layer, applied at any number of positions."""
+
+    def __init__(self, layer: nn.Linear, name: str):
+        super().__init__(layer, name)
+        self.inputs, self.outputs = self.in_features + self.has_bias, self.out_features
+
+    def misfit(self, shape: torch.Size) -> str:
+        return "" if shape and shape[-1] == self.in_features else f"{self.in_features} features"
+
+    def apply_matrix(self, a: Tensor) -> Tensor:
+        """[(R S B), ..., C] -> [(R S B), ..., O]."""
+        w, (r, s, b) = self._layer, self._lead
+        if r == 1 and not self._taps and not torch.is_grad_enabled():
+            h = self._predicted(a, w[0])
+        elif self._lead_in == self._lead:
+            h = self._affine(a.reshape(r * s, -1, a.shape[-1]), w.flatten(0, 1))  # [(R S), I, O]
+        else:
+            h = self._affine(a.reshape(r, -1, a.shape[-1]), w.transpose(1, 2).flatten(2))  # [R, (B ...), (S O)]
+            h = h.unflatten(2, (s, -1)).transpose(1, 2)
+        return h.reshape(r * s * b, *a.shape[1:-1], self.outputs)
+
+    def _predicted(self, a: Tensor, w: Tensor) -> Tensor:
+        """The same by S matrices [S, I, O]: they read shared inputs where they are, and no output has to be moved."""
+        return self._affine(a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(len(w), -1, -1), w)
+
+    def _affine(self, a: Tensor, w: Tensor) -> Tensor:
+        return product(a, w[:, :-1], w[:, -1:]) if self.has_bias else product(a, w)
+
+    def examples(self, a: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), ..., C] -> [R, S, B, T, I]."""
+        return self._with_one(a.reshape(*lead, -1, a.shape[-1]))
+
+    def positions(self, g: Tensor, lead: Lead) -> Tensor:
+        """[(R S B), ..., O] -> [R, S, B, T, O]."""
+        return g.reshape(*lead, -1, self.outputs)
+
+    def fold(self, h: Tensor, a: Tensor) -> Tensor:
+        """[R, S, B, T, O] -> [(R S B), ..., O]."""
+        return h.reshape(-1, *a.shape[1:-1], self.outputs)
+
+
+class NormSlot(Slot):
+    """A batch normalisation: of every replica's and sample's examples by themselves, so R and S stand in channels."""
+
+    def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str):
+        super().__init__(layer, name)
+        if not layer.track_running_stats or layer.momentum is None:
+            raise InputError(
+                f"{self.called}: batch normalisations must have track_running_stats=True and a momentum in numbers"
+            )
+        self.norm = Norm(layer.num_features, layer.affine, layer.momentum, layer.eps)
+
+    @staticmethod
+    def values(layer: nn.BatchNorm1d | nn.BatchNorm2d) -> Tensor:
+        """A copy of the scale, shift, running mean and variance that a layer has, [4, C]."""
+        mean, variance = layer.running_mean, layer.running_var
+        assert mean is not None and variance is not None
+        affine = (layer.weight, layer.bias) if layer.affine else (torch.ones_like(mean), torch.zeros_like(mean))
+        return torch.stack([*affine, mean, variance]).detach()
+
+    def begin(self, layer: Layer, lead: Lead, train: bool) -> None:
+        """Hold scale, shift, running mean and variance for one pass over [R, S, B] examples."""
+        self._layer, self._lead, self._lead_in, self._train = layer, lead, lead, train
+
+    def misfit(self, shape: torch.Size) -> str:
+        return "" if shape and shape[0] == self.norm.channels else f"{self.norm.channels} channels"
+
+    def _run(self, a: Tensor) -> Tensor:
+        r, s, b = self._lead
+        scale, shift, mean, variance = self._layer.movedim(2, 0).flatten(1)  # [(R S C)] each
+        z = a.unflatten(0, (r * s, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), ...]
+        if self._train:
+            if b * z[0, 0].numel() < 2:
+                raise InputError(f"{self.called}: one number a channel cannot be normalised; give more examples")
+            # With a momentum of 1 these become the batch's own.
+            mean, variance = mean.detach().clone(), variance.detach().clone()
+        h = F.batch_norm(z, mean, variance, scale, shift, self._train, 1.0, self.norm.eps)
+        self._call = torch.stack([mean, variance], 1).unflatten(0, (r, s, -1)).transpose(2, 3) if self._train else None
+        return h.unflatten(1, (r * s, -1)).transpose(0, 1).flatten(0, 1)
+
+
+class Norm1dSlot(NormSlot, nn.BatchNorm1d):
+    """A BatchNorm1d layer."""
+
+
+class Norm2dSlot(NormSlot, nn.BatchNorm2d):
+    """A BatchNorm2d layer."""

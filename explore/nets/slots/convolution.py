@@ -112,8 +112,8 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         (height, width), (down, across) = self._output_size(a.shape), self.pad
         a = F.pad(a, (across, across, down, down)) if down or across else a
         count, channels = a.shape[:2]
-        own, channel, row, column = a.stride()
-        steps = (channel, row * self.dilation[0], column * self.dilation[1], own, row * self.stride[0])
+        example, channel, row, column = a.stride()
+        steps = (channel, row * self.dilation[0], column * self.dilation[1], example, row * self.stride[0])
         windows = a.as_strided(
             (channels, *self.kernel_size, count, height, width), (*steps, column * self.stride[1]), a.storage_offset()
         )
@@ -126,12 +126,12 @@ class ConvSlot(WeightSlot, nn.Conv2d):
 
     def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
         # Of several replicas torch's own gradient, a convolution with a group for each, can be slower than by patches.
-        own = partial(self._weight_gradient, a, lead) if lead[0] == 1 else None
+        gradient = partial(self._weight_gradient, a, lead) if lead[0] == 1 else None
         moment = partial(self._second_moment, a, lead) if self._by_offsets(lead) else None
         each = partial(self._example_gradients, a) if lead[1] == 1 and self._by_examples(a) else None
         patches, mean = partial(self.examples, a, lead), partial(self._mean_patches, a, lead)
         return partial(
-            Taps, patches, weight_gradient=own, second_moment=moment, example_gradients=each, mean_inputs=mean
+            Taps, patches, weight_gradient=gradient, second_moment=moment, example_gradients=each, mean_inputs=mean
         )
 
     def _by_offsets(self, lead: Lead) -> bool:
@@ -200,5 +200,5 @@ class Patches(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         slot, height_width = ctx.slot, ctx.shape[-2:]
-        own = grad[: slot.inputs - slot.has_bias].transpose(0, 1)  # [N, I, T]
-        return F.fold(own, height_width, slot.kernel_size, slot.dilation, slot.pad, slot.stride), None
+        patches = grad[: slot.inputs - slot.has_bias].transpose(0, 1)  # [N, I, T]
+        return F.fold(patches, height_width, slot.kernel_size, slot.dilation, slot.pad, slot.stride), None

@@ -10,13 +10,13 @@
 bonus: `make_vec_env` does so; for `VIME` around a single environment, `monitored` does.
 """
 
-from explore.vime.sb3.batched import BatchedVecEnv as BatchedVecEnv
-from explore.vime.sb3.log import Episodes as Episodes
-from explore.vime.sb3.log import VIMELog as VIMELog
-from explore.vime.sb3.on_policy import VIMECallback as VIMECallback
+from explore.vime.sb3.callbacks import Episodes as Episodes
+from explore.vime.sb3.callbacks import VIMECallback as VIMECallback
+from explore.vime.sb3.callbacks import VIMELog as VIMELog
 from explore.vime.sb3.replay_buffer import VIMEDictReplayBuffer as VIMEDictReplayBuffer
 from explore.vime.sb3.replay_buffer import VIMEHerReplayBuffer as VIMEHerReplayBuffer
 from explore.vime.sb3.replay_buffer import VIMENStepReplayBuffer as VIMENStepReplayBuffer
 from explore.vime.sb3.replay_buffer import VIMEReplayBuffer as VIMEReplayBuffer
+from explore.vime.sb3.wrappers import BatchedVecEnv as BatchedVecEnv
 from explore.vime.sb3.wrappers import VIMEVecEnv as VIMEVecEnv
 from explore.vime.sb3.wrappers import monitored as monitored

@@ -36,27 +36,17 @@ class _Rewards:
 class VIMEReplayBuffer(ReplayBuffer):
     """A replay buffer that adds the bonus when transitions are sampled: as much as the model would gain from them now.
 
-    A bonus stored with the transition would be stale: what was new when it was seen may have been learnt since. Beside
+    A bonus stored with the transition would be stale: the model may have learnt since what was new then. Beside
     VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them.
 
-    Args:
-        buffer_size: as in `ReplayBuffer`.
-        observation_space: as in `ReplayBuffer`.
-        action_space: as in `ReplayBuffer`.
-        device: of the sampled tensors, and of the dynamics model.
-        n_envs: as in `ReplayBuffer`.
-        optimize_memory_usage: must be False, as it stores no observation that an episode ended with.
-        handle_timeout_termination: as in `ReplayBuffer`.
-        seed: root of the bonus's random numbers; None: taken from the state of NumPy's generator, which an algorithm's
-            seed sets, without a draw.
-        settings: of `IntrinsicReward`, and the further arguments of the buffer.
-
-    Attributes:
-        bonus: the `IntrinsicReward`.
+    It takes the arguments of `ReplayBuffer`, `settings` of `IntrinsicReward` (the attribute `bonus`), and `seed`, the
+    root of the bonus's random numbers; by default it is taken, without a draw, from NumPy's generator, which an
+    algorithm's seed sets.
 
     Raises:
-        InputError: for observations that are dictionaries (the buffers for those: that are none), and with
-            `optimize_memory_usage`; when it is sampled, beside a VecNormalize that normalises rewards.
+        InputError: for observations that are dictionaries (VIMEDictReplayBuffer and VIMEHerReplayBuffer: for others),
+            and for `optimize_memory_usage`, which stores no observation that an episode ended with; when it is sampled,
+            beside a VecNormalize that normalises rewards.
     """
 
     _more: ClassVar[tuple[str, ...]] = ()  # names of further arguments

@@ -1,4 +1,4 @@
-"""Environments of stable-baselines3 whose rewards have the bonus in them."""
+"""Environments of stable-baselines3: batched ones, and ones whose rewards have the bonus in them."""
 
 from __future__ import annotations
 
@@ -7,36 +7,25 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, unwrap_vec_normalize
 
 from explore.core.errors import InputError
-from explore.vime.env_wrappers import NORMALISING, VIME, refuse_moving, refuse_relabelling
+from explore.vime.env_wrappers import NORMALISING, VIME, Stepwise, refuse_moving, refuse_relabelling
 from explore.vime.spaces import Array
-from explore.vime.stepwise import Stepwise
 
 
 class VIMEVecEnv(VecEnvWrapper):
     """Environments whose rewards have the bonus in them, for any algorithm; the model learns every `interval` steps.
 
-    Put it around the raw environments, and VecNormalize around it: the other way round the bonus would be beside a
-    reward whose scale moves, and the model would see observations whose scale does.
-
-    Args:
-        venv: what to wrap.
-        seed: root of the bonus's random numbers; None: the first `seed(...)` gives it, as an algorithm's seed does,
-            else 0.
-        training: False for evaluation: rewards pass through, and nothing is learnt. So do steps of `evaluate_policy`,
-            and of `EvalCallback`, which calls it.
-        settings: of `IntrinsicReward`.
-
-    Attributes:
-        training: may be changed at any time.
-        bonus: the `IntrinsicReward`; its `state_dict` is all there is to save.
+    Arguments and attributes are those of `VIME`; an algorithm's seed is the bonus's. Put it around the raw
+    environments, and VecNormalize around it: otherwise the scales of observations and rewards would move.
 
     Raises:
-        InputError: for what normalises inside; when `HerReplayBuffer` computes rewards, which would have no bonus.
+        InputError: for wrappers inside that normalise; when `HerReplayBuffer` computes rewards, which would have no
+            bonus.
     """
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
@@ -90,8 +79,8 @@ def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
 
     Stable-baselines3 puts a Monitor around everything that has none inside, which would count the bonus too.
     """
-    made = gym.make(env) if isinstance(env, str) else env
-    return VIME(made if is_wrapped(made, Monitor) else Monitor(made), **settings)
+    env = gym.make(env) if isinstance(env, str) else env
+    return VIME(env if is_wrapped(env, Monitor) else Monitor(env), **settings)
 
 
 def check_wrapped(venv: VecEnv) -> None:
@@ -114,3 +103,72 @@ def check_rewards(normalise: VecNormalize | None) -> None:
 def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
     """The observations that episodes have just ended with, by environment."""
     return {i: info["terminal_observation"] for i, info in enumerate(infos) if "terminal_observation" in info}
+
+
+class BatchedVecEnv(VecEnv):
+    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, as stable-baselines3 takes it.
+
+    Raises:
+        InputError: for another mode.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any]):
+        if not same_step(env):
+            raise InputError("stable-baselines3 resets in the same step; make the environment with SAME_STEP autoreset")
+        self.env = env
+        self._actions: Array | None = None
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+
+    def reset(self) -> Any:
+        seeds = self._seeds if any(seed is not None for seed in self._seeds) else None
+        observations, _ = self.env.reset(seed=cast(Any, seeds))
+        self._reset_seeds()
+        return observations
+
+    def step_async(self, actions: Array) -> None:
+        self._actions = actions
+
+    def step_wait(self) -> Any:
+        observations, rewards, terminated, truncated, batched = self.env.step(self._actions)
+        infos, last = _each(batched, self.num_envs), _each(batched.get("final_info", {}), self.num_envs)
+        ended = terminated | truncated
+        for i in np.flatnonzero(ended):
+            infos[i] = last[i]  # of the step that ended the episode, not of the reset after it
+            infos[i]["terminal_observation"] = batched["final_obs"][i]
+            infos[i]["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
+        return observations, rewards.astype(np.float32), ended, infos
+
+    def close(self) -> None:
+        self.env.close()
+
+    def get_images(self) -> Sequence[Array | None]:
+        return cast(Sequence[Array | None], self.env.render() or [None] * self.num_envs)
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [getattr(self.env, attr_name) for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        setattr(self.env, attr_name, value)
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError("the environments are one object; call its methods on `env`")
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False for _ in self._get_indices(indices)]
+
+
+def same_step(env: VectorEnv[Any, Any, Any]) -> bool:
+    """Whether copies are reset in the step that ends their episode."""
+    return env.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP
+
+
+def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
+    """The infos of a vector environment, which says by masks whose they are, as those of its n environments."""
+    each: list[dict[str, Any]] = [{} for _ in range(n)]
+    for key, values in infos.items():
+        if key.startswith("_") and key[1:] in infos or key in ("final_obs", "final_info"):
+            continue
+        parts = _each(values, n) if isinstance(values, dict) else values
+        for i in np.flatnonzero(infos.get(f"_{key}", np.ones(n, bool))).tolist():
+            each[i][key] = parts[i]
+    return each

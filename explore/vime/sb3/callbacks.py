@@ -1,4 +1,4 @@
-"""VIME for on-policy algorithms: the bonuses of a rollout join its rewards before returns are computed."""
+"""Callbacks of stable-baselines3: VIME for on-policy algorithms, and the log of a bonus that others pay."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
@@ -16,30 +17,80 @@ from torch import Tensor
 
 from explore.core.errors import InputError
 from explore.vime.bonus import RolloutBonus, Transitions
+from explore.vime.env_wrappers import RETURNS, Sums, following
 from explore.vime.reward import IntrinsicReward
-from explore.vime.sb3.log import Episodes
 from explore.vime.sb3.wrappers import check_rewards, check_wrapped, last_observations
 from explore.vime.spaces import Array
-from explore.vime.stepwise import following
+
+
+class Episodes(Sums):
+    """Sums that remember what they were when episodes ended."""
+
+    def __init__(self, environments: int):
+        super().__init__(environments)
+        self.finished: list[float] = []
+
+    def add(self, values: Array, ended: Array) -> Array:
+        sums = super().add(values, ended)
+        self.finished += sums[ended].tolist()
+        return sums
+
+    def record(self, logger: Logger, tag: str) -> None:
+        """Log the mean over the episodes that have ended since the last call, if there are any."""
+        if self.finished:
+            logger.record(tag, float(np.mean(self.finished)))
+        self.finished = []
+
+
+class VIMELog(BaseCallback):
+    """Logs a bonus that a wrapper or a replay buffer pays: its `vime/` tags and, of a wrapper, two means over episodes.
+
+    `rollout/ep_extrinsic_mean` is the return without the bonus, `rollout/ep_intrinsic_mean` the sum of the bonus alone.
+    """
+
+    def __init__(self, bonus: IntrinsicReward):
+        super().__init__()
+        self._bonus = bonus
+        self._returns: dict[str, list[float]] = {key: [] for key in RETURNS}
+
+    def _on_step(self) -> bool:
+        for info in self.locals["infos"]:
+            for key, values in self._returns.items():
+                values += [info[key]] if key in info else []
+        return True
+
+    def _on_rollout_end(self) -> None:
+        for tag, value in self._bonus.metrics.items():
+            self.logger.record(tag, value)
+        for key, values in self._returns.items():
+            if values:
+                self.logger.record(f"rollout/ep_{key.removesuffix('_return')}_mean", float(np.mean(values)))
+            values.clear()
+
+    def _on_training_end(self) -> None:
+        if not self._bonus.paid:
+            warnings.warn(
+                f"the bonus was 0 throughout: it is paid after a batch of `interval` transitions "
+                f"({self._bonus.settings.interval}) with which `minimum` ({self._bonus.dynamics_settings.minimum}) are "
+                f"stored, and {self._bonus.replay.total} were",
+                stacklevel=2,
+            )
 
 
 class VIMECallback(BaseCallback):
     """VIME for on-policy algorithms, in the order of the paper.
 
-    When a rollout is complete, its transitions are scored by the model of the rollouts before, the bonus is added to
-    the rewards of the rollout buffer, returns and advantages are computed anew, and the model learns.
+    When a rollout is complete, the model of the rollouts before scores its transitions, the bonus joins the rewards of
+    the rollout buffer, returns and advantages are computed again, and the model learns.
 
     Args:
-        bonus: to continue with, or one of your own, a `RolloutBonus`; None: a fresh `IntrinsicReward`.
-        seed: root of a fresh one's random numbers; None: the algorithm's seed, or 0 if it has none.
-        settings: of `IntrinsicReward`, for a fresh one.
-
-    Attributes:
-        bonus: the bonus; the `state_dict` of an `IntrinsicReward` is all there is to save.
+        bonus: the attribute `bonus`, to continue with: an `IntrinsicReward` or another `RolloutBonus`; None: a new one.
+        seed: root of a new one's random numbers; None: the algorithm's seed, or 0 if it has none.
+        settings: of `IntrinsicReward`, for a new one.
 
     Raises:
-        InputError: for settings beside a bonus, which has its own, and for `interval`; when training begins, for what
-            normalises rewards beside it, or observations inside the environments.
+        InputError: for settings beside a bonus, and for `interval`; when training begins, for wrappers that normalise
+            rewards beside it, or observations inside the environments.
     """
 
     bonus: Any  # of the type that was given; `RolloutBonus` is what is relied on

@@ -1,4 +1,4 @@
-"""Box2D worlds, one a copy, stepped one after another."""
+"""Box2D worlds, one a copy, and the parts of its solver that the equations of motion share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from explore.core.errors import InputError
+
+Array = NDArray[Any]
+GRAVITY = 10.0
+SLOP, ANGULAR_SLOP = 0.005, 2 / 180 * np.pi  # errors of a joint that Box2D lets be (m, rad)
+MAX_ROTATION = 0.5 * np.pi  # of a body in a step
 
 
 class World(NamedTuple):
@@ -54,7 +60,7 @@ class Worlds:
     def __init__(
         self,
         build: Callable[[Any], World],
-        bodies: NDArray[Any],
+        bodies: Array,
         step_size: float,
         iterations: tuple[int, int],
     ) -> None:
@@ -63,7 +69,7 @@ class Worlds:
         self._step = (step_size, *iterations)
         self._worlds: dict[int, World] = {}
 
-    def start(self, where: NDArray[Any]) -> None:
+    def start(self, where: Array) -> None:
         """Put new worlds where bodies have been placed: an old one's joints remember impulses."""
         for i in where.tolist():
             self._worlds[i] = self._build(self._box2d)
@@ -73,7 +79,7 @@ class Worlds:
                 body.position, body.angle = (x, y), angle
                 body.linearVelocity, body.angularVelocity = (vx, vy), spin
 
-    def step(self, force: NDArray[Any]) -> None:
+    def step(self, force: Array) -> None:
         """One time step of all worlds under forces [n]."""
         for i, f in enumerate(force.tolist()):
             world = self._worlds[i]
@@ -82,3 +88,30 @@ class Worlds:
             for k, body in enumerate(world.bodies):
                 velocity = body.linearVelocity
                 self._bodies[k, :, i] = (*body.position, body.angle, *velocity, body.angularVelocity)
+
+
+def solve(a: Array, b: Array, d: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    """Solve the symmetric 2 x 2 systems [[a, b], [b, d]] p = (x, y); all [n]."""
+    det = a * d - b * b
+    return (d * x - b * y) / det, (a * y - b * x) / det
+
+
+def limited(spin: Array, step_size: float) -> Array:
+    """Angular velocities [n], none of which turns a body too far in one step."""
+    most = MAX_ROTATION / step_size
+    return np.minimum(np.maximum(spin, -most), most)
+
+
+def join(state: Array, correct: Callable[[Array], Array], iterations: int) -> None:
+    """Correct positions, state [D, n], until the joints hold or the iterations are used up.
+
+    `correct` changes a state by one iteration and says where [n] a joint had been off before it.
+    """
+    off = np.flatnonzero(correct(state))
+    for _ in range(iterations - 1):
+        if not off.size:
+            return
+        some = state[:, off]
+        still = correct(some)
+        state[:, off] = some
+        off = off[still]

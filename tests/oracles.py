@@ -1,0 +1,49 @@
+"""Means, slopes and projections written out, which only the project's own tests compare with."""
+
+import torch
+
+
+def mean_and_se(values):
+    """Of a NumPy array or a column of a table, with the names that results have."""
+    return {"mean": values.mean(), "se": values.std(ddof=1) / len(values) ** 0.5}
+
+
+def finite_difference(f, x, h=1e-6):
+    """The gradient of a scalar function by central differences; its error is about h^2."""
+    gradient = torch.zeros_like(x)
+    for i in range(x.numel()):
+        step = torch.zeros(x.numel(), dtype=x.dtype)
+        step[i] = h
+        step = step.view_as(x)
+        gradient.view(-1)[i] = (f(x + step) - f(x - step)) / (2 * h)
+    return gradient
+
+
+def squared_projection(d, p, directions):
+    """(|D'|^2, D' in the original coordinates): D projected on directions, both whitened by P, in Frobenius norm.
+
+    Args:
+        d: [W, W] what is projected.
+        p: [W, W] positive definite.
+        directions: [n, W, W] what spans the subspace (they may depend on each other).
+    """
+    root = torch.linalg.cholesky(p)
+
+    def white(m):
+        half = torch.linalg.solve_triangular(root, m, upper=False)
+        return torch.linalg.solve_triangular(root, half.mT, upper=False).flatten(-2)
+
+    fit = torch.linalg.lstsq(white(directions).T, white(d).unsqueeze(1), driver="gelsd").solution.squeeze(1)
+    projected = torch.einsum("n,nij->ij", fit, directions)
+    return white(projected).square().sum(), projected
+
+
+def kronecker_directions(a, s):
+    """The ways in which A (x) S can change: dA (x) S and A (x) dS for every symmetric dA, dS."""
+
+    def symmetric(n):
+        e = torch.eye(n, dtype=a.dtype)
+        return [torch.outer(e[i], e[j]) + torch.outer(e[j], e[i]) for i in range(n) for j in range(i + 1)]
+
+    a, s = a.contiguous(), s.contiguous()  # torch.kron refuses transposed strides
+    return torch.stack([torch.kron(d, s) for d in symmetric(len(a))] + [torch.kron(a, d) for d in symmetric(len(s))])

@@ -66,7 +66,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     posteriors: dict[str, Posterior] = {}
     for name, cls in classes.items():
         if options["preset"] not in (None, *registry.presets(cls)):
-            raise one_of(f"preset of {name}", options["preset"], registry.presets(cls))
+            raise one_of(f"preset of {name}", options["preset"], registry.listed_presets(cls))
         fixed, axes = (
             {key: text for key, text in texts[""].items() if key in known[name]} | texts[name]
             for texts in (given, grid)
@@ -96,7 +96,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
 
 def _noise(preset: str | None, rows: int) -> dict[str, Any]:
     """The prior of the noise: that of the preset, or of so many rows."""
-    return registry.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
+    return presets.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
 
 
 def _points(axes: Mapping[str, str]) -> Iterator[dict[str, str]]:

@@ -120,7 +120,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
     if old and old.preset == model["preset"]:
         noise = {**old.likelihood_settings, **noise}
     elif task == "regression" and model["preset"] != presets.BY_ROWS:
-        noise = dict(parameters.complete(Gaussian, registry.noise_for(model["preset"]) | noise))
+        noise = dict(parameters.complete(Gaussian, presets.noise_for(model["preset"]) | noise))
     return model | {"likelihood_settings": noise} | _rule(options, old, given["acquisition"], goal)
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 ROOMS = {
     "core": "errors files hadamard linalg mixture patch_products rng shapes spread tree",
-    "execution": "compiled graphs parallel streams",
+    "execution": "compiled graphs parallel",
     "inference": "candidates",
     "inference.structures": "inference.kronecker inference.low_rank inference.weight_sharing",
-    "inference.updates": "inference.adam inference.natural inference.points inference.reparam inference.step_rules",
+    "inference.updates": "inference.adam inference.natural inference.points inference.reparam",
     "learning": "calibration classification compare estimators feed inputs pool scaling shards toys transforms",
     "nets": "likelihoods modules",
     "runs": "provenance record recorded",
@@ -25,9 +25,18 @@ ROOMS = {
 MOVED = {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items() for old in names.split()} | {
     "active": "learning.learner",
     "fitted": "learning.model",
+    "execution.streams": "execution.parallel",
+    "inference.norms": "inference.common",
+    "inference.prior": "inference.common",
+    "inference.step_rules": "inference.updates.steps",
     "inference.turns": "execution.turns",
+    "inference.updates.step_rules": "inference.updates.steps",
+    "inference.updates.sub_batches": "inference.updates.steps",
     "models": "nets.protocols",
     "networks": "nets.zoo",
+    "posteriors.base": "inference.base",
+    "posteriors.gaussian": "inference.gaussian",
+    "streams": "execution.parallel",
 }
 
 

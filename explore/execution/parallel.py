@@ -18,8 +18,9 @@ normalisations, which see the part of a process, VOGN's `sub_batches`, and `repa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -33,6 +34,7 @@ from explore.core.errors import InputError, counted
 from explore.core.rng import Kind, Rng
 
 T = TypeVar("T")
+STREAMS = 8
 
 
 def world() -> World:
@@ -218,3 +220,33 @@ def _sharing() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise ProcessLost("another process of this job has ended") from error
+
+
+# Streams of a GPU ------------------------------------------------------------------------------------------
+
+
+def side_by_side(works: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
+    """Return the results of independent work: on a GPU from several streams, elsewhere one after the other.
+
+    A GPU is mostly idle during a factorisation. All streams begin after earlier work of the GPU and end before its
+    next, so that no tensor need be marked as another stream's; a graph that is being recorded takes them as branches.
+    """
+    if device.type != "cuda":
+        return [work() for work in works]
+    main, streams = torch.cuda.current_stream(device), _streams(device)[: len(works)]
+    for stream in streams:
+        stream.wait_stream(main)
+    results = []
+    try:
+        for i, work in enumerate(works):
+            with torch.cuda.stream(streams[i % len(streams)]):
+                results.append(work())
+    finally:  # after an error, too: the tensors that other streams still read may be freed
+        for stream in streams:
+            main.wait_stream(stream)
+    return results
+
+
+@lru_cache
+def _streams(device: torch.device) -> tuple[torch.cuda.Stream, ...]:
+    return tuple(torch.cuda.Stream(device) for _ in range(STREAMS))

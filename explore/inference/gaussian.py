@@ -18,9 +18,8 @@ from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
 from explore.execution.turns import Number
-from explore.inference import prior
 from explore.inference.base import Variational
-from explore.inference.prior import Prior
+from explore.inference.common import Prior, best_variance
 from explore.inference.structures.base import Factor
 from explore.inference.updates.steps import settle
 from explore.nets.protocols import Layer
@@ -124,11 +123,11 @@ class GaussianPosterior(Variational):
     def end_epoch(self, state: State) -> State:
         """With the prior's variance at the maximum of the bound, where it is learned."""
         learned: Prior | None = state.common.prior
-        if learned is None or (own := self.own_bias_variance) is None:
+        if learned is None or (biases := self.own_bias_variance) is None:
             return state
         mean, precision, scale = self.gaussian(state)
         second = tuple(over(scale, v) * v + m.square() for v, m in zip(precision.variance(), mean, strict=True))
-        learned = learned._replace(variance=prior.maximum(second, own))
+        learned = learned._replace(variance=best_variance(second, biases))
         return settle(state._replace(common=state.common._replace(prior=learned)), state)
 
     def quad(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:

@@ -27,7 +27,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
 from explore.execution.turns import Turn
 from explore.inference.base import Predictive, Variational
-from explore.inference.norms import NormPolicy
+from explore.inference.common import NormPolicy
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples
 
 

@@ -27,7 +27,6 @@ from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
 from explore.execution.turns import Number
-from explore.inference.presets import CLASSES, HUNDREDS, TABLE, TABLE_BY_ROWS
 from explore.inference.structures.base import (
     Dampings,
     PerLayer,
@@ -37,7 +36,7 @@ from explore.inference.structures.base import (
     sample_gradients,
 )
 from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
-from explore.inference.updates.natural import NaturalGradient
+from explore.inference.updates.natural import CLASSES, HUNDREDS, SMALL, TABLE, TABLE_BY_ROWS, NaturalGradient
 
 POSITIONS = (
     "block-tridiagonal takes dense layers at one position only; convolutions and a Linear applied to tokens have "
@@ -270,10 +269,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "classes": CLASSES,
     # Its paper gives it no settings: those of noisy K-FAC.
     "paper": {"adaptive_damping": False},
-    "small": {
-        "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
-        "factor_interval": 10,
-    },
+    "small": SMALL | {"factor_interval": 10},
     "vime": {},
 }  # fmt: skip
 

@@ -29,9 +29,8 @@ from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
 from explore.execution.turns import Number
-from explore.inference.presets import TABLE
 from explore.inference.structures.base import Dampings, dense_eigenvalues, each_layer, example_gradients
-from explore.inference.updates.natural import NaturalGradient
+from explore.inference.updates.natural import SMALL, TABLE, NaturalGradient
 
 MAX_WEIGHTS = 4096  # one matrix has 64 MiB then, in single precision
 
@@ -160,9 +159,7 @@ PRESETS: dict[str, dict[str, object]] = {
     # See noisy K-FAC's; experiments/table_defaults/others.py. In place of targets that are drawn the expectation over
     # them, from every batch: with fewer gradients than weights, F would have directions that none has been in.
     "default": TABLE | {"fisher": "exact", "beta": 0.02, "statistics_interval": 1, "prior_variance": 0.3},
-    "small": {
-        "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
-    },
+    "small": SMALL,
     # See noisy K-FAC's. Batches of 10 say little of a dense F: averaged faster, or fewer of them, it predicts worse.
     "vime": {"prior_variance": 0.25, "samples": 5, "lr": 0.05, "beta": 0.02, "adaptive_damping": True},
 }  # fmt: skip

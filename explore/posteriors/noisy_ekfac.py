@@ -37,7 +37,6 @@ from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution.turns import Number, Turn
-from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE, TABLE_BY_ROWS
 from explore.inference.structures.base import Damping, PerLayer, Statistics, each_layer
 from explore.inference.structures.kronecker import (
     EigenFactor,
@@ -49,7 +48,16 @@ from explore.inference.structures.kronecker import (
     rotated_squares,
 )
 from explore.inference.structures.weight_sharing import WeightSharing
-from explore.inference.updates.natural import NaturalGradient, NaturalState
+from explore.inference.updates.natural import (
+    CLASSES,
+    HUNDREDS,
+    IMAGE,
+    SMALL,
+    TABLE,
+    TABLE_BY_ROWS,
+    NaturalGradient,
+    NaturalState,
+)
 
 
 class Eigen(NamedTuple):
@@ -179,21 +187,18 @@ class NoisyEKFAC(NaturalGradient):
         return EigenRule(kronecker, self.omega, self.moments_interval, self.basis_interval, self.scale_interval)
 
 
+AS_CODE: dict[str, object] = {"reset_interval": 1, "reset_damped": True}  # as the authors' code restarts
+
 PRESETS: dict[str, dict[str, object]] = {
-    "default": TABLE | {"reset_interval": 1, "reset_damped": True},
-    "hundreds": HUNDREDS | {"reset_interval": 1, "reset_damped": True},
-    "classes": CLASSES | {"reset_interval": 1, "reset_damped": True},
+    "default": TABLE | AS_CODE,
+    "hundreds": HUNDREDS | AS_CODE,
+    "classes": CLASSES | AS_CODE,
     # On the sets of noisy K-FAC's presets: the authors' code, and the paper's text.
-    "paper": {"adaptive_damping": False, "reset_interval": 1, "reset_damped": True},
+    "paper": AS_CODE | {"adaptive_damping": False},
     "paper-text": {"adaptive_damping": False, "reset_interval": 50},
-    "paper-batch-100": {"adaptive_damping": False, "reset_interval": 1, "reset_damped": True, "batch_size": 100},
-    "paper-protein": {
-        "adaptive_damping": False, "reset_interval": 1, "reset_damped": True, "batch_size": 100, "epochs": 500,
-    },
-    "small": {
-        "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
-        "basis_interval": 10, "omega": 0.05,
-    },
+    "paper-batch-100": AS_CODE | {"adaptive_damping": False, "batch_size": 100},
+    "paper-protein": AS_CODE | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
+    "small": SMALL | {"basis_interval": 10, "omega": 0.05},
     "image": IMAGE | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
     # As noisy K-FAC's, whose file says in what the paper's code differs.
     "paper-image": IMAGE | {
@@ -208,8 +213,7 @@ PRESETS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 BY_ROWS = {
-    units: {rows: own | {"reset_interval": 1, "reset_damped": True} for rows, own in anchors.items()}
-    for units, anchors in TABLE_BY_ROWS.items()
+    units: {rows: settings | AS_CODE for rows, settings in anchors.items()} for units, anchors in TABLE_BY_ROWS.items()
 }
 
 CONTRACT: dict[str, object] = {

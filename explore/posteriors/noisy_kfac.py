@@ -19,11 +19,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE, TABLE_BY_ROWS
 from explore.inference.structures.base import PerLayer
 from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule
 from explore.inference.structures.weight_sharing import WeightSharing
-from explore.inference.updates.natural import NaturalGradient
+from explore.inference.updates.natural import (
+    CLASSES,
+    HUNDREDS,
+    IMAGE,
+    SMALL,
+    TABLE,
+    TABLE_BY_ROWS,
+    NaturalGradient,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +66,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "paper-amortised": {"adaptive_damping": False, "beta": 0.005, "statistics_interval": 5, "factor_interval": 5},
     "paper-batch-100": {"adaptive_damping": False, "batch_size": 100},
     "paper-protein": {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
-    # A few dozen labels: whole-batch steps, and factors that leave their start within the 1000 of them. Chosen by the
-    # test error of active learning on Boston, seeds 7, 8, 9 and 100.
-    "small": {
-        "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
-    },
+    "small": SMALL,
     "image": IMAGE | {"factor_interval": 20},
     # VGG16 on CIFAR-10 without augmentation or batch normalisation. The paper's code adds up steps of 0.01, clipped at
     # 1e-3 each, with momentum 0.9, which comes to ten times that; here, where the gradient is averaged, lr is ten times

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -34,8 +34,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, Taps, flatten, unflatten
 from explore.execution import parallel
 from explore.inference.base import Common, common
-from explore.inference.gaussian import GaussianPosterior
-from explore.inference.prior import Rows
+from explore.inference.common import Rows
 from explore.inference.structures.base import example_gradients, gradient_moments
 from explore.inference.structures.low_rank import (
     LowRankFactor,
@@ -46,8 +45,7 @@ from explore.inference.structures.low_rank import (
     gradients_inner,
     inner,
 )
-from explore.inference.updates import natural, step_rules
-from explore.inference.updates.steps import end_update
+from explore.inference.updates import natural, steps
 
 
 class SLANGState(NamedTuple):
@@ -60,38 +58,20 @@ class SLANGState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SLANG(GaussianPosterior):
+class SLANG(natural.NaturalPosterior):
     """SLANG; samples and rates are the paper's for regression on most UCI sets, see the preset `uci`."""
 
-    samples: int = 4  # S, weight samples a step
-    weight_noise: bool = True  # False: one gradient, at the mean; the density stays
-    warm_start: float = 0.0  # gradients are taken at the mean, too, up to this part of the training
+    samples: int = 4
+    lr_decay: float = 1.0
     rank: int = 1  # L; at most the number of weights is used
-    lr: float = 0.01  # alpha
     beta: float = 0.01  # averaging rate of the precision
     decay: float = 0.0  # p; 0: alpha and beta stay as they are
-    lr_decay: float = 1.0  # what alpha and beta are multiplied with, too, ...
-    lr_decay_at: float = 0.5  # ... after this part of the training
-    lr_schedule: step_rules.Schedule = "step"  # or "linear": in a straight line from there to the end
-    momentum: float = 0.9  # of the likelihood's gradient, before preconditioning
     trust_region: float | None = None  # how far a step may move q before alpha decays: a KL divergence in nats
-    initial_precision: float = 1.0  # what d starts from
+    initial_precision: float = 1.0  # of d
     bias_prior_variance: float | None = None  # the prior's on biases, which is then not learned; None: as on weights
     power_iterations: int = 4  # of the randomised eigendecomposition
 
-    ranges: ClassVar[dict[str, str]] = {
-        "beta": "(0, 1]",
-        "decay": "[0, inf)",
-        "lr_decay": "[0, 1]",
-        "lr_decay_at": "[0, 1]",
-        "momentum": "[0, 1)",
-        "warm_start": "[0, 1]",
-    }
     by_replica = frozenset({"lr", "prior_variance", "trust_region"})
-
-    @property
-    def own_bias_variance(self) -> tuple[bool, ...]:
-        return self.net.biases
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> SLANGState:
         shared = common(self, n_data, replicas, rng)
@@ -104,12 +84,10 @@ class SLANG(GaussianPosterior):
     def update(self, state: SLANGState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[SLANGState, Info]:
         shared = state.common
         n_data, step = float(shared.n_data), int(shared.step) + 1
-        schedule = step_rules.power_decay(step, self.decay)
-        schedule *= float(step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule))
+        schedule = float(self.schedule(progress)) * steps.power_decay(step, self.decay)
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
-        noisy = self.weight_noise and progress >= self.warm_start
-        _, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng)
+        _, seen = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
 
         prior = tuple(1 / eta for eta in self.variances(state))
         old = state.precision
@@ -123,13 +101,13 @@ class SLANG(GaussianPosterior):
             diagonal.append(torch.add(lost, d, alpha=1 - beta) + beta * p)
         precision = LowRankFactor(columns, tuple(diagonal))
 
-        average, corrected = step_rules.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
+        average, corrected = steps.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
         ascent = tuple(_less(count * v, p, m) for v, p, m in zip(corrected, prior, state.mean, strict=True))
         direction = tuple(d.squeeze(1) for d in precision.solve(tuple(v.unsqueeze(1) for v in ascent)))
-        direction = step_rules.clipped(direction, ascent, self.lr, step_rules.step_limit(None, self.trust_region, 1.0))
+        direction = steps.clipped(direction, ascent, self.lr, steps.step_limit(None, self.trust_region, 1.0))
         mean = tuple(moved(m, d, self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
 
-        return end_update(self, seen, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)
+        return steps.end_update(self, seen, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)
 
     def gaussian(self, state: SLANGState) -> tuple[Means, LowRankFactor, float]:
         return state.mean, state.precision, 1.0
@@ -255,10 +233,7 @@ PRESETS: dict[str, dict[str, object]] = {
     # Yacht.
     "uci": {"epochs": 120, "bias_prior_variance": 1e6},
     # A few dozen labels; from an initial deviation of 1 most of the thousand steps would go into shrinking it.
-    "small": {
-        "rank": 8, "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
-        "initial_precision": 200.0,
-    },
+    "small": natural.SMALL | {"rank": 8, "initial_precision": 200.0},
     # Logistic regression on the Breast Cancer set.
     "logistic": {
         "epochs": 10000, "batch_size": 32, "samples": 12, "lr": 0.05, "beta": 0.05, "decay": 0.51,

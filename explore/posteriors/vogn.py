@@ -35,10 +35,8 @@ from explore.core.shapes import Batch, Info, Means
 from explore.execution import parallel
 from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
-from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures.base import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
-from explore.inference.updates import natural, step_rules
-from explore.inference.updates.steps import end_update
+from explore.inference.updates import natural, steps
 
 
 class VOGNState(NamedTuple):
@@ -52,44 +50,28 @@ class VOGNState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VOGN(GaussianPosterior):
-    """VOGN; the defaults are the paper's for LeNet-5 on CIFAR-10, but for one worker in place of four."""
+class VOGN(natural.NaturalPosterior):
+    """VOGN; the defaults are the paper's for LeNet-5 on CIFAR-10, but for one worker in place of four.
+
+    `momentum` is beta1; `lr_decay` is of alpha alone.
+    """
 
     epochs: int = 211
     batch_size: int = 128
-    samples: int = 6  # K, weight samples a step
-    weight_noise: bool = True  # False: one gradient, at the mean; the density stays
-    warm_start: float = 0.0  # gradients are taken at the mean, too, up to this part of the training
-    lr: float = 1e-4  # alpha
+    samples: int = 6  # K
+    lr: float = 1e-4
+    lr_decay: float = 1.0
     beta2: float = 0.999  # averaging rate of s
-    momentum: float = 0.9  # beta1
     damping: float = 1e-3  # gamma
     prior_variance: float | Literal["learned"] = 0.01  # 1 / delta
     kl_start: float = 0.1  # tau at the start, as a part of kl_weight ...
     kl_warmup: float = 0.142  # ... which rises to 1 over this part of the training
-    lr_decay: float = 1.0  # what alpha is multiplied with ...
-    lr_decay_at: float = 0.5  # ... after this part of the training
-    lr_schedule: step_rules.Schedule = "step"  # or "linear": in a straight line from there to the end
     decay: float = 0.0  # p: at step t alpha and beta2 are also divided by 1 + t^p; 0: they are not
-    fisher: natural.Fisher = "empirical"
-    sub_batches: int = 1  # parts of a batch, each with K samples of its own; what does not divide is left out
+    fisher: steps.Fisher = "empirical"
+    sub_batches: int = 1  # parts of a batch, each with its own K samples; a remainder is left out
 
-    ranges: ClassVar[dict[str, str]] = {
-        "beta2": "(0, 1]",
-        "momentum": "[0, 1)",
-        "damping": "[0, inf)",
-        "decay": "[0, inf)",
-        "kl_start": "(0, 1]",
-        "kl_warmup": "[0, 1]",
-        "lr_decay": "[0, 1]",
-        "lr_decay_at": "[0, 1]",
-        "warm_start": "[0, 1]",
-    }
+    ranges: ClassVar[dict[str, str]] = {"damping": "[0, inf)", "kl_start": "(0, 1]", "kl_warmup": "[0, 1]"}
     by_replica = frozenset({"lr", "beta2", "lr_decay", "prior_variance"})
-
-    @property
-    def own_bias_variance(self) -> tuple[bool, ...]:
-        return self.net.biases
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> VOGNState:
         shared = common(self, n_data, replicas, rng)
@@ -108,13 +90,12 @@ class VOGN(GaussianPosterior):
         tempering = torch.zeros_like(state.tempering) + tau if self.rises else state.tempering
         decay = each_layer(self.gamma(shared, self._weight(tempering)), len(state.mean))
 
-        noisy = self.weight_noise and progress >= self.warm_start and step > 1
         batch = Batch(batch.x[:, :used], batch.y[:, :used])
-        _, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng, self.sub_batches)
+        _, seen = self.noisy_pass(state, batch, self.is_noisy(progress) and step > 1, rng, self.sub_batches)
         if self.fisher == "empirical":
             ascent, new = gradient_moments(seen.taps)
         else:
-            fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
+            fisher = steps.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
             ascent, new = parallel.mean(natural.mean_gradient(seen.taps)), tuple(map(mean_squares, fisher))
 
         gradient = tuple(torch.sub(c * mu, g) for mu, g, c in zip(state.mean, ascent, decay, strict=True))
@@ -126,12 +107,12 @@ class VOGN(GaussianPosterior):
         )
 
         new_state = VOGNState(shared, mean, average, squares, tempering)
-        return end_update(self, seen, new_state, state, self._weight(tempering))
+        return steps.end_update(self, seen, new_state, state, self._weight(tempering))
 
     def turn(self, step: int, progress: float) -> Turn:
-        power = step_rules.power_decay(step, self.decay)
+        power = steps.power_decay(step, self.decay)
         rate = self.beta2 * power if step > 1 else 1.0
-        lr = self.lr * power * step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
+        lr = self.lr * power * self.schedule(progress)
         return Turn((progress >= self.warm_start and step > 1,), (lr, rate, self._tempering(progress)))
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, Number]:

@@ -1,8 +1,8 @@
-"""What a structure imposed on the Fisher matrix has to offer, and the pieces that several share.
+"""The protocol of structures of the Fisher matrix, and the parts that several share.
 
-A `Structure` keeps running statistics of the Fisher matrix F and turns them, for a given damping, into a `Factor`: a
-value that stands for the positive definite matrix F + damping (over all weights of all layers) and knows its algebra.
-A structure may couple layers; `PerLayer` makes one of a `Rule` for a single layer, whose factor is made of `Block`s.
+A `Structure` keeps running statistics of the Fisher matrix F. For a damping it makes a `Factor`, the positive definite
+matrix F + damping over all weights of all layers, with its algebra. A structure may couple layers; `PerLayer` makes one
+of a `Rule`, a structure of a single layer, whose factors are `Block`s.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from explore.execution.turns import Number
 
 Statistics = Any
 Damping = float | Float[Tensor, " R"] | Float[Tensor, "R _I 1"]
-"""What is added to the Fisher matrix of a layer: a number, one for each replica, or one for each row of the weights."""
+"""An addition to the Fisher matrix of a layer: a number, one for each replica, or one for each row of the weights."""
 Dampings = Damping | tuple[Damping, ...]
-"""The same for all layers, or each layer's own."""
+"""The same for all layers, or one for each."""
 FEW = 9  # positions of a layer, up to which squares go by pairs of them
 DENSE = 2048  # up to this many weights a matrix is written out for its eigenvalues
 
@@ -37,34 +37,34 @@ class Factor(Protocol):
     """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers."""
 
     def solve(self, v: Weights) -> Weights:
-        """P^-1 v."""
+        """Return P^-1 v."""
 
     def multiply(self, v: Weights) -> Weights:
-        """P v."""
+        """Return P v."""
 
     def root(self, eps: Weights) -> Weights:
-        """X eps with X X^T = P^-1: white noise in, covariance P^-1 out."""
+        """Return X eps with X X^T = P^-1, which makes white noise noise of covariance P^-1."""
 
     def logdet(self) -> Float[Tensor, " R"]:
-        """Log |P|."""
+        """Return log |P|."""
 
     def variance(self) -> Means:
-        """The diagonal of P^-1, a tuple of [R, I, O]."""
+        """Return the diagonal of P^-1, a tuple of [R, I, O]."""
 
     def trace(self, new: Any) -> Float[Tensor, " R"]:
-        """tr(P new^-1) for another factor of the same structure."""
+        """Return tr(P new^-1) for another factor of the same structure."""
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first."""
+        """Return g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first."""
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """|P^-1/2 D P^-1/2|_F^2, where D is E_s[g_b g_b^T] projected on the directions the structure can take."""
+        """Return |P^-1/2 D P^-1/2|_F^2, with D = E_s[g_b g_b^T] projected on the directions the structure can take."""
 
     def eigenvalues(self) -> Float[Tensor, "R W"]:
-        """All eigenvalues of P, in no order; NaN where a factor that couples layers has too many to be computed."""
+        """Return the eigenvalues of P, unordered; NaN where a factor that couples layers has too many."""
 
     def dense(self) -> Float[Tensor, "R W W"]:
-        """P written out."""
+        """Return P written out."""
 
 
 @runtime_checkable
@@ -72,45 +72,25 @@ class Structure(Protocol):
     """Running statistics of the Fisher matrix."""
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
-        """Statistics before any data."""
+        """Return statistics before any data."""
 
     def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: Number, step: int) -> Statistics:
-        """The statistics moved towards those of a batch, by the structure's own rates times `schedule`.
+        """Move the statistics towards those of a batch, by the structure's averaging rates times `schedule`.
 
-        `step` counts updates from 1; what is done now and then is done when its interval divides it.
+        `step` counts updates from 1; an interval's work is due where it divides the step.
         """
 
     def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Factor, Bool[Tensor, " R"]]:
-        """F + damping, and which replicas it succeeded for."""
+        """Return F + damping, and the replicas for which it succeeded."""
 
     def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]:
-        """How large the start of the statistics is beside them: the ratio of mean diagonals, the largest there is."""
+        """Return the start's mean diagonal over the statistics', the largest ratio of all layers."""
 
 
-@runtime_checkable
-class Block(Protocol):
-    """A `Factor` of one layer: the same methods for that layer's tensors, [R, S, I, O]."""
-
-    def solve(self, v: Tensor) -> Tensor: ...
-    def multiply(self, v: Tensor) -> Tensor: ...
-    def root(self, eps: Tensor) -> Tensor: ...
-    def logdet(self) -> Float[Tensor, " R"]: ...
-    def variance(self) -> Float[Tensor, "R I O"]: ...
-    def trace(self, new: Any) -> Float[Tensor, " R"]: ...
-    def quad(self, taps: Taps) -> Float[Tensor, "R B"]: ...
-    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]: ...
-    def eigenvalues(self) -> Float[Tensor, "R w"]: ...
-    def dense(self) -> Float[Tensor, "R w w"]: ...
-
-
-@runtime_checkable
-class Rule(Protocol):
-    """A `Structure` of one layer."""
-
-    def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Statistics: ...
-    def observe(self, statistics: Statistics, taps: Taps, schedule: Number, step: int) -> Statistics: ...
-    def factor(self, statistics: Statistics, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]: ...
-    def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]: ...
+Block = Any
+"""A `Factor` of one layer: the same methods for that layer's tensors, [R, S, I, O], and taps."""
+Rule = Any
+"""A `Structure` of one layer; its `init` takes the numbers of inputs and outputs."""
 
 
 class Blocks(NamedTuple):
@@ -151,7 +131,7 @@ class Blocks(NamedTuple):
 
 
 def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
-    """Those of the matrix written out, which takes the cube of `weights` in time: NaN for more than 2048."""
+    """Return eigenvalues of the matrix written out, in time cubic in `weights`: NaN for more than 2048."""
     # In double precision: single would lose the eigenvalues below 1e-7 times the largest.
     factor = tree.map_tensors(Tensor.double, factor)
     if weights <= DENSE:
@@ -160,7 +140,7 @@ def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
 
 
 class PerLayer:
-    """A structure made of one rule applied to each layer by itself."""
+    """A structure that applies one rule to each layer."""
 
     def __init__(self, rule: Rule):
         self.rule = rule
@@ -175,27 +155,27 @@ class PerLayer:
         return gathered(work() for work in self.each_factor(statistics, damping))
 
     def each_factor(self, statistics: Statistics, damping: Dampings) -> list[Callable[[], tuple[Block, Tensor]]]:
-        """What makes each layer's block, and says where that succeeds."""
+        """Return functions that make each layer's block, with the replicas for which that succeeds."""
         pairs = zip(statistics, each_layer(damping, len(statistics)), strict=True)
-        return [partial(self.rule.factor, q, own) for q, own in pairs]
+        return [partial(self.rule.factor, q, c) for q, c in pairs]
 
     def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]:
         return torch.stack([self.rule.start_share(q) for q in statistics]).amax(0)
 
 
-def gathered(made: Iterable[tuple[Block, Tensor]]) -> tuple[Blocks, Bool[Tensor, " R"]]:
-    """The factor of all layers, and where all of them succeeded."""
-    blocks, oks = zip(*made, strict=True)
+def gathered(results: Iterable[tuple[Block, Tensor]]) -> tuple[Blocks, Bool[Tensor, " R"]]:
+    """Return the factor of all layers, and the replicas for which all succeeded."""
+    blocks, oks = zip(*results, strict=True)
     return Blocks(blocks), torch.stack(oks).all(0)
 
 
 def each_layer(damping: Dampings, layers: int) -> tuple[Damping, ...]:
-    """The damping of each layer."""
+    """Return the damping of each layer."""
     return damping if isinstance(damping, tuple) else (damping,) * layers
 
 
 class Diagonal(NamedTuple):
-    """The block of one layer whose matrix is diagonal."""
+    """A diagonal block of one layer."""
 
     precision: Float[Tensor, "R I O"]
 
@@ -232,20 +212,17 @@ class Diagonal(NamedTuple):
 
 
 def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
-    """E_s[g_b], each example's weight gradient averaged over samples."""
+    """Return E_s[g_b], each example's weight gradient averaged over samples."""
     return torch.einsum("rsbti,rsbto->rbio", taps.inputs, taps.grads) / taps.grads.shape[1]
 
 
 def sample_gradients(taps: Taps) -> Float[Tensor, "R S B I O"]:
-    """Each example's weight gradient for each sample."""
+    """Return each example's weight gradient for each sample."""
     return torch.einsum("rsbti,rsbto->rsbio", taps.inputs, taps.grads)
 
 
 def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iterator[tuple[Tensor, ...]]:
-    """Every example's own gradient, a tuple of [R, S, b, I, O], for b examples at a time.
-
-    b is as many as `budget` numbers allow, None: as `linalg.held` says, and at least one.
-    """
+    """Yield every example's gradient, a tuple of [R, S, b, I, O], for as many examples b as `budget` numbers allow."""
     r, s, n = taps[0].grads.shape[:3]
     budget = budget or held(taps[0].grads)
     size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
@@ -254,7 +231,7 @@ def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iter
 
 
 def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
-    """E_s[g_b^2] of each example's weight gradient; over positions the gradient is summed BEFORE squaring."""
+    """Return E_s[g_b^2] of each example's weight gradient, which is summed over positions before it is squared."""
     g = taps.grads
     if g.shape[3] == 1:
         a = taps.inputs
@@ -264,7 +241,7 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
 
 
 def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
-    """`mean_squares` as (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without the examples' own gradients."""
+    """Return `mean_squares` as (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without the examples' gradients."""
     g, t = taps.grads, taps.grads.shape[3]
     size = max(1, budget // (g.shape[0] * g.shape[1] * t * (t + 1) // 2 * max(taps.shape)))
     sums = []
@@ -277,45 +254,42 @@ def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
 
 
 def _pairs(x: Float[Tensor, "R S B T _"], apart: int) -> Float[Tensor, "R S B _ _"]:
-    """Products of the values at each two positions, those at different ones times `apart`."""
+    """Return products of the values at each two positions, those at different ones times `apart`."""
     t = x.shape[3]
     products = [x[:, :, :, : t - d] * x[:, :, :, d:] for d in range(t)]
     return torch.cat([p if d == 0 or apart == 1 else apart * p for d, p in enumerate(products)], 3)
 
 
 def mean_outer(taps: Taps) -> Float[Tensor, "R I O"]:
-    """E[g] over samples and examples of this process."""
+    """Return E[g] over samples and examples of this process."""
     return taps.gradient() / (taps.grads.shape[1] * taps.grads.shape[2])
 
 
 def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
-    """E[g] and E[g^2] over samples and examples of all processes; many positions' patches are made once for both."""
-    found = []
+    """Return E[g] and E[g^2] over samples and examples of all processes; large patches are made once for both."""
+    moments = []
     for t in taps:
         if t.grads.shape[3] <= FEW:
-            found.append((parallel.mean(mean_outer(t)), mean_squares(t)))
+            moments.append((parallel.mean(mean_outer(t)), mean_squares(t)))
             continue
         sums = [(x.sum((1, 2)), x.square_().sum((1, 2))) for (x,) in example_gradients((t,))]
         count = t.grads.shape[1] * t.grads.shape[2]
         first, second = (added(each) / count for each in zip(*sums, strict=True))
-        found.append(parallel.mean((first, second)))
-    gradients, squares = zip(*found, strict=True)
+        moments.append(parallel.mean((first, second)))
+    gradients, squares = zip(*moments, strict=True)
     return gradients, squares
 
 
 def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
-    """E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
+    """Return E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
 
-    Without positions it is one product of squares, and with few of them one of `_pairs`; with more, no more per-example
-    gradients are held at once than `budget` numbers allow; None: as many as `linalg.held` says.
+    Without positions it is one product of squares, with few of them one of `_pairs`. With more, the per-example
+    gradients in memory stay within `budget` numbers.
     """
     g = taps.grads
     if g.shape[3] == 1:
         a = taps.inputs
-        if a.shape[1] == 1:
-            g = g.square().mean(1, keepdim=True)
-        else:
-            g = g.square()
+        g = g.square().mean(1, keepdim=True) if a.shape[1] == 1 else g.square()
         a, g = a.square().flatten(1, 3), g.flatten(1, 3)
         return parallel.mean(product(a.mT, g) / g.shape[1])
     if g.shape[3] <= FEW:

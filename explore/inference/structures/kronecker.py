@@ -29,7 +29,6 @@ from explore.core.linalg import (
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution import parallel
-from explore.execution.streams import side_by_side
 from explore.execution.turns import Number
 from explore.inference.structures.base import (
     Blocks,
@@ -49,7 +48,7 @@ TOGETHER = 64  # rows of the largest factor that is padded to be factorised with
 
 
 def two_sided(left: Tensor, x: Tensor, right: Tensor, upper: bool | None = None) -> Tensor:
-    """left^T x right: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: left^T is this kind of triangle."""
+    """Return left^T x right: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: left^T's kind of triangle."""
     r, s, i, o = x.shape
     times = product if upper is None else partial(triangle_times, upper=upper)
     if s == 1:
@@ -83,7 +82,8 @@ class KroneckerFactor(NamedTuple):
 
     def logdet(self) -> Float[Tensor, " R"]:
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
-        return -2 * (o * _log_diagonal(self.inputs) + i * _log_diagonal(self.outputs))
+        a, s = (_diagonal(root).log().sum(-1) for root in self)
+        return -2 * (o * a + i * s)
 
     def variance(self) -> Float[Tensor, "R I O"]:
         return self.inputs.square().sum(1).unsqueeze(2) * self.outputs.square().sum(1).unsqueeze(1)
@@ -101,10 +101,10 @@ class KroneckerFactor(NamedTuple):
         return each.sum((2, 3)) / taps.grads.shape[1] ** 2
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """The projection of the whitened D on {dA (x) I + I (x) dS}, in the Frobenius norm.
+        """Return the squared norm of the whitened D, projected on {dA (x) I + I (x) dS}.
 
-        With the partial traces D_A [I, I] and D_S [O, O] of D it is
-        |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O): orthogonal projection on two subspaces that share the identity.
+        With its partial traces D_A and D_S it is |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O), as the two subspaces
+        share the identity.
         """
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
         a, g = self._whiten(taps)
@@ -174,7 +174,7 @@ class EigenFactor(NamedTuple):
         return self._diagonal.quad(rotate(taps, self.inputs, self.outputs))
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """With the basis held fixed: what can change is r."""
+        """Return it with the basis fixed, so that only r can change."""
         return self._diagonal.curvature(rotate(taps, self.inputs, self.outputs))
 
     def eigenvalues(self) -> Float[Tensor, "R w"]:
@@ -196,7 +196,7 @@ class EigenFactor(NamedTuple):
 
 
 def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
-    """The taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
+    """Return the taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
 
     def rotated(examples: slice) -> Tensor:
         return rows_times(taps.part(examples).inputs, inputs)
@@ -207,7 +207,7 @@ def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R
 def rotated_squares(
     taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]
 ) -> Float[Tensor, "R I O"]:
-    """`mean_squares` in other bases. Of more positions than outputs, gradients are less to rotate than inputs."""
+    """Return `mean_squares` in other bases. With more positions than outputs, gradients are rotated: they are fewer."""
     if taps.grads.shape[3] <= taps.grads.shape[4]:
         return mean_squares(rotate(taps, inputs, outputs))
     each = (two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in example_gradients((taps,)))
@@ -234,7 +234,7 @@ class KroneckerRule:
     weight_sharing: WeightSharing = "auto"
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> KroneckerMoments:
-        """Identity plus a small random Gram matrix: factors estimated from the first batches would diverge."""
+        """Return identities plus small random Gram matrices; estimates from the first batches alone would diverge."""
 
         def start(n: int) -> Tensor:
             g = 0.1 * rng.normal(replicas, n, n)
@@ -258,7 +258,7 @@ class KroneckerRule:
     def factor(
         self, moments: KroneckerMoments, damping: Damping
     ) -> tuple[KroneckerFactor | EigenFactor, Bool[Tensor, " R"]]:
-        """A (x) S + damping."""
+        """Return A (x) S + damping."""
         if self.damping == "exact":
             inputs, outputs, eigenvalues, ok = eigenbasis(moments)
             return EigenFactor(inputs, outputs, eigenvalues + over(damping, eigenvalues)), ok
@@ -267,16 +267,12 @@ class KroneckerRule:
         return KroneckerFactor(a, s), ok_a & ok_s
 
     def start_share(self, moments: KroneckerMoments) -> Float[Tensor, " R"]:
-        """Of that factor whose start, with 1 + 0.01 n expected on its diagonal, is the larger beside it."""
+        """Return the larger ratio of the two factors; a start has 1 + 0.01 n expected on its diagonal."""
         return torch.stack([(1 + 0.01 * m.shape[1]) / _diagonal(m).mean(1) for m in moments]).amax(0)
 
 
 class KroneckerLayers(PerLayer):
-    """Layers that follow the rule.
-
-    A device takes the roots of small factors together, as launches cost most there, and a GPU those of large ones side
-    by side.
-    """
+    """All layers by the rule; a GPU takes the roots of small factors in one call, and large ones side by side."""
 
     rule: KroneckerRule
 
@@ -286,14 +282,14 @@ class KroneckerLayers(PerLayer):
             return super().factor(statistics, damping)
         if largest <= TOGETHER:
             return together(statistics, damping)
-        return gathered(side_by_side(self.each_factor(statistics, damping), device))
+        return gathered(parallel.side_by_side(self.each_factor(statistics, damping), device))
 
 
 def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
-    """The factors of all layers with split damping by one factorisation, each in a corner of the largest one's size."""
+    """Return all layers' factors with split damping by one factorisation, each in a corner of the largest size."""
     pairs = list(zip(statistics, each_layer(damping, len(statistics)), strict=True))
     matrices = [m for moments in statistics for m in moments]
-    shares = [share for moments, own in pairs for share in split_damping(moments, own)]
+    shares = [share for moments, c in pairs for share in split_damping(moments, c)]
     eye = torch.eye(max(len(m[0]) for m in matrices), dtype=matrices[0].dtype, device=matrices[0].device)
     whole = eye.repeat(len(matrices), len(matrices[0]), 1, 1)  # what is beyond a corner stays the identity
     sides = [slice(m.shape[1]) for m in matrices]
@@ -310,36 +306,33 @@ Basis = tuple[Float[Tensor, "R _I _I"], Float[Tensor, "R _O _O"], Float[Tensor, 
 
 
 def eigenbasis(moments: KroneckerMoments) -> Basis:
-    """Q_A and Q_S, the eigenvalues [R, I, O] of A (x) S in their product, and where the decomposition succeeded."""
+    """Return the basis of one layer."""
     return eigenbases([moments])[0]
 
 
 def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
-    """The same of all layers, among the processes of a fit."""
-    found = parallel.eigh([m for moments in layers for m in moments])
+    """Return the bases of all layers, which the processes of a fit divide."""
+    pairs = parallel.eigh([m for moments in layers for m in moments])
     return [
         (qa, qs, la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1), ok_a & ok_s)
-        for (la, qa, ok_a), (ls, qs, ok_s) in zip(found[::2], found[1::2], strict=True)
+        for (la, qa, ok_a), (ls, qs, ok_s) in zip(pairs[::2], pairs[1::2], strict=True)
     ]
 
 
 def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
-    """A^gamma and S^gamma."""
-    return KroneckerMoments(*map(_raised, moments, split_damping(moments, damping)))
+    """Return A^gamma and S^gamma."""
+    raised = KroneckerMoments(*(m.clone() for m in moments))
+    for m, share in zip(raised, split_damping(moments, damping), strict=True):
+        _diagonal(m).add_(share.unsqueeze(1))
+    return raised
 
 
 def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
-    """What A and S have added to their diagonals: the damping split between the two in proportion to their size."""
+    """Return the additions to the diagonals of A and S: the damping, split in proportion to their size."""
     mean_a, mean_s = (_diagonal(m).mean(1) for m in moments)
     ratio = (mean_a + 1e-8) / (mean_s + 1e-8)  # pi^2
     split = over(damping, ratio) ** 0.5
     return split * ratio.sqrt(), split * ratio.rsqrt()
-
-
-def _raised(matrix: Float[Tensor, "R n n"], by: Float[Tensor, " R"]) -> Float[Tensor, "R n n"]:
-    new = matrix.clone()
-    _diagonal(new).add_(by.unsqueeze(1))
-    return new
 
 
 def _gram(root: Tensor) -> Tensor:
@@ -353,7 +346,3 @@ def _from_inverse_root(root: Tensor) -> Tensor:
 
 def _diagonal(x: Tensor) -> Tensor:
     return x.diagonal(dim1=-2, dim2=-1)
-
-
-def _log_diagonal(x: Tensor) -> Tensor:
-    return _diagonal(x).log().sum(-1)

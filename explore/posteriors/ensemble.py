@@ -33,8 +33,9 @@ class Ensemble(PointEstimate):
     def certain(self) -> bool:
         return self.members == 1
 
-    def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
-        return self.start(n_data, replicas, rng, self.members)
+    @property
+    def nets(self) -> int:
+        return self.members
 
     def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
         return self.step(state, batch, progress)

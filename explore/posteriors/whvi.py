@@ -37,8 +37,7 @@ from torch import Tensor
 from explore.core.errors import InputError
 from explore.core.hadamard import hadamard
 from explore.core.rng import Rng
-from explore.inference.updates.dropout import Masked, mask
-from explore.inference.updates.noisy_layers import Own, signs
+from explore.inference.updates.noisy_layers import Masked, Own, dropout_mask, signs
 from explore.inference.updates.reparam import (
     EXCESS_SAMPLES,
     SMALL,
@@ -233,14 +232,14 @@ class DropoutForm(Form):
 
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
         (m,) = points
-        kept = mask(lead, self.shape[0], self.bias, self.rate, rng)
+        mask = dropout_mask(lead, self.shape[0], self.bias, self.rate, rng)
         second = torch.full_like(m[:, :, :1], 1 / (1 - self.rate))  # E z^2
         if self.bias:
             second[:, -1] = 1
         decay = (second * m.square()).sum((1, 2)) / (2 * self.prior_variance)  # E|W|^2 / (2 eta), as in mc-dropout
         if len(lead) == 2:
-            return kept.unsqueeze(3) * m.unsqueeze(1), decay.unsqueeze(1)
-        return Masked(m.unsqueeze(1), kept), decay.unsqueeze(1)
+            return mask.unsqueeze(3) * m.unsqueeze(1), decay.unsqueeze(1)
+        return Masked(m.unsqueeze(1), mask), decay.unsqueeze(1)
 
 
 def flow(

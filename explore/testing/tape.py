@@ -37,13 +37,13 @@ class Tape(TorchDispatchMode):
             return run()
 
     def record(
-        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor], well: bool
+        self, run: Callable[[], tuple[State, Info]], place: State, memory: Sequence[Tensor], healthy: bool
     ) -> tuple[Info, Callable[[], bool]]:
         """What it makes beside a state, which is without meaning until the first replay, and what repeats it."""
         self._calls, self._before, drawn = [], [], self.rng.generator.get_state()
         with self:
             new, info = self.warm(run)
-            graphs.write(new, here)
+            graphs.write(new, place)
         # A recording alone does nothing.
         self.rng.generator.set_state(drawn)
         for changed, before in reversed(self._before):

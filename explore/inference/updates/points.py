@@ -1,4 +1,4 @@
-"""Nets without a distribution, each at the mode of the posterior: what `map`, `ensemble` and `mc-dropout` share.
+"""Nets at the mode of the posterior, the common part of `map`, `ensemble` and `mc-dropout`.
 
 They stand on the sample axis, [R, S, I, O]; each minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) with Adam.
 """
@@ -33,13 +33,14 @@ class PointEstimate(Predictive):
     lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
     prior_variance: float | Literal["learned"] = 1.0  # eta, which these do not learn
 
-    def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
-        return self.start(n_data, replicas, rng)
+    @property
+    def nets(self) -> int:
+        """The number of nets of a replica."""
+        return 1
 
-    def start(self, n_data: float, replicas: int, rng: Rng, members: int = 1) -> PointState:
-        """So many nets a replica."""
-        weights = self.net.initial(replicas, rng, members)
-        return PointState(common(self, n_data, replicas, rng, members), weights, adam.start(weights))
+    def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
+        weights = self.net.initial(replicas, rng, self.nets)
+        return PointState(common(self, n_data, replicas, rng, self.nets), weights, adam.start(weights))
 
     def turn(self, step: int, progress: float) -> Turn:
         return Turn((), adam.rates(self.lr * adam.cosine(progress), step))
@@ -53,10 +54,10 @@ class PointEstimate(Predictive):
         penalised: Weights | None = None,
         descend: Callable[..., tuple[Weights, adam.Moving]] = adam.descend,
     ) -> tuple[PointState, Info]:
-        """An update.
+        """Take a step of `descend`, by default Adam's.
 
-        `noisy` layers run in place of the weights, and their `taps` make the weights' taps of the layers'. The gradient
-        of the penalty is 1 / (N eta) times `penalised`, the weights by default. `descend` takes the place of Adam.
+        `noisy` layers run in place of the weights; their `taps` turn taps of the layers into those of the weights. The
+        gradient of the penalty is 1 / (N eta) times `penalised`, by default the weights.
         """
         noise, step = self.likelihood.expected(state.common.noise), int(state.common.step) + 1
         seen = train_pass(self, state, noisy or state.weights, noise, batch)

@@ -9,7 +9,7 @@ and output gradients g_l (of the same sample and the same drawn targets),
     Sigma_l = A_ll (x) S_ll - (Psi^A A_l+1,l+1 Psi^A^T) (x) (Psi^S S_l+1,l+1 Psi^S^T),   Sigma_L = A_LL (x) S_LL
     F^-1 = Xi^T diag(Sigma_1^-1, ..., Sigma_L^-1) Xi,   Xi = I with -Psi_l at block (l, l+1)
 
-so a sample is X_l = Sigma_l^-1/2 eps_l, W_1 = X_1, W_l+1 = X_l+1 - Psi_l^T X_l. It is one factor over all layers.
+so a sample is X_l = Sigma_l^-1/2 eps_l, W_1 = X_1, W_l+1 = X_l+1 - Psi_l^T X_l. One factor covers all layers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from explore.inference.structures.base import (
     mean_gradients,
     sample_gradients,
 )
-from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
+from explore.inference.structures.kronecker import EigenFactor, KroneckerMoments, KroneckerRule, damped, two_sided
 from explore.inference.updates.natural import CLASSES, HUNDREDS, SMALL, TABLE, TABLE_BY_ROWS, NaturalGradient
 
 POSITIONS = (
@@ -118,25 +118,24 @@ class BlockTridiagonalFactor(NamedTuple):
         return torch.stack([c.logdet() for c in self.conditionals]).sum(0)
 
     def variance(self) -> Means:
-        own = [_spread(c.inputs, c.outputs, c.diagonal) for c in self.conditionals]
+        spread = [EigenFactor(c.inputs, c.outputs, c.diagonal).variance() for c in self.conditionals]
         for i, (link, c) in enumerate(zip(self.links, self.conditionals, strict=False)):
-            own[i + 1] = own[i + 1] + _spread(link.inputs.mT @ c.inputs, link.outputs.mT @ c.outputs, c.diagonal)
-        return tuple(own)
+            ahead = EigenFactor(link.inputs.mT @ c.inputs, link.outputs.mT @ c.outputs, c.diagonal)
+            spread[i + 1] = spread[i + 1] + ahead.variance()  # of the diagonal of K diag(1/d) K^T
+        return tuple(spread)
 
     def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
-        """Exact up to 4096 weights, an unbiased estimate by random vectors (the same ones every time) beyond.
+        """Return it exactly up to 4096 weights, and beyond as an unbiased estimate by fixed random vectors.
 
-        The squared lengths of the vectors are subtracted and W, their expectation, is added, so that the error falls
-        with the difference of the two matrices, and so does that of a KL.
+        Their squared lengths are subtracted and W, the expectation, is added, so that the error falls with the
+        difference of the two matrices.
         """
-        shapes = tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
-        like = self.conditionals[0].diagonal
-        replicas, weights = len(like), sum(i * o for i, o in shapes)
+        like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
         if weights <= DENSE:
-            probes, count = torch.eye(weights, dtype=like.dtype, device=like.device).expand(replicas, -1, -1), 1
+            probes, count = self._eye(), 1
         else:
-            probes, count = Rng(0, like.device, like.dtype).normal(replicas, PROBES, weights), PROBES
-        x = new.root(unflatten(probes, shapes))
+            probes, count = Rng(0, like.device, like.dtype).normal(len(like), PROBES, weights), PROBES
+        x = new.root(unflatten(probes, self._shapes))
         return weights + (flatten(x) * flatten(self.multiply(x)) - probes.square()).sum((1, 2)) / count
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
@@ -144,24 +143,29 @@ class BlockTridiagonalFactor(NamedTuple):
         return (flatten(g) * flatten(self.solve(g))).sum(2)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Of the whole matrix: the projection on block-tridiagonal ones has no closed form."""
+        """Return it without the projection on block-tridiagonal matrices, which has no closed form."""
         g = tuple(sample_gradients(t) for t in taps)  # [R, S, B, I, O]
         solved = self.solve(tuple(x.flatten(1, 2) for x in g))
-        left, right = flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3])
-        gram = torch.einsum("rsbw,rtbw->rbst", left, right)
+        gram = torch.einsum("rsbw,rtbw->rbst", flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3]))
         return gram.square().mean((2, 3))
 
     def eigenvalues(self) -> Float[Tensor, "R W"]:
-        return dense_eigenvalues(self, sum(c.diagonal.shape[1] * c.diagonal.shape[2] for c in self.conditionals))
+        return dense_eigenvalues(self, sum(i * o for i, o in self._shapes))
 
     def dense(self) -> Float[Tensor, "R W W"]:
-        shapes = tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
+        return flatten(self.multiply(unflatten(self._eye(), self._shapes)))
+
+    @property
+    def _shapes(self) -> tuple[tuple[int, int], ...]:
+        return tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
+
+    def _eye(self) -> Float[Tensor, "R W W"]:
         like = self.conditionals[0].diagonal
-        eye = torch.eye(sum(i * o for i, o in shapes), dtype=like.dtype, device=like.device)
-        return flatten(self.multiply(unflatten(eye.expand(len(like), -1, -1), shapes)))
+        eye = torch.eye(sum(i * o for i, o in self._shapes), dtype=like.dtype, device=like.device)
+        return eye.expand(len(like), -1, -1)
 
     def _up(self, x: Weights) -> Weights:
-        """Xi^T x."""
+        """Return Xi^T x."""
         back = [link.transposed(y) for link, y in zip(self.links, x[:-1], strict=True)]
         return (x[0], *(y - z for y, z in zip(x[1:], back, strict=True)))
 
@@ -182,8 +186,10 @@ class BlockTridiagonalKronecker:
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Chain:
         within = tuple(self.kronecker.init(i, o, replicas, rng) for i, o in shapes)
         between = tuple(
-            KroneckerMoments(*(x.new_zeros(replicas, x.shape[1], y.shape[1]) for x, y in zip(left, right, strict=True)))
-            for left, right in zip(within[:-1], within[1:], strict=True)
+            KroneckerMoments(
+                *(x.new_zeros(replicas, x.shape[1], y.shape[1]) for x, y in zip(below, above, strict=True))
+            )
+            for below, above in zip(within[:-1], within[1:], strict=True)
         )
         return Chain(within, between)
 
@@ -194,10 +200,10 @@ class BlockTridiagonalKronecker:
         rate = self.kronecker.beta * schedule
         between = tuple(
             KroneckerMoments(
-                torch.lerp(m.inputs, _cross(left.inputs, right.inputs), over(rate, m.inputs)),
-                torch.lerp(m.outputs, _cross(left.grads, right.grads), over(rate, m.outputs)),
+                torch.lerp(m.inputs, _cross(below.inputs, above.inputs), over(rate, m.inputs)),
+                torch.lerp(m.outputs, _cross(below.grads, above.grads), over(rate, m.outputs)),
             )
-            for m, left, right in zip(q.between, taps[:-1], taps[1:], strict=True)
+            for m, below, above in zip(q.between, taps[:-1], taps[1:], strict=True)
         )
         return Chain(within, parallel.mean(between))
 
@@ -251,11 +257,6 @@ class BlockTridiagonal(NaturalGradient):
     @property
     def decomposes(self) -> bool:
         return True
-
-
-def _spread(inputs: Tensor, outputs: Tensor, diagonal: Tensor) -> Tensor:
-    """The diagonal of K diag(1/d) K^T."""
-    return torch.einsum("rij,rjp,rop->rio", inputs.square(), 1 / diagonal, outputs.square())
 
 
 def _cross(x: Float[Tensor, "R _S B 1 _I"], y: Float[Tensor, "R S B 1 _J"]) -> Tensor:

@@ -51,5 +51,5 @@ PRESETS: dict[str, dict[str, object]] = {
     "small": {},
 }
 
-# Few rows get more and longer steps: experiments/few_rows. Were they shorter from 250 on, 512 rows were worse than 256.
+# Few rows get more and longer steps: experiments/few_rows. With shorter ones from 250 on, 512 rows are worse than 256.
 BY_ROWS = {10: {500: {"epochs": 200, "lr": 0.01, "batch_size": 10}, 1000: PRESETS["default"]}}

@@ -10,10 +10,10 @@ With f the running average of squared gradients of the log-likelihood, one squar
     f  <- (1 - beta) f + beta E[(d log p(y|x,w) / dw)^2]                      targets drawn from the model
     mu <- mu + alpha m~ / (f^1/2 + gamma')                                    gamma' = gamma + extrinsic damping
 
-eta is the prior's variance, lambda the weight of the KL, N the number of data; beta = 1 - beta2. The square root
-stands in the mean step alone: in the variance it would be no posterior. Nor would the square of a batch's mean
-gradient in place of the mean of the squares, which is smaller by about the size of the batch. f starts at 1, so that
-the first weights scatter by (lambda/N)^1/2, as in noisy K-FAC, and is not corrected for it.
+eta is the prior's variance, lambda the weight of the KL, N the number of data; beta = 1 - beta2. The square root is in
+the mean step alone; in the variance it would give no posterior. Neither would the square of a batch's mean gradient,
+which is smaller by about the size of the batch. f starts at 1, so that the first weights have the deviation
+(lambda/N)^1/2, as in noisy K-FAC, and is not corrected for it.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ class NoisyAdam(natural.NaturalPosterior):
     def init(self, n_data: float, replicas: int, rng: Rng) -> NoisyAdamState:
         shared = common(self, n_data, replicas, rng)
         mean = self.net.initial(replicas, rng)
-        return NoisyAdamState(
-            shared, mean, tuple(torch.zeros_like(m) for m in mean), tuple(torch.ones_like(m) for m in mean)
-        )
+        zeros, ones = (tuple(map(like, mean)) for like in (torch.zeros_like, torch.ones_like))
+        return NoisyAdamState(shared, mean, zeros, ones)
 
     def update(
         self, state: NoisyAdamState, batch: Batch, rng: Rng, progress: float = 0.0

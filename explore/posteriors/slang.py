@@ -13,10 +13,9 @@ E averages over S samples w ~ q and the M examples of a batch; m^ is the bias-co
 the prior's variance (biases can have their own), lambda the weight of the KL, N the number of data. With a decay p,
 alpha and beta are divided by 1 + t^p at step t. The diagonal of the precision is that of the update without projection.
 
-The printed algorithm differs: E[g g^T] enters with a minus sign, the arguments of `fast_eig` lack their square roots
-and the scale N / M, d lacks the factor beta before 1 / eta, the gradient its N / M, and Section 3.1 samples with the
-precision for a covariance. The equations above are right, and the authors' code follows them. Means start as in the
-other methods here, not uniform in 1 / sqrt(inputs).
+The printed algorithm differs: E[g g^T] has a minus sign, the arguments of `fast_eig` lack their square roots and the
+scale N / M, d lacks the factor beta before 1 / eta, the gradient its N / M, and Section 3.1 samples with the precision
+for a covariance. The authors' code follows the equations above. Means start as in the other methods.
 """
 
 from __future__ import annotations
@@ -116,17 +115,15 @@ class SLANG(natural.NaturalPosterior):
         if self.bias_prior_variance is None:
             return super().variances(state)
         rows = []
-        for eta, m, own in zip(super().variances(state), state.mean, self.net.biases, strict=True):
-            rows.append(
-                eta * torch.ones_like(m[:, :, :1]) if isinstance(eta, Tensor) else torch.full_like(m[:, :, :1], eta)
-            )
-            if own:
+        for eta, m, bias in zip(super().variances(state), state.mean, self.net.biases, strict=True):
+            rows.append(eta * torch.ones_like(m[:, :, :1]))
+            if bias:
                 rows[-1][:, -1] = self.bias_prior_variance
         return tuple(rows)
 
 
 def _less(x: Tensor, p: float | Tensor, m: Tensor) -> Tensor:
-    """X - p m."""
+    """Return x - p m."""
     return torch.addcmul(x, p, m, value=-1) if isinstance(p, Tensor) else torch.add(x, m, alpha=-p)
 
 
@@ -136,10 +133,10 @@ DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code,
 def leading(
     columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, iterations: int, rng: Rng
 ) -> tuple[Vectors, Bool[Tensor, " R"]]:
-    """U+ with U+ U+^T = the leading L eigenpairs of X = keep U U^T + weight E[g g^T], and where that succeeded.
+    """Return U+ with U+ U+^T = the leading L eigenpairs of X = keep U U^T + weight E[g g^T], and where that succeeded.
 
-    With few examples X has few eigenvalues other than 0, and they are those of a small Gram matrix; with few weights X
-    itself is small. Where both are larger than the sketch of the randomised method, the latter is cheaper.
+    With few examples the eigenvalues are those of a small Gram matrix; with few weights X itself is small. Otherwise
+    the randomised method is cheapest.
     """
     weights = sum(x.shape[2] * x.shape[3] for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2] * parallel.world().processes
@@ -152,7 +149,7 @@ def leading(
 
 
 def _of_all(taps: Taps) -> Taps:
-    """The taps of all processes; as each has samples of its own, they stand one after the other where samples do."""
+    """Return the taps of all processes, one after the other on the axis of samples."""
     if parallel.world().processes == 1:
         return taps
     inputs = taps.inputs.expand(-1, taps.grads.shape[1], -1, -1, -1)
@@ -162,14 +159,14 @@ def _of_all(taps: Taps) -> Taps:
 def leading_gram(
     columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float
 ) -> tuple[Vectors, Bool[Tensor, " R"]]:
-    """X = Y Y^T with Y = [sqrt(keep) U, sqrt(weight / n) G]; Y^T Y has its eigenvalues, and U+ = Y C."""
+    """Decompose Y^T Y in place of X = Y Y^T, Y = [sqrt(keep) U, sqrt(weight / n) G]; then U+ = Y C."""
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
     old, new = math.sqrt(keep), math.sqrt(weight / n)
     cross = old * new * gradients_inner(taps, columns)  # [R, n, L]
     top = torch.cat([keep * inner(columns, columns), cross.mT], 2)
     gram = torch.cat([top, torch.cat([cross, weight / n * gradients_gram(taps)], 2)], 1)
     values, vectors, ok = eigh(gram)
-    c = vectors[:, :, -rank:] * _kept(values)[:, None, -rank:]
+    c = vectors[:, :, -rank:] * _is_large(values)[:, None, -rank:]
     from_old = combine(old * c[:, :rank].mT, columns)
     from_new = gradients_combine(taps, new * c[:, rank:])
     return tuple(a + b for a, b in zip(from_old, from_new, strict=True)), ok
@@ -178,7 +175,7 @@ def leading_gram(
 def leading_dense(
     columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float
 ) -> tuple[Vectors, Bool[Tensor, " R"]]:
-    """X written out."""
+    """Decompose X written out."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n, u = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2], flatten(columns)
     x = keep * u.mT @ u
@@ -187,14 +184,14 @@ def leading_dense(
         x = torch.baddbmm(x, g.mT, g, alpha=weight / n)
     x = parallel.mean(x)
     values, vectors, ok = eigh(x)
-    c = vectors * torch.where(_kept(values), values.clamp_min(0).sqrt(), 0).unsqueeze(1)
+    c = vectors * torch.where(_is_large(values), values.clamp_min(0).sqrt(), 0).unsqueeze(1)
     return tuple(v.contiguous() for v in unflatten(c[:, :, -rank:].mT, shapes)), ok
 
 
 def leading_randomised(
     columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, sketch: int, iterations: int, rng: Rng
 ) -> tuple[Vectors, Bool[Tensor, " R"]]:
-    """Subspace iteration from a random start, then Nystrom: X is never overestimated, so d never loses."""
+    """Iterate subspaces from a random start, then approximate by Nystrom, which never overestimates X."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
 
@@ -210,14 +207,14 @@ def leading_randomised(
     # X ~ Y (Q^T Y)^-1 Y^T = F F^T with F = Y E e^-1/2, and U+ is F in the leading eigenvectors of F^T F.
     small = inner(q, y)
     values, vectors, ok = eigh(0.5 * (small + small.mT))
-    inverse = torch.where(_kept(values), values.clamp_min(DROPPED).rsqrt(), 0)
+    inverse = torch.where(_is_large(values), values.clamp_min(DROPPED).rsqrt(), 0)
     f = combine((vectors * inverse.unsqueeze(1)).mT, y)
     values, vectors, ok_f = eigh(inner(f, f))
-    c = vectors[:, :, -rank:] * _kept(values)[:, None, -rank:]
+    c = vectors[:, :, -rank:] * _is_large(values)[:, None, -rank:]
     return combine(c.mT, f), ok & ok_f
 
 
-def _kept(values: Float[Tensor, "R n"]) -> Bool[Tensor, "R n"]:
+def _is_large(values: Float[Tensor, "R n"]) -> Bool[Tensor, "R n"]:
     return values > DROPPED + 10 * torch.finfo(values.dtype).eps * values[:, -1:]
 
 
@@ -228,11 +225,10 @@ PRESETS: dict[str, dict[str, object]] = {
         "lr_schedule": "linear", "lr_decay": 0.0, "lr_decay_at": 0.7, "trust_region": 0.25, "initial_precision": 50.0,
         "rank": 8, "beta": 0.005, "prior_variance": 2.0,
     },
-    # The paper's for Boston, Energy, Kin8nm and Naval, but for what it searches on every split: the variances of prior
-    # and noise, which it takes as known. Its lr is 0.005 on Concrete and Power (as is beta) and Wine; both are 0.08 on
-    # Yacht.
+    # The paper's for Boston, Energy, Kin8nm and Naval, but for the variances of prior and noise, which it searches on
+    # every split. Its lr is 0.005 on Concrete and Power (as is beta) and Wine; both are 0.08 on Yacht.
     "uci": {"epochs": 120, "bias_prior_variance": 1e6},
-    # A few dozen labels; from an initial deviation of 1 most of the thousand steps would go into shrinking it.
+    # From an initial deviation of 1 most of the thousand steps would shrink it.
     "small": natural.SMALL | {"rank": 8, "initial_precision": 200.0},
     # Logistic regression on the Breast Cancer set.
     "logistic": {

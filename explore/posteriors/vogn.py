@@ -11,12 +11,12 @@ With loss l = -log p(y|x,w), N the number of data times the augmentation factor 
     s  <- (1 - beta2) s + beta2 h
     mu <- mu - alpha m / (s + delta~ + gamma)                no square root
 
-delta is the prior's precision and tau the weight of the KL, which rises to its full value at the start of the
-training. gamma damps the posterior's variance too. At its fixed point s = h the precision is (N/tau) (h + gamma) +
-delta; the paper's rule s <- (1 - tau beta2) s + beta2 h has h/tau there and hence, for tau other than 1, another
-posterior than that of its bound. Before the first batch there is no s: the first gradients are taken at mu, and h
-becomes s; until then the density has the prior's width. beta2 near 1 remembers next to nothing of earlier batches.
-The paper's workers each take a part of the batch and samples of their own; so do `sub_batches`, normalised apart.
+delta is the prior's precision and tau the weight of the KL, which rises to its full value at the start of training.
+gamma damps the posterior's variance too. At the fixed point s = h the precision is (N/tau) (h + gamma) + delta; the
+paper's rule s <- (1 - tau beta2) s + beta2 h has h/tau there, which for tau other than 1 is not the posterior of its
+bound. The first gradients are taken at mu, and their h becomes s; before, the density has the prior's width. beta2 near
+1 forgets earlier batches. The paper's workers each take a part of the batch and their own samples; so do `sub_batches`,
+each with its normalisations.
 """
 
 from __future__ import annotations
@@ -125,11 +125,11 @@ class VOGN(natural.NaturalPosterior):
 
     @property
     def rises(self) -> bool:
-        """Whether tau rises."""
+        """Whether tau changes in training."""
         return self.kl_start < 1 and self.kl_warmup > 0
 
     def _weight(self, tempering: Float[Tensor, " R"]) -> Number:
-        """Tau: the same number throughout, or as a state has it."""
+        """Return tau: a constant, or the state's."""
         return tempering if self.rises else self.kl_weight
 
     def _tempering(self, progress: float) -> float:
@@ -144,24 +144,24 @@ PRESETS: dict[str, dict[str, object]] = {
         "lr_decay_at": 0.8, "beta2": 0.1, "damping": 1e-4, "warm_start": 0.7, "prior_variance": 1.0, "kl_start": 1.0,
         "kl_weight": 1.0,
     },
-    # LeNet-5 on CIFAR-10 without augmentation: four workers with 32 examples each, and six samples of their own.
+    # LeNet-5 on CIFAR-10 without augmentation: four workers with 32 examples and six samples each.
     "paper": {"sub_batches": 4},
-    # A few dozen labels: whole-batch steps, and an s that remembers. Step and damping were chosen by the test error of
-    # active learning on Boston, on other splits than the published ones; the rest is noisy K-FAC's.
+    # Whole-batch steps, and an s that remembers. Step and damping were chosen by the test error of active learning on
+    # Boston, on unpublished splits; the rest is noisy K-FAC's.
     "small": {
         "epochs": 1000, "batch_size": 30, "samples": 5, "lr": 0.01, "beta2": 0.02, "damping": 0.1,
         "prior_variance": 0.3, "kl_weight": 0.35,
     },
-    # Regression on the UCI sets: batches, samples and prior of the other papers; the step is a tenth of theirs, since
-    # it counts 1 / (1 - beta1) times.
+    # Regression on the UCI sets: batches, samples and prior of the other papers, and a tenth of their step, which counts
+    # 1 / (1 - beta1) times.
     "uci": {
         "epochs": 200, "batch_size": 10, "samples": 10, "lr": 0.001, "beta2": 0.01, "damping": 1e-4,
         "prior_variance": 1.0, "kl_start": 1.0,
     },
-    # Image networks, from an epoch on: s is of some thirty batches, where the paper's is of the last one. Noise starts
-    # small: an AlexNet stayed at chance with all of it at once, and three times the damping. Chosen on validation parts
-    # of MNIST (LeNet-5) and of 5,000 images of CIFAR-10: LeNet-5, and an AlexNet, which is better yet with a fifth of
-    # the KL weight, with which the LeNet-5 is too sure.
+    # Image networks, from an epoch on: s averages some thirty batches, the paper's the last one. Noise starts small, as
+    # an AlexNet stayed at chance with all of it at once. Chosen on validation parts of MNIST (LeNet-5) and of 5,000
+    # images of CIFAR-10 (LeNet-5, AlexNet). A fifth of the KL weight is better for the AlexNet, and the LeNet-5 is too
+    # sure with it.
     "image": {
         "epochs": 160, "samples": 1, "lr": 0.0005, "lr_schedule": "linear", "lr_decay": 0.0, "lr_decay_at": 0.0,
         "beta2": 0.03, "prior_variance": 0.0025, "kl_weight": 0.05, "kl_start": 0.02, "kl_warmup": 0.3,

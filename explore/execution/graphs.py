@@ -72,16 +72,10 @@ class Recorder(Protocol):
     def record(
         self, run: Callable[[], tuple[State, Info]], place: State, memory: Sequence[Tensor], healthy: bool
     ) -> tuple[Info, Callable[[], bool]]:
-        """Return the numbers that an update logs, and a function that repeats it.
+        """Return the numbers that an update logs, and a function that repeats it, valid after its first call.
 
-        A recording alone may leave values out. A repetition returns whether it could be done; if not, nothing has
-        changed.
-
-        Args:
-            run: an update of the state in `place`.
-            place: a repetition reads the old state from it and writes the new one to it.
-            memory: further tensors that `run` reads.
-            healthy: whether no replica has failed, which a repetition may assume; always true on a device.
+        A repetition reads the state from `place` and writes the new one to it; `memory` are further inputs. It may
+        assume that all replicas are `healthy`, and returns False where it could not be done and nothing has changed.
         """
 
 
@@ -127,14 +121,10 @@ class Graph(NamedTuple):
 
 
 class Updates:
-    """The updates of one fit, or of the fits of a posterior that goes on to learn.
+    """The updates of one fit, or of a posterior that goes on to learn; without a recorder they run one by one.
 
-    Args:
-        posterior: to update.
-        rng: the stream that all updates draw from, until `draw_from` sets another.
-        recorder: None: they run one by one, as `posterior.update` does.
-
-    A graph overwrites the state that it returned before; `kept` returns a copy that stays.
+    They draw from `rng` until `draw_from` sets another stream. A graph overwrites the state that it returned before;
+    `kept` returns a copy that stays.
     """
 
     def __init__(self, posterior: Any, rng: Rng, recorder: Recorder | None):
@@ -172,7 +162,7 @@ class Updates:
                 return result
             after = generator.get_state()
             generator.set_state(before)
-            checked = self._checked(self.recorder, key, state, batch, progress, result)
+            checked = self._checked(key, state, batch, progress, result)
             generator.set_state(after)
             return checked
 
@@ -192,19 +182,13 @@ class Updates:
         return result
 
     def _checked(
-        self,
-        recorder: Recorder,
-        key: Hashable,
-        state: State,
-        batch: Batch,
-        progress: float,
-        plain: tuple[State, Info],
+        self, key: Hashable, state: State, batch: Batch, progress: float, plain: tuple[State, Info]
     ) -> tuple[State, Info]:
         """Return the result of a replay, or the plain update's where they differ."""
         try:
             plain = tree.map_tensors(torch.clone, plain)  # unchanged tensors are in the graphs' memory
             if key not in self._graphs:
-                self._graphs[key] = self._recorded(recorder, state, batch, progress)
+                self._graphs[key] = self._recorded(state, batch, progress)
             new, info = self._replayed(self._graphs[key], state, batch, progress)
             replayed = _with_host(new, plain[0]), info  # numbers of the host stay from here on
             if _same(replayed, plain):
@@ -216,12 +200,16 @@ class Updates:
         warnings.warn(f"updates cannot be recorded, and run one by one: {why}", stacklevel=4)
         return plain
 
-    def _recorded(self, recorder: Recorder, state: State, batch: Batch, progress: float) -> Graph:
+    def _recorded(self, state: State, batch: Batch, progress: float) -> Graph:
         if self._place is None:
             self._place = tree.map_tensors(lambda t: t.clone() if t.dim() else t, state)
         place, copy = _with_host(self._place, state), Batch(batch.x.clone(), batch.y.clone())
-        memory = (*copy, self._dials)
-        return Graph(copy, *recorder.record(lambda: self._plain(place, copy, progress), place, memory, _healthy(state)))
+        assert self.recorder
+
+        def run() -> tuple[State, Info]:
+            return self._plain(place, copy, progress)
+
+        return Graph(copy, *self.recorder.record(run, place, (*copy, self._dials), _healthy(state)))
 
     def _replayed(self, graph: Graph, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
         write(state, self._place)

@@ -100,10 +100,7 @@ def own(part: slice) -> slice:
 def apart(rng: Rng, step: int, axis: int) -> Rng:
     """Return a stream for numbers of weight samples or examples, with separate numbers for each part of the batch.
 
-    Args:
-        rng: the stream of the fit.
-        step: of the update, from 1.
-        axis: of the samples or examples in all draws, divided into the parts of this process.
+    The parts of this process divide the axis of the samples or examples; `step` is that of the update, from 1.
     """
     if world().parts == 1:
         return rng

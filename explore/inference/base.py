@@ -74,24 +74,13 @@ class Predictive(ABC):
 
     @abstractmethod
     def init(self, n_data: float, replicas: int, rng: Rng) -> State:
-        """Return the state before any data.
-
-        Args:
-            n_data: the number of examples, or the effective data size.
-            replicas: R.
-            rng: the stream for the initial weights.
-        """
+        """Return the state of R replicas before any data, for so many examples or an effective data size."""
 
     @abstractmethod
     def update(self, state: State, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[State, Info]:
-        """Return the state after one step on a batch, and numbers to log, each [R].
+        """Return the state after one step on a batch, x [R, B, ...] and y [R, B, O] or [R, B], and numbers to log, [R].
 
-        Args:
-            state: any state of this posterior.
-            batch: x [R, B, ...], y [R, B, O] or [R, B].
-            rng: the stream of this step's noise.
-            progress: the finished share of the training, which drives schedules; 0 throughout where training has no
-                end, as in VIME.
+        `progress`, the finished share of the training, drives schedules; it is always 0 where training has no end.
         """
 
     def stands_for(self, examples: float) -> float:
@@ -101,16 +90,12 @@ class Predictive(ABC):
     def turn(self, step: int, progress: float) -> Turn:
         """Return everything that an update reads of the number of its step, from 1, and of the progress.
 
-        Updates of one kind do the same operations and differ in these numbers alone, so that a recording of the first
-        one repeats the others. By default no update is recorded.
+        Updates of one kind differ in these numbers alone, so that a recording of one repeats the others.
         """
         return Turn()
 
     def end_epoch(self, state: State) -> State:
-        """Return the state after a pass over the data; the prior's variance is learned once an epoch.
-
-        `learning.fit` calls it after the last update of each epoch, VIME after those of each batch of experience.
-        """
+        """Return the state after an epoch, or in VIME after a batch of experience; it learns the prior's variance."""
         return state
 
     def learned(self, state: State) -> Info:
@@ -128,8 +113,7 @@ class Predictive(ABC):
     def finish(self, state: State, batches: Iterable[Batch], rng: Rng) -> State:
         """Return the state after a fit, for posteriors made from a trained net (a Laplace approximation, SWAG).
 
-        `learning.fit` calls it once, with all the data in batches. Training without an end never does, so that `sample`
-        and the rest must work on every state.
+        `batches` are all the data. Training without an end never calls it: other methods must work on every state.
         """
         return state
 
@@ -138,17 +122,11 @@ class Predictive(ABC):
         """Return n joint weight samples, or as many as there are, by `layers`; every input sees the same weights."""
 
     def layers(self, state: State, weights: Sequence[L], samples: int | None = None) -> tuple[L | Tensor, ...]:
-        """Return the layers of nets with these weights, as `Net` takes them: the state's batch normalisations last.
-
-        The number S of `samples` is needed only where no layer has it.
-        """
+        """Return the layers of nets with these weights, and the state's batch normalisations for S `samples`."""
         return (*weights, *expand_norms(state.common.norms, count_samples(weights, samples)))
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
-        """Return weight samples, with a draw of the likelihood's noise parameters for each.
-
-        A point estimate has the expected noise: a single draw would be a matter of luck.
-        """
+        """Return weight samples with a draw of the likelihood's noise for each; a single net has the expected noise."""
         layers = self.sample(state, n, rng)
         if self.certain and n == 1:
             return layers, self.expected_noise(state)
@@ -209,11 +187,8 @@ class Variational(Predictive):
     def gamma(self, shared: Common, weight: float | Tensor | None = None, held: bool = False) -> Dampings:
         """Return gamma = lambda / (N eta): a number, or one for each tensor of coordinates where eta is learned.
 
-        Args:
-            shared: the common part of a state.
-            weight: lambda; by default `kl_weight`.
-            held: take eta of the last update. A density that depends on gamma moves with the next update only, as the
-                bound could fall otherwise.
+        The `weight` lambda is `kl_weight` by default. A density takes eta as `held` at the last update, and a new one
+        with the next update only, as the bound could fall otherwise.
         """
         weight, n_data = self.kl_weight if weight is None else weight, float(shared.n_data)
         if shared.prior is None:
@@ -253,20 +228,14 @@ class Variational(Predictive):
 
     @abstractmethod
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return the information gained from each example of the batch alone, in nats.
-
-        It is KL(q' || q) after one step of size rho on that example's log-likelihood, with q as the prior.
-        """
+        """Return KL(q' || q) after one step of size rho on each example's log-likelihood alone, in nats."""
 
     def divergence(self, state: State) -> Float[Tensor, " R"]:
         """Return KL(q || prior) over all coordinates and the likelihood's noise, in nats."""
         return self.kl_prior(state) + self.likelihood.kl(state.common.noise)
 
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """Estimate the evidence lower bound of all data in nats, at `kl_weight` and `augmentation` 1.
-
-        The batch stands for all the data, and the expectation is taken over weight samples.
-        """
+        """Estimate the evidence lower bound in nats, for `kl_weight` and `augmentation` 1, from a batch of the data."""
         examples = float(state.common.n_data) / self.stands_for(1.0)
         return examples * self._log_likelihood(state, batch, rng, samples) - self.divergence(state)
 

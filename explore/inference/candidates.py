@@ -36,10 +36,7 @@ def alike(cls: type[Predictive], settings: Sequence[Mapping[str, Any]]) -> bool:
 def together(posteriors: Sequence[Predictive], replicas: int, rng: Rng) -> Predictive:
     """Return one posterior for all candidates, which are `alike` and on equal nets; only its training is defined.
 
-    Args:
-        posteriors: the candidates.
-        replicas: data sets that each is fitted to.
-        rng: for the place and the precision of the settings.
+    `replicas` are the data sets of each candidate; settings are where `rng` draws, and in its precision.
     """
     first = posteriors[0]
     if len(posteriors) == 1:

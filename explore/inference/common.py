@@ -78,17 +78,10 @@ def advance_norms(
     lr: float,
     step: Int[Tensor, " R"],
 ) -> NormState:
-    """Return batch normalisations after one pass in training mode.
+    """Return batch normalisations after one pass in training mode, by the taps of the log-likelihood.
 
-    Samples that share values share the mean of their statistics; gradients are averaged over samples and examples.
-
-    Args:
-        norms: before the pass.
-        net: the network.
-        taps: of the log-likelihood.
-        count: how many samples saw each example, and how many examples there were.
-        lr: of Adam.
-        step: of each replica; counts from 1.
+    Samples that share values share the mean of their statistics; gradients are averaged over samples and examples, the
+    two numbers in `count`. Adam has the rate `lr` and each replica's step, from 1.
     """
     values, gradients = [], []
     for v, t, norm in zip(norms.values, taps, net.norms, strict=True):

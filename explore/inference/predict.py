@@ -96,12 +96,9 @@ class Predictor:
     def outputs(
         self, x: Inputs, budget: int | None = None, own: slice | None = None
     ) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Yield (some of the points x [R, P, ...], their outputs) chunk by chunk.
+        """Yield (positions, outputs) of the points x [R, P, ...], or of those in `own`, chunk by chunk.
 
-        Args:
-            x: the points.
-            budget: approximate size of a chunk's widest layer on a processor; on a device it is DEVICE.
-            own: take these points alone.
+        `budget` is the approximate size of a chunk's widest layer on a processor; on a device it is DEVICE.
         """
         _keep_freed()
         with torch.no_grad():
@@ -248,10 +245,7 @@ def divided(
 ) -> tuple[Tensor, ...]:
     """Return a function of the outputs at all points, [R, P, ...], which the processes of a fit divide.
 
-    Args:
-        outputs: of some of the points, as `Predictor.outputs` yields them.
-        points: their number.
-        of: a function of a chunk: the positions of its points, and their outputs.
+    `outputs` yields those of some points, as `Predictor.outputs` does; `of` takes a chunk's positions and outputs.
     """
     own = parallel.share(points)
     chunks = ((slice(part.start - own.start, part.stop - own.start), of(part, out)) for part, out in outputs(own))

@@ -40,16 +40,9 @@ def recommended_settings(
     """Return the settings of a posterior class without a preset: all rules in one place.
 
     Images and VIME take the `PREFERRED` preset, else the posterior's first. For a table, settings and the noise prior
-    move continuously between the entries of `BY_ROWS` (by units and rows) in the posterior's file. Without `BY_ROWS` it
-    is a preset: `small` below `FEW_ROWS` rows, `hundreds` below 250, `classes` for classes, where they exist.
-
-    Args:
-        posterior: the class.
-        rows: to learn from.
-        columns: of a row; no rule depends on it yet.
-        task: "regression" or "classification".
-        consumer: of the fit.
-        units: of the widest hidden layer; with more, a weight's prior is narrower where rows are few.
+    move continuously between the entries of `BY_ROWS` in the posterior's file, by rows and by units of the widest
+    hidden layer. Without `BY_ROWS` it is a preset, where there is one: `small` below `FEW_ROWS` rows, `hundreds` below
+    250, `classes` for the task "classification". No rule depends on `columns` yet.
     """
     presets, classes = registry.presets(posterior), task == "classification"
     anchors = getattr(sys.modules[posterior.__module__], "BY_ROWS", None)
@@ -72,13 +65,9 @@ def noise_for(preset: str | None) -> dict[str, float]:
 
 
 def between(anchors: Mapping[int, Mapping[str, Any]], rows: int) -> dict[str, Any]:
-    """Return settings that move geometrically with the number of rows between those of two anchors.
+    """Return settings that move geometrically with the number of rows (or units) between those of two anchors.
 
     Whole numbers stay whole. Outside the anchors, settings are those of the nearest.
-
-    Args:
-        anchors: rows (or units) -> settings, of the same names; those that differ are positive numbers.
-        rows: how many there are.
     """
     counts = sorted(anchors)
     rows = min(max(rows, counts[0]), counts[-1])

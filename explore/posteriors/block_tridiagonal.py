@@ -185,13 +185,11 @@ class BlockTridiagonalKronecker:
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Chain:
         within = tuple(self.kronecker.init(i, o, replicas, rng) for i, o in shapes)
-        between = tuple(
-            KroneckerMoments(
-                *(x.new_zeros(replicas, x.shape[1], y.shape[1]) for x, y in zip(below, above, strict=True))
-            )
-            for below, above in zip(within[:-1], within[1:], strict=True)
-        )
-        return Chain(within, between)
+        between = []
+        for below, above in zip(within[:-1], within[1:], strict=True):
+            zeros = (x.new_zeros(replicas, x.shape[1], y.shape[1]) for x, y in zip(below, above, strict=True))
+            between.append(KroneckerMoments(*zeros))
+        return Chain(within, tuple(between))
 
     def observe(self, q: Chain, taps: tuple[Taps, ...], schedule: Number, step: int) -> Chain:
         if any(t.grads.shape[3] != 1 for t in taps):

@@ -150,11 +150,9 @@ class NoisyEKFAC(NaturalGradient):
         observed = step % self.statistics_interval == 0
         if observed and step % self.basis_interval == 0:
             return super().turn(step, progress)._replace(kind=None)  # it waits for a decomposition
-        intervals = self.moments_interval, self.scale_interval
+        due = step % self.moments_interval == 0, step % self.scale_interval == 0, self._restarts(step, progress)
         turn = super().turn(step, progress)
-        return turn._replace(
-            kind=(turn.kind, *(step % each == 0 for each in intervals), self._restarts(step, progress))
-        )
+        return turn._replace(kind=(turn.kind, due))
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         if not self._restarts(int(state.common.step) + 1, progress):

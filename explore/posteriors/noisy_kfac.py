@@ -71,7 +71,7 @@ PRESETS: dict[str, dict[str, object]] = {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "factor_interval": 200,
     },
-    # VIME's dynamics model, trained without end on batches of 10, with its prior. Chosen, as the others of this name, by
+    # VIME's dynamics model, trained without end on batches of 10, with its prior. Chosen, like others of this name, by
     # the likelihood of new transitions of two tasks over a short grid. Every fifth batch's Fisher matrix is enough, and
     # five times as fast. With a fixed damping the model diverged on one-hot observations of which some are rare.
     "vime": {

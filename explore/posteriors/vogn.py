@@ -152,8 +152,8 @@ PRESETS: dict[str, dict[str, object]] = {
         "epochs": 1000, "batch_size": 30, "samples": 5, "lr": 0.01, "beta2": 0.02, "damping": 0.1,
         "prior_variance": 0.3, "kl_weight": 0.35,
     },
-    # Regression on the UCI sets: batches, samples and prior of the other papers, and a tenth of their step, which counts
-    # 1 / (1 - beta1) times.
+    # Regression on the UCI sets: batches, samples and prior of the other papers, and a tenth of their step, which
+    # counts 1 / (1 - beta1) times.
     "uci": {
         "epochs": 200, "batch_size": 10, "samples": 10, "lr": 0.001, "beta2": 0.01, "damping": 1e-4,
         "prior_variance": 1.0, "kl_start": 1.0,

@@ -58,7 +58,7 @@ Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH"
 class WHVI(Reparameterised):
     """Walsh-Hadamard variational inference: `init`, `update` and `sample` are those of `Reparameterised`.
 
-    In the `structure`, the factors of W from left to right, a diagonal S is optimised and V is Gaussian as g is. Without
+    In the `structure`, the factors of W from left to right, a diagonal S is optimised and V is Gaussian like g. Without
     a second diagonal every stacked block has a separate g, as the blocks would be equal. A layer with one input or
     output, see `vectors`, takes its n weights from a square W of at least n entries, or is stacked like any other.
     """
@@ -278,7 +278,7 @@ PRESETS: dict[str, dict[str, object]] = {
     # Tried on four splits of Boston only, with two hidden layers of 128.
     "uci": {"epochs": 150, "batch_size": 64, "samples": 1},
     "small": SMALL,
-    # The paper's image networks. Chosen on validation parts of 5,000 images of CIFAR-10 (LeNet-5, AlexNet with its dense
+    # The paper's image networks. Chosen on validation parts of 5,000 images of CIFAR-10 (LeNet-5, AlexNet with dense
     # layers); with the default deviation, noise drowns layers of 4096, and nothing is learnt.
     "image": {
         "epochs": 150, "batch_size": 64, "samples": 1, "lr": 1e-3, "initial_std": 1e-3, "vectors": "stack",

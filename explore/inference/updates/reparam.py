@@ -62,11 +62,8 @@ class Form(ABC):
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
         """Return the layer, and samples [R, ...] of its KL's excess over the Gaussian's.
 
-        Args:
-            z: coordinates, each [R, S, I, O], or [R, S, B, I, O] with one draw for each example.
-            points: the point estimates, each [R, ...].
-            lead: (R, S) or (R, S, B), for random numbers that are no coordinates.
-            rng: the stream for such numbers.
+        Coordinates z are [R, S, I, O], or [R, S, B, I, O] with one draw for each example; `lead`, (R, S) or (R, S, B),
+        is the shape of other random numbers from `rng`.
         """
 
 

@@ -75,15 +75,8 @@ def forward_in_parts(
 ) -> tuple[Float[Tensor, "R K b O"], Pullback]:
     """Run a pass in training mode in which each part of the batch has its own weight samples, as workers do.
 
-    Args:
-        net: the network.
-        weights: K samples for each of the parts, part by part; a single sample is for all.
-        x: inputs, B a multiple of `parts`.
-        parts: they stand beside the replicas.
-
-    Returns:
-        (out of all B examples, each from its part's K samples; pullback). The taps have parts * K samples of B / parts
-        examples, whose mean is that over all.
+    There are K weight samples for each of the parts, part by part, or one for all. The outputs of each example are of
+    its part's samples; the taps have parts * K samples of B / parts examples, whose mean is that over all.
     """
     if parts == 1:
         return net.train_forward(weights, x)
@@ -119,14 +112,9 @@ def _join(x: Tensor, parts: int) -> Tensor:
 def fisher_taps(kind: Fisher, likelihood: Likelihood, seen: Pass, rng: Rng) -> tuple[Taps, ...]:
     """Return gradients whose mean outer product over samples and examples is the Fisher matrix.
 
-    Args:
-        kind: of the targets. "exact" takes as many pullbacks as there are outputs and gives the generalised
-            Gauss-Newton matrix: the Hessian, where the net is linear in its weights. With batch normalisations, where
-            examples meet, it is an unbiased estimate: random signs of each example's roots keep the roots of different
-            examples, which are independent under the model, from adding up.
-        likelihood: of the targets.
-        seen: the pass over the batch.
-        rng: for drawn targets and signs; "exact" draws nothing in a net without batch normalisations.
+    "exact" takes a pullback for each output and gives the generalised Gauss-Newton matrix: the Hessian, where the net
+    is linear in its weights. With batch normalisations, where examples meet, it is an unbiased estimate: random signs
+    keep the roots of different examples, which are independent under the model, from adding up.
     """
     if kind == "empirical":
         return seen.taps
@@ -157,17 +145,11 @@ def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
 
 
 def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
-    """Scale a direction d so that the step lr d changes the predictions by no more than a limit.
+    """Scale a direction d, with the image F d, so that lr^2 d^T F d stays within a limit; None: there is no limit.
 
     This is K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization using Kronecker-factored
-    approximations, 2017, Section 5): lr^2 d^T F d stays within the limit. To second order, that is twice the KL
-    divergence between the predictions before and after the step, in nats an example.
-
-    Args:
-        direction: d.
-        image: F d, with or without the damping; where d = F^-1 v, that is v.
-        lr: the step's size.
-        limit: None for steps of any length.
+    approximations, 2017, Section 5): to second order, twice the KL divergence between the predictions before and after
+    the step, in nats an example.
     """
     if limit is None:
         return direction
@@ -194,13 +176,9 @@ def adapt(
 ) -> tuple[Float[Tensor, " R"], Bool[Tensor, " R"]]:
     """Return the damping after a step, in the manner of Levenberg and Marquardt, and which replicas take the step.
 
-    Martens and Grosse (2015, Section 6.5) compare what a step gained with the quadratic model's promise. That ratio
-    says little for a batch's gradient and a step along a moving average; so the curvature is compared.
-
-    Args:
-        damping: before the step.
-        overshoot: the curvature along the step d, d^T H d, over its descent -d^T v at the start. It is 1 for a step
-            that ends at the minimum along its line, and 2 for one that ends as high as it began.
+    Martens and Grosse (2015, Section 6.5) compare a step's gain with the quadratic model's. That ratio says little for
+    a batch's gradient and a moving average; so `overshoot` compares the curvature along the step d, d^T H d, with its
+    descent -d^T v at the start: 1 at the minimum along the line, 2 for a step that ends as high as it began.
     """
     accepted = overshoot < 2  # never, where it is not a number
     factor = torch.ones_like(damping)
@@ -249,12 +227,7 @@ def end_update(
 
 
 def advance(
-    shared: Common,
-    posterior: Predictive,
-    out: Tensor,
-    y: Tensor,
-    norms: tuple[NormTaps, ...],
-    kl_weight: float | Tensor,
+    shared: Common, posterior: Predictive, out: Tensor, y: Tensor, norms: tuple[NormTaps, ...], kl_weight: Number
 ) -> Common:
     """Return the common part after one more update: noise and normalisations learn, and the step is counted."""
     noise = parallel.mean(posterior.likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight))

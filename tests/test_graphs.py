@@ -257,7 +257,7 @@ def test_where_memory_does_not_suffice_for_recordings_they_are_let_go(fails, mon
     ours, after, updates = one_after_another(made(), Full, batches, around)
     theirs, drawn, _ = one_after_another(made(), None, batches)
     assert not updates.recordable and not updates._graphs and updates._place is None
-    assert updates.kept(ours) is ours
+    assert updates.copied(ours) is ours
     assert bool(updates.replays) == (fails == "second record")
     assert torch.equal(after, drawn)
     assert all(torch.allclose(ours[path], theirs[path], rtol=1e-9) for path in ours)

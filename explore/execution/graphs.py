@@ -35,6 +35,8 @@ LARGEST = 3 * 10**7  # weights up to which launches take more of an update's tim
 CHECKED = 2  # replays of each kind that are compared with the update itself
 MOST = 4  # numbers of a turn
 LOOKED_AT = 20  # steps, of which one at least must be of a kind that is recorded
+Step = Callable[[], tuple[State, Info]]
+Replay = Callable[[], bool]
 
 
 def use(asked: bool | None) -> AbstractContextManager[Any]:
@@ -69,9 +71,7 @@ class Recorder(Protocol):
     def warm(self, run: Callable[[], Any]) -> Any:
         """Run an update without a recording, as it will be recorded."""
 
-    def record(
-        self, run: Callable[[], tuple[State, Info]], place: State, memory: Sequence[Tensor], healthy: bool
-    ) -> tuple[Info, Callable[[], bool]]:
+    def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]:
         """Return the numbers that an update logs, and a function that repeats it, valid after its first call.
 
         A repetition reads the state from `place` and writes the new one to it; `memory` are further inputs. It may
@@ -96,9 +96,7 @@ class Cuda:
         main.wait_stream(self.stream)
         return result
 
-    def record(
-        self, run: Callable[[], tuple[State, Info]], place: State, memory: Sequence[Tensor], healthy: bool
-    ) -> tuple[Info, Callable[[], bool]]:
+    def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.rng.generator)
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
@@ -117,14 +115,14 @@ class Graph(NamedTuple):
 
     batch: Batch
     info: Info
-    replay: Callable[[], bool]
+    replay: Replay
 
 
 class Updates:
     """The updates of one fit, or of a posterior that goes on to learn; without a recorder they run one by one.
 
     They draw from `rng` until `draw_from` sets another stream. A graph overwrites the state that it returned before;
-    `kept` returns a copy that stays.
+    `copied` returns a copy that stays.
     """
 
     def __init__(self, posterior: Any, rng: Rng, recorder: Recorder | None):
@@ -173,7 +171,7 @@ class Updates:
         else:  # the graphs draw from the generator that they were recorded with
             self.rng.generator.set_state(rng.generator.get_state())
 
-    def kept(self, values: Any) -> Any:
+    def copied(self, values: Any) -> Any:
         """Return a copy of a tree of tensors, where graphs would write to it."""
         return tree.map_tensors(torch.clone, values) if self._graphs else values
 

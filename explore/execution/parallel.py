@@ -81,7 +81,7 @@ class ProcessLost(RuntimeError):
     """Another process of the job has ended, and nothing can be shared any more."""
 
 
-def own(part: slice) -> slice:
+def local_part(part: slice) -> slice:
     """Return this process's part of a batch [part.start, part.stop); a remainder is left out.
 
     Raises:

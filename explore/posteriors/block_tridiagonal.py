@@ -76,39 +76,24 @@ class Conditional(NamedTuple):
         return self.diagonal.log().sum((1, 2)) - 2 * basis
 
 
-class Link(NamedTuple):
-    """Psi_l, from layer l + 1 to layer l."""
-
-    inputs: Float[Tensor, "R I J"]  # Psi^A
-    outputs: Float[Tensor, "R O P"]  # Psi^S
-
-    def multiply(self, v: Tensor) -> Tensor:
-        """Psi v: [R, S, J, P] -> [R, S, I, O]."""
-        return two_sided(self.inputs.mT, v, self.outputs.mT)
-
-    def transposed(self, v: Tensor) -> Tensor:
-        """Psi^T v: [R, S, I, O] -> [R, S, J, P]."""
-        return two_sided(self.inputs, v, self.outputs)
-
-
 class BlockTridiagonalFactor(NamedTuple):
     """F + damping over all layers."""
 
     conditionals: tuple[Conditional, ...]
-    links: tuple[Link, ...]
+    links: tuple[KroneckerMoments, ...]  # Psi^A, Psi^S, from each layer to the one below
 
     def solve(self, v: Weights) -> Weights:
-        ahead = [link.multiply(x) for link, x in zip(self.links, v[1:], strict=True)]
+        ahead = [two_sided(a.mT, x, s.mT) for (a, s), x in zip(self.links, v[1:], strict=True)]  # Psi v
         u = [*(x - y for x, y in zip(v[:-1], ahead, strict=True)), v[-1]]
         return self._up(tuple(c.solve(x) for c, x in zip(self.conditionals, u, strict=True)))
 
     def multiply(self, v: Weights) -> Weights:
         z = [v[0]]
-        for link, x in zip(self.links, v[1:], strict=True):
-            z.append(x + link.transposed(z[-1]))
+        for (a, s), x in zip(self.links, v[1:], strict=True):
+            z.append(x + two_sided(a, z[-1], s))
         y = [c.multiply(x) for c, x in zip(self.conditionals, z, strict=True)]
-        for i in reversed(range(len(self.links))):
-            y[i] = y[i] + self.links[i].multiply(y[i + 1])
+        for i, (a, s) in reversed(list(enumerate(self.links))):
+            y[i] = y[i] + two_sided(a.mT, y[i + 1], s.mT)
         return tuple(y)
 
     def root(self, eps: Weights) -> Weights:
@@ -166,7 +151,7 @@ class BlockTridiagonalFactor(NamedTuple):
 
     def _up(self, x: Weights) -> Weights:
         """Return Xi^T x."""
-        back = [link.transposed(y) for link, y in zip(self.links, x[:-1], strict=True)]
+        back = [two_sided(a, y, s) for (a, s), y in zip(self.links, x[:-1], strict=True)]  # Psi^T x
         return (x[0], *(y - z for y, z in zip(x[1:], back, strict=True)))
 
 
@@ -214,7 +199,7 @@ class BlockTridiagonalKronecker:
             inner = [torch.zeros_like(m) for m in pair]  # C, D; the last layer has none
             if i < len(q.between):
                 following = [root.mT @ root for root, _ in roots[i + 1]]  # A_l+1,l+1^-1, S_l+1,l+1^-1
-                link = Link(*(x @ y for x, y in zip(q.between[i], following, strict=True)))
+                link = KroneckerMoments(*(x @ y for x, y in zip(q.between[i], following, strict=True)))
                 inner = [p @ x.mT for p, x in zip(link, q.between[i], strict=True)]
                 links.append(link)
             basis, rotation, spectrum = [], [], []

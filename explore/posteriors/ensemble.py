@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, Weights
+from explore.core.shapes import Weights
 from explore.inference.updates.points import PointEstimate, PointState
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(PointEstimate):
-    """A deep ensemble of maximum a posteriori nets."""
+    """A deep ensemble of maximum a posteriori nets: `init` and `update` are those of `PointEstimate`."""
 
     members: int = 5
     ranges: ClassVar[dict[str, str]] = {"members": "[1, 1e4]"}
@@ -36,9 +36,6 @@ class Ensemble(PointEstimate):
     @property
     def nets(self) -> int:
         return self.members
-
-    def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
-        return self.step(state, batch, progress)
 
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
         """The members, at most n of them; nothing is drawn."""

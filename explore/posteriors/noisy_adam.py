@@ -25,7 +25,7 @@ import torch
 
 from explore.core.linalg import moved, over
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, Means
+from explore.core.shapes import Batch, Info, Means, State
 from explore.execution import parallel
 from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
@@ -60,17 +60,15 @@ class NoisyAdam(natural.NaturalPosterior):
         zeros, ones = (tuple(map(like, mean)) for like in (torch.zeros_like, torch.ones_like))
         return NoisyAdamState(shared, mean, zeros, ones)
 
-    def update(
-        self, state: NoisyAdamState, batch: Batch, rng: Rng, progress: float = 0.0
-    ) -> tuple[NoisyAdamState, Info]:
+    def update(self, state: NoisyAdamState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[State, Info]:
         shared = state.common
         step = int(shared.step) + 1
         lr, schedule, correction = numbers(self.turn(step, progress))
-        weights, seen = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
-        fisher = steps.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
+        weights, forward = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
+        fisher = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))
 
         gamma = self.gamma(shared)
-        gradient = parallel.mean(natural.regularised_gradient(natural.mean_gradient(seen.taps), weights, gamma))
+        gradient = parallel.mean(natural.regularised_gradient(natural.mean_gradient(forward.taps), weights, gamma))
         average, corrected = steps.momentum(state.momentum, gradient, self.momentum, correction)
         squares = tuple(
             torch.lerp(f, mean_squares(t), over(self.beta * schedule, f))
@@ -83,7 +81,7 @@ class NoisyAdam(natural.NaturalPosterior):
         direction = steps.clipped(direction, image, self.lr, limit)
         mean = tuple(moved(mu, d, lr) for mu, d in zip(state.mean, direction, strict=True))
 
-        return steps.end_update(self, seen, NoisyAdamState(shared, mean, average, squares), state, self.kl_weight)
+        return steps.end_update(self, forward, NoisyAdamState(shared, mean, average, squares), state, self.kl_weight)
 
     def turn(self, step: int, progress: float) -> Turn:
         schedule = self.schedule(progress)

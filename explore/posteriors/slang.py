@@ -86,12 +86,12 @@ class SLANG(natural.NaturalPosterior):
         schedule = float(self.schedule(progress)) * steps.power_decay(step, self.decay)
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
-        _, seen = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
+        _, forward = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
 
         prior = tuple(1 / eta for eta in self.variances(state))
         old = state.precision
-        columns, ok = leading(old.columns, seen.taps, 1 - beta, beta * count, self.power_iterations, rng)
-        gradient, squares = gradient_moments(seen.taps)
+        columns, ok = leading(old.columns, forward.taps, 1 - beta, beta * count, self.power_iterations, rng)
+        gradient, squares = gradient_moments(forward.taps)
         diagonal = []
         for u, new, d, h, p in zip(old.columns, columns, old.diagonal, squares, prior, strict=True):
             exact = torch.add((1 - beta) * u.square().sum(1), h, alpha=beta * count)
@@ -106,7 +106,7 @@ class SLANG(natural.NaturalPosterior):
         direction = steps.clipped(direction, ascent, self.lr, steps.step_limit(None, self.trust_region, 1.0))
         mean = tuple(moved(m, d, self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
 
-        return steps.end_update(self, seen, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)
+        return steps.end_update(self, forward, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)
 
     def gaussian(self, state: SLANGState) -> tuple[Means, LowRankFactor, float]:
         return state.mean, state.precision, 1.0
@@ -130,9 +130,11 @@ def _less(x: Tensor, p: float | Tensor, m: Tensor) -> Tensor:
 DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code, and so does what rounding leaves
 
 
-def leading(
-    columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, iterations: int, rng: Rng
-) -> tuple[Vectors, Bool[Tensor, " R"]]:
+Leading = tuple[Vectors, Bool[Tensor, " R"]]
+"""U+, and the replicas for which the decomposition succeeded."""
+
+
+def leading(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, iterations: int, rng: Rng) -> Leading:
     """Return U+ with U+ U+^T = the leading L eigenpairs of X = keep U U^T + weight E[g g^T], and where that succeeded.
 
     With few examples the eigenvalues are those of a small Gram matrix; with few weights X itself is small. Otherwise
@@ -156,9 +158,7 @@ def _of_all(taps: Taps) -> Taps:
     return Taps(parallel.gathered(inputs, 1), parallel.gathered(taps.grads, 1))
 
 
-def leading_gram(
-    columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float
-) -> tuple[Vectors, Bool[Tensor, " R"]]:
+def leading_gram(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float) -> Leading:
     """Decompose Y^T Y in place of X = Y Y^T, Y = [sqrt(keep) U, sqrt(weight / n) G]; then U+ = Y C."""
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
     old, new = math.sqrt(keep), math.sqrt(weight / n)
@@ -172,9 +172,7 @@ def leading_gram(
     return tuple(a + b for a, b in zip(from_old, from_new, strict=True)), ok
 
 
-def leading_dense(
-    columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float
-) -> tuple[Vectors, Bool[Tensor, " R"]]:
+def leading_dense(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float) -> Leading:
     """Decompose X written out."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n, u = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2], flatten(columns)
@@ -190,7 +188,7 @@ def leading_dense(
 
 def leading_randomised(
     columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, sketch: int, iterations: int, rng: Rng
-) -> tuple[Vectors, Bool[Tensor, " R"]]:
+) -> Leading:
     """Iterate subspaces from a random start, then approximate by Nystrom, which never overestimates X."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]

@@ -91,12 +91,12 @@ class VOGN(natural.NaturalPosterior):
         decay = each_layer(self.gamma(shared, self._weight(tempering)), len(state.mean))
 
         batch = Batch(batch.x[:, :used], batch.y[:, :used])
-        _, seen = self.noisy_pass(state, batch, self.is_noisy(progress) and step > 1, rng, self.sub_batches)
+        _, forward = self.noisy_pass(state, batch, self.is_noisy(progress) and step > 1, rng, self.sub_batches)
         if self.fisher == "empirical":
-            ascent, new = gradient_moments(seen.taps)
+            ascent, new = gradient_moments(forward.taps)
         else:
-            fisher = steps.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
-            ascent, new = parallel.mean(natural.mean_gradient(seen.taps)), tuple(map(mean_squares, fisher))
+            fisher = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))
+            ascent, new = parallel.mean(natural.mean_gradient(forward.taps)), tuple(map(mean_squares, fisher))
 
         gradient = tuple(torch.sub(c * mu, g) for mu, g, c in zip(state.mean, ascent, decay, strict=True))
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
@@ -107,7 +107,7 @@ class VOGN(natural.NaturalPosterior):
         )
 
         new_state = VOGNState(shared, mean, average, squares, tempering)
-        return steps.end_update(self, seen, new_state, state, self._weight(tempering))
+        return steps.end_update(self, forward, new_state, state, self._weight(tempering))
 
     def turn(self, step: int, progress: float) -> Turn:
         power = steps.power_decay(step, self.decay)

@@ -31,6 +31,7 @@ from explore.core.shapes import Taps
 from explore.execution import parallel
 from explore.execution.turns import Number
 from explore.inference.structures.base import (
+    Block,
     Blocks,
     Damping,
     Dampings,
@@ -47,15 +48,15 @@ from explore.inference.structures.weight_sharing import WeightSharing, correlate
 TOGETHER = 64  # rows of the largest factor that is padded to be factorised with others
 
 
-def two_sided(left: Tensor, x: Tensor, right: Tensor, upper: bool | None = None) -> Tensor:
-    """Return left^T x right: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: left^T's kind of triangle."""
+def two_sided(first: Tensor, x: Tensor, last: Tensor, upper: bool | None = None) -> Tensor:
+    """Return first^T x last: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: first^T's triangle."""
     r, s, i, o = x.shape
     times = product if upper is None else partial(triangle_times, upper=upper)
     if s == 1:
-        return times(left.mT, product(x.squeeze(1), right)).unsqueeze(1)
+        return times(first.mT, product(x.squeeze(1), last)).unsqueeze(1)
     # Each product has the samples on its wide side, and the one copy between them moves whole rows.
-    y = product(x.reshape(r, s * i, o), right).unflatten(1, (s, i)).transpose(1, 2)  # [R, J, S, O]
-    return times(left.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
+    y = product(x.reshape(r, s * i, o), last).unflatten(1, (s, i)).transpose(1, 2)  # [R, J, S, O]
+    return times(first.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
 
 
 class KroneckerFactor(NamedTuple):
@@ -204,9 +205,7 @@ def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R
     return Taps(rotated, rows_times(taps.grads, outputs))
 
 
-def rotated_squares(
-    taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]
-) -> Float[Tensor, "R I O"]:
+def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Tensor:
     """Return `mean_squares` in other bases. With more positions than outputs, gradients are rotated: they are fewer."""
     if taps.grads.shape[3] <= taps.grads.shape[4]:
         return mean_squares(rotate(taps, inputs, outputs))
@@ -255,9 +254,7 @@ class KroneckerRule:
         outputs = averaged(moments.outputs, g.mT, g, 1 - rate, rate / g.shape[1])
         return parallel.mean(KroneckerMoments(inputs, outputs))
 
-    def factor(
-        self, moments: KroneckerMoments, damping: Damping
-    ) -> tuple[KroneckerFactor | EigenFactor, Bool[Tensor, " R"]]:
+    def factor(self, moments: KroneckerMoments, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]:
         """Return A (x) S + damping."""
         if self.damping == "exact":
             inputs, outputs, eigenvalues, ok = eigenbasis(moments)

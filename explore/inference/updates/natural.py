@@ -147,12 +147,12 @@ class NaturalGradient(NaturalPosterior):
     def update(self, state: NaturalState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[NaturalState, Info]:
         lr, schedule = numbers(self.turn(int(state.common.step) + 1, progress))
         gamma = self.gamma(state.common)
-        weights, seen = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
-        statistics, sampling, step_factor, ok = self._curvature(state, seen, schedule, progress, rng)
+        weights, forward = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
+        statistics, sampling, step_factor, ok = self._curvature(state, forward, schedule, progress, rng)
 
-        gradient = mean_gradient(seen.taps)
+        gradient = mean_gradient(forward.taps)
         regularised = parallel.mean(regularised_gradient(gradient, weights, gamma))
-        common = steps.advance(state.common, self, seen.out, seen.y, seen.taps.norms, self.kl_weight)
+        common = steps.advance(state.common, self, forward.out, forward.y, forward.taps.norms, self.kl_weight)
         correction = 1 - self.momentum ** common.taken.double()
         average, corrected = steps.momentum(state.momentum, regularised, self.momentum, correction)
         direction = tuple(d.squeeze(1) for d in step_factor.solve(tuple(v.unsqueeze(1) for v in corrected)))
@@ -164,12 +164,12 @@ class NaturalGradient(NaturalPosterior):
         if self.adaptive_damping:
             change = tuple(over(lr, d) * d for d in direction)
             ahead = tuple(w + c.unsqueeze(1) for w, c in zip(weights, change, strict=True))
-            gained = seen.nll - steps.train_nll(self, state, ahead, seen.noise, batch)
+            gained = forward.nll - steps.train_nll(self, state, ahead, forward.noise, batch)
             pull = tuple(c * d for c, d in zip(each_layer(gamma, len(change)), change, strict=True))
             along, descent = (steps.inner(v, change) for v in (parallel.mean(gradient), corrected))
             curvature = 2 * (along - gained) + steps.inner(pull, change)
-            new, ok = self._judged(new, state, curvature / descent, seen.nll.isfinite(), ok)
-        return steps.settle(new, state, ok), {"nll": seen.nll, "damping": self._mean_gamma(state) + new.damping}
+            new, ok = self._judged(new, state, curvature / descent, forward.nll.isfinite(), ok)
+        return steps.settle(new, state, ok), {"nll": forward.nll, "damping": self._mean_gamma(state) + new.damping}
 
     def turn(self, step: int, progress: float) -> Turn:
         schedule = self.schedule(progress) * steps.power_decay(step, self.decay)
@@ -196,12 +196,12 @@ class NaturalGradient(NaturalPosterior):
         return state.mean, state.sampling, self.kl_weight / float(state.common.n_data)
 
     def _curvature(
-        self, state: NaturalState, seen: Pass, schedule: Number, progress: float, rng: Rng
+        self, state: NaturalState, forward: Pass, schedule: Number, progress: float, rng: Rng
     ) -> tuple[Statistics, Factor, Factor, Tensor]:
         """Return F after the batch, F + gamma and F + gamma' (made anew where due), and where that worked."""
         step, statistics = int(state.common.step) + 1, state.statistics
         if step % self.statistics_interval == 0:
-            taps = steps.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
+            taps = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))
             statistics = self.structure.observe(statistics, taps, schedule, step)
         factors = state.sampling, state.step_factor, state.common.alive
         if step % self.factor_interval == 0:

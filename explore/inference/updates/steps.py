@@ -109,7 +109,7 @@ def _join(x: Tensor, parts: int) -> Tensor:
     return x.unflatten(0, (-1, parts)).flatten(1, 2)
 
 
-def fisher_taps(kind: Fisher, likelihood: Likelihood, seen: Pass, rng: Rng) -> tuple[Taps, ...]:
+def fisher_taps(kind: Fisher, likelihood: Likelihood, forward: Pass, rng: Rng) -> tuple[Taps, ...]:
     """Return gradients whose mean outer product over samples and examples is the Fisher matrix.
 
     "exact" takes a pullback for each output and gives the generalised Gauss-Newton matrix: the Hessian, where the net
@@ -117,18 +117,18 @@ def fisher_taps(kind: Fisher, likelihood: Likelihood, seen: Pass, rng: Rng) -> t
     keep the roots of different examples, which are independent under the model, from adding up.
     """
     if kind == "empirical":
-        return seen.taps
+        return forward.taps
     partial = getattr(likelihood, "partial", False)  # then missing targets add no curvature
     if kind == "true":
-        score = likelihood.score(seen.noise, seen.out, likelihood.sample(seen.noise, seen.out, rng))
-        return seen.pullback(score.masked_fill(seen.y.isnan(), 0) if partial else score)
-    roots = likelihood.fisher_root(seen.noise, seen.out)
-    roots = roots.masked_fill(seen.y.isnan(), 0) if partial else roots
-    if seen.taps.norms:
-        heads = rng.uniform(*seen.out.shape[:3], len(roots)) < 0.5
+        score = likelihood.score(forward.noise, forward.out, likelihood.sample(forward.noise, forward.out, rng))
+        return forward.pullback(score.masked_fill(forward.y.isnan(), 0) if partial else score)
+    roots = likelihood.fisher_root(forward.noise, forward.out)
+    roots = roots.masked_fill(forward.y.isnan(), 0) if partial else roots
+    if forward.taps.norms:
+        heads = rng.uniform(*forward.out.shape[:3], len(roots)) < 0.5
         roots = torch.where(heads.movedim(3, 0).unsqueeze(4), roots, -roots)
     # They are laid along the sample axis, over which a structure averages; hence the factor.
-    parts = [seen.pullback(math.sqrt(len(roots)) * root) for root in roots]
+    parts = [forward.pullback(math.sqrt(len(roots)) * root) for root in roots]
     return parts[0] if len(parts) == 1 else tuple(map(_side_by_side, zip(*parts, strict=True)))
 
 
@@ -216,14 +216,14 @@ def power_decay(step: int, power: float) -> float:
 
 
 def end_update(
-    posterior: Predictive, seen: Pass, new: State, old: State, kl_weight: float | Tensor = 1.0, ok: Tensor | None = None
+    posterior: Predictive, forward: Pass, new: State, old: State, kl_weight: Number = 1.0, ok: Tensor | None = None
 ) -> tuple[State, Info]:
     """Return the new state, with a `common` that has learnt from the pass too, and numbers to log.
 
     `kl_weight` is lambda in the likelihood's own posterior. Replicas that failed, or are not `ok` [R], are frozen.
     """
-    common = advance(old.common, posterior, seen.out, seen.y, seen.taps.norms, kl_weight)
-    return settle(new._replace(common=common), old, ok), {"nll": seen.nll}
+    common = advance(old.common, posterior, forward.out, forward.y, forward.taps.norms, kl_weight)
+    return settle(new._replace(common=common), old, ok), {"nll": forward.nll}
 
 
 def advance(

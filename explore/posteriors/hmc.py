@@ -84,9 +84,8 @@ class HMC(Predictive):
         if round(n_data / self.batch_size) > 1:
             raise InputError(f"batch_size is {self.batch_size}; hmc takes all data at once, so at least {n_data:g}")
         shared = common(self, n_data, replicas, rng)
-        vector = math.sqrt(float(self.prior_variance)) * rng.normal(
-            replicas, self.chains * self.draws, self.net.weights
-        )
+        normal = rng.normal(replicas, self.chains * self.draws, self.net.weights)
+        vector = math.sqrt(float(self.prior_variance)) * normal
         chains = _sampler(self).start(vector[:, : self.chains])
         log_joint = -vector.square().sum(2) / (2 * float(self.prior_variance))
         scales = log_joint.new_zeros(*log_joint.shape, self.net.outputs) if self._unknown_noise else None
@@ -177,24 +176,19 @@ def _mixture(shape: float, scales: Float[Tensor, "R S O"]) -> Gamma:
 # NumPyro ---------------------------------------------------------------------------------------------------
 
 
-def _gaussian(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
-    import jax.numpy as jnp
-
-    half = 0.5 * copies * jnp.sum((y - out) ** 2, 0)
+def _gaussian(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
+    half = 0.5 * copies * jax.numpy.sum((y - out) ** 2, 0)
     if likelihood.noise_std is not None:
-        return -jnp.sum(half) / likelihood.noise_std**2
-    return -(likelihood.prior_shape + 0.5 * copies * len(out)) * jnp.sum(jnp.log(likelihood.prior_rate + half))
+        return -jax.numpy.sum(half) / likelihood.noise_std**2
+    logs = jax.numpy.log(likelihood.prior_rate + half)
+    return -(likelihood.prior_shape + 0.5 * copies * len(out)) * jax.numpy.sum(logs)
 
 
-def _categorical(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
-    import jax
-
+def _categorical(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
     return copies * (jax.nn.log_softmax(out) * jax.nn.one_hot(y, out.shape[-1])).sum()
 
 
-def _bernoulli(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
-    import jax
-
+def _bernoulli(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
     return copies * jax.nn.log_sigmoid(out[:, 0] * (2 * y - 1)).sum()
 
 
@@ -261,7 +255,7 @@ class _Sampler:
         likelihood, variance = self._posterior.likelihood, float(self._posterior.prior_variance)
 
         def energy(z: Any) -> Any:
-            fit = LOG_LIKELIHOODS[type(likelihood)](likelihood, self.output(z, x), y, copies)
+            fit = LOG_LIKELIHOODS[type(likelihood)](self._jax, likelihood, self.output(z, x), y, copies)
             return z @ z / (2 * variance) - fit
 
         return energy

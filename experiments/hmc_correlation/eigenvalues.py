@@ -48,7 +48,7 @@ def errors(posterior: NoisyEKFAC, state: State, batch: Batch, rng: Rng) -> list[
     for block, q, t in zip(precision.blocks, state.statistics, taps, strict=True):  # type: ignore[attr-defined]
         exact.append(mean_squares(rotate(t, block.inputs, block.outputs)).flatten(1))
         ours.append(block.precision.flatten(1) - gamma)
-        kfac.append(posterior.structure.rule.restart(q).scale.flatten(1))  # type: ignore[attr-defined]
+        kfac.append(posterior.structure.rule.restart(q).scale.flatten(1))
     right = torch.cat(exact, 1)
     found = []
     for r in (torch.cat(ours, 1), torch.cat(kfac, 1)):

@@ -36,8 +36,8 @@ def mixture(posterior: Predictive, members: int) -> Predictive:
     Raises:
         InputError: for a posterior without mixtures, or a number that is out of range.
     """
-    kind = VariationalMixture if isinstance(posterior, Variational) else Mixture
-    pooled = kind(posterior=posterior, members=members)  # also of one member, for its checks
+    kind: Any = VariationalMixture if isinstance(posterior, Variational) else Mixture
+    pooled: Mixture = kind(posterior=posterior, members=members)  # also of one member, for its checks
     return posterior if members == 1 else pooled
 
 

@@ -22,8 +22,7 @@ from experiments.hmc_correlation.run import HIDDEN, LABELLED, SETTINGS, task
 from experiments.shared import FOLDER, markdown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
-from explore.inference.structures.base import mean_squares
-from explore.inference.structures.kronecker import rotate
+from explore.inference.structures.base import mean_squares, rotate
 from explore.inference.updates import steps
 from explore.inference.updates.steps import train_pass
 from explore.learning.fit import fit

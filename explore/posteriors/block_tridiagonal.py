@@ -29,13 +29,15 @@ from explore.execution import parallel
 from explore.execution.turns import Number
 from explore.inference.structures.base import (
     Dampings,
+    Diagonal,
     PerLayer,
     dense_eigenvalues,
     each_layer,
     mean_gradients,
     sample_gradients,
+    two_sided,
 )
-from explore.inference.structures.kronecker import EigenFactor, KroneckerMoments, KroneckerRule, damped, two_sided
+from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, damped
 from explore.inference.updates.natural import CLASSES, HUNDREDS, SMALL, TABLE, TABLE_BY_ROWS, NaturalGradient
 
 POSITIONS = (
@@ -103,9 +105,9 @@ class BlockTridiagonalFactor(NamedTuple):
         return torch.stack([c.logdet() for c in self.conditionals]).sum(0)
 
     def variance(self) -> Means:
-        spread = [EigenFactor(c.inputs, c.outputs, c.diagonal).variance() for c in self.conditionals]
+        spread = [Diagonal(c.diagonal, c.inputs, c.outputs).variance() for c in self.conditionals]
         for i, (link, c) in enumerate(zip(self.links, self.conditionals, strict=False)):
-            ahead = EigenFactor(link.inputs.mT @ c.inputs, link.outputs.mT @ c.outputs, c.diagonal)
+            ahead = Diagonal(c.diagonal, link.inputs.mT @ c.inputs, link.outputs.mT @ c.outputs)
             spread[i + 1] = spread[i + 1] + ahead.variance()  # of the diagonal of K diag(1/d) K^T
         return tuple(spread)
 

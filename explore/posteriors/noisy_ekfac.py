@@ -9,7 +9,7 @@ K-FAC and their eigenvectors Q_A, Q_S,
 
 V~ as in noisy K-FAC. Every T_eig steps the basis is computed anew; r becomes the diagonal, in the new basis, of the
 matrix that it stood for (the authors keep its numbers). Of a layer at several positions (tokens, pixels) dW is their
-sum, and A and S are those of `explore.inference.structures.weight_sharing`.
+sum, and A and S are those of `explore.inference.structures.kronecker`.
 
 In the paper r restarts from K-FAC's eigenvalues every T_reset steps. Here it does so with `reset_interval`, after the
 step's factors are made of the corrected r, and only where T_reset steps of the training remain. Before a restart,
@@ -37,17 +37,16 @@ from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution.turns import Number, Turn
-from explore.inference.structures.base import Damping, PerLayer, Statistics, each_layer
+from explore.inference.structures.base import Damping, Diagonal, PerLayer, Statistics, each_layer
 from explore.inference.structures.kronecker import (
-    EigenFactor,
     KroneckerMoments,
     KroneckerRule,
+    WeightSharing,
     damped,
     eigenbases,
     eigenbasis,
     rotated_squares,
 )
-from explore.inference.structures.weight_sharing import WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
 
@@ -84,8 +83,8 @@ class EigenRule:
         new = rotated_squares(taps, q.inputs, q.outputs)
         return q._replace(scale=torch.lerp(q.scale, new, over(self.omega * schedule, new)))
 
-    def factor(self, q: Eigen, damping: Damping) -> tuple[EigenFactor, Bool[Tensor, " R"]]:
-        return EigenFactor(q.inputs, q.outputs, q.scale + over(damping, q.scale)), q.ok
+    def factor(self, q: Eigen, damping: Damping) -> tuple[Diagonal, Bool[Tensor, " R"]]:
+        return Diagonal(q.scale + over(damping, q.scale), q.inputs, q.outputs), q.ok
 
     def start_share(self, q: Eigen) -> Float[Tensor, " R"]:
         return self.kronecker.start_share(q.moments)
@@ -137,7 +136,7 @@ class NoisyEKFAC(NaturalGradient):
     reset_interval: int | None = None  # T_reset: steps between restarts of r; None: there are none
     reset_damped: bool = False  # whether r restarts from A^gamma (x) S^gamma, so that the damping enters twice
     scale_interval: int = 1  # T_scale: steps between updates of r
-    weight_sharing: WeightSharing = "auto"  # of A and S by the positions of a layer, see the module of this name
+    weight_sharing: WeightSharing = "auto"  # of A and S by the positions of a layer, see `structures.kronecker`
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}
     by_replica = NaturalGradient.by_replica

@@ -11,7 +11,7 @@ For one layer with W [I, O], the bias its last row, inputs a with a constant 1 l
 
 with A^gamma = A + pi sqrt(gamma) I, S^gamma = S + sqrt(gamma)/pi I, pi^2 = (tr A / I) / (tr S / O), and V~ the
 bias-corrected moving average of V. eta is the prior's variance, lambda the weight of the KL, N the number of data.
-Of a layer at several positions (tokens, pixels) A and S are those of `explore.inference.structures.weight_sharing`.
+Of a layer at several positions (tokens, pixels) A and S are those of `explore.inference.structures.kronecker`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from explore.inference.structures.base import PerLayer
-from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule
-from explore.inference.structures.weight_sharing import WeightSharing
+from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.natural import TABLE, NaturalGradient
 
@@ -34,7 +33,7 @@ class NoisyKFAC(NaturalGradient):
     """
 
     damping: Literal["split", "exact"] = "split"
-    weight_sharing: WeightSharing = "auto"  # of factors by the positions of a layer, see the module of this name
+    weight_sharing: WeightSharing = "auto"  # of factors by the positions of a layer, see `structures.kronecker`
 
     by_replica = NaturalGradient.by_replica
 

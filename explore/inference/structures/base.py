@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.linalg import added, held, product
+from explore.core.linalg import added, held, product, rows_times, triangle_times
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights
 from explore.execution import parallel
@@ -174,41 +174,84 @@ def each_layer(damping: Dampings, layers: int) -> tuple[Damping, ...]:
     return damping if isinstance(damping, tuple) else (damping,) * layers
 
 
+def two_sided(first: Tensor, x: Tensor, last: Tensor, upper: bool | None = None) -> Tensor:
+    """Return first^T x last: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: first^T's triangle."""
+    r, s, i, o = x.shape
+    times = product if upper is None else partial(triangle_times, upper=upper)
+    if s == 1:
+        return times(first.mT, product(x.squeeze(1), last)).unsqueeze(1)
+    # Each product has the samples on its wide side, and the one copy between them moves whole rows.
+    y = product(x.reshape(r, s * i, o), last).unflatten(1, (s, i)).transpose(1, 2)  # [R, J, S, O]
+    return times(first.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
+
+
+def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
+    """Return the taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
+
+    def rotated(examples: slice) -> Tensor:
+        return rows_times(taps.part(examples).inputs, inputs)
+
+    return Taps(rotated, rows_times(taps.grads, outputs))
+
+
 class Diagonal(NamedTuple):
-    """A diagonal block of one layer."""
+    """A block of one layer that is diagonal, or Q diag(precision) Q^T in the product Q of two orthonormal bases."""
 
     precision: Float[Tensor, "R I O"]
+    inputs: Any = None  # Q_A [R, I, I], eigenvectors in columns
+    outputs: Any = None  # Q_S [R, O, O]
 
     def solve(self, v: Tensor) -> Tensor:
-        return v / self.precision.unsqueeze(1)
+        return self._from(self._to(v) / self.precision.unsqueeze(1))
 
     def multiply(self, v: Tensor) -> Tensor:
-        return v * self.precision.unsqueeze(1)
+        return self._from(self._to(v) * self.precision.unsqueeze(1))
 
     def root(self, eps: Tensor) -> Tensor:
-        return eps * self.precision.rsqrt().unsqueeze(1)
+        # The symmetric root. Without the first rotation the covariance is the same, but the null basis of a rank
+        # deficient factor is arbitrary, so that rounding would change the sample by its own size.
+        return self._from(self._to(eps) * self.precision.rsqrt().unsqueeze(1))
 
     def logdet(self) -> Float[Tensor, " R"]:
         return self.precision.log().sum((1, 2))
 
-    def variance(self) -> Tensor:
-        return 1 / self.precision
+    def variance(self) -> Float[Tensor, "R I O"]:
+        if self.inputs is None:
+            return 1 / self.precision
+        return torch.einsum("rij,rjp,rop->rio", self.inputs.square(), 1 / self.precision, self.outputs.square())
 
     def trace(self, new: Diagonal) -> Float[Tensor, " R"]:
-        return (self.precision / new.precision).sum((1, 2))
+        if self.inputs is None:
+            return (self.precision / new.precision).sum((1, 2))
+        inputs, outputs = (self.inputs.mT @ new.inputs).square(), (self.outputs.mT @ new.outputs).square()
+        return torch.einsum("rij,rjp,rop,rio->r", inputs, 1 / new.precision, outputs, self.precision)
 
     def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
-        return torch.einsum("rbio,rio->rb", mean_gradients(taps).square(), 1 / self.precision)
+        return torch.einsum("rbio,rio->rb", mean_gradients(self._rotated(taps)).square(), 1 / self.precision)
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        squares = mean_square_gradients(taps)
+        """Return it with the bases fixed, so that only the diagonal can change."""
+        squares = mean_square_gradients(self._rotated(taps))
         return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
 
     def eigenvalues(self) -> Float[Tensor, "R w"]:
         return self.precision.flatten(1)
 
     def dense(self) -> Float[Tensor, "R w w"]:
-        return torch.diag_embed(self.precision.flatten(1))
+        diagonal = torch.diag_embed(self.precision.flatten(1))
+        if self.inputs is None:
+            return diagonal
+        basis = torch.einsum("rij,rop->riojp", self.inputs, self.outputs).flatten(1, 2).flatten(2, 3)
+        return basis @ diagonal @ basis.mT
+
+    def _to(self, v: Tensor) -> Tensor:
+        return v if self.inputs is None else two_sided(self.inputs, v, self.outputs)
+
+    def _from(self, v: Tensor) -> Tensor:
+        return v if self.inputs is None else two_sided(self.inputs.mT, v, self.outputs.mT)
+
+    def _rotated(self, taps: Taps) -> Taps:
+        return taps if self.inputs is None else rotate(taps, self.inputs, self.outputs)
 
 
 def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:

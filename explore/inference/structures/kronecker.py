@@ -3,13 +3,26 @@
 With the weights of a layer as W [I, O], its block of the Fisher matrix is A (x) S over (I, O): A [I, I] the second
 moment of the layer's inputs, S [O, O] that of the gradients with respect to its outputs. Martens and Grosse (2015).
 Then (A (x) S)^-1 applied to a gradient G is A^-1 G S^-1.
+
+Of a layer at T positions of an example (tokens, pixels) an example's gradient is the sum of a_t g_t^T, and the block is
+E sum_tu a_t a_u^T (x) g_t g_u^T. With the mean a of its inputs and the sum g of its gradients, `WeightSharing` is
+
+    expand   A = E sum_t a_t a_t^T,   S = E mean_t g_t g_t^T            Grosse, Martens (2016), "KFC"
+    reduce   A = E a a^T,             S = E g g^T                       Eschenhagen et al. (2023), "K-FAC-reduce"
+    auto     A = E [(1 - c) sum_t a_t a_t^T + c T^2 a a^T],   S = E mean_t g_t g_t^T
+             c = (E |g|^2 / E sum_t |g_t|^2 - 1) / (T - 1)              of a batch
+
+All take inputs and gradients as independent, as K-FAC does. Then "expand" is exact where gradients at different
+positions are uncorrelated: positions have separate outputs, or a dense layer weighs them at random. "reduce" is exact
+where gradients are equal: positions are averaged in a linear net. "auto" is exact where any two are equally correlated:
+c is 0 in the first case, 1 in the second, and -1 / (T - 1) where gradients sum to zero, as those of an attention's keys
+do. Errors elsewhere: experiments/benchmarks/results/positions.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -22,9 +35,6 @@ from explore.core.linalg import (
     inverse_root,
     inverse_triangle,
     over,
-    product,
-    rows_times,
-    triangle_times,
 )
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
@@ -42,21 +52,12 @@ from explore.inference.structures.base import (
     example_gradients,
     gathered,
     mean_squares,
+    rotate,
+    two_sided,
 )
-from explore.inference.structures.weight_sharing import WeightSharing, correlated_inputs, reduced
 
+WeightSharing = Literal["auto", "expand", "reduce"]
 TOGETHER = 64  # rows of the largest factor that is padded to be factorised with others
-
-
-def two_sided(first: Tensor, x: Tensor, last: Tensor, upper: bool | None = None) -> Tensor:
-    """Return first^T x last: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: first^T's triangle."""
-    r, s, i, o = x.shape
-    times = product if upper is None else partial(triangle_times, upper=upper)
-    if s == 1:
-        return times(first.mT, product(x.squeeze(1), last)).unsqueeze(1)
-    # Each product has the samples on its wide side, and the one copy between them moves whole rows.
-    y = product(x.reshape(r, s * i, o), last).unflatten(1, (s, i)).transpose(1, 2)  # [R, J, S, O]
-    return times(first.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
 
 
 class KroneckerFactor(NamedTuple):
@@ -143,68 +144,6 @@ class KroneckerFactor(NamedTuple):
         return _from_inverse_root(self.inputs), _from_inverse_root(self.outputs)
 
 
-class EigenFactor(NamedTuple):
-    """A block that is diagonal, with `precision` r, in the product of two orthonormal bases: Q r Q^T."""
-
-    inputs: Float[Tensor, "R I I"]  # Q_A, eigenvectors in columns
-    outputs: Float[Tensor, "R O O"]  # Q_S
-    precision: Float[Tensor, "R I O"]
-
-    def solve(self, v: Tensor) -> Tensor:
-        return self._from(self._diagonal.solve(self._to(v)))
-
-    def multiply(self, v: Tensor) -> Tensor:
-        return self._from(self._diagonal.multiply(self._to(v)))
-
-    def root(self, eps: Tensor) -> Tensor:
-        # The symmetric root. Leaving out the first rotation gives the same covariance, but where a factor is rank
-        # deficient its null basis is arbitrary, and rounding would change the sample by its own size.
-        return self._from(self._diagonal.root(self._to(eps)))
-
-    def logdet(self) -> Float[Tensor, " R"]:
-        return self._diagonal.logdet()
-
-    def variance(self) -> Float[Tensor, "R I O"]:
-        return torch.einsum("rij,rjp,rop->rio", self.inputs.square(), 1 / self.precision, self.outputs.square())
-
-    def trace(self, new: EigenFactor) -> Float[Tensor, " R"]:
-        inputs, outputs = (self.inputs.mT @ new.inputs).square(), (self.outputs.mT @ new.outputs).square()
-        return torch.einsum("rij,rjp,rop,rio->r", inputs, 1 / new.precision, outputs, self.precision)
-
-    def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
-        return self._diagonal.quad(rotate(taps, self.inputs, self.outputs))
-
-    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """Return it with the basis fixed, so that only r can change."""
-        return self._diagonal.curvature(rotate(taps, self.inputs, self.outputs))
-
-    def eigenvalues(self) -> Float[Tensor, "R w"]:
-        return self._diagonal.eigenvalues()
-
-    def dense(self) -> Float[Tensor, "R w w"]:
-        basis = torch.einsum("rij,rop->riojp", self.inputs, self.outputs).flatten(1, 2).flatten(2, 3)
-        return basis @ self._diagonal.dense() @ basis.mT
-
-    @property
-    def _diagonal(self) -> Diagonal:
-        return Diagonal(self.precision)
-
-    def _to(self, v: Tensor) -> Tensor:
-        return two_sided(self.inputs, v, self.outputs)
-
-    def _from(self, v: Tensor) -> Tensor:
-        return two_sided(self.inputs.mT, v, self.outputs.mT)
-
-
-def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
-    """Return the taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
-
-    def rotated(examples: slice) -> Tensor:
-        return rows_times(taps.part(examples).inputs, inputs)
-
-    return Taps(rotated, rows_times(taps.grads, outputs))
-
-
 def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Tensor:
     """Return `mean_squares` in other bases. With more positions than outputs, gradients are rotated: they are fewer."""
     if taps.grads.shape[3] <= taps.grads.shape[4]:
@@ -258,7 +197,7 @@ class KroneckerRule:
         """Return A (x) S + damping."""
         if self.damping == "exact":
             inputs, outputs, eigenvalues, ok = eigenbasis(moments)
-            return EigenFactor(inputs, outputs, eigenvalues + over(damping, eigenvalues)), ok
+            return Diagonal(eigenvalues + over(damping, eigenvalues), inputs, outputs), ok
         a, s = damped(moments, damping)
         (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
         return KroneckerFactor(a, s), ok_a & ok_s
@@ -266,6 +205,24 @@ class KroneckerRule:
     def start_share(self, moments: KroneckerMoments) -> Float[Tensor, " R"]:
         """Return the larger ratio of the two factors; a start has 1 + 0.01 n expected on its diagonal."""
         return torch.stack([(1 + 0.01 * m.shape[1]) / _diagonal(m).mean(1) for m in moments]).amax(0)
+
+
+def reduced(taps: Taps) -> Taps:
+    """Return the taps of one position: the mean input and the sum of gradients."""
+    return Taps(taps.mean_inputs().unsqueeze(3), taps.grads.sum(3, keepdim=True))
+
+
+def correlation(grads: Float[Tensor, "R S B T O"]) -> Float[Tensor, " R"]:
+    """Return the c of gradients at T > 1 positions, over all processes."""
+    one, pooled = parallel.mean((grads.square().sum((1, 2, 3, 4)), grads.sum(3).square().sum((1, 2, 3))))
+    return (pooled - one) / ((grads.shape[3] - 1) * one).clamp_min(torch.finfo(one.dtype).tiny)
+
+
+def correlated_inputs(taps: Taps, like: Float[Tensor, "R I I"]) -> Float[Tensor, "R I I"]:
+    """Return the A of "auto" for this process's part of a batch; `like` has its shape."""
+    each, mean = taps.average_inputs(like, 1.0), taps.mean_inputs().flatten(1, 2)
+    pooled = taps.grads.shape[3] ** 2 / mean.shape[1] * (mean.mT @ mean)
+    return torch.lerp(each, pooled, over(correlation(taps.grads), pooled))
 
 
 class KroneckerLayers(PerLayer):

@@ -65,8 +65,7 @@ class Recorder(Protocol):
     ahead: int  # updates of a kind before it is recorded
 
     @property
-    def rng(self) -> Rng:
-        """The stream that updates draw from."""
+    def rng(self) -> Rng: ...  # that updates draw from
 
     def warm(self, run: Callable[[], Any]) -> Any:
         """Run an update without a recording, as it will be recorded."""

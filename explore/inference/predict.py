@@ -94,9 +94,9 @@ class Predictor:
         return count_samples(self.layers)
 
     def outputs(
-        self, x: Inputs, budget: int | None = None, own: slice | None = None
+        self, x: Inputs, budget: int | None = None, only: slice | None = None
     ) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Yield (positions, outputs) of the points x [R, P, ...], or of those in `own`, chunk by chunk.
+        """Yield (positions, outputs) of the points x [R, P, ...], or of those in `only`, chunk by chunk.
 
         `budget` is the approximate size of a chunk's widest layer on a processor; on a device it is DEVICE.
         """
@@ -108,7 +108,7 @@ class Predictor:
             budget = DEVICE
         elif len(x.shape) > 3:  # images one by one would spend the time on reading the weights
             budget = max(budget or BUDGET, min(FEW * width, IMAGES))
-        first, last = (own.start, own.stop) if own else (0, x.shape[1])
+        first, last = (only.start, only.stop) if only else (0, x.shape[1])
         for some in parts(last - first, width, budget):
             part = slice(first + some.start, first + some.stop)
             with torch.no_grad():  # here, not around the generator, whose body runs later
@@ -247,9 +247,10 @@ def divided(
 
     `outputs` yields those of some points, as `Predictor.outputs` does; `of` takes a chunk's positions and outputs.
     """
-    own = parallel.share(points)
-    chunks = ((slice(part.start - own.start, part.stop - own.start), of(part, out)) for part, out in outputs(own))
-    return tuple(parallel.gathered(t, 1) for t in filled(chunks, own.stop - own.start))
+    share = parallel.share(points)
+    first, count = share.start, share.stop - share.start
+    chunks = ((slice(part.start - first, part.stop - first), of(part, out)) for part, out in outputs(share))
+    return tuple(parallel.gathered(t, 1) for t in filled(chunks, count))
 
 
 def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis: int = 1) -> tuple[Tensor, ...]:

@@ -34,57 +34,47 @@ DENSE = 2048  # up to this many weights a matrix is written out for its eigenval
 
 @runtime_checkable
 class Factor(Protocol):
-    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers."""
+    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers.
 
-    def solve(self, v: Weights) -> Weights:
-        """Return P^-1 v."""
+    solve        P^-1 v
+    multiply     P v
+    root         X eps with X X^T = P^-1, which gives white noise the covariance P^-1
+    logdet       log |P|
+    variance     the diagonal of P^-1
+    trace        tr(P new^-1) for another factor of the same structure
+    quad         g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first
+    curvature    |P^-1/2 D P^-1/2|_F^2, D being E_s[g_b g_b^T] projected on the directions the structure can take
+    eigenvalues  of P, unordered; NaN where a factor that couples layers has too many
+    dense        P written out
+    """
 
-    def multiply(self, v: Weights) -> Weights:
-        """Return P v."""
-
-    def root(self, eps: Weights) -> Weights:
-        """Return X eps with X X^T = P^-1, which makes white noise noise of covariance P^-1."""
-
-    def logdet(self) -> Float[Tensor, " R"]:
-        """Return log |P|."""
-
-    def variance(self) -> Means:
-        """Return the diagonal of P^-1, a tuple of [R, I, O]."""
-
-    def trace(self, new: Any) -> Float[Tensor, " R"]:
-        """Return tr(P new^-1) for another factor of the same structure."""
-
-    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first."""
-
-    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return |P^-1/2 D P^-1/2|_F^2, with D = E_s[g_b g_b^T] projected on the directions the structure can take."""
-
-    def eigenvalues(self) -> Float[Tensor, "R W"]:
-        """Return the eigenvalues of P, unordered; NaN where a factor that couples layers has too many."""
-
-    def dense(self) -> Float[Tensor, "R W W"]:
-        """Return P written out."""
+    def solve(self, v: Weights) -> Weights: ...
+    def multiply(self, v: Weights) -> Weights: ...
+    def root(self, eps: Weights) -> Weights: ...
+    def logdet(self) -> Float[Tensor, " R"]: ...
+    def variance(self) -> Means: ...
+    def trace(self, new: Any) -> Float[Tensor, " R"]: ...
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
+    def eigenvalues(self) -> Float[Tensor, "R W"]: ...
+    def dense(self) -> Float[Tensor, "R W W"]: ...
 
 
 @runtime_checkable
 class Structure(Protocol):
-    """Running statistics of the Fisher matrix."""
+    """Running statistics of the Fisher matrix.
 
-    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
-        """Return statistics before any data."""
+    init         statistics before any data
+    observe      the statistics moved towards those of a batch, by the averaging rates times `schedule`; `step` counts
+                 updates from 1, and an interval's work is due where it divides the step
+    factor       F + damping, and the replicas for which it succeeded
+    start_share  the start's mean diagonal over the statistics', the largest ratio of all layers
+    """
 
-    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: Number, step: int) -> Statistics:
-        """Move the statistics towards those of a batch, by the structure's averaging rates times `schedule`.
-
-        `step` counts updates from 1; an interval's work is due where it divides the step.
-        """
-
-    def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Factor, Bool[Tensor, " R"]]:
-        """Return F + damping, and the replicas for which it succeeded."""
-
-    def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]:
-        """Return the start's mean diagonal over the statistics', the largest ratio of all layers."""
+    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics: ...
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: Number, step: int) -> Statistics: ...
+    def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Factor, Bool[Tensor, " R"]]: ...
+    def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]: ...
 
 
 Block = Any

@@ -22,7 +22,7 @@ OVERLAY = {"runs", "out", "name", "quiet", "as_json"}
     "--preset",
     type=NAMES,
     metavar="NAME",
-    help="Settings of all posteriors.  [default: by the number of rows; classes for classes]",
+    help="Settings: default, plain, vime, image or a paper's.  [default: by the number of rows]",
 )
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
@@ -103,7 +103,7 @@ class RoughHessian(NoisyAdam):
     """The Hessian's diagonal from one sample of the weights, g (w - mu) / variance (Shen et al. 2024, IVON)."""
 
     def update(self, state, batch, rng, progress=0.0):
-        weights, seen = self.with_settings(samples=1).noisy_pass(state, batch, True, rng)
+        weights, seen = replace(self, samples=1).noisy_pass(state, batch, True, rng)
         gamma = self.gamma(state.common)
         gradient = loss_gradients(seen.taps, weights, 0.0)
         values = []

@@ -91,7 +91,8 @@ data = _together(
 )  # fmt: skip
 model = _together(
     click.option(
-        "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: by the number of labels]"
+        "--preset", type=NAMES, metavar="NAME",
+        help="Settings: default, plain, vime, image or a paper's.  [default: by the number of labels]",
     ),
     click.option(
         "-p", "parameters", multiple=True, metavar="KEY=VALUE",

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from explore.core.errors import InputError, check_settings, describe, one_of, raised, shown
 
+FOR_ROWS = ("small", "hundreds", "classes")  # presets that `recommended_settings` chooses by the number of rows
 POSTERIOR = ("init", "update", "sample", "end_epoch")  # what a class must have to be one
 KINDS = {
     "posteriors": "posterior", "likelihoods": "likelihood", "acquisitions": "acquisition", "data": "dataset",
@@ -154,16 +155,21 @@ def presets(cls: Any) -> dict[str, dict[str, Any]]:
     return named | {"plain": named.get("plain", {})}
 
 
+def listed_presets(cls: Any) -> list[str]:
+    """The `presets` that messages list: not those that are recommended by the number of rows."""
+    return [name for name in presets(cls) if name not in FOR_ROWS]
+
+
 def settings_in(cls: Any, preset: str | None) -> dict[str, Any]:
     """Return the settings of one of the `presets`; None: the first one.
 
     Raises:
-        InputError: for an unknown preset.
+        InputError: for an unknown preset; the message lists the `listed_presets`.
     """
     allowed = presets(cls)
     name = next(iter(allowed)) if preset is None else hyphened(str(preset))
     if name not in allowed:
-        raise one_of("preset", str(preset), allowed)
+        raise one_of("preset", str(preset), listed_presets(cls))
     return dict(allowed[name])
 
 
@@ -195,14 +201,6 @@ def configured(
     return Configured(hyphened(name), make, chosen, settings)
 
 
-def noise_for(preset: str | None) -> dict[str, float]:
-    """Return the settings of `Gaussian` that a preset was chosen with: a weak prior, or the papers'.
-
-    `preset` is of a posterior; None: its first one. `explore.inference.presets` has those by number of rows.
-    """
-    return {"prior_shape": 1.0, "prior_rate": 0.01} if preset in (None, "default", "hundreds") else {}
-
-
 def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | None = None, **settings: Any) -> Any:
     """Make a posterior by name, with the settings of a preset (None: its first one) and others in their place.
 
@@ -210,7 +208,7 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
         name: of `explore list posteriors`.
         net: a `Net`.
         likelihood: a name of `explore list likelihoods`, or a likelihood. One by name with a prior on the noise has
-            that of the preset (`noise_for`).
+            that of the preset (`noise_for` of `explore.inference.presets`).
         preset: of the posterior.
         **settings: of the posterior.
 
@@ -225,6 +223,7 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
     cls = find("posteriors", name)
     if isinstance(likelihood, str):
         kind = find("likelihoods", likelihood)
+        noise_for = importlib.import_module("explore.inference.presets").noise_for
         likelihood = kind(**noise_for(preset or next(iter(presets(cls)))) if hasattr(kind, "prior_shape") else {})
     if dataclasses.is_dataclass(cls):
         allowed = {f.name for f in dataclasses.fields(cls) if f.init} - {"net", "likelihood"} | _beside(cls).keys()

@@ -56,19 +56,16 @@ OTHERS: dict[str, tuple[list[str], list[str]]] = {
 SHARERS: dict[str, tuple[list[str], str]] = {  # of several posteriors
     "adam": (["adam", "bbb", "map"], "map or ensemble"),
     "base": (["gaussian", "noisy_kfac"], "noisy-kfac or bbb"),
-    "dropout": (["mc_dropout", "whvi"], "mc-dropout or whvi"),
     "gaussian": (["gaussian"], "noisy-kfac or noisy-adam"),
     "kronecker": (["kronecker", "joint_factors", "noisy_ekfac"], "noisy-kfac or noisy-ekfac"),
     "low_rank": (["joint_factors", "slang"], "slang"),
     "natural": (["natural", "shared_settings", "noisy_kfac"], "noisy-kfac or full"),
-    "noisy_layers": (["bbb", "whvi"], "bbb or whvi"),
-    "norms": (["batch_norm"], "noisy-kfac or bbb"),
+    "noisy_layers": (["bbb", "whvi", "mc_dropout"], "bbb or mc-dropout"),
+    "common": (["batch_norm", "prior"], "noisy-kfac or bbb"),
     "points": (["map", "ensemble", "mc_dropout"], "map or mc-dropout"),
     "reparam": (["bbb", "tensor_factorised", "whvi"], "bbb or tensor-factorised"),
-    "step_rules": (["natural", "shared_settings"], "noisy-kfac or slang"),
-    "steps": (["natural", "shared_settings", "bbb"], "noisy-kfac or map"),
+    "steps": (["natural", "shared_settings", "bbb", "vogn"], "noisy-kfac or slang"),
     "structures": (["structures", "vogn", "noisy_ekfac", "full"], "noisy-adam or noisy-ekfac"),
-    "sub_batches": (["vogn", "batch_norm"], "vogn"),
     "turns": (["natural", "shared_settings", "map"], "noisy-kfac or map"),
 }
 

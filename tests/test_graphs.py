@@ -84,7 +84,7 @@ def one_after_another(posterior, recorder, batches, around=lambda i: nullcontext
 
 def test_what_cannot_be_recorded_runs_one_by_one_and_says_so():
     class Failing(Tape):
-        def record(self, run, here, memory, well):
+        def record(self, run, place, memory, healthy):
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     def around(i):
@@ -230,11 +230,11 @@ def test_where_memory_does_not_suffice_for_recordings_they_are_let_go(fails, mon
     class Full(Tape):
         recorded = 0
 
-        def record(self, run, here, memory, well):
+        def record(self, run, place, memory, healthy):
             self.recorded += 1
             if fails == "second record" and self.recorded == 2:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
-            return super().record(run, here, memory, well)
+            return super().record(run, place, memory, healthy)
 
     def clone(t):
         raise torch.OutOfMemoryError("CUDA out of memory.")
@@ -255,8 +255,8 @@ def test_where_memory_does_not_suffice_for_recordings_they_are_let_go(fails, mon
     batches = [some(7 if i < larger else 8, seed=i) for i in range(14)]
     ours, after, updates = one_after_another(made(), Full, batches, around)
     theirs, drawn, _ = one_after_another(made(), None, batches)
-    assert not updates.recordable and not updates._graphs and updates._here is None
-    assert updates.kept(ours) is ours
+    assert not updates.recordable and not updates._graphs and updates._place is None
+    assert updates.copied(ours) is ours
     assert bool(updates.replays) == (fails == "second record")
     assert torch.equal(after, drawn)
     assert all(torch.allclose(ours[path], theirs[path], rtol=1e-9) for path in ours)

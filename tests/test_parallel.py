@@ -80,10 +80,10 @@ def test_steps_that_each_takes_alone():
 
 def test_a_batch_is_divided_and_what_is_left_over_is_left_out():
     with parallel.within(World(3, 1)):
-        assert parallel.own(slice(10, 21)) == slice(13, 16)
+        assert parallel.local_part(slice(10, 21)) == slice(13, 16)
         with pytest.raises(InputError, match="a batch of 2 examples does not divide into 3 parts"):
-            parallel.own(slice(0, 2))
-    assert parallel.own(slice(10, 21)) == slice(10, 21)
+            parallel.local_part(slice(0, 2))
+    assert parallel.local_part(slice(10, 21)) == slice(10, 21)
 
 
 @pytest.mark.parametrize("count", [3, 7, 12])

@@ -126,8 +126,11 @@ def test_unknown_names_list_the_known_ones():
     with pytest.raises(InputError, match="unknown posterior 'noisy-kfca'; allowed: .*ensemble.*noisy-kfac"):
         registry.find("posteriors", "noisy-kfca")
     cls = registry.find("posteriors", "noisy-kfac")
-    with pytest.raises(InputError, match="unknown preset 'big'; allowed: .*default, .*paper, .*small"):
+    with pytest.raises(InputError, match="unknown preset 'big'; allowed: .*default, .*paper, .*plain, vime") as refused:
         registry.settings_in(cls, "big")
+    # Not those that are recommended by the number of rows, which stay accepted.
+    assert not any(name in str(refused.value) for name in registry.FOR_ROWS)
+    assert all(registry.settings_in(cls, name) for name in registry.FOR_ROWS)
 
 
 def test_presets():

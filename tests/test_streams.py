@@ -8,7 +8,7 @@ import torch
 from explore.core import tree
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
-from explore.execution.streams import side_by_side
+from explore.execution.parallel import side_by_side
 from explore.inference.structures import base as structures
 from explore.nets.likelihoods import Categorical
 from explore.nets.net import Net

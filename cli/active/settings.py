@@ -83,7 +83,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     rule = registry.configured("acquisitions", options["acquisition"], texts["acquisition"])
     noise = registry.find("likelihoods", common.likelihood)
     scatter = registry.parse(noise, texts["likelihood"])
-    own_noise = registry.noise_for(posterior.preset) if common.task == "regression" else {}
+    own_noise = presets.noise_for(posterior.preset) if common.task == "regression" else {}
     settings = Settings(
         **vars(common), **{name: options[name] for name in PLAIN}, acquisition=rule.name, preset=posterior.preset,
         posterior_settings=posterior.settings if by_rows else parameters.complete(posterior.make, posterior.settings),

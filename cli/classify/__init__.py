@@ -28,8 +28,9 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 @click.option("--amp", is_flag=True, help="Products of the network in bfloat16; all else as without.")
 @click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
 @click.option(
-    "--preset", type=NAMES, metavar="NAME", help="Settings of the posterior.  [default: image, else its first]"
-)
+    "--preset", type=NAMES, metavar="NAME",
+    help="Settings: image, default, plain or a paper's.  [default: image, if any]",
+)  # fmt: skip
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",
     help="A setting of the posterior, or net.KEY=VALUE; repeatable.",

@@ -108,7 +108,7 @@ class Experiment:
         count = self.task.y.shape[1]
         slices = batches(count, self.posterior.batch_size, self.posterior.min_batches)
         for batch in slices:
-            parallel.own(batch)
+            parallel.local_part(batch)
         world = parallel.world()
         rest = sum((batch.stop - batch.start) % world.parts for batch in slices)
         if not rest:

@@ -17,7 +17,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
     "--preset",
     type=NAMES,
     metavar="NAME",
-    help="Settings of all posteriors.  [default: by the number of rows; classes for classes]",
+    help="Settings: default, plain, vime, image or a paper's.  [default: by the number of rows]",
 )
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",

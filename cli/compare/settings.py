@@ -56,7 +56,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     prior: dict[str, Any] = {}
     if common.task == "regression":
         preset = options["preset"]
-        prior = registry.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
+        prior = presets.noise_for(preset) if preset else presets.between(presets.NOISE, rows)
     return Settings(
         **vars(common), posteriors=posteriors, splits=options["splits"], jobs=min(options["jobs"], options["splits"]),
         figures=options["figures"] and not options["grid"],
@@ -72,7 +72,7 @@ def _candidates(
     """Yield a posterior with each combination of the values of the grid, for so many rows to learn from."""
     preset, allowed = options["preset"], registry.settings_of(cls)
     if preset not in (None, *registry.presets(cls)):
-        raise one_of(f"preset of {name}", preset, registry.presets(cls))
+        raise one_of(f"preset of {name}", preset, registry.listed_presets(cls))
     values, axes = (
         {key: text for key, text in texts[""].items() if key in allowed} | texts[name] for texts in (fixed, grid)
     )

@@ -110,7 +110,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
     if old and old.preset == preset:
         noise = {**old.likelihood_settings, **noise}
     elif task == "regression" and preset != presets.BY_ROWS:
-        noise = dict(parameters.complete(Gaussian, registry.noise_for(preset) | noise))
+        noise = dict(parameters.complete(Gaussian, presets.noise_for(preset) | noise))
     model = {"posterior": name, "preset": preset, "posterior_settings": settings, "likelihood_settings": noise}
     return model | _rule(options, old, by_part["acquisition"], goal)
 

@@ -26,8 +26,7 @@ from explore.cli.script import Script
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.inference.structures.base import sample_gradients
-from explore.inference.structures.kronecker import KroneckerRule
-from explore.inference.structures.weight_sharing import WeightSharing, correlation
+from explore.inference.structures.kronecker import KroneckerRule, WeightSharing, correlation
 from explore.nets.net import Net
 
 HERE = Path(__file__).parent

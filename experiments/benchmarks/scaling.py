@@ -134,7 +134,7 @@ def worker(name: str, repeats: int) -> None:
     """One of the processes that are timed."""
     torch.set_num_threads(1)
     with parallel.joined() as world:
-        part = parallel.own(slice(0, WIDE))
+        part = parallel.local_part(slice(0, WIDE))
         found = seconds(step(name, Case(batch=WIDE), Rng(0), part), repeats, time.perf_counter)
         if not world.rank:
             print(json.dumps(found))

@@ -82,7 +82,7 @@ def settings(posterior: str, rows: int, before: bool) -> tuple[dict[str, Any], d
         return chosen.settings, chosen.noise
     known, wanted = registry.presets(cls), "small" if rows < 64 else "hundreds" if rows < 250 else "default"
     preset = wanted if wanted in known else "default"
-    return known[preset], registry.noise_for(preset)
+    return known[preset], presets.noise_for(preset)
 
 
 def score(group: str, rows: int, posterior: str, which: str) -> pd.DataFrame:

@@ -23,9 +23,8 @@ from experiments.hmc_correlation.run import HIDDEN, LABELLED, SETTINGS, task
 from experiments.tables import markdown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
-from explore.inference.structures.base import mean_squares
-from explore.inference.structures.kronecker import rotate
-from explore.inference.updates import natural
+from explore.inference.structures.base import mean_squares, rotate
+from explore.inference.updates import steps
 from explore.inference.updates.steps import train_pass
 from explore.learning.fit import fit
 from explore.posteriors.noisy_ekfac import NoisyEKFAC
@@ -44,12 +43,12 @@ def errors(posterior: NoisyEKFAC, state: State, batch: Batch, rng: Rng) -> list[
     weights, gamma = posterior.sample(state, 100, rng), scale / posterior.eta
     noise = posterior.likelihood.sample_noise(state.common.noise, 100, rng)
     seen = train_pass(posterior, state, weights, noise, batch, posterior.net.forward)
-    taps = natural.fisher_taps("exact", posterior.likelihood, seen, rng)
+    taps = steps.fisher_taps("exact", posterior.likelihood, seen, rng)
     exact, ours, kfac = [], [], []
     for block, q, t in zip(precision.blocks, state.statistics, taps, strict=True):  # type: ignore[attr-defined]
         exact.append(mean_squares(rotate(t, block.inputs, block.outputs)).flatten(1))
         ours.append(block.precision.flatten(1) - gamma)
-        kfac.append(posterior.structure.rule.restart(q).scale.flatten(1))  # type: ignore[attr-defined]
+        kfac.append(posterior.structure.rule.restart(q).scale.flatten(1))
     right = torch.cat(exact, 1)
     found = []
     for r in (torch.cat(ours, 1), torch.cat(kfac, 1)):

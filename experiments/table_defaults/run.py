@@ -21,10 +21,10 @@ from sklearn.datasets import load_diabetes
 
 from experiments.driver import experiment, names
 from experiments.table_defaults.study import Candidate, Study
-from explore import registry
 from explore.data import load
 from explore.data.base import Dataset
 from explore.data.table import load_table
+from explore.inference.presets import noise_for
 from explore.nets.likelihoods import Gaussian
 
 HERE = Path(__file__).parent
@@ -32,7 +32,7 @@ SMALL = ("boston", "concrete", "energy", "wine", "yacht")
 LARGE = ("kin8nm", "naval", "power")
 TUNED = dict.fromkeys((*SMALL, "diabetes"), slice(20, 25)) | dict.fromkeys(LARGE, slice(20, 21))  # splits, from 0
 REPORTED = {name: slice(0, 20 if name in SMALL else 5) for name in (*SMALL, *LARGE, "protein")}
-NOISE = Gaussian(**registry.noise_for("default"))
+NOISE = Gaussian(**noise_for("default"))
 TAGS = {"log_likelihood": "log-likelihood", "rmse": "RMSE", "coverage_95": "coverage of 95 %"}
 
 

@@ -53,7 +53,7 @@ class BAIT:
 def _pool(view: View) -> Float[Tensor, "R S S"]:
     """Mean of V V^T over the points that matter."""
     (x, present), total = view.aims, view.uniform.new_zeros(())
-    for part, out in view.predictor.outputs(x, own=parallel.share(x.shape[1])):
+    for part, out in view.predictor.outputs(x, only=parallel.share(x.shape[1])):
         v = (signals(view.likelihood, view.noise, out) * present[:, None, part, None]).flatten(2)
         total = total + v @ v.mT
     return parallel.mean(total) * parallel.world().processes / present.sum(1).view(-1, 1, 1)

@@ -14,10 +14,10 @@ from typing import Any
 
 ROOMS = {
     "core": "errors files hadamard linalg mixture patch_products rng shapes spread tree",
-    "execution": "compiled graphs parallel streams",
+    "execution": "compiled graphs parallel",
     "inference": "candidates",
-    "inference.structures": "inference.kronecker inference.low_rank inference.weight_sharing",
-    "inference.updates": "inference.adam inference.natural inference.points inference.reparam inference.step_rules",
+    "inference.structures": "inference.kronecker inference.low_rank",
+    "inference.updates": "inference.adam inference.natural inference.points inference.reparam",
     "learning": "calibration classification compare estimators feed inputs pool scaling toys transforms",
     "nets": "likelihoods modules",
     "runs": "provenance record recorded",
@@ -29,11 +29,23 @@ MOVED = {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items(
     "cli.saved": "learning.saved",
     "cli.trust": "learning.trust",
     "fitted": "learning.model",
+    "execution.streams": "execution.parallel",
+    "inference.norms": "inference.common",
+    "inference.prior": "inference.common",
+    "inference.step_rules": "inference.updates.steps",
+    "inference.structures.weight_sharing": "inference.structures.kronecker",
     "inference.turns": "execution.turns",
+    "inference.updates.step_rules": "inference.updates.steps",
+    "inference.updates.dropout": "inference.updates.noisy_layers",
+    "inference.updates.sub_batches": "inference.updates.steps",
+    "inference.weight_sharing": "inference.structures.kronecker",
     "learning.shards": "learning.fit",
     "models": "nets.protocols",
     "networks": "nets.zoo",
+    "posteriors.base": "inference.base",
+    "posteriors.gaussian": "inference.gaussian",
     "shards": "learning.fit",
+    "streams": "execution.parallel",
 }
 
 

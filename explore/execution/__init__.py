@@ -1,4 +1,1 @@
-"""How an update is run: recorded as a CUDA graph, compiled, shared by processes, side by side on streams.
-
-Results do not depend on it. May import `core`.
-"""
+"""The execution of updates: recorded, compiled, or divided among processes. Results do not depend on it."""

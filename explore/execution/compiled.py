@@ -1,13 +1,11 @@
-"""Updates that torch.compile makes programs of for a processor: operations are fused, not called one by one.
+"""Updates compiled by torch.compile for a processor, which fuses their operations.
 
-They are what CUDA graphs are on a GPU: `Inductor` is a `Recorder` of `execution.graphs`. An update is traced, with
-random numbers that are drawn before it from the same stream, and compiled once for each kind of update and each shape
-of batch. That takes up to half a minute, or some seconds where torch has compiled the same before. Compiled updates
-differ from plain ones in the last digits.
+`Inductor` is the `Recorder` of `execution.graphs` for processors. An update is traced, with random numbers drawn before
+it from the same stream, and compiled once for each kind of update and each shape of batch: in up to half a minute, or
+some seconds where torch has compiled the same before. Compiled updates differ from plain ones in the last digits.
 
-What an update looks at to take a shorter way (whether all matrices are positive definite, whether all replicas are
-well) is assumed. Where that turns out to be wrong, nothing has been done yet, and the update runs as it is. Once a
-replica has failed, no shorter way is taken.
+The conditions of an update's shortcuts (all matrices are positive definite, all replicas are healthy) are assumed.
+Where one is wrong, nothing has changed yet, and the plain update runs. Once a replica has failed, no shortcut is taken.
 """
 
 from __future__ import annotations
@@ -27,22 +25,22 @@ Draw = tuple[Kind, tuple[int, ...]]
 
 
 class Drawn(Rng):
-    """A stream whose numbers are noted as they are drawn, or given."""
+    """A stream that records its draws, or returns prepared numbers."""
 
     def __init__(self, rng: Rng):
         vars(self).update(vars(rng))
         self.noted: list[Draw] | None = None
-        self.given: Iterator[Tensor] | None = None
+        self.prepared: Iterator[Tensor] | None = None
 
     def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:
-        if self.given is not None:
-            return next(self.given)
+        if self.prepared is not None:
+            return next(self.prepared)
         if self.noted is not None:
             self.noted.append((kind, shape))
         return super().draw(kind, shape)
 
     def redraw(self, wanted: Sequence[Draw]) -> list[Tensor]:
-        """Numbers as they were noted."""
+        """Draw numbers again in the order of a recording."""
         return [super(Drawn, self).draw(*each) for each in wanted]
 
 
@@ -58,12 +56,12 @@ class Inductor:
         return run()
 
     def record(
-        self, run: Callable[[], tuple[Any, Any]], here: Any, memory: Sequence[Tensor], well: bool
+        self, run: Callable[[], tuple[Any, Any]], place: Any, memory: Sequence[Tensor], healthy: bool
     ) -> tuple[Any, Callable[[], bool]]:
         # Torch's compiler takes a second to import.
         from torch.fx.experimental.proxy_tensor import make_fx
 
-        generator, inputs = self.rng.generator, [*(t for t in tree.tensors(here) if t.dim()), *memory]
+        generator, inputs = self.rng.generator, [*(t for t in tree.tensors(place) if t.dim()), *memory]
         start = generator.get_state()
         wanted = self.rng.noted = list[Draw]()
         info = tree.map_tensors(torch.clone, run()[1])
@@ -72,15 +70,15 @@ class Inductor:
         generator.set_state(start)  # a recording alone changes nothing
 
         def flat(*tensors: Tensor) -> list[Tensor]:
-            self.rng.given = iter(tensors[len(inputs) :])
+            self.rng.prepared = iter(tensors[len(inputs) :])
             try:
-                with tree.assumed() if well else tree.unlooked() as flags:
-                    new, found = run()
+                with tree.assumed() if healthy else tree.unlooked() as flags:
+                    new, info = run()
             finally:
-                self.rng.given = None
+                self.rng.prepared = None
             state = [t for t in tree.tensors(new) if t.dim()]
             right = torch.stack(flags).all() if flags else torch.ones((), dtype=torch.bool)
-            return [right, *state, *tree.tensors(found)]
+            return [right, *state, *tree.tensors(info)]
 
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # of torch about itself
@@ -91,11 +89,11 @@ class Inductor:
         def replay() -> bool:
             before = generator.get_state()
             with torch.no_grad():
-                right, *found = compiled(*inputs, *self.rng.redraw(wanted))
+                right, *values = compiled(*inputs, *self.rng.redraw(wanted))
             if not right:
                 generator.set_state(before)
                 return False
-            for result, new in zip(results, found, strict=True):
+            for result, new in zip(results, values, strict=True):
                 result.copy_(new)
             return True
 

@@ -1,17 +1,15 @@
-"""Updates recorded once and then replayed: a launch for each update, in place of one for each operation.
+"""Updates recorded once and then replayed, with one launch for each update in place of one for each operation.
 
     with graphs.use(True):
         for epoch in fit(posterior, x, y, rng): ...
 
-`fit` and the dynamics model of VIME run their updates so; the commands have --graphs and --no-graphs.
+`fit` and the dynamics model of VIME run their updates so; the commands have --graphs and --no-graphs. On a GPU the
+recordings are CUDA graphs, on a processor compiled programs, see `explore.execution.compiled`.
 
-On a GPU they are CUDA graphs, on a processor programs that torch compiles, see `explore.execution.compiled`.
-
-A graph repeats the same operations with the same numbers. So a posterior says of each step, in its `Turn`, of what kind
-it is and which numbers change: kinds have a graph each, and the numbers are tensors that are filled before a replay.
-The replays of CUDA graphs have the bits of updates one by one with these tensors. The first two of each kind are
-compared with such updates; should they differ, or should something not be recordable, that is said, and the fit goes on
-without.
+A graph repeats the same operations with the same numbers. So a posterior's `Turn` names the kind of each step and the
+numbers that change: each kind has a graph, and the numbers are tensors that are filled before a replay. Replays of CUDA
+graphs have the bits of updates one by one with these tensors. The first two replays of each kind are compared with such
+updates; where they differ, or cannot be recorded, a warning is shown and the fit goes on without graphs.
 """
 
 from __future__ import annotations
@@ -37,30 +35,17 @@ LARGEST = 3 * 10**7  # weights up to which launches take more of an update's tim
 CHECKED = 2  # replays of each kind that are compared with the update itself
 MOST = 4  # numbers of a turn
 LOOKED_AT = 20  # steps, of which one at least must be of a kind that is recorded
+Step = Callable[[], tuple[State, Info]]
+Replay = Callable[[], bool]
 
 
 def use(asked: bool | None) -> AbstractContextManager[Any]:
-    """Whether fits record their updates; None: on a GPU those of nets with up to `LARGEST` weights."""
+    """Set whether fits record their updates; None: on a GPU those of nets with up to `LARGEST` weights."""
     return executing(record=asked)
 
 
-@runtime_checkable
-class Trainable(Protocol):
-    """What graphs ask of a posterior."""
-
-    @property
-    def net(self) -> Any:
-        """Its network, with a number of `weights`."""
-
-    def update(self, state: State, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[State, Info]:
-        """One step."""
-
-    def turn(self, step: int, progress: float) -> Turn:
-        """What that step reads of its number."""
-
-
-def updates(posterior: Trainable, rng: Rng) -> Updates:
-    """Those of a fit in this process, recorded where that is asked for, or always wins."""
+def updates(posterior: Any, rng: Rng) -> Updates:
+    """Return the updates of a fit in this process, recorded where that is asked for, or always faster."""
     device, alone = rng.device.type, parallel.world().parts == 1
     asked = execution().record
     wanted = device == "cuda" and posterior.net.weights <= LARGEST if asked is None else asked
@@ -75,33 +60,21 @@ def updates(posterior: Trainable, rng: Rng) -> Updates:
 
 @runtime_checkable
 class Recorder(Protocol):
-    """What records operations, to repeat them on the same memory.
+    """Records operations, to repeat them on the same memory."""
 
-    Attributes:
-        ahead: updates of a kind before it is recorded.
-    """
-
-    ahead: int
+    ahead: int  # updates of a kind before it is recorded
 
     @property
-    def rng(self) -> Rng:
-        """The stream that updates draw from."""
+    def rng(self) -> Rng: ...  # that updates draw from
 
     def warm(self, run: Callable[[], Any]) -> Any:
-        """Run it without a recording, as it will be recorded."""
+        """Run an update without a recording, as it will be recorded."""
 
-    def record(
-        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor], well: bool
-    ) -> tuple[Info, Callable[[], bool]]:
-        """What `run` makes beside a state, and what repeats it; a recording alone may leave values out.
+    def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]:
+        """Return the numbers that an update logs, and a function that repeats it, valid after its first call.
 
-        Args:
-            run: an update of the state `here`.
-            here: where a repetition reads the old state and writes the new one.
-            memory: what else `run` reads of what changes.
-            well: whether no replica has failed, which a repetition may take for granted; of a device it is not asked.
-
-        A repetition says whether it could be done; where not, nothing has changed.
+        A repetition reads the state from `place` and writes the new one to it; `memory` are further inputs. It may
+        assume that all replicas are `healthy`, and returns False where it could not be done and nothing has changed.
         """
 
 
@@ -115,21 +88,19 @@ class Cuda:
         self.pool = torch.cuda.graph_pool_handle()
 
     def warm(self, run: Callable[[], Any]) -> Any:
-        here = torch.cuda.current_stream(self.stream.device)
-        self.stream.wait_stream(here)
+        main = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(main)
         with torch.cuda.stream(self.stream):
-            made = run()
-        here.wait_stream(self.stream)
-        return made
+            result = run()
+        main.wait_stream(self.stream)
+        return result
 
-    def record(
-        self, run: Callable[[], tuple[State, Info]], here: State, memory: Sequence[Tensor], well: bool
-    ) -> tuple[Info, Callable[[], bool]]:
+    def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.rng.generator)
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             new, info = run()
-            write(new, here)
+            write(new, place)
 
         def replay() -> bool:
             graph.replay()
@@ -143,151 +114,143 @@ class Graph(NamedTuple):
 
     batch: Batch
     info: Info
-    replay: Callable[[], bool]
+    replay: Replay
 
 
 class Updates:
-    """The updates of one fit, or of the fits of a posterior that goes on to learn.
+    """The updates of one fit, or of a posterior that goes on to learn; without a recorder they run one by one.
 
-    Args:
-        posterior: whose updates they are.
-        rng: the stream that all of them draw from, until another one is given.
-        recorder: None: they run one by one, as `posterior.update` is.
-
-    A graph writes the state that it returns where it has read it; what `kept` returns is not written any more.
+    They draw from `rng` until `draw_from` sets another stream. A graph overwrites the state that it returned before;
+    `copied` returns a copy that stays.
     """
 
-    def __init__(self, posterior: Trainable, rng: Rng, recorder: Recorder | None):
+    def __init__(self, posterior: Any, rng: Rng, recorder: Recorder | None):
         self.posterior, self.recorder, self.recordable = posterior, recorder, True
         self.rng = recorder.rng if recorder else rng
         self._graphs: dict[Hashable, Graph] = {}
-        self._seen: dict[Hashable, int] = {}
+        self._counts: dict[Hashable, int] = {}  # updates of each kind
         self.replays = 0
-        self._here: State = None  # what the graphs read and write
+        self._place: State = None  # that the graphs read and write
         self._constants: tuple[float, ...] = ()  # N and other numbers of the host, as the graphs have them
         self._dials = torch.empty(MOST, dtype=rng.dtype, device=rng.device)
-        self._dialled: list[Number] = [math.nan] * MOST  # what they hold
+        self._dialled: list[Number] = [math.nan] * MOST  # the values of the dials
 
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
-        """As `posterior.update`."""
+        """Do as `posterior.update`."""
         turn = self.posterior.turn(int(state.common.step) + 1, progress) if self.recorder else Turn()
-        apart = any(isinstance(number, Tensor) for number in turn.numbers)  # of candidates
-        if self.recorder is None or turn.kind is None or apart:
-            return self.posterior.update(state, batch, self.rng, progress)
+        of_candidates = any(isinstance(number, Tensor) for number in turn.numbers)
+        if self.recorder is None or turn.kind is None or of_candidates:
+            return self._plain(state, batch, progress)
         if (constants := _constants(state)) != self._constants:
-            self._graphs, self._seen, self._here, self._constants = {}, {}, None, constants
+            self._graphs, self._counts, self._place, self._constants = {}, {}, None, constants
         for i, number in enumerate(turn.numbers):
             if number != self._dialled[i]:  # each is a launch, and most stay as they are
                 self._dials[i].fill_(number)
                 self._dialled[i] = number
-        key = turn.kind, batch.x.shape, batch.y.shape, _well(state)
-        self._seen[key] = self._seen.get(key, 0) + 1
+        key = turn.kind, batch.x.shape, batch.y.shape, _healthy(state)
+        self._counts[key] = self._counts.get(key, 0) + 1
         with dialled(self._dials):
-            if self._seen[key] > self.recorder.ahead + CHECKED and self.recordable:
+            if self._counts[key] > self.recorder.ahead + CHECKED and self.recordable:
                 return self._replayed(self._graphs[key], state, batch, progress)
             generator = self.rng.generator
             before = generator.get_state()
-            found: tuple[State, Info] = self.recorder.warm(
-                lambda: self.posterior.update(state, batch, self.rng, progress)
-            )
-            if self._seen[key] <= self.recorder.ahead or not self.recordable:
-                return found
+            result: tuple[State, Info] = self.recorder.warm(lambda: self._plain(state, batch, progress))
+            if self._counts[key] <= self.recorder.ahead or not self.recordable:
+                return result
             after = generator.get_state()
             generator.set_state(before)
-            checked = self._checked(self.recorder, key, state, batch, progress, found)
+            checked = self._checked(key, state, batch, progress, result)
             generator.set_state(after)
             return checked
 
     def draw_from(self, rng: Rng) -> None:
-        """Go on with the numbers of another stream."""
+        """Continue with the numbers of another stream."""
         if self.recorder is None:
             self.rng = rng
         else:  # the graphs draw from the generator that they were recorded with
             self.rng.generator.set_state(rng.generator.get_state())
 
-    def kept(self, made: Any) -> Any:
-        """A copy of a tree of tensors, where graphs would write to it."""
-        return tree.map_tensors(torch.clone, made) if self._graphs else made
+    def copied(self, values: Any) -> Any:
+        """Return a copy of a tree of tensors, where graphs would write to it."""
+        return tree.map_tensors(torch.clone, values) if self._graphs else values
+
+    def _plain(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
+        result: tuple[State, Info] = self.posterior.update(state, batch, self.rng, progress)
+        return result
 
     def _checked(
-        self,
-        recorder: Recorder,
-        key: Hashable,
-        state: State,
-        batch: Batch,
-        progress: float,
-        found: tuple[State, Info],
+        self, key: Hashable, state: State, batch: Batch, progress: float, plain: tuple[State, Info]
     ) -> tuple[State, Info]:
-        """By a replay; or what was found without one, should that not be the same."""
-        alone = found
+        """Return the result of a replay, or the plain update's where they differ."""
         try:
-            alone = tree.map_tensors(torch.clone, found)  # what did not change stands in the graphs' memory
+            plain = tree.map_tensors(torch.clone, plain)  # unchanged tensors are in the graphs' memory
             if key not in self._graphs:
-                self._graphs[key] = self._recorded(recorder, state, batch, progress)
-            made, info = self._replayed(self._graphs[key], state, batch, progress)
-            replayed = _with_host(made, alone[0]), info  # numbers of the host stay from here on
-            if _same(replayed, alone):
+                self._graphs[key] = self._recorded(state, batch, progress)
+            new, info = self._replayed(self._graphs[key], state, batch, progress)
+            replayed = _with_host(new, plain[0]), info  # numbers of the host stay from here on
+            if _same(replayed, plain):
                 return replayed
             why = "a replay differs from the update"
         except RuntimeError as error:  # of CUDA, or of a library that cannot be recorded
             why = str(error).strip().partition("\n")[0]
-        self.recordable, self._graphs, self._here = False, {}, None  # which lets go of their memory
+        self.recordable, self._graphs, self._place = False, {}, None  # which frees their memory
         warnings.warn(f"updates cannot be recorded, and run one by one: {why}", stacklevel=4)
-        return alone
+        return plain
 
-    def _recorded(self, recorder: Recorder, state: State, batch: Batch, progress: float) -> Graph:
-        if self._here is None:
-            self._here = tree.map_tensors(lambda t: t.clone() if t.dim() else t, state)
-        here, own = _with_host(self._here, state), Batch(batch.x.clone(), batch.y.clone())
+    def _recorded(self, state: State, batch: Batch, progress: float) -> Graph:
+        if self._place is None:
+            self._place = tree.map_tensors(lambda t: t.clone() if t.dim() else t, state)
+        place, copy = _with_host(self._place, state), Batch(batch.x.clone(), batch.y.clone())
+        assert self.recorder
 
         def run() -> tuple[State, Info]:
-            return self.posterior.update(here, own, self.rng, progress)
+            return self._plain(place, copy, progress)
 
-        return Graph(own, *recorder.record(run, here, (*own, self._dials), _well(state)))
+        return Graph(copy, *self.recorder.record(run, place, (*copy, self._dials), _healthy(state)))
 
     def _replayed(self, graph: Graph, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
-        write(state, self._here)
+        write(state, self._place)
         write(batch, graph.batch)
         if not graph.replay():
-            return self.posterior.update(state, batch, self.rng, progress)
+            return self._plain(state, batch, progress)
         self.replays += 1
-        now = _with_host(self._here, state)
+        now = _with_host(self._place, state)
         return now._replace(common=now.common._replace(step=state.common.step + 1)), graph.info
 
 
-def _well(state: State) -> bool:
-    """Whether no replica has failed; a device is not waited for."""
+def _healthy(state: State) -> bool:
+    """Return whether no replica has failed; True on a device, which the host does not wait for."""
     alive: Tensor = state.common.alive
     return alive.device.type != "cpu" or bool(alive.all())
 
 
 def _constants(state: State) -> tuple[float, ...]:
-    """The numbers that the host keeps, but for the step."""
+    """Return the numbers that the host keeps, but for the step."""
     return tuple(float(t) for t in tree.tensors(state) if not t.dim() and t is not state.common.step)
 
 
-def _with_host(mine: State, given: State) -> State:
-    """A state in the memory of one, with the numbers of another that the host keeps: those without axes."""
-    return tree.map_tensors(lambda own, other: own if own.dim() else other, mine, given)
+def _with_host(state: State, host: State) -> State:
+    """Return a state with the host's numbers, those without axes, of another."""
+    return tree.map_tensors(lambda t, number: t if t.dim() else number, state, host)
 
 
-def write(given: Any, mine: Any) -> None:
-    """The values of one tree into the memory of another, all as they are at the start."""
-    pairs = list(zip(tree.tensors(given), tree.tensors(mine), strict=True))
-    apart = [(a, b) for a, b in pairs if b.dim() and a is not b]
-    if not apart:  # as at most replays
+def write(values: Any, memory: Any) -> None:
+    """Copy the values of one tree into the memory of another, all as they are at the start."""
+    pairs = list(zip(tree.tensors(values), tree.tensors(memory), strict=True))
+    changed = [(a, b) for a, b in pairs if b.dim() and a is not b]
+    if not changed:  # as at most replays
         return
-    # What stands in that memory may be overwritten before it is read.
-    own = {b.untyped_storage().data_ptr() for _, b in pairs}
-    safe = [(a.clone() if a.untyped_storage().data_ptr() in own else a, b) for a, b in apart]
+    # Values in that memory may be overwritten before they are read.
+    targets = {b.untyped_storage().data_ptr() for _, b in pairs}
+    safe = [(a.clone() if a.untyped_storage().data_ptr() in targets else a, b) for a, b in changed]
     for a, b in safe:
         b.copy_(a)
 
 
-def _same(ours: Any, theirs: Any) -> bool:
-    """Whether all numbers are the same but for rounding, which on a device is another one each time.
+def _same(result: Any, expected: Any) -> bool:
+    """Return whether all numbers are the same but for rounding, which varies on a device.
 
-    Of many numbers some are small sums of large ones; then a replica's tensor as a whole must be the same.
+    Some of many numbers are small sums of large ones; then a replica's tensor as a whole must be the same.
     """
 
     def near(a: Tensor, b: Tensor) -> bool:
@@ -297,5 +260,4 @@ def _same(ours: Any, theirs: Any) -> bool:
         off, whole = (t.flatten(1).norm(dim=1) if t.dim() > 1 else t.abs() for t in (a - b, b))
         return bool((off <= 1e-4 * whole).all())
 
-    pairs = zip(tree.tensors(ours), tree.tensors(theirs), strict=True)
-    return all(near(a, b) for a, b in pairs)
+    return all(near(a, b) for a, b in zip(tree.tensors(result), tree.tensors(expected), strict=True))

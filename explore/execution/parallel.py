@@ -1,25 +1,25 @@
-"""One fit in several processes: each works on its part of every batch, with weight samples of its own for it.
+"""One fit in several processes, each with its part of every batch and its own weight samples; streams of a GPU.
 
     torchrun --nproc-per-node 4 script.py
 
     with parallel.joined():  # in the script
         for epoch in fit(posterior, x, y, rng): ...
 
-Every process has all the data, the same root seed and the same state. `fit` gives each its part of a batch; what is
-summed over examples or samples (gradients, the statistics of a structure, the noise, normalisations) is averaged over
-the processes, and so the states stay the same. Osawa et al.: Practical Deep Learning with Bayesian Principles (2019),
-Section 3. Numbers that belong to examples or weight samples come from streams of the update and the part, all others
-from the stream that the processes share.
+Every process has all the data, the same root seed and the same state. Sums over examples or samples (gradients, the
+statistics of a structure, the noise, normalisations) are averaged over the processes, so that states stay the same
+(Osawa et al.: Practical Deep Learning with Bayesian Principles, 2019, Section 3). Random numbers of examples or weight
+samples come from streams of the update and the part, all others from the stream that the processes share.
 
-One process that holds several parts computes what as many processes would, by which tests compare the two. Not so batch
-normalisations, which see the part of a process, VOGN's `sub_batches`, and `reparameterisation="weights"`.
+One process that holds several parts computes the same as as many processes, but for batch normalisations, which see the
+part of a process, VOGN's `sub_batches`, and `reparameterisation="weights"`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -33,32 +33,33 @@ from explore.core.errors import InputError, counted
 from explore.core.rng import Kind, Rng
 
 T = TypeVar("T")
+STREAMS = 8
 
 
 def world() -> World:
-    """Of this process."""
+    """Return the parts of batches and those of this process."""
     return execution().world
 
 
 def within(world: World) -> AbstractContextManager[Any]:
-    """With another world; of one with more processes than one, the default process group must be there."""
+    """Set another world; for several processes, the default process group must exist."""
     return executing(world=world)
 
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """As one of the processes that `torchrun` started; alone, where it did not.
+    """Join the processes that `torchrun` started, if any.
 
     Raises:
-        ProcessLost: in the midst of it, when another one has ended.
+        ProcessLost: when another process ends early.
     """
     if started() == 1:
         yield world()
         return
     store, rank, size = next(dist.rendezvous("env://"))
-    # A job that is restarted may find the addresses of its former processes in the store.
-    own = dist.PrefixStore(f"attempt-{attempt()}", store)
-    dist.init_process_group(store=own, rank=rank, world_size=size)
+    # The store of a restarted job may have the addresses of its former processes.
+    store = dist.PrefixStore(f"attempt-{attempt()}", store)
+    dist.init_process_group(store=store, rank=rank, world_size=size)
     try:
         with within(World(dist.get_world_size(), dist.get_rank())):
             yield world()
@@ -67,12 +68,12 @@ def joined() -> Iterator[World]:
 
 
 def started() -> int:
-    """How many processes `torchrun` has started; 1 without it."""
+    """Return the number of processes that `torchrun` started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def attempt() -> int:
-    """How often `torchrun` has restarted this job."""
+    """Return how often `torchrun` has restarted this job."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
@@ -80,8 +81,8 @@ class ProcessLost(RuntimeError):
     """Another process of the job has ended, and nothing can be shared any more."""
 
 
-def own(part: slice) -> slice:
-    """Of a batch [part.start, part.stop) what is this process's; what does not divide is left out.
+def local_part(part: slice) -> slice:
+    """Return this process's part of a batch [part.start, part.stop); a remainder is left out.
 
     Raises:
         InputError: for a batch of fewer examples than parts.
@@ -97,12 +98,9 @@ def own(part: slice) -> slice:
 
 
 def apart(rng: Rng, step: int, axis: int) -> Rng:
-    """A stream for numbers of weight samples or examples, which stand on an axis of all that is drawn from it.
+    """Return a stream for numbers of weight samples or examples, with separate numbers for each part of the batch.
 
-    Args:
-        rng: the stream of the fit.
-        step: of the update, from 1.
-        axis: it has as many equal parts as this process holds, each with numbers of its own.
+    The parts of this process divide the axis of the samples or examples; `step` is that of the update, from 1.
     """
     if world().parts == 1:
         return rng
@@ -118,12 +116,12 @@ class _Apart(Rng):
 
     def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:
         count, axis = shape[self._axis] // len(self._streams), self._axis
-        own = (*shape[:axis], count, *shape[axis + 1 :])
-        return torch.cat([stream.draw(kind, own) for stream in self._streams], axis)
+        part = (*shape[:axis], count, *shape[axis + 1 :])
+        return torch.cat([stream.draw(kind, part) for stream in self._streams], axis)
 
 
 def mean(values: T) -> T:
-    """A tree of tensors, averaged over the processes."""
+    """Average a tree of tensors over the processes."""
     if world().processes == 1:
         return values
     every = tree.tensors(values)
@@ -136,34 +134,34 @@ def mean(values: T) -> T:
 
 
 def gathered(values: Shaped[Tensor, "..."], axis: int) -> Shaped[Tensor, "..."]:
-    """The tensors of all processes one after the other; they may differ in their length along the axis."""
+    """Concatenate the tensors of all processes along an axis, on which their lengths may differ."""
     if world().processes == 1:
         return values
-    mine = values.movedim(axis, 0).contiguous()
-    length = torch.tensor([len(mine)], device=mine.device)
+    local = values.movedim(axis, 0).contiguous()
+    length = torch.tensor([len(local)], device=local.device)
     lengths = [torch.empty_like(length) for _ in range(world().processes)]
     with _sharing():
         dist.all_gather(lengths, length)
         longest = int(torch.cat(lengths).max())
-        padded = torch.cat([mine, mine.new_zeros(longest - len(mine), *mine.shape[1:])])
-        found = [torch.empty_like(padded) for _ in lengths]
-        dist.all_gather(found, padded)
-    return torch.cat([t[: int(n)] for t, n in zip(found, lengths, strict=True)]).movedim(0, axis)
+        padded = torch.cat([local, local.new_zeros(longest - len(local), *local.shape[1:])])
+        every = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(every, padded)
+    return torch.cat([t[: int(n)] for t, n in zip(every, lengths, strict=True)]).movedim(0, axis)
 
 
 def alone(steps: Iterator[T]) -> Iterator[T]:
-    """Steps that every process takes by itself, and that come out the same: of work too small to be divided."""
+    """Yield the steps of work that is too small to be divided, which every process does by itself."""
     while True:
         with within(World()):
             try:
-                found = next(steps)
+                step = next(steps)
             except StopIteration:
                 return
-        yield found
+        yield step
 
 
 def share(count: int) -> slice:
-    """Of so many things those that this process looks at; `gathered` has all of them again, in their order.
+    """Return this process's share of so many things; `gathered` joins the shares in order.
 
     Raises:
         InputError: for fewer things than processes.
@@ -179,7 +177,7 @@ def share(count: int) -> slice:
 def eigh(
     matrices: Sequence[Float[Tensor, "R _n _n"]],
 ) -> list[tuple[Float[Tensor, "R _n"], Float[Tensor, "R _n _n"], Bool[Tensor, " R"]]]:
-    """`linalg.eigh` of matrices that all processes have, each of them by one process."""
+    """Return `linalg.eigh` of matrices that all processes have; each is decomposed by one of them."""
     if world().processes == 1:
         return [linalg.eigh(m) for m in matrices]
     # The largest first, each to the process with the least to do so far.
@@ -188,20 +186,20 @@ def eigh(
     for i in order:
         owner[i] = load.index(min(load))
         load[owner[i]] += matrices[i].shape[-1] ** 3
-    mine = {i: linalg.eigh(m) for i, m in enumerate(matrices) if owner[i] == world().rank}
-    found = []
+    local = {i: linalg.eigh(m) for i, m in enumerate(matrices) if owner[i] == world().rank}
+    results = []
     with _sharing():
         for i, m in enumerate(matrices):
             ok = torch.empty(m.shape[:1], dtype=torch.bool, device=m.device)
-            values, vectors, ok = mine.get(i, (torch.empty_like(m[..., 0]), torch.empty_like(m), ok))
-            found.append(tuple(t.contiguous() for t in (values, vectors, ok)))
-            for t in found[-1]:
+            values, vectors, ok = local.get(i, (torch.empty_like(m[..., 0]), torch.empty_like(m), ok))
+            results.append(tuple(t.contiguous() for t in (values, vectors, ok)))
+            for t in results[-1]:
                 dist.broadcast(t, owner[i])
-    return found  # type: ignore[return-value]
+    return results  # type: ignore[return-value]
 
 
 def agreed(value: Any) -> Any:
-    """What the first process has: a plain value, to all of them."""
+    """Return the first process's plain value in all processes."""
     if world().processes == 1:
         return value
     box = [value]
@@ -218,3 +216,33 @@ def _sharing() -> Iterator[None]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         raise ProcessLost("another process of this job has ended") from error
+
+
+# Streams of a GPU ------------------------------------------------------------------------------------------
+
+
+def side_by_side(works: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
+    """Return the results of independent work: on a GPU from several streams, elsewhere one after the other.
+
+    A GPU is mostly idle during a factorisation. All streams begin after earlier work of the GPU and end before its
+    next, so that no tensor need be marked as another stream's; a graph that is being recorded takes them as branches.
+    """
+    if device.type != "cuda":
+        return [work() for work in works]
+    main, streams = torch.cuda.current_stream(device), _streams(device)[: len(works)]
+    for stream in streams:
+        stream.wait_stream(main)
+    results = []
+    try:
+        for i, work in enumerate(works):
+            with torch.cuda.stream(streams[i % len(streams)]):
+                results.append(work())
+    finally:  # after an error, too: the tensors that other streams still read may be freed
+        for stream in streams:
+            main.wait_stream(stream)
+    return results
+
+
+@lru_cache
+def _streams(device: torch.device) -> tuple[torch.cuda.Stream, ...]:
+    return tuple(torch.cuda.Stream(device) for _ in range(STREAMS))

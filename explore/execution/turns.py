@@ -1,4 +1,4 @@
-"""What changes from update to update though data and states do not: what is due, schedules, corrections of averages."""
+"""The inputs of an update that change from step to step: due work, schedules, corrections of averages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Number = float | Tensor
 
 
 class Turn(NamedTuple):
-    """All that an update reads of the number of its step and of the progress."""
+    """Everything that an update reads of the number of its step and of the progress."""
 
-    kind: Hashable = None  # what it branches on; None: it is not to be recorded
+    kind: Hashable = None  # of branches; None: it is not to be recorded
     numbers: tuple[Number, ...] = ()  # steps and rates
 
 
 def numbers(turn: Turn) -> tuple[Number, ...]:
-    """Those of the turn: as they are, or where a recording reads them."""
+    """Return the numbers of the turn, or the tensors from which a recording reads them."""
     dials = execution().dials
     return turn.numbers if dials is None else tuple(dials[: len(turn.numbers)])
 
 
 def dialled(dials: Float[Tensor, " _n"]) -> AbstractContextManager[Any]:
-    """Within it the numbers of turns are read from these tensors."""
+    """Read the numbers of turns from these tensors."""
     return executing(dials=dials)

@@ -1,7 +1,4 @@
-"""A Gaussian over all coordinates, q = N(mean, scale * P^-1), with P in the form of a `Factor`.
-
-Everything that follows from the density alone stands here once; how the mean and P are learnt is each method's own.
-"""
+"""Everything that follows from a Gaussian density over all coordinates, q = N(mean, scale * P^-1) with a `Factor` P."""
 
 from __future__ import annotations
 
@@ -18,9 +15,8 @@ from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
 from explore.execution.turns import Number
-from explore.inference import prior
 from explore.inference.base import Variational
-from explore.inference.prior import Prior
+from explore.inference.common import Prior, best_variance
 from explore.inference.structures.base import Factor
 from explore.inference.updates.steps import settle
 from explore.nets.protocols import Layer
@@ -28,16 +24,16 @@ from explore.nets.protocols import Layer
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianPosterior(Variational):
-    """A variational posterior with a Gaussian density over the weights, or over other coordinates.
+    """A posterior with a Gaussian density over the weights.
 
-    One with other coordinates has `over_weights`, `coordinates`, `sample` and `gradients` of its own.
+    For other coordinates, override `over_weights`, `coordinates`, `sample` and `gradients`.
     """
 
     gain_samples: int = 10  # weight samples that `gain` averages gradients over
 
     @abstractmethod
     def gaussian(self, state: State) -> tuple[Means, Factor, Number]:
-        """(mean, P, scale) of q = N(mean, scale * P^-1); the mean is a tuple of [R, I, O]."""
+        """Return (mean, P, scale) of q = N(mean, scale * P^-1); the mean is a tuple of [R, I, O]."""
 
     @property
     def over_weights(self) -> bool:
@@ -52,16 +48,13 @@ class GaussianPosterior(Variational):
         return self.layers(state, self.sample_coordinates(state, n, rng))
 
     def at_mean(self, state: State) -> tuple[Layer, ...]:
-        """The net at the mean weights, S = 1."""
+        """Return the net at the mean weights, S = 1."""
         if not self.over_weights:
             raise InputError(f"{type(self).__name__} has no mean weights: its density is not over weights")
         return self.layers(state, [m.unsqueeze(1) for m in self.gaussian(state)[0]])
 
     def gradients(self, state: State, batch: Batch, rng: Rng) -> tuple[Factor, tuple[Taps, ...]]:
-        """P, and for each of its blocks taps that give the gradient of every example's log-likelihood.
-
-        At `gain_samples` samples of the coordinates.
-        """
+        """Return P, and taps of every example's log-likelihood for each block, at `gain_samples` samples."""
         _, precision, _ = self.gaussian(state)
         layers, noise = self.joint_sample(state, self.gain_samples, rng)
         out, pullback = self.net.forward(layers, batch.x)
@@ -69,7 +62,7 @@ class GaussianPosterior(Variational):
 
     @property
     def dimension(self) -> int:
-        """How many coordinates there are."""
+        """The number of coordinates."""
         return sum(i * o for i, o in self.coordinates)
 
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
@@ -80,15 +73,7 @@ class GaussianPosterior(Variational):
         return tuple(moved(m.unsqueeze(1), x, root) for m, x in zip(mean, noise, strict=True))
 
     def solve(self, state: State, v: Weights) -> Weights:
-        """Sigma v, the covariance times vectors: x with Sigma^-1 x = v.
-
-        Args:
-            state: of this posterior.
-            v: S vectors over all coordinates, a tuple of [R, S, I, O].
-
-        Returns:
-            As v.
-        """
+        """Return the covariance times S vectors over all coordinates, a tuple of [R, S, I, O]."""
         _, precision, scale = self.gaussian(state)
         return tuple(scale * x for x in precision.solve(v))
 
@@ -122,28 +107,21 @@ class GaussianPosterior(Variational):
         return 0.5 * total
 
     def end_epoch(self, state: State) -> State:
-        """With the prior's variance at the maximum of the bound, where it is learned."""
+        """Set the prior's variance to the maximum of the bound, where it is learned."""
         learned: Prior | None = state.common.prior
-        if learned is None or (own := self.own_bias_variance) is None:
+        if learned is None or (biases := self.own_bias_variance) is None:
             return state
         mean, precision, scale = self.gaussian(state)
         second = tuple(over(scale, v) * v + m.square() for v, m in zip(precision.variance(), mean, strict=True))
-        learned = learned._replace(variance=prior.maximum(second, own))
+        learned = learned._replace(variance=best_variance(second, biases))
         return settle(state._replace(common=state.common._replace(prior=learned)), state)
 
-    def quad(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """g^T Sigma g for every example, g the gradient of its log-likelihood averaged over `gain_samples` samples."""
-        _, _, scale = self.gaussian(state)
-        precision, taps = self.gradients(state, batch, rng)
-        return scale * precision.quad(taps)
-
     def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
-        """What the posterior has learnt of the coordinates' space; Lambda = P / scale is its precision.
+        """Return how much the data have decided, by the precision Lambda = P / scale over W coordinates.
 
-        `damping_share` tr(prior precision) / tr(Lambda): how much of the precision the prior holds.
-        `effective_rank` W - tr(prior precision Lambda^-1), MacKay's (1992) number of well-determined parameters: of
-        W directions those that the data have decided.
-        `condition` the largest eigenvalue of P over the smallest (NaN where P has too many to be computed).
+        `damping_share`: tr(prior precision) / tr(Lambda), the prior's share of the precision.
+        `effective_rank`: W - tr(prior precision Lambda^-1), MacKay's (1992) number of well-determined parameters.
+        `condition`: the largest eigenvalue of P over the smallest; NaN where P has too many.
         """
         mean, precision, scale = self.gaussian(state)
         eigenvalues = precision.eigenvalues().double()
@@ -158,7 +136,7 @@ class GaussianPosterior(Variational):
         return {name: value.to(mean[0]) for name, value in numbers.items()}
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """To second order in rho, of a natural-gradient step: dmu = rho Sigma g, dLambda = rho E[g g^T]."""
+        """Return it to second order in rho, of a natural-gradient step: dmu = rho Sigma g, dLambda = rho E[g g^T]."""
         _, _, scale = self.gaussian(state)
         precision, taps = self.gradients(state, batch, rng)
         # |dmu|^2 / 2 and tr[(Sigma dLambda)^2] / 4, in units in which Sigma = scale * P^-1.

@@ -2,13 +2,12 @@
 
     q(w, tau) = 1/k sum_i q_i(w, tau)            tau: the likelihood's noise, which each member learns by itself
 
-The members start from weights of their own and draw noise of their own; they see the same batches in the same order.
-They are R k replicas of their posterior, so that k small nets cost far less than k times one. Every tensor of a state
-has an axis of members behind that of the replicas, [R, k, ...], but for `alive` [R] and for numbers that all share.
+Members have independent weights and noise, and see the same batches in the same order. They are R k replicas of their
+posterior, so that k small nets cost far less than k times one. A state's tensors have an axis of members behind that of
+the replicas, [R, k, ...], but for `alive` [R] and for numbers that all share.
 
-A mixture's divergence has no closed form. The mean of its members' is an upper bound, for the divergence is convex in
-both densities together; that from the prior exceeds the mixture's own by at most log k, by which the bound on the
-evidence is too low.
+A mixture's divergence has no closed form. The members' mean is an upper bound, as the divergence is convex in both
+densities together; from the prior it is at most log k too large, by which the bound on the evidence is too low.
 """
 
 from __future__ import annotations
@@ -27,36 +26,28 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
 from explore.execution.turns import Turn
 from explore.inference.base import Predictive, Variational
-from explore.inference.norms import NormPolicy
+from explore.inference.common import NormPolicy
 from explore.nets.net import Net
 from explore.nets.protocols import Layer, Likelihood, Noise, count_samples
 
 
 def mixture(posterior: Predictive, members: int) -> Predictive:
-    """So many independent fits of a posterior side by side, whose samples are pooled; of one the posterior itself.
+    """Return a mixture of independent fits of a posterior; the posterior itself where there is one member.
 
     Raises:
-        InputError: where there is none of this posterior, or the number is out of range.
+        InputError: for a posterior without mixtures, or a number that is out of range.
     """
-    made: Mixture  # also of one, so that what is wrong is refused
-    if isinstance(posterior, Variational):
-        made = VariationalMixture(posterior=posterior, members=members)
-    else:
-        made = Mixture(posterior=posterior, members=members)
-    return posterior if members == 1 else made
+    kind: Any = VariationalMixture if isinstance(posterior, Variational) else Mixture
+    pooled: Mixture = kind(posterior=posterior, members=members)  # also of one member, for its checks
+    return posterior if members == 1 else pooled
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(Predictive):
-    """Members of equal weight. A replica fails when any of its members does: all of them are frozen.
+    """Members of equal weight. A replica fails when any of its members does: all of them are frozen."""
 
-    Args:
-        posterior: each member's; every other setting is its own.
-        members: k.
-    """
-
-    posterior: Predictive
-    members: int
+    posterior: Predictive  # of each member; it has all other settings
+    members: int  # k
     net: Net = field(init=False, repr=False)
     likelihood: Likelihood = field(init=False, repr=False)
     epochs: int = field(init=False, repr=False)
@@ -82,9 +73,9 @@ class Mixture(Predictive):
             object.__setattr__(self, name, getattr(self.posterior, name))
 
     def with_settings(self, **settings: Any) -> Predictive:
-        """The same with other settings, of its own or of its members'."""
-        own: dict[str, Any] = {name: settings.pop(name) for name in ("posterior", "members") if name in settings}
-        return replace(self, **{"posterior": self.posterior.with_settings(**settings), **own})
+        """Return the mixture with other settings, of its own or of its members."""
+        changed: dict[str, Any] = {name: settings.pop(name) for name in ("posterior", "members") if name in settings}
+        return replace(self, **{"posterior": self.posterior.with_settings(**settings), **changed})
 
     @property
     def certain(self) -> bool:
@@ -94,7 +85,7 @@ class Mixture(Predictive):
         return self._grouped(self.posterior.init(n_data, replicas * self.members, rng))
 
     def update(self, state: State, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[State, Info]:
-        """One step of every member on the same batch; what is logged is the mean over them."""
+        """Take one step of every member on the same batch; the log has their means."""
         new, info = self.posterior.update(_replicas(state), self._each(batch), rng, progress)
         return self._settled(new, state), {name: self._mean(value) for name, value in info.items()}
 
@@ -108,24 +99,22 @@ class Mixture(Predictive):
         return self._settled(self.posterior.end_epoch(_replicas(state)), state)
 
     def learned(self, state: State) -> Info:
-        """The mean over the members."""
         return {name: self._mean(value) for name, value in self.posterior.learned(_replicas(state)).items()}
 
     def initial_curvature_share(self, state: State) -> Float[Tensor, " R"]:
-        """The mean over the members."""
         return self._mean(self.posterior.initial_curvature_share(_replicas(state)))
 
     def finish(self, state: State, batches: Iterable[Batch], rng: Rng) -> State:
         return self._settled(self.posterior.finish(_replicas(state), map(self._each, batches), rng), state)
 
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
-        """N joint samples: n / k of each member, and where that is no whole number one more of some that are drawn."""
+        """Return n joint samples, n / k of each member; random members give one more where that is not whole."""
         layers = self.posterior.sample(_replicas(state), -(-n // self.members), rng)
         pooled: tuple[Layer, ...] = self._pooled(layers, count_samples(layers), n, rng)
         return pooled
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
-        """The same, each with noise of its own member's."""
+        """Return the same with the noise of each one's member."""
         drawn = self.posterior.joint_sample(_replicas(state), -(-n // self.members), rng)
         pooled: tuple[tuple[Layer, ...], Noise] = self._pooled(drawn, count_samples(drawn[0]), n, rng)
         return pooled
@@ -134,7 +123,7 @@ class Mixture(Predictive):
         return tree.map_tensors(self._mean, self.posterior.expected_noise(_replicas(state)))
 
     def _pooled(self, drawn: Any, each: int, n: int, rng: Rng) -> Any:
-        """A tree of samples [R k, each or 1, ...] as one of n, or as many as there are: [R, n, ...]."""
+        """Pool a tree of samples [R k, each or 1, ...] to one of n, or as many as there are: [R, n, ...]."""
 
         def pool(t: Tensor) -> Tensor:
             return t.expand(-1, each, *t.shape[2:]).unflatten(0, (-1, self.members)).flatten(1, 2)
@@ -143,37 +132,37 @@ class Mixture(Predictive):
         if n >= self.members * each:
             return pooled
         replicas = len(next(tree.leaves(pooled))[1])
-        last = each * torch.arange(1, self.members + 1, device=rng.device) - 1  # of each member, which some do not give
+        last = each * torch.arange(1, self.members + 1, device=rng.device) - 1  # of each member; some are left out
         every = torch.arange(self.members * each, device=rng.device)
-        kept = every[~torch.isin(every, last)].expand(replicas, -1)
-        more = last[rng.permutation(replicas, self.members)[:, : n - kept.shape[1]]]
-        rows, chosen = torch.arange(replicas, device=rng.device).unsqueeze(1), torch.cat([kept, more], 1)
+        first = every[~torch.isin(every, last)].expand(replicas, -1)
+        more = last[rng.permutation(replicas, self.members)[:, : n - first.shape[1]]]
+        rows, chosen = torch.arange(replicas, device=rng.device).unsqueeze(1), torch.cat([first, more], 1)
         return tree.map_tensors(lambda t: t[rows, chosen], pooled)
 
     def _each(self, batch: Batch) -> Batch:
-        """Every replica's examples for each of its members."""
+        """Repeat every replica's examples for each of its members."""
         return Batch(*(t.repeat_interleave(self.members, 0) for t in batch))
 
     def _mean(self, values: Float[Tensor, "Rk ..."]) -> Float[Tensor, "R ..."]:
-        """Over the members."""
+        """Return the mean over the members."""
         return values.unflatten(0, (-1, self.members)).mean(1)
 
     def _grouped(self, state: State) -> State:
-        """What `_replicas` undoes; a replica is alive where all of its members are."""
+        """Undo `_replicas`; a replica is alive where all of its members are."""
         new = tree.map_tensors(lambda t: t.unflatten(0, (-1, self.members)) if t.dim() else t, state)
         return new._replace(common=new.common._replace(alive=new.common.alive.all(1)))
 
     def _settled(self, new: State, old: State) -> State:
-        """The same after a step, with the replicas frozen of which a member has failed, as the posterior judged it."""
+        """Group the state after a step, and freeze replicas of which a member has failed."""
         grouped = self._grouped(new)
         alive = old.common.alive & grouped.common.alive
-        kept = tree.where(alive, grouped, old)
-        return kept._replace(common=kept.common._replace(alive=alive))
+        settled = tree.where(alive, grouped, old)
+        return settled._replace(common=settled.common._replace(alive=alive))
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariationalMixture(Mixture):
-    """A mixture of members with a density, of which it has what follows from theirs one by one."""
+    """A mixture of members with a density; its quantities are means over the members."""
 
     posterior: Variational
     kl_weight: float = field(init=False, repr=False)
@@ -181,39 +170,36 @@ class VariationalMixture(Mixture):
 
     @property
     def coordinates(self) -> tuple[tuple[int, int], ...]:
-        """Those of every member."""
         return self.posterior.coordinates
 
     def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
-        """The mean over the members, an upper bound of the mixture's, in nats."""
+        """Return an upper bound of the mixture's divergence, in nats."""
         return self._mean(self.posterior.kl(_replicas(new), _replicas(old)))
 
     def kl_prior(self, state: State) -> Float[Tensor, " R"]:
-        """The mean over the members, which exceeds the mixture's by at most log k nats."""
+        """Return the members' mean, which exceeds the mixture's by at most log k nats."""
         return self._mean(self.posterior.kl_prior(_replicas(state)))
 
     def divergence(self, state: State) -> Float[Tensor, " R"]:
-        """The same with the noise."""
         return self._mean(self.posterior.divergence(_replicas(state)))
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """The mean over the members, an upper bound of the mixture's, in nats.
+        """Return an upper bound of the mixture's gain, in nats.
 
-        That the members disagree about an example adds nothing, and neither does what it tells of which is right.
+        It ignores disagreement between members, and information about which of them is right.
         """
         return self._mean(self.posterior.gain(_replicas(state), self._each(batch), rng))
 
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """The mean over the members, with so many samples of each, which is below the mixture's by at most log k."""
+        """Return the members' mean, with so many samples of each; it is below the mixture's by at most log k."""
         return self._mean(self.posterior.elbo(_replicas(state), self._each(batch), rng, samples))
 
     def objective(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:
-        """The mean over the members, which are trained apart."""
         return self._mean(self.posterior.objective(_replicas(state), self._each(batch), rng, samples))
 
 
 def _replicas(state: State) -> State:
-    """A mixture's state as that of R k replicas of its posterior."""
+    """Return a mixture's state as that of R k replicas of its posterior."""
     members = state.common.taken.shape[1]
     flat = tree.map_tensors(lambda t: t.flatten(0, 1) if t.dim() > 1 else t, state)
     return flat._replace(common=flat.common._replace(alive=state.common.alive.repeat_interleave(members)))

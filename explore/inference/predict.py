@@ -1,8 +1,8 @@
 """Predictions of sampled networks, in bounded memory.
 
-All S weight samples are shared by all points, and every function walks over the points in chunks, so that no tensor
-grows with both S and the size of a pool. What is kept of a chunk goes where it belongs at once: small results that lie
-between freed chunks would scatter over the memory, which then grows as if every chunk were kept.
+All points share the S weight samples. Every function walks over the points in chunks, so that no tensor grows with both
+S and the size of a pool, and writes a chunk's results into one tensor at once: small tensors between freed chunks would
+fragment the memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEPT = 2**25 - 2**12  # bytes, see `_keep_freed`
 
 @runtime_checkable
 class Inputs(Protocol):
-    """Points [R, P, ...]: a tensor, or what makes one of those asked for, as x[:, part] or x[rows, indices]."""
+    """Points [R, P, ...]: a tensor, or an object that makes one from x[:, part] or x[rows, indices]."""
 
     @property
     def shape(self) -> torch.Size: ...
@@ -43,22 +43,22 @@ class Inputs(Protocol):
 
 
 class Moments(NamedTuple):
-    """Mean and variance of a prediction over the weights (epistemic: the noise is not in it)."""
+    """Mean and variance of a prediction over the weights (epistemic, without noise)."""
 
     mean: Float[Tensor, "R P M"]
     variance: Float[Tensor, "R P M"]
 
 
 class LabelMoments(NamedTuple):
-    """The same of a real label, whose variance is the sum of both variances."""
+    """Mean and both parts of the variance of a real label."""
 
     mean: Float[Tensor, "R P M"]
-    variance: Float[Tensor, "R P M"]
+    variance: Float[Tensor, "R P M"]  # epistemic
     noise: Float[Tensor, "R P M"]  # variance of a label around the prediction of a net, averaged over the nets
 
 
 class ClassPrediction(NamedTuple):
-    """A prediction of classes, and how uncertain it is, in nats."""
+    """A prediction of classes with its uncertainty, in nats."""
 
     probabilities: Float[Tensor, "R P C"]  # averaged over the weights
     entropy: Float[Tensor, "R P"]  # of these probabilities
@@ -67,29 +67,21 @@ class ClassPrediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictor:
-    """S nets drawn from a posterior, whose predictive distribution is p(y | x) = 1/S sum_s p(y | x, w_s, noise_s).
-
-    Args:
-        net: the network.
-        likelihood: of the targets; says what a net predicts, M numbers or the probabilities of M classes.
-        layers: weight samples [R, S, I, O] a layer.
-        noise: one noise parameter a weight sample.
-        stretch: the factor on each net's distance from their mean; None: 1. `stretched` sets it, with the noise.
-    """
+    """S nets drawn from a posterior, whose predictive distribution is p(y | x) = 1/S sum_s p(y | x, w_s, noise_s)."""
 
     net: Net
-    likelihood: Likelihood
-    layers: tuple[Layer, ...]
-    noise: Noise
-    stretch: Float[Tensor, " R"] | None = field(default=None, kw_only=True)
+    likelihood: Likelihood  # a net predicts M numbers, or the probabilities of M classes
+    layers: tuple[Layer, ...]  # weight samples [R, S, I, O] a layer
+    noise: Noise  # one noise parameter a weight sample
+    stretch: Float[Tensor, " R"] | None = field(default=None, kw_only=True)  # of each net's distance from their mean
 
     @staticmethod
     def sample(posterior: Predictive, state: State, n: int, rng: Rng) -> Predictor:
-        """The posterior's joint samples of weights and noise, n or as many as it has."""
+        """Draw n joint samples of weights and noise, or as many as the posterior has."""
         return Predictor(posterior.net, posterior.likelihood, *posterior.joint_sample(state, n, rng))
 
     def stretched(self, factor: Float[Tensor, " R"]) -> Predictor:
-        """The same distribution of each point, stretched about its mean: with `factor` times the variance.
+        """Return the same distributions with `factor` times the variance, about their means.
 
         Raises:
             InputError: for a likelihood whose noise cannot be scaled, as that of classes.
@@ -103,14 +95,11 @@ class Predictor:
         return count_samples(self.layers)
 
     def outputs(
-        self, x: Inputs, budget: int | None = None, own: slice | None = None
+        self, x: Inputs, budget: int | None = None, only: slice | None = None
     ) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """(which of the points x [R, P, ...], their outputs) chunk by chunk.
+        """Yield (positions, outputs) of the points x [R, P, ...], or of those in `only`, chunk by chunk.
 
-        Args:
-            x: the points.
-            budget: about how many numbers a chunk's widest layer may have on a processor; on a device, DEVICE.
-            own: of these points alone.
+        `budget` is the approximate size of a chunk's widest layer on a processor; on a device it is DEVICE.
         """
         _keep_freed()
         with torch.no_grad():
@@ -120,7 +109,7 @@ class Predictor:
             budget = DEVICE
         elif len(x.shape) > 3:  # images one by one would spend the time on reading the weights
             budget = max(budget or BUDGET, min(FEW * width, IMAGES))
-        first, last = (own.start, own.stop) if own else (0, x.shape[1])
+        first, last = (only.start, only.stop) if only else (0, x.shape[1])
         for some in parts(last - first, width, budget):
             part = slice(first + some.start, first + some.stop)
             with torch.no_grad():  # here, not around the generator, whose body runs later
@@ -129,37 +118,39 @@ class Predictor:
                 out = torch.lerp(out.mean(1, keepdim=True), out, self.stretch[:, None, None, None])
             yield part, out
 
+    def _all(self, of: Callable[[Tensor], tuple[Tensor, ...]], x: Inputs) -> tuple[Tensor, ...]:
+        """Return a function of the outputs at all points x."""
+        return filled(((part, of(out)) for part, out in self.outputs(x, CACHE)), x.shape[1])
+
     def moments(self, x: Inputs) -> Moments:
-        """Mean and variance over the nets of what each predicts at the points x [R, P, ...]."""
-        return Moments(*filled(((part, self.moments_of(out)) for part, out in self.outputs(x, CACHE)), x.shape[1]))
+        """Return mean and variance over the nets of their predictions at the points x [R, P, ...]."""
+        return Moments(*self._all(self.moments_of, x))
 
     def moments_of(self, out: Float[Tensor, "R S b O"]) -> Moments:
-        """The same of the outputs at some points."""
+        """Return the same of the outputs at some points."""
         predicted = self.likelihood.mean(out)
         # Bessel's correction: S samples estimate the mean too. One sample varies not at all.
         return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
 
     def label_moments(self, x: Inputs) -> LabelMoments:
-        """Of a real label at the points x [R, P, ...].
+        """Return the moments of a real label at the points x [R, P, ...].
 
         Raises:
             InputError: for a likelihood without a variance.
         """
-        chunks = ((part, self.label_moments_of(out)) for part, out in self.outputs(x, CACHE))
-        return LabelMoments(*filled(chunks, x.shape[1]))
+        return LabelMoments(*self._all(self.label_moments_of, x))
 
     def label_moments_of(self, out: Float[Tensor, "R S b O"]) -> LabelMoments:
-        """The same of the outputs at some points."""
+        """Return the same of the outputs at some points."""
         mean, variance = self.moments_of(out)
         return LabelMoments(mean, variance, self._noise_of(out).expand_as(mean))
 
     def _noise_of(self, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R _b M"]:
-        """The variance of a real label around the prediction of a net, averaged over the nets."""
         variance: Tensor = find_part(self.likelihood, "variance")(self.noise, out)
         return variance.mean(1)
 
     def quantiles_of(self, out: Float[Tensor, "R S b O"], levels: Sequence[float]) -> Float[Tensor, "K R b M"]:
-        """The smallest numbers at or below which a real label lies with these probabilities, at some points.
+        """Return quantiles of a real label at some points.
 
         Raises:
             InputError: for a likelihood without a cdf or quantiles.
@@ -169,20 +160,19 @@ class Predictor:
         return torch.stack([mixture.quantile(cdf, component, level) for level in levels]).to(out)
 
     def below_of(self, out: Float[Tensor, "R S b O"], y: Float[Tensor, "_R 1 b M"]) -> Float[Tensor, "R b M"]:
-        """The probability that a real label at some points is at most y."""
+        """Return the probability that a real label at some points is at most y."""
         at_most: Tensor = find_part(self.likelihood, "cdf")(self.noise, out, y)
         return at_most.mean(1)
 
     def classes(self, x: Inputs) -> ClassPrediction:
-        """What is predicted of classes at the points x [R, P, ...]."""
-        chunks = ((part, self.classes_of(out)) for part, out in self.outputs(x, CACHE))
-        return ClassPrediction(*filled(chunks, x.shape[1]))
+        """Return the prediction of classes at the points x [R, P, ...]."""
+        return ClassPrediction(*self._all(self.classes_of, x))
 
     def classes_of(self, out: Float[Tensor, "R S b O"]) -> ClassPrediction:
-        """The same of the outputs at some points.
+        """Return the same of the outputs at some points.
 
-        The mutual information is the entropy of the mean prediction less the mean entropy of each net's (Houlsby et
-        al., Bayesian active learning for classification and preference learning, 2011, equation 2).
+        The mutual information is the entropy of the mean prediction less the nets' mean entropy (Houlsby et al.,
+        Bayesian active learning for classification and preference learning, 2011, equation 2).
         """
         mean = self.likelihood.mean(out).mean(1)
         entropy = torch.special.entr(mean).sum(-1)
@@ -190,7 +180,7 @@ class Predictor:
         return ClassPrediction(mean, entropy, (entropy - each.mean(1)).clamp_min(0))
 
     def log_prob(self, x: Inputs, y: Tensor) -> Float[Tensor, "R S P"]:
-        """Log density of each of the targets y, [R, P, O] or [R, P], under each net."""
+        """Return the log density of each of the targets y, [R, P, O] or [R, P], under each net."""
 
         def of(part: slice, out: Tensor) -> Tensor:
             return self.likelihood.log_prob(self.noise, out, y[:, part].unsqueeze(1))
@@ -198,7 +188,7 @@ class Predictor:
         return filled(((part, (of(part, out),)) for part, out in self.outputs(x, CACHE)), x.shape[1], 2)[0]
 
     def evaluate(self, x: Inputs, y: Tensor, scale: Float[Tensor, "R O"] | None = None) -> dict[str, Tensor]:
-        """Test metrics over all points, each a mean over points.
+        """Return test metrics, name -> [R], each a mean over points.
 
         Regression: `rmse` of the predictive mean over all outputs, `log_likelihood` of the per-point mixture
         log 1/S sum_s p(y | f_s(x), noise_s), summed over outputs, and `coverage_95`, the share of targets within the
@@ -209,11 +199,7 @@ class Predictor:
         Args:
             x: [R, P, ...] inputs.
             y: [R, P, O] standardised targets, or [R, P] class indices.
-            scale: the original standard deviation of each output; undoes the standardisation in rmse,
-                log_likelihood and epistemic.
-
-        Returns:
-            name -> [R].
+            scale: the original standard deviation of each output, for metrics in the original units.
         """
         sums: dict[str, Tensor] = {}
         log_scale = 0.0 if scale is None else scale.log().sum(1, keepdim=True)  # [R, 1]
@@ -238,16 +224,9 @@ class Predictor:
 
 
 def linearised(posterior: GaussianPosterior, state: State, x: Tensor) -> Moments:
-    """Moments of the net linearised at the mean weights: f(x; M) and the diagonal of J Sigma J^T, without sampling.
-
-    Args:
-        posterior: one with a Gaussian density.
-        state: of that posterior.
-        x: [R, P, ...] inputs.
-    """
+    """Return moments of the net linearised at the mean weights, f(x; M) and the diagonal of J Sigma J^T."""
     _, precision, scale = posterior.gaussian(state)
-    at_mean = posterior.at_mean(state)
-    net = posterior.net
+    at_mean, net = posterior.at_mean(state), posterior.net
 
     def moments(part: slice) -> Moments:
         out, pullback = net.forward(at_mean, x[:, part])
@@ -265,25 +244,20 @@ def divided(
     points: int,
     of: Callable[[slice, Tensor], tuple[Tensor, ...]],
 ) -> tuple[Tensor, ...]:
-    """What is made of the outputs at so many points, chunk by chunk, [R, P, ...]: in several processes, by all of them.
+    """Return a function of the outputs at all points, [R, P, ...], which the processes of a fit divide.
 
-    Args:
-        outputs: those of some of the points, as `Predictor.outputs` gives them.
-        points: how many there are in all.
-        of: what is made of a chunk: which points these are, and their outputs.
+    `outputs` yields those of some points, as `Predictor.outputs` does; `of` takes a chunk's positions and outputs.
     """
-    own = parallel.share(points)
-    chunks = ((slice(part.start - own.start, part.stop - own.start), of(part, out)) for part, out in outputs(own))
-    return tuple(parallel.gathered(t, 1) for t in filled(chunks, own.stop - own.start))
+    share = parallel.share(points)
+    first, count = share.start, share.stop - share.start
+    chunks = ((slice(part.start - first, part.stop - first), of(part, out)) for part, out in outputs(share))
+    return tuple(parallel.gathered(t, 1) for t in filled(chunks, count))
 
 
 def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis: int = 1) -> tuple[Tensor, ...]:
-    """Tensors of all points out of those of each chunk, which are dropped as they come.
+    """Return tensors of all points from at least one chunk: (some of the points, their tensors).
 
-    Args:
-        chunks: (which of the points, their tensors), at least one.
-        points: how many there are in all.
-        axis: theirs in every tensor.
+    `axis` is that of the points.
     """
     whole: tuple[Tensor, ...] = ()
     for part, values in chunks:
@@ -296,15 +270,15 @@ def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis
 
 
 def _keep_freed() -> None:
-    """Let the next chunk have the memory of the last one.
+    """Let the next chunk reuse the memory of the last one.
 
-    The allocator of Linux (glibc) gives large blocks back to the system, and fetching them anew, page by page, takes
-    longer than the networks. Once a block of 32 MiB was freed, the most that it heeds, it keeps twice that.
+    The allocator of Linux (glibc) returns large blocks to the system, and fetching them page by page takes longer than
+    the networks. Once a block of 32 MiB, its maximal threshold, was freed, it keeps twice that.
     """
     torch.empty(KEPT, dtype=torch.uint8)
 
 
 def parts(points: int, width: int, budget: int | None = None) -> Iterator[slice]:
-    """Slices of the points, such that `width` numbers a point stay within the budget."""
+    """Return slices of the points, such that `width` numbers a point stay within the budget."""
     size = max(1, (budget or BUDGET) // width)
     return (slice(start, min(start + size, points)) for start in range(0, points, size))

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from explore import registry
 from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data.texts import unmeasured
-from explore.inference.presets import Recommended, recommended_settings
+from explore.inference.presets import Recommended, noise_for, recommended_settings
 from explore.learning.model import FittedModel
 from explore.learning.transforms import KINDS, Transform
 from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
@@ -133,7 +133,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         if self.keep_na:
             raise InputError("keep_na is of classes, and numbers have none; leave it out")
         self._flat = y.ndim == 1
-        prior = registry.noise_for(self.preset) if self.preset else self._recommended(x, classes=False).noise
+        prior = noise_for(self.preset) if self.preset else self._recommended(x, classes=False).noise
         allowed, noise = registry.settings_of(Gaussian), prior | dict(self.noise or {})
         if unknown := sorted(noise.keys() - allowed):
             raise one_of("setting of the noise", unknown[0], allowed)

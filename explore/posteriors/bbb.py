@@ -7,10 +7,10 @@ reparameterisation of Kingma, Salimans, Welling (2015) by default:
     h = a M + sqrt(a^2 sigma^2) o eps              fresh eps for every example: a weight's noise is not shared
     minimise  -E[log p(y | x, W)] + (lambda / N) KL(q || N(0, eta))          per example, with Adam
 
-A layer that is applied at several positions (tokens, pixels) has the same weights at all of them, drawn for each
-example by Flipout (Wen et al. 2018): `inference.updates.noisy_layers`. `reparameterisation="local"` draws them at each
-position instead, as is often done for convolutions. Noise then averages out over positions that are pooled, where that
-of weights does not: of a mean over T equal tokens the learnt variances are up to T times too large.
+A layer at several positions (tokens, pixels) has the same weights at all of them, drawn for each example by Flipout
+(Wen et al. 2018), see `inference.updates.noisy_layers`. `reparameterisation="local"` draws them at each position, as is
+often done for convolutions. That noise averages out over pooled positions, which the noise of weights does not: with a
+mean over T equal tokens learnt variances are up to T times too large.
 """
 
 from __future__ import annotations

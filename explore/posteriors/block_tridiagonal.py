@@ -9,7 +9,7 @@ and output gradients g_l (of the same sample and the same drawn targets),
     Sigma_l = A_ll (x) S_ll - (Psi^A A_l+1,l+1 Psi^A^T) (x) (Psi^S S_l+1,l+1 Psi^S^T),   Sigma_L = A_LL (x) S_LL
     F^-1 = Xi^T diag(Sigma_1^-1, ..., Sigma_L^-1) Xi,   Xi = I with -Psi_l at block (l, l+1)
 
-so a sample is X_l = Sigma_l^-1/2 eps_l, W_1 = X_1, W_l+1 = X_l+1 - Psi_l^T X_l. It is one factor over all layers.
+so a sample is X_l = Sigma_l^-1/2 eps_l, W_1 = X_1, W_l+1 = X_l+1 - Psi_l^T X_l. One factor covers all layers.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
 from explore.execution.turns import Number
-from explore.inference.presets import CLASSES, HUNDREDS, TABLE, TABLE_BY_ROWS
 from explore.inference.structures.base import (
     Dampings,
+    Diagonal,
     PerLayer,
     dense_eigenvalues,
     each_layer,
     mean_gradients,
     sample_gradients,
+    two_sided,
 )
-from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, damped, two_sided
-from explore.inference.updates.natural import NaturalGradient
+from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, damped
+from explore.inference.updates.natural import CLASSES, HUNDREDS, SMALL, TABLE, TABLE_BY_ROWS, NaturalGradient
 
 POSITIONS = (
     "block-tridiagonal takes dense layers at one position only; convolutions and a Linear applied to tokens have "
@@ -77,39 +78,24 @@ class Conditional(NamedTuple):
         return self.diagonal.log().sum((1, 2)) - 2 * basis
 
 
-class Link(NamedTuple):
-    """Psi_l, from layer l + 1 to layer l."""
-
-    inputs: Float[Tensor, "R I J"]  # Psi^A
-    outputs: Float[Tensor, "R O P"]  # Psi^S
-
-    def multiply(self, v: Tensor) -> Tensor:
-        """Psi v: [R, S, J, P] -> [R, S, I, O]."""
-        return two_sided(self.inputs.mT, v, self.outputs.mT)
-
-    def transposed(self, v: Tensor) -> Tensor:
-        """Psi^T v: [R, S, I, O] -> [R, S, J, P]."""
-        return two_sided(self.inputs, v, self.outputs)
-
-
 class BlockTridiagonalFactor(NamedTuple):
     """F + damping over all layers."""
 
     conditionals: tuple[Conditional, ...]
-    links: tuple[Link, ...]
+    links: tuple[KroneckerMoments, ...]  # Psi^A, Psi^S, from each layer to the one below
 
     def solve(self, v: Weights) -> Weights:
-        ahead = [link.multiply(x) for link, x in zip(self.links, v[1:], strict=True)]
+        ahead = [two_sided(a.mT, x, s.mT) for (a, s), x in zip(self.links, v[1:], strict=True)]  # Psi v
         u = [*(x - y for x, y in zip(v[:-1], ahead, strict=True)), v[-1]]
         return self._up(tuple(c.solve(x) for c, x in zip(self.conditionals, u, strict=True)))
 
     def multiply(self, v: Weights) -> Weights:
         z = [v[0]]
-        for link, x in zip(self.links, v[1:], strict=True):
-            z.append(x + link.transposed(z[-1]))
+        for (a, s), x in zip(self.links, v[1:], strict=True):
+            z.append(x + two_sided(a, z[-1], s))
         y = [c.multiply(x) for c, x in zip(self.conditionals, z, strict=True)]
-        for i in reversed(range(len(self.links))):
-            y[i] = y[i] + self.links[i].multiply(y[i + 1])
+        for i, (a, s) in reversed(list(enumerate(self.links))):
+            y[i] = y[i] + two_sided(a.mT, y[i + 1], s.mT)
         return tuple(y)
 
     def root(self, eps: Weights) -> Weights:
@@ -119,25 +105,24 @@ class BlockTridiagonalFactor(NamedTuple):
         return torch.stack([c.logdet() for c in self.conditionals]).sum(0)
 
     def variance(self) -> Means:
-        own = [_spread(c.inputs, c.outputs, c.diagonal) for c in self.conditionals]
+        spread = [Diagonal(c.diagonal, c.inputs, c.outputs).variance() for c in self.conditionals]
         for i, (link, c) in enumerate(zip(self.links, self.conditionals, strict=False)):
-            own[i + 1] = own[i + 1] + _spread(link.inputs.mT @ c.inputs, link.outputs.mT @ c.outputs, c.diagonal)
-        return tuple(own)
+            ahead = Diagonal(c.diagonal, link.inputs.mT @ c.inputs, link.outputs.mT @ c.outputs)
+            spread[i + 1] = spread[i + 1] + ahead.variance()  # of the diagonal of K diag(1/d) K^T
+        return tuple(spread)
 
     def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
-        """Exact up to 4096 weights, an unbiased estimate by random vectors (the same ones every time) beyond.
+        """Return it exactly up to 4096 weights, and beyond as an unbiased estimate by fixed random vectors.
 
-        The squared lengths of the vectors are subtracted and W, their expectation, is added, so that the error falls
-        with the difference of the two matrices, and so does that of a KL.
+        Their squared lengths are subtracted and W, the expectation, is added, so that the error falls with the
+        difference of the two matrices.
         """
-        shapes = tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
-        like = self.conditionals[0].diagonal
-        replicas, weights = len(like), sum(i * o for i, o in shapes)
+        like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
         if weights <= DENSE:
-            probes, count = torch.eye(weights, dtype=like.dtype, device=like.device).expand(replicas, -1, -1), 1
+            probes, count = self._eye(), 1
         else:
-            probes, count = Rng(0, like.device, like.dtype).normal(replicas, PROBES, weights), PROBES
-        x = new.root(unflatten(probes, shapes))
+            probes, count = Rng(0, like.device, like.dtype).normal(len(like), PROBES, weights), PROBES
+        x = new.root(unflatten(probes, self._shapes))
         return weights + (flatten(x) * flatten(self.multiply(x)) - probes.square()).sum((1, 2)) / count
 
     def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
@@ -145,25 +130,30 @@ class BlockTridiagonalFactor(NamedTuple):
         return (flatten(g) * flatten(self.solve(g))).sum(2)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Of the whole matrix: the projection on block-tridiagonal ones has no closed form."""
+        """Return it without the projection on block-tridiagonal matrices, which has no closed form."""
         g = tuple(sample_gradients(t) for t in taps)  # [R, S, B, I, O]
         solved = self.solve(tuple(x.flatten(1, 2) for x in g))
-        left, right = flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3])
-        gram = torch.einsum("rsbw,rtbw->rbst", left, right)
+        gram = torch.einsum("rsbw,rtbw->rbst", flatten(g), flatten(solved).unflatten(1, g[0].shape[1:3]))
         return gram.square().mean((2, 3))
 
     def eigenvalues(self) -> Float[Tensor, "R W"]:
-        return dense_eigenvalues(self, sum(c.diagonal.shape[1] * c.diagonal.shape[2] for c in self.conditionals))
+        return dense_eigenvalues(self, sum(i * o for i, o in self._shapes))
 
     def dense(self) -> Float[Tensor, "R W W"]:
-        shapes = tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
+        return flatten(self.multiply(unflatten(self._eye(), self._shapes)))
+
+    @property
+    def _shapes(self) -> tuple[tuple[int, int], ...]:
+        return tuple((c.diagonal.shape[1], c.diagonal.shape[2]) for c in self.conditionals)
+
+    def _eye(self) -> Float[Tensor, "R W W"]:
         like = self.conditionals[0].diagonal
-        eye = torch.eye(sum(i * o for i, o in shapes), dtype=like.dtype, device=like.device)
-        return flatten(self.multiply(unflatten(eye.expand(len(like), -1, -1), shapes)))
+        eye = torch.eye(sum(i * o for i, o in self._shapes), dtype=like.dtype, device=like.device)
+        return eye.expand(len(like), -1, -1)
 
     def _up(self, x: Weights) -> Weights:
-        """Xi^T x."""
-        back = [link.transposed(y) for link, y in zip(self.links, x[:-1], strict=True)]
+        """Return Xi^T x."""
+        back = [two_sided(a, y, s) for (a, s), y in zip(self.links, x[:-1], strict=True)]  # Psi^T x
         return (x[0], *(y - z for y, z in zip(x[1:], back, strict=True)))
 
 
@@ -182,11 +172,11 @@ class BlockTridiagonalKronecker:
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Chain:
         within = tuple(self.kronecker.init(i, o, replicas, rng) for i, o in shapes)
-        between = tuple(
-            KroneckerMoments(*(x.new_zeros(replicas, x.shape[1], y.shape[1]) for x, y in zip(left, right, strict=True)))
-            for left, right in zip(within[:-1], within[1:], strict=True)
-        )
-        return Chain(within, between)
+        between = []
+        for below, above in zip(within[:-1], within[1:], strict=True):
+            zeros = (x.new_zeros(replicas, x.shape[1], y.shape[1]) for x, y in zip(below, above, strict=True))
+            between.append(KroneckerMoments(*zeros))
+        return Chain(within, tuple(between))
 
     def observe(self, q: Chain, taps: tuple[Taps, ...], schedule: Number, step: int) -> Chain:
         if any(t.grads.shape[3] != 1 for t in taps):
@@ -195,10 +185,10 @@ class BlockTridiagonalKronecker:
         rate = self.kronecker.beta * schedule
         between = tuple(
             KroneckerMoments(
-                torch.lerp(m.inputs, _cross(left.inputs, right.inputs), over(rate, m.inputs)),
-                torch.lerp(m.outputs, _cross(left.grads, right.grads), over(rate, m.outputs)),
+                torch.lerp(m.inputs, _cross(below.inputs, above.inputs), over(rate, m.inputs)),
+                torch.lerp(m.outputs, _cross(below.grads, above.grads), over(rate, m.outputs)),
             )
-            for m, left, right in zip(q.between, taps[:-1], taps[1:], strict=True)
+            for m, below, above in zip(q.between, taps[:-1], taps[1:], strict=True)
         )
         return Chain(within, parallel.mean(between))
 
@@ -211,7 +201,7 @@ class BlockTridiagonalKronecker:
             inner = [torch.zeros_like(m) for m in pair]  # C, D; the last layer has none
             if i < len(q.between):
                 following = [root.mT @ root for root, _ in roots[i + 1]]  # A_l+1,l+1^-1, S_l+1,l+1^-1
-                link = Link(*(x @ y for x, y in zip(q.between[i], following, strict=True)))
+                link = KroneckerMoments(*(x @ y for x, y in zip(q.between[i], following, strict=True)))
                 inner = [p @ x.mT for p, x in zip(link, q.between[i], strict=True)]
                 links.append(link)
             basis, rotation, spectrum = [], [], []
@@ -254,11 +244,6 @@ class BlockTridiagonal(NaturalGradient):
         return True
 
 
-def _spread(inputs: Tensor, outputs: Tensor, diagonal: Tensor) -> Tensor:
-    """The diagonal of K diag(1/d) K^T."""
-    return torch.einsum("rij,rjp,rop->rio", inputs.square(), 1 / diagonal, outputs.square())
-
-
 def _cross(x: Float[Tensor, "R _S B 1 _I"], y: Float[Tensor, "R S B 1 _J"]) -> Tensor:
     """E[x y^T] over samples and examples."""
     return torch.einsum("rsbti,rsbtj->rij", x, y) / (y.shape[1] * y.shape[2])
@@ -270,10 +255,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "classes": CLASSES,
     # Its paper gives it no settings: those of noisy K-FAC.
     "paper": {"adaptive_damping": False},
-    "small": {
-        "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
-        "factor_interval": 10,
-    },
+    "small": SMALL | {"factor_interval": 10},
     "vime": {},
 }  # fmt: skip
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, Weights
+from explore.core.shapes import Weights
 from explore.inference.updates.points import PointEstimate, PointState
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble(PointEstimate):
-    """A deep ensemble of maximum a posteriori nets."""
+    """A deep ensemble of maximum a posteriori nets: `init` and `update` are those of `PointEstimate`."""
 
     members: int = 5
     ranges: ClassVar[dict[str, str]] = {"members": "[1, 1e4]"}
@@ -33,11 +33,9 @@ class Ensemble(PointEstimate):
     def certain(self) -> bool:
         return self.members == 1
 
-    def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
-        return self.start(n_data, replicas, rng, self.members)
-
-    def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
-        return self.step(state, batch, progress)
+    @property
+    def nets(self) -> int:
+        return self.members
 
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
         """The members, at most n of them; nothing is drawn."""
@@ -50,5 +48,5 @@ PRESETS: dict[str, dict[str, object]] = {
     "small": {},
 }
 
-# Few rows get more and longer steps: experiments/few_rows. Were they shorter from 250 on, 512 rows were worse than 256.
+# Few rows get more and longer steps: experiments/few_rows. With shorter ones from 250 on, 512 rows are worse than 256.
 BY_ROWS = {10: {500: {"epochs": 200, "lr": 0.01, "batch_size": 10}, 1000: PRESETS["default"]}}

@@ -9,9 +9,9 @@ weights of all layers in one vector w and g = d log p(y|x,w) / dw of one example
     mu <- mu + alpha (F + gamma' I)^-1 V~                                    gamma' = gamma + extrinsic damping
 
 V~ is the bias-corrected moving average of V; eta is the prior's variance, lambda the weight of the KL, N the number of
-data. F starts from the identity, as the factors of noisy K-FAC do: estimated from the first batches alone it would
-have next to no rank, and the steps would diverge. Every step takes the cube of the number of weights in time, and its
-square in memory, for each replica.
+data. F starts from the identity, as the factors of noisy K-FAC do: from the first batches alone it would have almost
+no rank, and the steps would diverge. For each replica a step is cubic in the number of weights in time, and quadratic
+in memory.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
 from explore.execution.turns import Number
-from explore.inference.presets import TABLE
 from explore.inference.structures.base import Dampings, dense_eigenvalues, each_layer, example_gradients
-from explore.inference.updates.natural import NaturalGradient
+from explore.inference.updates.natural import SMALL, TABLE, NaturalGradient
 
 MAX_WEIGHTS = 4096  # one matrix has 64 MiB then, in single precision
 
@@ -69,7 +68,7 @@ class DenseFactor(NamedTuple):
         return torch.cat([self._inner(g).square().sum(2) for g in means], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Every direction can be taken, so D is projected on nothing less than itself: S x S Gram matrices."""
+        """Return it without a projection, as every direction can be taken, by S x S Gram matrices."""
         parts = []
         for g in example_gradients(taps):
             s, b = g[0].shape[1:3]
@@ -157,13 +156,11 @@ class Full(NaturalGradient):
 
 
 PRESETS: dict[str, dict[str, object]] = {
-    # See noisy K-FAC's; experiments/table_defaults/others.py. In place of targets that are drawn the expectation over
-    # them, from every batch: with fewer gradients than weights, F would have directions that none has been in.
+    # See noisy K-FAC's; experiments/table_defaults/others.py. The expectation over targets, from every batch, as fewer
+    # gradients than weights leave directions of F empty.
     "default": TABLE | {"fisher": "exact", "beta": 0.02, "statistics_interval": 1, "prior_variance": 0.3},
-    "small": {
-        "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
-    },
-    # See noisy K-FAC's. Batches of 10 say little of a dense F: averaged faster, or fewer of them, it predicts worse.
+    "small": SMALL,
+    # See noisy K-FAC's. Batches of 10 say little of a dense F; with faster averages, or fewer batches, it is worse.
     "vime": {"prior_variance": 0.25, "samples": 5, "lr": 0.05, "beta": 0.02, "adaptive_damping": True},
 }  # fmt: skip
 

@@ -1,16 +1,16 @@
-"""HMC: weights sampled from the exact posterior by the No-U-Turn Sampler, the reference to judge others by.
+"""HMC: weights sampled from the exact posterior by the No-U-Turn Sampler, a reference for the other posteriors.
 
 Hoffman and Gelman: The No-U-Turn Sampler (2014), as implemented in NumPyro. For weights w of small nets,
 
     log p(w | D) = (N/B) sum_b log p(y_b | x_b, w) - |w|^2 / (2 eta) + constant
 
-A Gaussian's unknown precisions tau_o ~ Gamma(a0, b0) are integrated out, which leaves the weights' posterior as it is:
+A Gaussian's unknown precisions tau_o ~ Gamma(a0, b0) are integrated out, which does not change the weights' posterior:
 
     log p(D | w) = -a sum_o log b_o(w) + constant,    a = a0 + N / 2,  b_o(w) = b0 + (N/B) |y_o - f_o(x; w)|^2 / 2
     tau_o | w, D ~ Gamma(a, b_o(w))
 
-An update moves every chain by `thinning` transitions and keeps where it ends. It sees its batch as N/B copies of each
-example, so the answer is exact only where a batch is the whole data, the default. The first `warmup` updates tune
+An update moves every chain by `thinning` transitions and keeps its end. The batch stands for N/B copies of each of its
+examples, so the posterior is exact only where a batch is the whole data, the default. The first `warmup` updates tune
 the sampler; the last `epochs - warmup` draws of each chain are kept. NumPyro computes in double precision on the CPU.
 """
 
@@ -68,25 +68,24 @@ class HMC(Predictive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _sampler(self)  # what cannot be sampled is refused here, before what other settings would mend
+        _sampler(self)  # refuses nets and likelihoods before settings
         if self.draws < 4:
             raise InputError(f"epochs is {self.epochs}; it must be at least warmup + 4 = {self.warmup + 4}")
 
     @property
     def draws(self) -> int:
-        """How many are kept of each chain."""
+        """The number of draws of each chain."""
         return self.epochs - self.warmup
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:
-        """Draws from the prior; each chain starts at one of its own."""
+        """Return draws from the prior; each chain starts at a separate one."""
         if self.min_batches > 1:
             raise InputError(f"min_batches is {self.min_batches}; hmc takes all data at once, so 1")
         if round(n_data / self.batch_size) > 1:
             raise InputError(f"batch_size is {self.batch_size}; hmc takes all data at once, so at least {n_data:g}")
         shared = common(self, n_data, replicas, rng)
-        vector = math.sqrt(float(self.prior_variance)) * rng.normal(
-            replicas, self.chains * self.draws, self.net.weights
-        )
+        normal = rng.normal(replicas, self.chains * self.draws, self.net.weights)
+        vector = math.sqrt(float(self.prior_variance)) * normal
         chains = _sampler(self).start(vector[:, : self.chains])
         log_joint = -vector.square().sum(2) / (2 * float(self.prior_variance))
         scales = log_joint.new_zeros(*log_joint.shape, self.net.outputs) if self._unknown_noise else None
@@ -96,17 +95,17 @@ class HMC(Predictive):
         shared, y = state.common, batch.y.unsqueeze(1)
         n_data, step = float(shared.n_data), int(shared.step)
         copies = n_data / batch.x.shape[1]
-        chains, moved = _sampler(self).advance(state.chains, batch, copies, rng)
-        drawn = unflatten(moved.z, self.net.shapes)
+        chains, (z, potential, acceptance, divergent) = _sampler(self).advance(state.chains, batch, copies, rng)
+        drawn = unflatten(z, self.net.shapes)
         out = self.net.output(drawn, batch.x)
 
-        slot = (step - self.warmup) % self.draws  # after `epochs` updates the kept ones stand in order
+        slot = (step - self.warmup) % self.draws  # after `epochs` updates all draws stand in order
 
         def keep(old: Tensor, new: Tensor) -> Tensor:
             return old.slice_scatter(new, 1, slot * self.chains, (slot + 1) * self.chains)
 
         weights = tuple(keep(old, new) for old, new in zip(state.weights, drawn, strict=True))
-        log_joint = keep(state.log_joint, -moved.potential)
+        log_joint = keep(state.log_joint, -potential)
         noise, scales = shared.noise, state.scales
         if scales is not None:
             half = 0.5 * copies * (y - out).square().sum(2)
@@ -117,28 +116,29 @@ class HMC(Predictive):
         info = {
             "nll": -self.likelihood.log_prob(self.likelihood.expected(noise), out, y).mean((1, 2)),
             "r_hat": split_r_hat(log_joint.unflatten(1, (self.draws, self.chains))),
-            "acceptance": moved.acceptance,
-            "divergent": moved.divergent,
+            "acceptance": acceptance,
+            "divergent": divergent,
         }
         new = HMCState(shared, weights, log_joint, scales, chains)
         return settle(new, state), info
 
     def sample(self, state: HMCState, n: int, rng: Rng) -> Weights:
-        """The draws kept or n of them, each at most once; nothing is drawn anew."""
+        """Return the draws, or n random ones of them."""
         return _some(state.weights, n, rng)
 
     def joint_sample(self, state: HMCState, n: int, rng: Rng) -> tuple[Weights, Noise]:
-        """The same, with tau ~ Gamma(a, b(w)) of each output (from its prior before there are data)."""
+        """Return the same with tau ~ Gamma(a, b(w)) of each output, or tau from its prior before there are data."""
         if state.scales is None:
             layers = self.sample(state, n, rng)
             return layers, self.likelihood.sample_noise(state.common.noise, layers[0].shape[1], rng)
         *weights, scale = _some((*state.weights, state.scales), n, rng)
-        prior, seen = self.likelihood, scale > 0
-        shape = torch.where(seen, self._shape(float(state.common.n_data)), prior.prior_shape)  # type: ignore[attr-defined]
-        return tuple(weights), rng.gamma(shape.to(scale)) * torch.where(seen, scale, 1 / prior.prior_rate)  # type: ignore[attr-defined]
+        prior: Any = self.likelihood
+        informed = scale > 0
+        shape = torch.where(informed, self._shape(float(state.common.n_data)), prior.prior_shape).to(scale)
+        return tuple(weights), rng.gamma(shape) * torch.where(informed, scale, 1 / prior.prior_rate)
 
     def _shape(self, n_data: float) -> float:
-        """A."""
+        """Return a = a0 + N / 2."""
         return self.likelihood.prior_shape + 0.5 * n_data  # type: ignore[attr-defined]
 
     @property
@@ -146,20 +146,17 @@ class HMC(Predictive):
         return getattr(self.likelihood, "noise_std", 1.0) is None
 
 
-def _some(kept: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:
-    """The same n entries along the second axis of each, or all where there are no more."""
-    replicas, there = kept[0].shape[:2]
-    if n >= there:
-        return kept
-    chosen = rng.permutation(replicas, there)[:, :n]
-    return tuple(t.take_along_dim(chosen.view(*chosen.shape, *[1] * (t.dim() - 2)), 1) for t in kept)
+def _some(draws: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:
+    """Return the same n random entries along the second axis of each, or all where there are no more."""
+    replicas, count = draws[0].shape[:2]
+    if n >= count:
+        return draws
+    chosen = rng.permutation(replicas, count)[:, :n]
+    return tuple(t.take_along_dim(chosen.view(*chosen.shape, *[1] * (t.dim() - 2)), 1) for t in draws)
 
 
 def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
-    """How much more the halves of all chains scatter than their values do: 1 where they agree.
-
-    Gelman et al., Bayesian Data Analysis (2013), eq. 11.4.
-    """
+    """Return the potential scale reduction of split chains, 1 where they agree (Gelman et al. 2013, eq. 11.4)."""
     half = draws.shape[1] // 2
     parts = torch.cat([draws[:, :half], draws[:, -half:]], 2)
     within = parts.var(1).mean(1).clamp_min(torch.finfo(parts.dtype).tiny)
@@ -167,9 +164,9 @@ def split_r_hat(draws: Float[Tensor, "R D C"]) -> Float[Tensor, " R"]:
 
 
 def _mixture(shape: float, scales: Float[Tensor, "R S O"]) -> Gamma:
-    """The Gamma distribution with mean and variance of the mixture over s of Gamma(shape, 1 / scale_s), scale_s > 0."""
-    known = (scales > 0).to(scales)
-    share = known / known.sum(1, keepdim=True)
+    """Return the Gamma with mean and variance of the mixture over s of Gamma(shape, 1 / scale_s), scale_s > 0."""
+    positive = (scales > 0).to(scales)
+    share = positive / positive.sum(1, keepdim=True)
     scale = (share * scales).sum(1)
     spread = (share * (scales - scale.unsqueeze(1)).square()).sum(1)
     mean, variance = shape * scale, shape * scale.square() + shape * (shape + 1) * spread
@@ -179,43 +176,29 @@ def _mixture(shape: float, scales: Float[Tensor, "R S O"]) -> Gamma:
 # NumPyro ---------------------------------------------------------------------------------------------------
 
 
-def _gaussian(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
-    import jax.numpy as jnp
-
-    half = 0.5 * copies * jnp.sum((y - out) ** 2, 0)
+def _gaussian(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
+    half = 0.5 * copies * jax.numpy.sum((y - out) ** 2, 0)
     if likelihood.noise_std is not None:
-        return -jnp.sum(half) / likelihood.noise_std**2
-    return -(likelihood.prior_shape + 0.5 * copies * len(out)) * jnp.sum(jnp.log(likelihood.prior_rate + half))
+        return -jax.numpy.sum(half) / likelihood.noise_std**2
+    logs = jax.numpy.log(likelihood.prior_rate + half)
+    return -(likelihood.prior_shape + 0.5 * copies * len(out)) * jax.numpy.sum(logs)
 
 
-def _categorical(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
-    import jax
-
+def _categorical(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
     return copies * (jax.nn.log_softmax(out) * jax.nn.one_hot(y, out.shape[-1])).sum()
 
 
-def _bernoulli(likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
-    import jax
-
+def _bernoulli(jax: Any, likelihood: Any, out: Any, y: Any, copies: Any) -> Any:
     return copies * jax.nn.log_sigmoid(out[:, 0] * (2 * y - 1)).sum()
 
 
-# Torch's modules and likelihoods in NumPyro's terms; log p(D | w) up to a constant, the noise integrated out.
+# Counterparts of torch's modules and likelihoods: log p(D | w) up to a constant, the noise integrated out.
 ACTIVATIONS: dict[type, str] = {
     nn.ReLU: "relu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.SiLU: "silu", nn.Identity: "identity",
 }  # fmt: skip
 LOG_LIKELIHOODS: dict[type, Callable[..., Any]] = {
     Gaussian: _gaussian, Categorical: _categorical, Bernoulli: _bernoulli,
 }  # fmt: skip
-
-
-class Moved(NamedTuple):
-    """Where the chains are after some transitions."""
-
-    z: Tensor  # [R, C, W]
-    potential: Tensor  # [R, C], -log p(D, w)
-    acceptance: Tensor  # [R], the mean over chains and transitions
-    divergent: Tensor  # [R], the share of transitions that were
 
 
 class _Sampler:
@@ -229,10 +212,9 @@ class _Sampler:
         except ImportError:
             raise InputError("hmc needs the extra 'reference': pip install 'explore-bnn[reference]'") from None
         net, likelihood = posterior.net, posterior.likelihood
-        *_, wrong = [None, *(kind for kind in net.sequence if kind is not nn.Linear and kind not in ACTIVATIONS)]
-        if wrong is not None:
+        if wrong := [kind.__name__ for kind in net.sequence if kind is not nn.Linear and kind not in ACTIVATIONS]:
             allowed = ", ".join(kind.__name__ for kind in (nn.Linear, *ACTIVATIONS))
-            raise InputError(f"hmc takes an nn.Sequential of {allowed}; this network has a {wrong.__name__}")
+            raise InputError(f"hmc takes an nn.Sequential of {allowed}; this network has a {wrong[-1]}")
         if type(likelihood) not in LOG_LIKELIHOODS:
             raise InputError(f"hmc knows the likelihoods {', '.join(k.__name__ for k in LOG_LIKELIHOODS)}")
         self._posterior: HMC = posterior
@@ -255,7 +237,7 @@ class _Sampler:
         self._compiled: Any = jax.jit(self._moves)
 
     def output(self, z: Any, x: Any) -> Any:
-        """The net at weights z [W]: [B, D] -> [B, O]."""
+        """Apply the net at weights z [W]: [B, D] -> [B, O]."""
         net, start = self._posterior.net, 0
         layers = zip(net.shapes, net.biases, strict=True)
         for kind in net.sequence:
@@ -269,17 +251,17 @@ class _Sampler:
         return x
 
     def potential(self, x: Any, y: Any, copies: Any) -> Callable[[Any], Any]:
-        """Z [W] -> -log p(D, w), for x [B, D], y [B, O] or [B], and so many copies of each example."""
+        """Return the function z [W] -> -log p(D, w), for x [B, D], y [B, O] or [B] and copies of each example."""
         likelihood, variance = self._posterior.likelihood, float(self._posterior.prior_variance)
 
         def energy(z: Any) -> Any:
-            fit = LOG_LIKELIHOODS[type(likelihood)](likelihood, self.output(z, x), y, copies)
+            fit = LOG_LIKELIHOODS[type(likelihood)](self._jax, likelihood, self.output(z, x), y, copies)
             return z @ z / (2 * variance) - fit
 
         return energy
 
     def _moves(self, state: Any, keys: Any, x: Any, y: Any, copies: Any) -> Any:
-        """The chains of all replicas after `thinning` transitions; and their acceptance and share of divergences."""
+        """Return all chains after `thinning` transitions, with their acceptance and share of divergences."""
         lax, random = self._jax.lax, self._jax.random
 
         def move(state: Any, key: Any, data: Any) -> Any:
@@ -290,8 +272,8 @@ class _Sampler:
                 state = _with_key(self._transition(_with_key(state, key), data), None)
                 return state, (state.accept_prob, state.diverging)
 
-            state, seen = lax.scan(once, state, random.split(key, self._posterior.thinning))
-            return state, [s.mean() for s in seen]
+            state, logged = lax.scan(once, state, random.split(key, self._posterior.thinning))
+            return state, [s.mean() for s in logged]
 
         def replica(state: Any, keys: Any, x: Any, y: Any) -> Any:
             return lax.map(lambda chain: move(chain[0], chain[1], (x, y, copies)), (state, keys))
@@ -300,26 +282,29 @@ class _Sampler:
         return lax.map(lambda one: replica(*one), (state, keys, x, y))
 
     def start(self, z: Float[Tensor, "R C W"]) -> tuple[Tensor, ...]:
-        """The state of chains that are at z and have seen no data."""
+        """Return the state of chains at z before any data."""
         chains = self._jax.tree.map(lambda leaf: np.broadcast_to(leaf, (*z.shape[:2], *leaf.shape)), self._fresh)
         return self._torch(chains._replace(z=_numpy(z)), z.device, z.dtype)
 
     def advance(
         self, chains: tuple[Tensor, ...], batch: Batch, copies: float, rng: Rng
-    ) -> tuple[tuple[Tensor, ...], Moved]:
-        """The chains after `thinning` transitions each on `copies` copies of the batch."""
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Move the chains by `thinning` transitions each on `copies` copies of the batch.
+
+        Returns:
+            (their state; z [R, C, W], -log p(D, w) [R, C], and acceptance and share of divergences [R]).
+        """
         lead = chains[0].shape[:2]
         keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)
         with self.numbers():
             state = self._jax.tree.unflatten(self._jax.tree.structure(self._fresh), map(_numpy, chains))
             keys = self._jax.random.wrap_key_data(keys)
             state, (accepted, divergent) = self._compiled(state, keys, _numpy(batch.x), _numpy(batch.y), copies)
-            seen = (state.z, state.potential_energy, accepted.mean(1), divergent.mean(1))
-            moved = Moved(*self._torch(seen, rng.device, rng.dtype))
-            return self._torch(state, rng.device, rng.dtype), moved
+            results = (state.z, state.potential_energy, accepted.mean(1), divergent.mean(1))
+            return self._torch(state, rng.device, rng.dtype), self._torch(results, rng.device, rng.dtype)
 
     def numbers(self) -> Any:
-        """Double precision on the CPU, for the calls inside alone."""
+        """Compute in double precision on the CPU, within the context."""
         stack = ExitStack()
         stack.enter_context(self._jax.enable_x64(True))
         stack.enter_context(self._jax.default_device(self._jax.devices("cpu")[0]))
@@ -338,7 +323,7 @@ def _numpy(t: Tensor) -> np.ndarray:
 
 
 def _with_key(state: Any, key: Any) -> Any:
-    """NumPyro's state with another random key; ours come from the `Rng` of each update."""
+    """Return NumPyro's state with another random key; keys come from the `Rng` of each update."""
     return state._replace(rng_key=key, adapt_state=state.adapt_state._replace(rng_key=None))
 
 

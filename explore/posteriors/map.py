@@ -10,22 +10,21 @@ i.e. weight decay 1 / (N eta). There is no density and the weights do not vary: 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from explore.core.linalg import moved
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, Weights
-from explore.execution.turns import Number, Turn
+from explore.core.shapes import Weights
+from explore.execution.turns import Turn
 from explore.inference.updates import adam
 from explore.inference.updates.points import PointEstimate, PointState
 
 
 @dataclass(frozen=True, kw_only=True)
 class MAP(PointEstimate):
-    """The maximum a posteriori net: `init` is that of `PointEstimate`."""
+    """The maximum a posteriori net: `init` and `update` are those of `PointEstimate`."""
 
     optimiser: Literal["adam", "sgd"] = "adam"
     momentum: float = 0.9  # of sgd
@@ -37,27 +36,24 @@ class MAP(PointEstimate):
     def certain(self) -> bool:
         return True
 
-    def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
-        descend = adam.descend if self.optimiser == "adam" else partial(descend_with_momentum, self.momentum)
-        return self.step(state, batch, progress, descend=descend)
-
     def turn(self, step: int, progress: float) -> Turn:
         if self.optimiser == "adam":
             return super().turn(step, progress)
         return Turn((), (self.lr * adam.cosine(progress),))
 
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
-        """The one net; nothing is drawn."""
+        """Return the one net."""
         return self.layers(state, state.weights)
 
-
-def descend_with_momentum(
-    beta: float, weights: Weights, gradients: Weights, moving: adam.Moving, rates: tuple[Number]
-) -> tuple[Weights, adam.Moving]:
-    """One step of gradient descent; the velocity stands in `first`."""
-    velocity = tuple(torch.add(g, v, alpha=beta) for v, g in zip(moving.first, gradients, strict=True))
-    new = tuple(moved(w, v, -rates[0]) for w, v in zip(weights, velocity, strict=True))
-    return new, moving._replace(first=velocity)
+    def descend(
+        self, weights: Weights, gradients: Weights, moving: adam.Moving, rates: Any
+    ) -> tuple[Weights, adam.Moving]:
+        """Take a step of Adam, or of gradient descent, whose velocity is `moving.first`."""
+        if self.optimiser == "adam":
+            return super().descend(weights, gradients, moving, rates)
+        velocity = tuple(torch.add(g, v, alpha=self.momentum) for v, g in zip(moving.first, gradients, strict=True))
+        new = tuple(moved(w, v, -rates[0]) for w, v in zip(weights, velocity, strict=True))
+        return new, moving._replace(first=velocity)
 
 
 PRESETS: dict[str, dict[str, object]] = {

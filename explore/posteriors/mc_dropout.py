@@ -22,15 +22,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, Weights
+from explore.core.shapes import Batch, Weights
 from explore.execution import parallel
-from explore.inference.updates.dropout import Masked, mask
+from explore.inference.updates.noisy_layers import Masked, dropout_mask
 from explore.inference.updates.points import PointEstimate, PointState
 
 
 @dataclass(frozen=True, kw_only=True)
 class MCDropout(PointEstimate):
-    """Monte Carlo dropout: `init` is that of `PointEstimate`, whose weights are M."""
+    """Monte Carlo dropout: `init` and `update` are those of `PointEstimate`, whose weights are M."""
 
     epochs: int = 400
     rate: float = 0.05  # p
@@ -42,24 +42,23 @@ class MCDropout(PointEstimate):
     def certain(self) -> bool:
         return self.rate == 0
 
-    def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
-        own = parallel.apart(rng, int(state.common.step) + 1, 1)
-        masks = [z.unsqueeze(1) for z in self._masks(batch.x.shape[0], batch.x.shape[1], own)]
-        layers = tuple(map(Masked, state.weights, masks))
-        return self.step(state, batch, progress, layers, self._penalised(state.weights))
+    def noisy_layers(self, state: PointState, batch: Batch, rng: Rng) -> tuple[Masked, ...]:
+        stream = parallel.apart(rng, int(state.common.step) + 1, 1)
+        masks = [z.unsqueeze(1) for z in self._masks(batch.x.shape[0], batch.x.shape[1], stream)]
+        return tuple(map(Masked, state.weights, masks))
 
     def sample(self, state: PointState, n: int, rng: Rng) -> Weights:
-        """Weights with rows of zeros."""
+        """Draw weights with rows of zeros."""
         masks = self._masks(len(state.weights[0]), n, rng)
         return self.layers(state, [z.unsqueeze(3) * w for w, z in zip(state.weights, masks, strict=True)])
 
     def _masks(self, replicas: int, n: int, rng: Rng) -> tuple[Float[Tensor, "R n I"], ...]:
-        """z: n of them a layer and replica."""
+        """Draw n masks z for each layer and replica."""
         shapes = zip(self.net.shapes, self.net.biases, strict=True)
-        return tuple(mask((replicas, n), inputs, bias, self.rate, rng) for (inputs, _), bias in shapes)
+        return tuple(dropout_mask((replicas, n), inputs, bias, self.rate, rng) for (inputs, _), bias in shapes)
 
-    def _penalised(self, weights: Weights) -> Weights:
-        """E[z^2] M."""
+    def penalised(self, weights: Weights) -> Weights:
+        """Return E[z^2] M."""
         rows = []
         for w, bias in zip(weights, self.net.biases, strict=True):
             scaled = w / (1 - self.rate)

@@ -9,18 +9,18 @@ K-FAC and their eigenvectors Q_A, Q_S,
 
 V~ as in noisy K-FAC. Every T_eig steps the basis is computed anew; r becomes the diagonal, in the new basis, of the
 matrix that it stood for (the authors keep its numbers). Of a layer at several positions (tokens, pixels) dW is their
-sum, and A and S are those of `explore.inference.structures.weight_sharing`.
+sum, and A and S are those of `explore.inference.structures.kronecker`.
 
-In the paper r starts again from K-FAC's eigenvalues every T_reset steps. Here it does where `reset_interval` is set,
-but not before the step's factors are made of it, so that the posterior after such a step has the corrected ones, and
-not where fewer than T_reset steps of the training are left. Just before a restart, (1 - omega)^T_reset of K-FAC is left
-in r: 0.61 with the paper's settings for regression, and 0.95, so next to no correction, once omega is a tenth.
+In the paper r restarts from K-FAC's eigenvalues every T_reset steps. Here it does so with `reset_interval`, after the
+step's factors are made of the corrected r, and only where T_reset steps of the training remain. Before a restart,
+(1 - omega)^T_reset of K-FAC is left in r: 0.61 with the paper's settings for regression, and 0.95, almost no
+correction, with a tenth of omega.
 
-What the paper says is not what its code does. The text restarts with K-FAC's eigenvalues every 50 steps (preset
-`paper-text`). The code takes those of the damped factors A^gamma and S^gamma (`reset_damped`) and adds gamma to them
-again when sampling; and as the counter that its intervals are checked against is never advanced, it restarts, and
-renews the basis, at every step (preset `paper`, but for the basis, which has the text's T_eig = 5). So it is noisy
-K-FAC, damped once more, with a share omega of the last batch's own diagonal.
+The paper's text and code differ. The text restarts with K-FAC's eigenvalues every 50 steps (preset `paper-text`). The
+code takes those of the damped factors A^gamma and S^gamma (`reset_damped`) and adds gamma again when sampling. It never
+advances the counter of its intervals, so that it restarts and renews the basis at every step (preset `paper`, but with
+the text's T_eig = 5 for the basis). So it is noisy K-FAC, damped once more, with a share omega of the last batch's
+diagonal.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution.turns import Number, Turn
-from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE, TABLE_BY_ROWS
-from explore.inference.structures.base import Damping, PerLayer, Statistics, each_layer
+from explore.inference.structures.base import Damping, Diagonal, PerLayer, Statistics, each_layer
 from explore.inference.structures.kronecker import (
-    EigenFactor,
     KroneckerMoments,
     KroneckerRule,
+    WeightSharing,
     damped,
     eigenbases,
     eigenbasis,
     rotated_squares,
 )
-from explore.inference.structures.weight_sharing import WeightSharing
-from explore.inference.updates.natural import NaturalGradient, NaturalState
+from explore.inference.updates import natural
+from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
 
 
 class Eigen(NamedTuple):
@@ -80,28 +79,25 @@ class EigenRule:
         return EigenLayers(self).observe((q,), (taps,), schedule, step)[0]
 
     def scaled(self, q: Eigen, taps: Taps, schedule: Number) -> Eigen:
-        """With r moved towards the batch's."""
+        """Move r towards the batch's."""
         new = rotated_squares(taps, q.inputs, q.outputs)
         return q._replace(scale=torch.lerp(q.scale, new, over(self.omega * schedule, new)))
 
-    def factor(self, q: Eigen, damping: Damping) -> tuple[EigenFactor, Bool[Tensor, " R"]]:
-        return EigenFactor(q.inputs, q.outputs, q.scale + over(damping, q.scale)), q.ok
+    def factor(self, q: Eigen, damping: Damping) -> tuple[Diagonal, Bool[Tensor, " R"]]:
+        return Diagonal(q.scale + over(damping, q.scale), q.inputs, q.outputs), q.ok
 
     def start_share(self, q: Eigen) -> Float[Tensor, " R"]:
         return self.kronecker.start_share(q.moments)
 
     def restart(self, q: Eigen, damping: Damping | None = None) -> Eigen:
-        """With K-FAC's r: the diagonal of A (x) S in the basis, which may be older than they are.
-
-        With a damping that of A^gamma (x) S^gamma, which is split as in noisy K-FAC.
-        """
+        """Set r to K-FAC's, the diagonal in the basis of A (x) S, or with a damping of A^gamma (x) S^gamma."""
         moments = q.moments if damping is None else damped(q.moments, damping)
         a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(moments, (q.inputs, q.outputs), strict=True))
         return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
 
 
 class EigenLayers(PerLayer):
-    """Layers that follow the rule; the bases of all are renewed together, which several processes divide."""
+    """All layers by the rule; several processes divide the renewal of their bases."""
 
     rule: EigenRule
 
@@ -121,7 +117,7 @@ class EigenLayers(PerLayer):
 
 
 def _turned(old: Eigen, new: Eigen) -> Eigen:
-    """The new basis, with the diagonal in it of the matrix that the old one stands for."""
+    """Return the new basis with the old matrix's diagonal in it."""
     scale = (new.inputs.mT @ old.inputs).square() @ old.scale @ (old.outputs.mT @ new.outputs).square()
     return new._replace(scale=scale)
 
@@ -131,16 +127,16 @@ class NoisyEKFAC(NaturalGradient):
     """Noisy EK-FAC; the defaults are the paper's for the UCI sets, but for restarts and `adaptive_damping`.
 
     `init`, `update` and the density are those of `NaturalGradient`, with `EigenRule` for the Fisher matrix of a layer.
-    What has an interval of its own is due at a step that both this and `statistics_interval` divide.
+    Work with an interval is due at steps that both it and `statistics_interval` divide.
     """
 
     omega: float = 0.01  # averaging rate of r
     moments_interval: int = 1  # T_stats: steps between updates of A and S
     basis_interval: int = 5  # T_eig: steps between eigendecompositions
-    reset_interval: int | None = None  # T_reset: steps between fresh starts of r; None: r never starts afresh
-    reset_damped: bool = False  # whether r then starts from A^gamma (x) S^gamma, so that the damping enters twice
+    reset_interval: int | None = None  # T_reset: steps between restarts of r; None: there are none
+    reset_damped: bool = False  # whether r restarts from A^gamma (x) S^gamma, so that the damping enters twice
     scale_interval: int = 1  # T_scale: steps between updates of r
-    weight_sharing: WeightSharing = "auto"  # how positions of a layer share A and S, see the module of this name
+    weight_sharing: WeightSharing = "auto"  # of A and S by the positions of a layer, see `structures.kronecker`
 
     ranges: ClassVar[dict[str, str]] = {"omega": "(0, 1]"}
     by_replica = NaturalGradient.by_replica
@@ -153,10 +149,9 @@ class NoisyEKFAC(NaturalGradient):
         observed = step % self.statistics_interval == 0
         if observed and step % self.basis_interval == 0:
             return super().turn(step, progress)._replace(kind=None)  # it waits for a decomposition
-        intervals = self.moments_interval, self.scale_interval
-        own = (*(step % each == 0 for each in intervals), self._restarts(step, progress))
+        due = step % self.moments_interval == 0, step % self.scale_interval == 0, self._restarts(step, progress)
         turn = super().turn(step, progress)
-        return turn._replace(kind=(turn.kind, own))
+        return turn._replace(kind=(turn.kind, due))
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
         if not self._restarts(int(state.common.step) + 1, progress):
@@ -166,12 +161,12 @@ class NoisyEKFAC(NaturalGradient):
         return tuple(self._rule.restart(q, c if self.reset_damped else None) for q, c in pairs)
 
     def _restarts(self, step: int, progress: float) -> bool:
-        """Whether r starts afresh after this step, which is followed by as many as until the next time."""
+        """Return whether r restarts after this step; at least as many steps as until the next restart must follow."""
         if self.reset_interval is None or step % self.reset_interval:
             return False
-        # As many steps are left as `progress` promises; half a step is for its rounding.
-        left = (step - 1) * (1 / progress - 1) - 1 if progress else math.inf
-        return left >= self.reset_interval - 0.5
+        # `progress` tells the number of remaining steps; half a step is for its rounding.
+        remaining = (step - 1) * (1 / progress - 1) - 1 if progress else math.inf
+        return remaining >= self.reset_interval - 0.5
 
     @property
     def _rule(self) -> EigenRule:
@@ -179,24 +174,21 @@ class NoisyEKFAC(NaturalGradient):
         return EigenRule(kronecker, self.omega, self.moments_interval, self.basis_interval, self.scale_interval)
 
 
+AS_CODE: dict[str, object] = {"reset_interval": 1, "reset_damped": True}  # as the authors' code restarts
+
 PRESETS: dict[str, dict[str, object]] = {
-    "default": TABLE | {"reset_interval": 1, "reset_damped": True},
-    "hundreds": HUNDREDS | {"reset_interval": 1, "reset_damped": True},
-    "classes": CLASSES | {"reset_interval": 1, "reset_damped": True},
+    "default": TABLE | AS_CODE,
+    "hundreds": natural.HUNDREDS | AS_CODE,
+    "classes": natural.CLASSES | AS_CODE,
     # On the sets of noisy K-FAC's presets: the authors' code, and the paper's text.
-    "paper": {"adaptive_damping": False, "reset_interval": 1, "reset_damped": True},
+    "paper": AS_CODE | {"adaptive_damping": False},
     "paper-text": {"adaptive_damping": False, "reset_interval": 50},
-    "paper-batch-100": {"adaptive_damping": False, "reset_interval": 1, "reset_damped": True, "batch_size": 100},
-    "paper-protein": {
-        "adaptive_damping": False, "reset_interval": 1, "reset_damped": True, "batch_size": 100, "epochs": 500,
-    },
-    "small": {
-        "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
-        "basis_interval": 10, "omega": 0.05,
-    },
-    "image": IMAGE | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
+    "paper-batch-100": AS_CODE | {"adaptive_damping": False, "batch_size": 100},
+    "paper-protein": AS_CODE | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
+    "small": natural.SMALL | {"basis_interval": 10, "omega": 0.05},
+    "image": natural.IMAGE | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
     # As noisy K-FAC's, whose file says in what the paper's code differs.
-    "paper-image": IMAGE | {
+    "paper-image": natural.IMAGE | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "basis_interval": 200, "reset_interval": 200,
     },
@@ -208,8 +200,8 @@ PRESETS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 BY_ROWS = {
-    units: {rows: own | {"reset_interval": 1, "reset_damped": True} for rows, own in anchors.items()}
-    for units, anchors in TABLE_BY_ROWS.items()
+    units: {rows: settings | AS_CODE for rows, settings in anchors.items()}
+    for units, anchors in natural.TABLE_BY_ROWS.items()
 }
 
 CONTRACT: dict[str, object] = {

@@ -11,7 +11,7 @@ For one layer with W [I, O], the bias its last row, inputs a with a constant 1 l
 
 with A^gamma = A + pi sqrt(gamma) I, S^gamma = S + sqrt(gamma)/pi I, pi^2 = (tr A / I) / (tr S / O), and V~ the
 bias-corrected moving average of V. eta is the prior's variance, lambda the weight of the KL, N the number of data.
-Of a layer at several positions (tokens, pixels) A and S are those of `explore.inference.structures.weight_sharing`.
+Of a layer at several positions (tokens, pixels) A and S are those of `explore.inference.structures.kronecker`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from explore.inference.presets import CLASSES, HUNDREDS, IMAGE, TABLE, TABLE_BY_ROWS
 from explore.inference.structures.base import PerLayer
-from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule
-from explore.inference.structures.weight_sharing import WeightSharing
-from explore.inference.updates.natural import NaturalGradient
+from explore.inference.structures.kronecker import KroneckerLayers, KroneckerRule, WeightSharing
+from explore.inference.updates import natural
+from explore.inference.updates.natural import TABLE, NaturalGradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class NoisyKFAC(NaturalGradient):
     """
 
     damping: Literal["split", "exact"] = "split"
-    weight_sharing: WeightSharing = "auto"  # how positions of a layer share its factors, see the module of this name
+    weight_sharing: WeightSharing = "auto"  # of factors by the positions of a layer, see `structures.kronecker`
 
     by_replica = NaturalGradient.by_replica
 
@@ -49,43 +48,38 @@ class NoisyKFAC(NaturalGradient):
 
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE,
-    "hundreds": HUNDREDS,
-    "classes": CLASSES,
+    "hundreds": natural.HUNDREDS,
+    "classes": natural.CLASSES,
     # Appendix C.1 and the authors' code: Boston, Concrete, Energy, Wine and Yacht; Kin8nm, Naval and Power; Protein.
-    # There are 50 hidden units, 100 for Protein. They fit the noise's precision by Adam, not in closed form.
+    # With 50 hidden units, 100 for Protein. They fit the noise's precision by Adam, not in closed form.
     "paper": {"adaptive_damping": False},
-    # The same with A, S and their roots made at every fifth step, at five times the rate: as good, in two thirds of the
-    # time (experiments/uci_regression).
+    # A, S and their roots at every fifth step, at five times the rate: as good, in two thirds of the time
+    # (experiments/uci_regression).
     "paper-amortised": {"adaptive_damping": False, "beta": 0.005, "statistics_interval": 5, "factor_interval": 5},
     "paper-batch-100": {"adaptive_damping": False, "batch_size": 100},
     "paper-protein": {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
-    # A few dozen labels: whole-batch steps, and factors that leave their start within the 1000 of them. Chosen by the
-    # test error of active learning on Boston, seeds 7, 8, 9 and 100.
-    "small": {
-        "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
-    },
-    "image": IMAGE | {"factor_interval": 20},
+    "small": natural.SMALL,
+    "image": natural.IMAGE | {"factor_interval": 20},
     # VGG16 on CIFAR-10 without augmentation or batch normalisation. The paper's code adds up steps of 0.01, clipped at
-    # 1e-3 each, with momentum 0.9, which comes to ten times that; here, where the gradient is averaged, lr is ten times
-    # as large and kl_clip, which bounds a square, a hundred times. The code lets that bound shrink, to a two-thousandth
-    # in the end; here the steps do, in a straight line: with constant ones LeNet-5 diverged on MNIST once its
-    # factors had left their start. The code also has the extrinsic damping in the place of gamma in the mean step.
-    # Before the first factorisation its weights have next to no noise, ours a deviation of (lambda / N)^1/2 = 0.003.
-    "paper-image": IMAGE | {
+    # 1e-3 each, with momentum 0.9, ten times that in all; here the gradient is averaged, so that lr is ten times and
+    # kl_clip, which bounds a square, a hundred times as large. The code's bound shrinks to a two-thousandth; here steps
+    # shrink linearly, as with constant ones LeNet-5 diverged on MNIST once its factors had left their start. The code
+    # has the extrinsic damping in place of gamma in the mean step. Before the first factorisation its weights have
+    # almost no noise, here a deviation of (lambda / N)^1/2 = 0.003.
+    "paper-image": natural.IMAGE | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "factor_interval": 200,
     },
-    # The dynamics model of VIME, trained without end on batches of 10; VIME's prior. Chosen by the likelihood of new
-    # transitions of two tasks, over the settings of a short grid; so are the others' of this name.
-    # Every fifth batch's Fisher matrix is enough, and five times as fast. The damping adapts, because with a fixed one
-    # the model diverged where observations are one-hot and some are hardly ever seen.
+    # VIME's dynamics model, trained without end on batches of 10, with its prior. Chosen, like others of this name, by
+    # the likelihood of new transitions of two tasks over a short grid. Every fifth batch's Fisher matrix is enough, and
+    # five times as fast. With a fixed damping the model diverged on one-hot observations of which some are rare.
     "vime": {
         "prior_variance": 0.25, "samples": 5, "beta": 0.05, "adaptive_damping": True, "statistics_interval": 5,
         "factor_interval": 25,
     },
 }  # fmt: skip
 
-BY_ROWS = TABLE_BY_ROWS
+BY_ROWS = natural.TABLE_BY_ROWS
 
 CONTRACT: dict[str, object] = {
     "lively": {"beta": 0.1},

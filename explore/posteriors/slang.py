@@ -13,17 +13,16 @@ E averages over S samples w ~ q and the M examples of a batch; m^ is the bias-co
 the prior's variance (biases can have their own), lambda the weight of the KL, N the number of data. With a decay p,
 alpha and beta are divided by 1 + t^p at step t. The diagonal of the precision is that of the update without projection.
 
-The printed algorithm differs: E[g g^T] enters with a minus sign, the arguments of `fast_eig` lack their square roots
-and the scale N / M, d lacks the factor beta before 1 / eta, the gradient its N / M, and Section 3.1 samples with the
-precision for a covariance. The equations above are right, and the authors' code follows them. Means start as in the
-other methods here, not uniform in 1 / sqrt(inputs).
+The printed algorithm differs: E[g g^T] has a minus sign, the arguments of `fast_eig` lack their square roots and the
+scale N / M, d lacks the factor beta before 1 / eta, the gradient its N / M, and Section 3.1 samples with the precision
+for a covariance. The authors' code follows the equations above. Means start as in the other methods.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -34,8 +33,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, Taps, flatten, unflatten
 from explore.execution import parallel
 from explore.inference.base import Common, common
-from explore.inference.gaussian import GaussianPosterior
-from explore.inference.prior import Rows
+from explore.inference.common import Rows
 from explore.inference.structures.base import example_gradients, gradient_moments
 from explore.inference.structures.low_rank import (
     LowRankFactor,
@@ -46,8 +44,7 @@ from explore.inference.structures.low_rank import (
     gradients_inner,
     inner,
 )
-from explore.inference.updates import natural, step_rules
-from explore.inference.updates.steps import end_update
+from explore.inference.updates import natural, steps
 
 
 class SLANGState(NamedTuple):
@@ -60,38 +57,20 @@ class SLANGState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SLANG(GaussianPosterior):
+class SLANG(natural.NaturalPosterior):
     """SLANG; samples and rates are the paper's for regression on most UCI sets, see the preset `uci`."""
 
-    samples: int = 4  # S, weight samples a step
-    weight_noise: bool = True  # False: one gradient, at the mean; the density stays
-    warm_start: float = 0.0  # gradients are taken at the mean, too, up to this part of the training
+    samples: int = 4
+    lr_decay: float = 1.0
     rank: int = 1  # L; at most the number of weights is used
-    lr: float = 0.01  # alpha
     beta: float = 0.01  # averaging rate of the precision
     decay: float = 0.0  # p; 0: alpha and beta stay as they are
-    lr_decay: float = 1.0  # what alpha and beta are multiplied with, too, ...
-    lr_decay_at: float = 0.5  # ... after this part of the training
-    lr_schedule: step_rules.Schedule = "step"  # or "linear": in a straight line from there to the end
-    momentum: float = 0.9  # of the likelihood's gradient, before preconditioning
     trust_region: float | None = None  # how far a step may move q before alpha decays: a KL divergence in nats
-    initial_precision: float = 1.0  # what d starts from
+    initial_precision: float = 1.0  # of d
     bias_prior_variance: float | None = None  # the prior's on biases, which is then not learned; None: as on weights
     power_iterations: int = 4  # of the randomised eigendecomposition
 
-    ranges: ClassVar[dict[str, str]] = {
-        "beta": "(0, 1]",
-        "decay": "[0, inf)",
-        "lr_decay": "[0, 1]",
-        "lr_decay_at": "[0, 1]",
-        "momentum": "[0, 1)",
-        "warm_start": "[0, 1]",
-    }
     by_replica = frozenset({"lr", "prior_variance", "trust_region"})
-
-    @property
-    def own_bias_variance(self) -> tuple[bool, ...]:
-        return self.net.biases
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> SLANGState:
         shared = common(self, n_data, replicas, rng)
@@ -104,17 +83,15 @@ class SLANG(GaussianPosterior):
     def update(self, state: SLANGState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[SLANGState, Info]:
         shared = state.common
         n_data, step = float(shared.n_data), int(shared.step) + 1
-        schedule = step_rules.power_decay(step, self.decay)
-        schedule *= float(step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule))
+        schedule = float(self.schedule(progress)) * steps.power_decay(step, self.decay)
         beta, count = self.beta * schedule, n_data / self.kl_weight
 
-        noisy = self.weight_noise and progress >= self.warm_start
-        _, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng)
+        _, forward = self.noisy_pass(state, batch, self.is_noisy(progress), rng)
 
         prior = tuple(1 / eta for eta in self.variances(state))
         old = state.precision
-        columns, ok = leading(old.columns, seen.taps, 1 - beta, beta * count, self.power_iterations, rng)
-        gradient, squares = gradient_moments(seen.taps)
+        columns, ok = leading(old.columns, forward.taps, 1 - beta, beta * count, self.power_iterations, rng)
+        gradient, squares = gradient_moments(forward.taps)
         diagonal = []
         for u, new, d, h, p in zip(old.columns, columns, old.diagonal, squares, prior, strict=True):
             exact = torch.add((1 - beta) * u.square().sum(1), h, alpha=beta * count)
@@ -123,13 +100,13 @@ class SLANG(GaussianPosterior):
             diagonal.append(torch.add(lost, d, alpha=1 - beta) + beta * p)
         precision = LowRankFactor(columns, tuple(diagonal))
 
-        average, corrected = step_rules.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
+        average, corrected = steps.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
         ascent = tuple(_less(count * v, p, m) for v, p, m in zip(corrected, prior, state.mean, strict=True))
         direction = tuple(d.squeeze(1) for d in precision.solve(tuple(v.unsqueeze(1) for v in ascent)))
-        direction = step_rules.clipped(direction, ascent, self.lr, step_rules.step_limit(None, self.trust_region, 1.0))
+        direction = steps.clipped(direction, ascent, self.lr, steps.step_limit(None, self.trust_region, 1.0))
         mean = tuple(moved(m, d, self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
 
-        return end_update(self, seen, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)
+        return steps.end_update(self, forward, SLANGState(shared, mean, average, precision), state, self.kl_weight, ok)
 
     def gaussian(self, state: SLANGState) -> tuple[Means, LowRankFactor, float]:
         return state.mean, state.precision, 1.0
@@ -138,30 +115,30 @@ class SLANG(GaussianPosterior):
         if self.bias_prior_variance is None:
             return super().variances(state)
         rows = []
-        for eta, m, own in zip(super().variances(state), state.mean, self.net.biases, strict=True):
-            rows.append(
-                eta * torch.ones_like(m[:, :, :1]) if isinstance(eta, Tensor) else torch.full_like(m[:, :, :1], eta)
-            )
-            if own:
+        for eta, m, bias in zip(super().variances(state), state.mean, self.net.biases, strict=True):
+            rows.append(eta * torch.ones_like(m[:, :, :1]))
+            if bias:
                 rows[-1][:, -1] = self.bias_prior_variance
         return tuple(rows)
 
 
 def _less(x: Tensor, p: float | Tensor, m: Tensor) -> Tensor:
-    """X - p m."""
+    """Return x - p m."""
     return torch.addcmul(x, p, m, value=-1) if isinstance(p, Tensor) else torch.add(x, m, alpha=-p)
 
 
 DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code, and so does what rounding leaves
 
 
-def leading(
-    columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, iterations: int, rng: Rng
-) -> tuple[Vectors, Bool[Tensor, " R"]]:
-    """U+ with U+ U+^T = the leading L eigenpairs of X = keep U U^T + weight E[g g^T], and where that succeeded.
+Leading = tuple[Vectors, Bool[Tensor, " R"]]
+"""U+, and the replicas for which the decomposition succeeded."""
 
-    With few examples X has few eigenvalues other than 0, and they are those of a small Gram matrix; with few weights X
-    itself is small. Where both are larger than the sketch of the randomised method, the latter is cheaper.
+
+def leading(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, iterations: int, rng: Rng) -> Leading:
+    """Return U+ with U+ U+^T = the leading L eigenpairs of X = keep U U^T + weight E[g g^T], and where that succeeded.
+
+    With few examples the eigenvalues are those of a small Gram matrix; with few weights X itself is small. Otherwise
+    the randomised method is cheapest.
     """
     weights = sum(x.shape[2] * x.shape[3] for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2] * parallel.world().processes
@@ -174,33 +151,29 @@ def leading(
 
 
 def _of_all(taps: Taps) -> Taps:
-    """The taps of all processes; as each has samples of its own, they stand one after the other where samples do."""
+    """Return the taps of all processes, one after the other on the axis of samples."""
     if parallel.world().processes == 1:
         return taps
     inputs = taps.inputs.expand(-1, taps.grads.shape[1], -1, -1, -1)
     return Taps(parallel.gathered(inputs, 1), parallel.gathered(taps.grads, 1))
 
 
-def leading_gram(
-    columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float
-) -> tuple[Vectors, Bool[Tensor, " R"]]:
-    """X = Y Y^T with Y = [sqrt(keep) U, sqrt(weight / n) G]; Y^T Y has its eigenvalues, and U+ = Y C."""
+def leading_gram(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float) -> Leading:
+    """Decompose Y^T Y in place of X = Y Y^T, Y = [sqrt(keep) U, sqrt(weight / n) G]; then U+ = Y C."""
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
     old, new = math.sqrt(keep), math.sqrt(weight / n)
     cross = old * new * gradients_inner(taps, columns)  # [R, n, L]
     top = torch.cat([keep * inner(columns, columns), cross.mT], 2)
     gram = torch.cat([top, torch.cat([cross, weight / n * gradients_gram(taps)], 2)], 1)
     values, vectors, ok = eigh(gram)
-    c = vectors[:, :, -rank:] * _kept(values)[:, None, -rank:]
+    c = vectors[:, :, -rank:] * _is_large(values)[:, None, -rank:]
     from_old = combine(old * c[:, :rank].mT, columns)
     from_new = gradients_combine(taps, new * c[:, rank:])
     return tuple(a + b for a, b in zip(from_old, from_new, strict=True)), ok
 
 
-def leading_dense(
-    columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float
-) -> tuple[Vectors, Bool[Tensor, " R"]]:
-    """X written out."""
+def leading_dense(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float) -> Leading:
+    """Decompose X written out."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n, u = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2], flatten(columns)
     x = keep * u.mT @ u
@@ -209,14 +182,14 @@ def leading_dense(
         x = torch.baddbmm(x, g.mT, g, alpha=weight / n)
     x = parallel.mean(x)
     values, vectors, ok = eigh(x)
-    c = vectors * torch.where(_kept(values), values.clamp_min(0).sqrt(), 0).unsqueeze(1)
+    c = vectors * torch.where(_is_large(values), values.clamp_min(0).sqrt(), 0).unsqueeze(1)
     return tuple(v.contiguous() for v in unflatten(c[:, :, -rank:].mT, shapes)), ok
 
 
 def leading_randomised(
     columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, sketch: int, iterations: int, rng: Rng
-) -> tuple[Vectors, Bool[Tensor, " R"]]:
-    """Subspace iteration from a random start, then Nystrom: X is never overestimated, so d never loses."""
+) -> Leading:
+    """Iterate subspaces from a random start, then approximate by Nystrom, which never overestimates X."""
     shapes = tuple((x.shape[2], x.shape[3]) for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2]
 
@@ -232,14 +205,14 @@ def leading_randomised(
     # X ~ Y (Q^T Y)^-1 Y^T = F F^T with F = Y E e^-1/2, and U+ is F in the leading eigenvectors of F^T F.
     small = inner(q, y)
     values, vectors, ok = eigh(0.5 * (small + small.mT))
-    inverse = torch.where(_kept(values), values.clamp_min(DROPPED).rsqrt(), 0)
+    inverse = torch.where(_is_large(values), values.clamp_min(DROPPED).rsqrt(), 0)
     f = combine((vectors * inverse.unsqueeze(1)).mT, y)
     values, vectors, ok_f = eigh(inner(f, f))
-    c = vectors[:, :, -rank:] * _kept(values)[:, None, -rank:]
+    c = vectors[:, :, -rank:] * _is_large(values)[:, None, -rank:]
     return combine(c.mT, f), ok & ok_f
 
 
-def _kept(values: Float[Tensor, "R n"]) -> Bool[Tensor, "R n"]:
+def _is_large(values: Float[Tensor, "R n"]) -> Bool[Tensor, "R n"]:
     return values > DROPPED + 10 * torch.finfo(values.dtype).eps * values[:, -1:]
 
 
@@ -250,15 +223,11 @@ PRESETS: dict[str, dict[str, object]] = {
         "lr_schedule": "linear", "lr_decay": 0.0, "lr_decay_at": 0.7, "trust_region": 0.25, "initial_precision": 50.0,
         "rank": 8, "beta": 0.005, "prior_variance": 2.0,
     },
-    # The paper's for Boston, Energy, Kin8nm and Naval, but for what it searches on every split: the variances of prior
-    # and noise, which it takes as known. Its lr is 0.005 on Concrete and Power (as is beta) and Wine; both are 0.08 on
-    # Yacht.
+    # The paper's for Boston, Energy, Kin8nm and Naval, but for the variances of prior and noise, which it searches on
+    # every split. Its lr is 0.005 on Concrete and Power (as is beta) and Wine; both are 0.08 on Yacht.
     "uci": {"epochs": 120, "bias_prior_variance": 1e6},
-    # A few dozen labels; from an initial deviation of 1 most of the thousand steps would go into shrinking it.
-    "small": {
-        "rank": 8, "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
-        "initial_precision": 200.0,
-    },
+    # From an initial deviation of 1 most of the thousand steps would shrink it.
+    "small": natural.SMALL | {"rank": 8, "initial_precision": 200.0},
     # Logistic regression on the Breast Cancer set.
     "logistic": {
         "epochs": 10000, "batch_size": 32, "samples": 12, "lr": 0.05, "beta": 0.05, "decay": 0.51,

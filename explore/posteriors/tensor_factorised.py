@@ -1,13 +1,13 @@
-"""Factorised tensors: weight matrices as Kronecker products of small Gaussian matrices, as few parameters as in WHVI.
+"""Factorised tensors: weight matrices as Kronecker products of small Gaussian matrices, with as few parameters as WHVI.
 
 The comparator of Rossi, Marmin, Filippone (2020, figure 3), who match its parameters to WHVI's. The form is the
 standard one (Novikov et al. 2015, Tensorizing Neural Networks, with two factors). For each hidden layer
 
     W = 1/sqrt(n) sum_k A_k (x) B_k,   A_k [a, c], B_k [b, d] with independent Gaussian entries,   prior N(0, eta)
 
-with a, b about the square root of the inputs, c, d about that of the outputs, surplus rows and columns dropped. For a
-D x D layer and n = 1 these are 4 D parameters, exactly WHVI's (S1, S2, mu, sigma); otherwise n is what comes nearest.
-Biases are Gaussian, and so is every weight of the last layer.
+with a, b about the square root of the inputs, c, d about that of the outputs; surplus rows and columns are dropped. A
+D x D layer with n = 1 has 4 D parameters, exactly WHVI's (S1, S2, mu, sigma); otherwise n makes the numbers nearest.
+Biases are Gaussian, and so are weights of the last layer.
 """
 
 from __future__ import annotations

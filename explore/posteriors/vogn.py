@@ -11,12 +11,12 @@ With loss l = -log p(y|x,w), N the number of data times the augmentation factor 
     s  <- (1 - beta2) s + beta2 h
     mu <- mu - alpha m / (s + delta~ + gamma)                no square root
 
-delta is the prior's precision and tau the weight of the KL, which rises to its full value at the start of the
-training. gamma damps the posterior's variance too. At its fixed point s = h the precision is (N/tau) (h + gamma) +
-delta; the paper's rule s <- (1 - tau beta2) s + beta2 h has h/tau there and hence, for tau other than 1, another
-posterior than that of its bound. Before the first batch there is no s: the first gradients are taken at mu, and h
-becomes s; until then the density has the prior's width. beta2 near 1 remembers next to nothing of earlier batches.
-The paper's workers each take a part of the batch and samples of their own; so do `sub_batches`, normalised apart.
+delta is the prior's precision and tau the weight of the KL, which rises to its full value at the start of training.
+gamma damps the posterior's variance too. At the fixed point s = h the precision is (N/tau) (h + gamma) + delta; the
+paper's rule s <- (1 - tau beta2) s + beta2 h has h/tau there, which for tau other than 1 is not the posterior of its
+bound. The first gradients are taken at mu, and their h becomes s; before, the density has the prior's width. beta2 near
+1 forgets earlier batches. The paper's workers each take a part of the batch and their own samples; so do `sub_batches`,
+each with its normalisations.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ from explore.core.shapes import Batch, Info, Means
 from explore.execution import parallel
 from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
-from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures.base import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
-from explore.inference.updates import natural, step_rules
-from explore.inference.updates.steps import end_update
+from explore.inference.updates import natural, steps
 
 
 class VOGNState(NamedTuple):
@@ -52,44 +50,28 @@ class VOGNState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VOGN(GaussianPosterior):
-    """VOGN; the defaults are the paper's for LeNet-5 on CIFAR-10, but for one worker in place of four."""
+class VOGN(natural.NaturalPosterior):
+    """VOGN; the defaults are the paper's for LeNet-5 on CIFAR-10, but for one worker in place of four.
+
+    `momentum` is beta1; `lr_decay` is of alpha alone.
+    """
 
     epochs: int = 211
     batch_size: int = 128
-    samples: int = 6  # K, weight samples a step
-    weight_noise: bool = True  # False: one gradient, at the mean; the density stays
-    warm_start: float = 0.0  # gradients are taken at the mean, too, up to this part of the training
-    lr: float = 1e-4  # alpha
+    samples: int = 6  # K
+    lr: float = 1e-4
+    lr_decay: float = 1.0
     beta2: float = 0.999  # averaging rate of s
-    momentum: float = 0.9  # beta1
     damping: float = 1e-3  # gamma
     prior_variance: float | Literal["learned"] = 0.01  # 1 / delta
     kl_start: float = 0.1  # tau at the start, as a part of kl_weight ...
     kl_warmup: float = 0.142  # ... which rises to 1 over this part of the training
-    lr_decay: float = 1.0  # what alpha is multiplied with ...
-    lr_decay_at: float = 0.5  # ... after this part of the training
-    lr_schedule: step_rules.Schedule = "step"  # or "linear": in a straight line from there to the end
     decay: float = 0.0  # p: at step t alpha and beta2 are also divided by 1 + t^p; 0: they are not
-    fisher: natural.Fisher = "empirical"
-    sub_batches: int = 1  # parts of a batch, each with K samples of its own; what does not divide is left out
+    fisher: steps.Fisher = "empirical"
+    sub_batches: int = 1  # parts of a batch, each with its own K samples; a remainder is left out
 
-    ranges: ClassVar[dict[str, str]] = {
-        "beta2": "(0, 1]",
-        "momentum": "[0, 1)",
-        "damping": "[0, inf)",
-        "decay": "[0, inf)",
-        "kl_start": "(0, 1]",
-        "kl_warmup": "[0, 1]",
-        "lr_decay": "[0, 1]",
-        "lr_decay_at": "[0, 1]",
-        "warm_start": "[0, 1]",
-    }
+    ranges: ClassVar[dict[str, str]] = {"damping": "[0, inf)", "kl_start": "(0, 1]", "kl_warmup": "[0, 1]"}
     by_replica = frozenset({"lr", "beta2", "lr_decay", "prior_variance"})
-
-    @property
-    def own_bias_variance(self) -> tuple[bool, ...]:
-        return self.net.biases
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> VOGNState:
         shared = common(self, n_data, replicas, rng)
@@ -108,14 +90,13 @@ class VOGN(GaussianPosterior):
         tempering = torch.zeros_like(state.tempering) + tau if self.rises else state.tempering
         decay = each_layer(self.gamma(shared, self._weight(tempering)), len(state.mean))
 
-        noisy = self.weight_noise and progress >= self.warm_start and step > 1
         batch = Batch(batch.x[:, :used], batch.y[:, :used])
-        _, seen = natural.noisy_pass(self, state, batch, self.samples, noisy, rng, self.sub_batches)
+        _, forward = self.noisy_pass(state, batch, self.is_noisy(progress) and step > 1, rng, self.sub_batches)
         if self.fisher == "empirical":
-            ascent, new = gradient_moments(seen.taps)
+            ascent, new = gradient_moments(forward.taps)
         else:
-            fisher = natural.fisher_taps(self.fisher, self.likelihood, seen, parallel.apart(rng, step, 2))
-            ascent, new = parallel.mean(natural.mean_gradient(seen.taps)), tuple(map(mean_squares, fisher))
+            fisher = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))
+            ascent, new = parallel.mean(natural.mean_gradient(forward.taps)), tuple(map(mean_squares, fisher))
 
         gradient = tuple(torch.sub(c * mu, g) for mu, g, c in zip(state.mean, ascent, decay, strict=True))
         average = tuple(torch.add(g, m, alpha=self.momentum) for m, g in zip(state.momentum, gradient, strict=True))
@@ -126,12 +107,12 @@ class VOGN(GaussianPosterior):
         )
 
         new_state = VOGNState(shared, mean, average, squares, tempering)
-        return end_update(self, seen, new_state, state, self._weight(tempering))
+        return steps.end_update(self, forward, new_state, state, self._weight(tempering))
 
     def turn(self, step: int, progress: float) -> Turn:
-        power = step_rules.power_decay(step, self.decay)
+        power = steps.power_decay(step, self.decay)
         rate = self.beta2 * power if step > 1 else 1.0
-        lr = self.lr * power * step_rules.decay(progress, self.lr_decay_at, self.lr_decay, self.lr_schedule)
+        lr = self.lr * power * self.schedule(progress)
         return Turn((progress >= self.warm_start and step > 1,), (lr, rate, self._tempering(progress)))
 
     def gaussian(self, state: VOGNState) -> tuple[Means, Blocks, Number]:
@@ -144,11 +125,11 @@ class VOGN(GaussianPosterior):
 
     @property
     def rises(self) -> bool:
-        """Whether tau rises."""
+        """Whether tau changes in training."""
         return self.kl_start < 1 and self.kl_warmup > 0
 
     def _weight(self, tempering: Float[Tensor, " R"]) -> Number:
-        """Tau: the same number throughout, or as a state has it."""
+        """Return tau: a constant, or the state's."""
         return tempering if self.rises else self.kl_weight
 
     def _tempering(self, progress: float) -> float:
@@ -163,24 +144,24 @@ PRESETS: dict[str, dict[str, object]] = {
         "lr_decay_at": 0.8, "beta2": 0.1, "damping": 1e-4, "warm_start": 0.7, "prior_variance": 1.0, "kl_start": 1.0,
         "kl_weight": 1.0,
     },
-    # LeNet-5 on CIFAR-10 without augmentation: four workers with 32 examples each, and six samples of their own.
+    # LeNet-5 on CIFAR-10 without augmentation: four workers with 32 examples and six samples each.
     "paper": {"sub_batches": 4},
-    # A few dozen labels: whole-batch steps, and an s that remembers. Step and damping were chosen by the test error of
-    # active learning on Boston, on other splits than the published ones; the rest is noisy K-FAC's.
+    # Whole-batch steps, and an s that remembers. Step and damping were chosen by the test error of active learning on
+    # Boston, on unpublished splits; the rest is noisy K-FAC's.
     "small": {
         "epochs": 1000, "batch_size": 30, "samples": 5, "lr": 0.01, "beta2": 0.02, "damping": 0.1,
         "prior_variance": 0.3, "kl_weight": 0.35,
     },
-    # Regression on the UCI sets: batches, samples and prior of the other papers; the step is a tenth of theirs, since
-    # it counts 1 / (1 - beta1) times.
+    # Regression on the UCI sets: batches, samples and prior of the other papers, and a tenth of their step, which
+    # counts 1 / (1 - beta1) times.
     "uci": {
         "epochs": 200, "batch_size": 10, "samples": 10, "lr": 0.001, "beta2": 0.01, "damping": 1e-4,
         "prior_variance": 1.0, "kl_start": 1.0,
     },
-    # Image networks, from an epoch on: s is of some thirty batches, where the paper's is of the last one. Noise starts
-    # small: an AlexNet stayed at chance with all of it at once, and three times the damping. Chosen on validation parts
-    # of MNIST (LeNet-5) and of 5,000 images of CIFAR-10: LeNet-5, and an AlexNet, which is better yet with a fifth of
-    # the KL weight, with which the LeNet-5 is too sure.
+    # Image networks, from an epoch on: s averages some thirty batches, the paper's the last one. Noise starts small, as
+    # an AlexNet stayed at chance with all of it at once. Chosen on validation parts of MNIST (LeNet-5) and of 5,000
+    # images of CIFAR-10 (LeNet-5, AlexNet). A fifth of the KL weight is better for the AlexNet, and the LeNet-5 is too
+    # sure with it.
     "image": {
         "epochs": 160, "samples": 1, "lr": 0.0005, "lr_schedule": "linear", "lr_decay": 0.0, "lr_decay_at": 0.0,
         "beta2": 0.03, "prior_variance": 0.0025, "kl_weight": 0.05, "kl_start": 0.02, "kl_warmup": 0.3,

@@ -5,21 +5,21 @@ Rossi, Marmin, Filippone: Walsh-Hadamard Variational Inference for Bayesian Deep
     W = sqrt(D) S1 H diag(g) H S2,   q(g) = N(mu, diag sigma^2) or N(mu, Sigma),   prior g ~ N(0, eta)
     y = S1 sqrt(D) H [g o (H S2 x)]                                       two transforms, g drawn for every example
 
-H [D, D] is the orthonormal Walsh-Hadamard matrix; S1 and S2 are diagonal and optimised, and start as random signs, with
-which every weight has the variance of an entry of g. (With the paper's H of entries +-1 and no sqrt(D), g is smaller by
-sqrt(D).) Inputs are padded with zeros to D = 2^ceil(log2 inputs); ceil(outputs / D) blocks are stacked, with one g for
-all and an S1 and S2 each, and surplus rows are dropped. Biases are Gaussian, and so is every weight of the last layer.
+H [D, D] is the orthonormal Walsh-Hadamard matrix. S1 and S2 are diagonal and optimised; they start as random signs, so
+that weights have the variance of g's entries. (The paper's H has entries +-1 and no sqrt(D), so that g is smaller by
+sqrt(D).) Inputs are padded with zeros to D = 2^ceil(log2 inputs); ceil(outputs / D) blocks are stacked, with a shared g
+and separate S1 and S2, and surplus rows are dropped. Biases are Gaussian, and so are weights of the last layer.
 
-The covariance of W has rank D, so W has no density: the KL, the entropy and the gain are those of g, of biases and of
-the last layer, which are the posterior's coordinates.
+The covariance of W has rank D, so W has no density: the KL, the entropy and the gain are those of the coordinates g,
+biases and the last layer.
 
 Normalising flows (Rezende, Mohamed 2015) make q(g) other than Gaussian, the KL being estimated with the samples:
 
     g_k = g_{k-1} + u tanh(w^T g_{k-1} + b),   log |det| = log(1 + w^T u (1 - tanh^2))
     KL  = E[log q_0(g_0) - sum log |det| - log p(g_K)]
 
-Entropy, log-density and the divergence between two states are then those of g_0. The gain is that of g, as a map that
-both densities go through does not change a divergence.
+Entropy, log-density and the divergence between two states are then those of g_0. The gain is also that of g, as a map
+of both densities does not change a divergence.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from torch import Tensor
 from explore.core.errors import InputError
 from explore.core.hadamard import hadamard
 from explore.core.rng import Rng
-from explore.inference.updates.dropout import Masked, mask
-from explore.inference.updates.noisy_layers import Own, signs
+from explore.inference.updates.noisy_layers import Masked, Own, dropout_mask, signs
 from explore.inference.updates.reparam import (
     EXCESS_SAMPLES,
     SMALL,
@@ -59,25 +58,18 @@ Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH"
 class WHVI(Reparameterised):
     """Walsh-Hadamard variational inference: `init`, `update` and `sample` are those of `Reparameterised`.
 
-    Args:
-        structure: the factors of W from left to right; a diagonal S is optimised, V is Gaussian as g is. Without a
-            second diagonal every stacked block has a g of its own, as nothing else would tell them apart.
-        covariance: of q(g).
-        flows: planar normalising flows on g, for each layer.
-        vectors: a layer with one input or one output takes its n weights from a square W of at least n entries, or is
-            stacked like any other.
-        last_layer: Gaussian with independent weights, or like the others.
-        convolutions: like the others, each filter being a row of W, or with dropout in place of a distribution.
-        rate: of that dropout.
+    In the `structure`, the factors of W from left to right, a diagonal S is optimised and V is Gaussian like g. Without
+    a second diagonal every stacked block has a separate g, as the blocks would be equal. A layer with one input or
+    output, see `vectors`, takes its n weights from a square W of at least n entries, or is stacked like any other.
     """
 
     structure: Structure = "S1HGHS2"
-    covariance: Literal["diagonal", "full"] = "diagonal"
-    flows: int = 0
+    covariance: Literal["diagonal", "full"] = "diagonal"  # of q(g)
+    flows: int = 0  # planar normalising flows on g, for each layer
     vectors: Literal["reshape", "stack"] = "reshape"
-    last_layer: Literal["gaussian", "whvi"] = "gaussian"
-    convolutions: Literal["whvi", "mc-dropout"] = "whvi"
-    rate: float = 0.05
+    last_layer: Literal["gaussian", "whvi"] = "gaussian"  # with independent weights, or like the others
+    convolutions: Literal["whvi", "mc-dropout"] = "whvi"  # each filter is a row of W, or has dropout
+    rate: float = 0.05  # of that dropout
 
     ranges: ClassVar[dict[str, str]] = {"flows": "[0, 1000]", "rate": "[0, 1)"}
     by_replica = frozenset({"lr", "kl_weight"})  # not the prior's variance, which the forms of layers read
@@ -145,7 +137,7 @@ class WalshForm(Form):
 
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
         parts = dict(zip(self.names, z, strict=True))
-        for name, point in zip(self.points, points, strict=False):  # what remains are the flows'
+        for name, point in zip(self.points, points, strict=False):  # the remaining ones are the flows'
             parts[name] = point.view(len(point), *[1] * (z[0].dim() - 3), *point.shape[1:])
         excess = z[0].new_zeros(len(z[0]), 1)
         if self.settings.flows:
@@ -156,13 +148,13 @@ class WalshForm(Form):
             parts["g"] = end.view_as(parts["g"])
         if self.reshaped:
             return self._vector(parts), excess
-        own = {name: p if p.dim() == 5 else p.unsqueeze(2) for name, p in parts.items()}
-        if "s1" in own:
-            return cast(Layer, WalshLayer(own["g"], own["s1"], own.get("s2"), own.get("bias"))), excess
-        return cast(Layer, WalshRows(own["g"], own.get("bias"))), excess
+        parts = {name: p if p.dim() == 5 else p.unsqueeze(2) for name, p in parts.items()}
+        if "s1" in parts:
+            return cast(Layer, WalshLayer(**parts)), excess
+        return cast(Layer, WalshRows(**parts)), excess
 
     def _vector(self, parts: dict[str, Tensor]) -> Layer:
-        """The n weights of a layer with one input or output, out of the entries of W."""
+        """Return a layer with one input or output, made of entries of W."""
         g = parts["g"]
         eye = torch.eye(self.d, dtype=g.dtype, device=g.device)
         if "s1" in parts:
@@ -183,8 +175,8 @@ class WalshLayer(NamedTuple):
 
     g: Tensor  # O = D; I = 1, or the stacked blocks
     s1: Tensor  # O = outputs
-    s2: Tensor | None  # I = blocks, O = inputs
-    bias: Tensor | None
+    s2: Tensor | None = None  # I = blocks, O = inputs
+    bias: Tensor | None = None
 
     @property
     def samples(self) -> int:
@@ -204,7 +196,7 @@ class WalshRows(NamedTuple):
     """A layer x -> g o (sqrt(D) H x); each tensor is [R, S or 1, B or 1, 1, O]."""
 
     g: Tensor
-    bias: Tensor | None
+    bias: Tensor | None = None
 
     @property
     def samples(self) -> int:
@@ -233,23 +225,23 @@ class DropoutForm(Form):
 
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
         (m,) = points
-        kept = mask(lead, self.shape[0], self.bias, self.rate, rng)
+        mask = dropout_mask(lead, self.shape[0], self.bias, self.rate, rng)
         second = torch.full_like(m[:, :, :1], 1 / (1 - self.rate))  # E z^2
         if self.bias:
             second[:, -1] = 1
         decay = (second * m.square()).sum((1, 2)) / (2 * self.prior_variance)  # E|W|^2 / (2 eta), as in mc-dropout
         if len(lead) == 2:
-            return kept.unsqueeze(3) * m.unsqueeze(1), decay.unsqueeze(1)
-        return Masked(m.unsqueeze(1), kept), decay.unsqueeze(1)
+            return mask.unsqueeze(3) * m.unsqueeze(1), decay.unsqueeze(1)
+        return Masked(m.unsqueeze(1), mask), decay.unsqueeze(1)
 
 
 def flow(
     z: Tensor, u: Float[Tensor, "R K n"], w: Float[Tensor, "R K n"], b: Float[Tensor, "R K"]
 ) -> tuple[Tensor, Tensor]:
-    """K planar flows: [R, ..., n] -> ([R, ..., n], the sum of log |det|, [R, ...])."""
+    """Apply K planar flows: [R, ..., n] -> ([R, ..., n], the sum of log |det|, [R, ...])."""
     inner = (w * u).sum(-1, keepdim=True)
-    # The component of u along w is bent such that w^T u > -1, where the flow can be inverted.
-    # The floor is for single precision, in which it would become -1.
+    # The component of u along w is bent such that w^T u > -1, where the flow can be inverted. In single precision it
+    # would become -1 without the floor.
     u = u + (F.softplus(inner).clamp_min(1e-6) - 1 - inner) * w / w.square().sum(-1, keepdim=True)
     inner = (w * u).sum(-1)
     shape = (len(z), *[1] * (z.dim() - 2))
@@ -262,7 +254,7 @@ def flow(
 
 
 def start_flows(replicas: int, flows: int, n: int, rng: Rng) -> list[Tensor]:
-    """(u, w, b) with u bent to a hundredth of white noise: the flows start near the identity."""
+    """Draw (u, w, b), with u bent to a hundredth of white noise, so that flows start near the identity."""
     w = rng.normal(replicas, flows, n)
     along = math.log(math.e - 1) * w / w.square().sum(-1, keepdim=True)  # where softplus(w^T u) is 1
     u = along + 0.01 * rng.normal(replicas, flows, n)
@@ -280,14 +272,14 @@ def _power_of_two(n: float) -> int:
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"kl_weight": 1.0},
     "hundreds": TABLE | {"kl_weight": 1.0, "min_batches": 16},  # experiments/table_defaults/few.py
-    # The paper's learning rate, batches and samples, but not its prior: a variance of 1e-5, of which it is unclear what
-    # has it. It takes 50 500 steps, so `epochs` should be 3 232 000 / N.
+    # The paper's learning rate, batches and samples; its prior variance of 1e-5 is ambiguous. It takes 50 500 steps, so
+    # `epochs` should be 3 232 000 / N.
     "power": {"lr": 1e-3, "schedule": "power", "batch_size": 64, "samples": 1, "noise_start": 500, "vectors": "stack"},
     # Tried on four splits of Boston only, with two hidden layers of 128.
     "uci": {"epochs": 150, "batch_size": 64, "samples": 1},
     "small": SMALL,
-    # As the paper has image networks. Chosen on validation parts of 5,000 images of CIFAR-10 (LeNet-5, AlexNet with its
-    # dense layers); with the deviation that others begin at, noise drowns layers of 4096, and nothing is learnt.
+    # The paper's image networks. Chosen on validation parts of 5,000 images of CIFAR-10 (LeNet-5, AlexNet with dense
+    # layers); with the default deviation, noise drowns layers of 4096, and nothing is learnt.
     "image": {
         "epochs": 150, "batch_size": 64, "samples": 1, "lr": 1e-3, "initial_std": 1e-3, "vectors": "stack",
         "last_layer": "whvi", "convolutions": "mc-dropout",

@@ -110,7 +110,8 @@ def products_with_the_covariance_are_those_of_the_dense_gaussian(subject: Subjec
     score = (batch.y.unsqueeze(1) - oracles.run(MODULE, weights, batch.x)) / 0.25
     g = torch.einsum("rsbo,rsbow->rsbw", score, oracles.jacobians(MODULE, weights, batch.x, MLP.shapes)).mean(1)
     expected = torch.einsum("rbv,rvw,rbw->rb", g, covariance, g)
-    assert_close(posterior.quad(state, batch, seeded(2)), expected, f"{subject.name}: `quad`")
+    precision, taps = posterior.gradients(state, batch, seeded(2))
+    assert_close(posterior.gaussian(state)[2] * precision.quad(taps), expected, f"{subject.name}: `quad`")
 
     at_mean = oracles.unflat(mean.unsqueeze(1), MLP.shapes)
     jacobian = oracles.jacobians(MODULE, at_mean, batch.x, MLP.shapes)[:, 0]

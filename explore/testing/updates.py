@@ -155,5 +155,5 @@ def _epochs(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
     updates = Updates(posterior, rng, Tape(rng))
     for i in range(20):
         state, _ = updates(state, batch, i / 20)
-        state = updates.kept(posterior.end_epoch(state)) if i % 5 == 4 else state
+        state = updates.copied(posterior.end_epoch(state)) if i % 5 == 4 else state
     return posterior.finish(state, iter([batch]), rng)

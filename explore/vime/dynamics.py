@@ -215,7 +215,7 @@ class Dynamics:
         self._updates.draw_from(rng)
         for step in zip(x, y, strict=True):
             state, _ = self._updates(state, Batch(*step), 0.0)
-        self.state = self.state._replace(posterior=self.posterior.end_epoch(self._updates.kept(state)))
+        self.state = self.state._replace(posterior=self.posterior.end_epoch(self._updates.copied(state)))
 
     @property
     def alive(self) -> bool:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
@@ -13,7 +13,6 @@ from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.inference.base import Common, Variational
 from explore.inference.updates.adam import loss_gradients
-from explore.inference.updates.natural import noisy_pass
 from explore.inference.updates.steps import end_update, settle
 from explore.posteriors.ensemble import Ensemble
 from explore.posteriors.noisy_adam import NoisyAdam, NoisyAdamState
@@ -104,7 +103,8 @@ class RoughHessian(NoisyAdam):
     """The Hessian's diagonal from one sample of the weights, g (w - mu) / variance (Shen et al. 2024, IVON)."""
 
     def update(self, state, batch, rng, progress=0.0):
-        (weights, seen), gamma = noisy_pass(self, state, batch, 1, True, rng), self.gamma(state.common)
+        weights, seen = replace(self, samples=1).noisy_pass(state, batch, True, rng)
+        gamma = self.gamma(state.common)
         gradient = loss_gradients(seen.taps, weights, 0.0)
         values = []
         for mu, g, m, h, w in zip(state.mean, gradient, state.momentum, state.squares, weights, strict=True):

@@ -6,8 +6,8 @@ from torch import nn
 
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
+from explore.inference.structures.base import Diagonal
 from explore.inference.structures.kronecker import (
-    EigenFactor,
     KroneckerFactor,
     KroneckerLayers,
     KroneckerMoments,
@@ -47,7 +47,7 @@ def test_dense_is_the_kronecker_product():
 
 def test_dense_of_a_diagonal_in_an_eigenbasis():
     (a, qa), (s, qs) = (torch.linalg.eigh(positive(2, n)) for n in (3, 4))
-    factor = EigenFactor(qa, qs, a.unsqueeze(2) * s.unsqueeze(1) + 0.3)
+    factor = Diagonal(a.unsqueeze(2) * s.unsqueeze(1) + 0.3, qa, qs)
     rebuilt = [q @ torch.diag_embed(e) @ q.mT for e, q in ((a, qa), (s, qs))]
     close(factor.dense(), kron(*rebuilt) + 0.3 * torch.eye(12).double())
 

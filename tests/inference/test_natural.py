@@ -10,7 +10,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means
 from explore.inference import predict
 from explore.inference.structures.base import sample_gradients
-from explore.inference.updates import natural, step_rules
+from explore.inference.updates import natural, steps
 from explore.inference.updates.steps import train_pass
 from explore.learning.fit import fit
 from explore.nets.likelihoods import Categorical, Gaussian
@@ -67,7 +67,7 @@ def outer_products(kind, seed=0):
     posterior = method("noisy-adam", NET, LIKELIHOOD)
     noise = LIKELIHOOD.sample_noise(LIKELIHOOD.init(3, 2, RNG), 4, RNG)
     seen = train_pass(posterior, posterior.init(6, 2, RNG), WEIGHTS, noise, Batch(X, Y))
-    return squares(natural.fisher_taps(kind, LIKELIHOOD, seen, Rng(seed, dtype=torch.float64)))
+    return squares(steps.fisher_taps(kind, LIKELIHOOD, seen, Rng(seed, dtype=torch.float64)))
 
 
 def squares(taps):
@@ -100,7 +100,7 @@ def test_fisher_matrices_of_both_kinds_have_one_mean_where_examples_meet_in_batc
         expected = expected + sum(squares(seen.pullback(root)) for root in alone)
     for kind in ("exact", "true"):
         rngs = (Rng(seed, dtype=torch.float64) for seed in range(400))
-        draws = torch.stack([squares(natural.fisher_taps(kind, likelihood, seen, rng)) for rng in rngs])
+        draws = torch.stack([squares(steps.fisher_taps(kind, likelihood, seen, rng)) for rng in rngs])
         assert ((draws.mean(0) - expected).abs() <= 5 * draws.std(0) / 400**0.5 + 1e-12).all(), kind
 
 
@@ -115,11 +115,11 @@ def test_clipping_bounds_the_change_of_the_predictions_and_leaves_smaller_steps_
     fisher = torch.tensor([[[4.0, 1.0]], [[4.0, 1.0]]])
     v = torch.tensor([[[2.0, 1.0]], [[0.02, 0.01]]])
     d, lr = v / fisher, 0.5
-    (step,) = step_rules.clipped((d,), (v,), lr, 0.1)
+    (step,) = steps.clipped((d,), (v,), lr, 0.1)
     change = (lr**2 * fisher * step.square()).sum((1, 2))
     torch.testing.assert_close(change, torch.tensor([0.1, 0.25 * 2e-4]))
     torch.testing.assert_close(step[0] / d[0], (step[0] / d[0]).mean().expand(1, 2))
-    assert step_rules.clipped((d,), (v,), lr, None)[0] is d
+    assert steps.clipped((d,), (v,), lr, None)[0] is d
 
 
 @pytest.mark.parametrize("name", ["noisy-kfac", "noisy-ekfac"])
@@ -130,14 +130,14 @@ def test_steps_on_images_are_as_long_as_the_papers_in_the_end(name):
         v = d = torch.full((1, 2, 3), size)
         velocity = torch.zeros_like(v)
         for _ in range(200):
-            velocity = 0.9 * velocity + 0.01 * step_rules.clipped((d,), (v,), 0.01, 1e-3)[0]
-        (step,) = step_rules.clipped((d,), (v,), settings["lr"], settings["kl_clip"])
+            velocity = 0.9 * velocity + 0.01 * steps.clipped((d,), (v,), 0.01, 1e-3)[0]
+        (step,) = steps.clipped((d,), (v,), settings["lr"], settings["kl_clip"])
         torch.testing.assert_close(settings["lr"] * step, velocity)
 
 
 def test_damping_rises_where_a_step_overshoots_and_falls_where_it_stops_short():
     overshoot = torch.tensor([0.1, 0.7, 1.5, 2.5, float("nan")])
-    damping, accepted = step_rules.adapt(torch.ones(5), overshoot)
+    damping, accepted = steps.adapt(torch.ones(5), overshoot)
     torch.testing.assert_close(damping, torch.tensor([19 / 20, 1.0, 20 / 19, 2.0, 2.0]))
     assert accepted.tolist() == [True, True, True, False, False]
 
@@ -316,28 +316,28 @@ def matrices(statistics):
 
 
 def test_power_decay():
-    assert [step_rules.power_decay(t, 0.5) for t in (1, 4, 9)] == [1 / 2, 1 / 3, 1 / 4]
-    assert step_rules.power_decay(7, 0.0) == 1.0
+    assert [steps.power_decay(t, 0.5) for t in (1, 4, 9)] == [1 / 2, 1 / 3, 1 / 4]
+    assert steps.power_decay(7, 0.0) == 1.0
 
 
 def test_momentum_of_a_constant_gradient_is_that_gradient():
     gradient: Means = (torch.tensor([[[3.0, -2.0]]]),)
     average: Means = (torch.zeros(1, 1, 2),)
     for step in range(1, 5):
-        average, corrected = step_rules.momentum(average, gradient, 0.9, 1 - 0.9**step)
+        average, corrected = steps.momentum(average, gradient, 0.9, 1 - 0.9**step)
         torch.testing.assert_close(average[0], (1 - 0.9**step) * gradient[0])
         torch.testing.assert_close(corrected, gradient)
 
 
 def test_momentum_is_corrected_by_the_steps_of_each_replica():
     m: Means = (torch.tensor([[[3.0, -2.0]], [[1.0, 4.0]]]),)
-    _, corrected = step_rules.momentum(m, m, 0.9, 1 - 0.9 ** torch.tensor([1.0, 5.0]))
+    _, corrected = steps.momentum(m, m, 0.9, 1 - 0.9 ** torch.tensor([1.0, 5.0]))
     torch.testing.assert_close(corrected[0], m[0] / (1 - 0.9 ** torch.tensor([1.0, 5.0]))[:, None, None])
 
 
 def test_decay_is_one_until_its_point():
-    assert [step_rules.decay(p, 0.5, 0.1) for p in (0.0, 0.499, 0.5, 1.0)] == [1.0, 1.0, 0.1, 0.1]
-    linear = [step_rules.decay(p, 0.2, 0.0, "linear") for p in (0.0, 0.2, 0.6, 0.9, 1.0)]
+    assert [steps.decay(p, 0.5, 0.1) for p in (0.0, 0.499, 0.5, 1.0)] == [1.0, 1.0, 0.1, 0.1]
+    linear = [steps.decay(p, 0.2, 0.0, "linear") for p in (0.0, 0.2, 0.6, 0.9, 1.0)]
     assert linear == pytest.approx([1, 1, 0.5, 0.125, 0], abs=1e-12)
-    assert step_rules.decay(0.6, 0.2, 0.5, "linear") == pytest.approx(0.75)
-    assert step_rules.decay(1.0, 1.0, 0.1, "linear") == step_rules.decay(1.0, 1.0, 0.1) == 1.0
+    assert steps.decay(0.6, 0.2, 0.5, "linear") == pytest.approx(0.75)
+    assert steps.decay(1.0, 1.0, 0.1, "linear") == steps.decay(1.0, 1.0, 0.1) == 1.0

@@ -62,7 +62,7 @@ def test_settings_between_two_anchors():
 def test_of_other_posteriors_and_classes_it_is_a_preset(name, rows, task, preset):
     cls = registry.find("posteriors", name)
     assert presets.recommended_settings(cls, rows, task=task, units=10) == (
-        preset, registry.settings_in(cls, preset), registry.noise_for(preset)
+        preset, registry.settings_in(cls, preset), presets.noise_for(preset)
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import torch
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.inference.structures.base import Blocks, Diagonal, PerLayer
-from explore.inference.structures.kronecker import EigenFactor, KroneckerFactor
+from explore.inference.structures.kronecker import KroneckerFactor
 from explore.testing import oracles
 from tests.oracles import kronecker_directions, squared_projection
 
@@ -31,7 +31,7 @@ def kronecker(i, o):
 
 def eigen(i, o):
     inputs, outputs = (torch.linalg.qr(randn(R, n, n))[0] for n in (i, o))
-    return EigenFactor(inputs, outputs, randn(R, i, o).square() + 0.1)
+    return Diagonal(randn(R, i, o).square() + 0.1, inputs, outputs)
 
 
 def diagonal(i, o):
@@ -99,7 +99,7 @@ def directions(block, r):
     if isinstance(block, KroneckerFactor):
         a, s = (torch.linalg.inv(root[r].mT @ root[r]) for root in block)
         return kronecker_directions(a, s)
-    if isinstance(block, EigenFactor):
+    if block.inputs is not None:
         basis = torch.kron(block.inputs[r], block.outputs[r])
         return torch.einsum("iv,jv->vij", basis, basis)
     n = block.precision[r].numel()

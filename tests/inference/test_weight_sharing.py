@@ -7,10 +7,8 @@ from torch import nn
 from explore import registry
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, LayerTaps
-from explore.inference.structures.kronecker import KroneckerRule
-from explore.inference.structures.weight_sharing import correlation
-from explore.inference.updates.natural import fisher_taps
-from explore.inference.updates.steps import Pass
+from explore.inference.structures.kronecker import KroneckerRule, correlation
+from explore.inference.updates.steps import Pass, fisher_taps
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net
 from explore.testing import oracles

@@ -10,8 +10,8 @@ from torch import nn
 
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Taps
-from explore.inference.structures.base import FEW, Blocks, gradient_moments, mean_squares
-from explore.inference.structures.kronecker import EigenFactor, KroneckerRule
+from explore.inference.structures.base import FEW, Blocks, Diagonal, gradient_moments, mean_squares
+from explore.inference.structures.kronecker import KroneckerRule
 from explore.learning.fit import fit
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
@@ -116,7 +116,7 @@ def still(steps, **settings):
     for step in range(1, max(steps) + 1):
         state, _ = posterior.update(state, batch, rng())
         if step in steps:
-            assert isinstance(state.sampling, Blocks) and isinstance(block := state.sampling.blocks[0], EigenFactor)
+            assert isinstance(state.sampling, Blocks) and isinstance(block := state.sampling.blocks[0], Diagonal)
             (a, s), qa, qs = state.statistics[0][:3]
             exact = (qa.mT.unsqueeze(1) @ g @ qs.unsqueeze(1)).square().sum(1) / 20
             split = ((a.diagonal(dim1=1, dim2=2).mean(1) / s.diagonal(dim1=1, dim2=2).mean(1)) ** 0.5)[:, None, None]
@@ -176,7 +176,7 @@ def test_damping_enters_once():
     assert isinstance(state.sampling, Blocks) and isinstance(state.step_factor, Blocks)
     blocks = zip(state.sampling.blocks, state.step_factor.blocks, state.statistics, strict=True)
     for sampling, stepping, q in blocks:
-        assert isinstance(sampling, EigenFactor) and isinstance(stepping, EigenFactor)
+        assert isinstance(sampling, Diagonal) and isinstance(stepping, Diagonal)
         torch.testing.assert_close(sampling.precision, q.scale + 1 / 6, rtol=1e-12, atol=0)  # lambda / (N eta)
         torch.testing.assert_close(stepping.precision, sampling.precision + 0.5, rtol=1e-12, atol=0)
 

@@ -1,8 +1,8 @@
-"""What a structure imposed on the Fisher matrix has to offer, and the pieces that several share.
+"""The protocol of structures of the Fisher matrix, and the parts that several share.
 
-A `Structure` keeps running statistics of the Fisher matrix F and turns them, for a given damping, into a `Factor`: a
-value that stands for the positive definite matrix F + damping (over all weights of all layers) and knows its algebra.
-A structure may couple layers; `PerLayer` makes one of a `Rule` for a single layer, whose factor is made of `Block`s.
+A `Structure` keeps running statistics of the Fisher matrix F. For a damping it makes a `Factor`, the positive definite
+matrix F + damping over all weights of all layers, with its algebra. A structure may couple layers; `PerLayer` makes one
+of a `Rule`, a structure of a single layer, whose factors are `Block`s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.linalg import added, held, product
+from explore.core.linalg import added, held, product, rows_times, triangle_times
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights
 from explore.execution import parallel
@@ -25,92 +25,62 @@ from explore.execution.turns import Number
 
 Statistics = Any
 Damping = float | Float[Tensor, " R"] | Float[Tensor, "R _I 1"]
-"""What is added to the Fisher matrix of a layer: a number, one for each replica, or one for each row of the weights."""
+"""An addition to the Fisher matrix of a layer: a number, one for each replica, or one for each row of the weights."""
 Dampings = Damping | tuple[Damping, ...]
-"""The same for all layers, or each layer's own."""
+"""The same for all layers, or one for each."""
 FEW = 9  # positions of a layer, up to which squares go by pairs of them
 DENSE = 2048  # up to this many weights a matrix is written out for its eigenvalues
 
 
 @runtime_checkable
 class Factor(Protocol):
-    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers."""
+    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers.
 
-    def solve(self, v: Weights) -> Weights:
-        """P^-1 v."""
+    solve        P^-1 v
+    multiply     P v
+    root         X eps with X X^T = P^-1, which gives white noise the covariance P^-1
+    logdet       log |P|
+    variance     the diagonal of P^-1
+    trace        tr(P new^-1) for another factor of the same structure
+    quad         g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first
+    curvature    |P^-1/2 D P^-1/2|_F^2, D being E_s[g_b g_b^T] projected on the directions the structure can take
+    eigenvalues  of P, unordered; NaN where a factor that couples layers has too many
+    dense        P written out
+    """
 
-    def multiply(self, v: Weights) -> Weights:
-        """P v."""
-
-    def root(self, eps: Weights) -> Weights:
-        """X eps with X X^T = P^-1: white noise in, covariance P^-1 out."""
-
-    def logdet(self) -> Float[Tensor, " R"]:
-        """Log |P|."""
-
-    def variance(self) -> Means:
-        """The diagonal of P^-1, a tuple of [R, I, O]."""
-
-    def trace(self, new: Any) -> Float[Tensor, " R"]:
-        """tr(P new^-1) for another factor of the same structure."""
-
-    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first."""
-
-    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """|P^-1/2 D P^-1/2|_F^2, where D is E_s[g_b g_b^T] projected on the directions the structure can take."""
-
-    def eigenvalues(self) -> Float[Tensor, "R W"]:
-        """All eigenvalues of P, in no order; NaN where a factor that couples layers has too many to be computed."""
-
-    def dense(self) -> Float[Tensor, "R W W"]:
-        """P written out."""
+    def solve(self, v: Weights) -> Weights: ...
+    def multiply(self, v: Weights) -> Weights: ...
+    def root(self, eps: Weights) -> Weights: ...
+    def logdet(self) -> Float[Tensor, " R"]: ...
+    def variance(self) -> Means: ...
+    def trace(self, new: Any) -> Float[Tensor, " R"]: ...
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
+    def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
+    def eigenvalues(self) -> Float[Tensor, "R W"]: ...
+    def dense(self) -> Float[Tensor, "R W W"]: ...
 
 
 @runtime_checkable
 class Structure(Protocol):
-    """Running statistics of the Fisher matrix."""
+    """Running statistics of the Fisher matrix.
 
-    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics:
-        """Statistics before any data."""
+    init         statistics before any data
+    observe      the statistics moved towards those of a batch, by the averaging rates times `schedule`; `step` counts
+                 updates from 1, and an interval's work is due where it divides the step
+    factor       F + damping, and the replicas for which it succeeded
+    start_share  the start's mean diagonal over the statistics', the largest ratio of all layers
+    """
 
-    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: Number, step: int) -> Statistics:
-        """The statistics moved towards those of a batch, by the structure's own rates times `schedule`.
-
-        `step` counts updates from 1; what is done now and then is done when its interval divides it.
-        """
-
-    def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Factor, Bool[Tensor, " R"]]:
-        """F + damping, and which replicas it succeeded for."""
-
-    def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]:
-        """How large the start of the statistics is beside them: the ratio of mean diagonals, the largest there is."""
-
-
-@runtime_checkable
-class Block(Protocol):
-    """A `Factor` of one layer: the same methods for that layer's tensors, [R, S, I, O]."""
-
-    def solve(self, v: Tensor) -> Tensor: ...
-    def multiply(self, v: Tensor) -> Tensor: ...
-    def root(self, eps: Tensor) -> Tensor: ...
-    def logdet(self) -> Float[Tensor, " R"]: ...
-    def variance(self) -> Float[Tensor, "R I O"]: ...
-    def trace(self, new: Any) -> Float[Tensor, " R"]: ...
-    def quad(self, taps: Taps) -> Float[Tensor, "R B"]: ...
-    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]: ...
-    def eigenvalues(self) -> Float[Tensor, "R w"]: ...
-    def dense(self) -> Float[Tensor, "R w w"]: ...
-
-
-@runtime_checkable
-class Rule(Protocol):
-    """A `Structure` of one layer."""
-
-    def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Statistics: ...
-    def observe(self, statistics: Statistics, taps: Taps, schedule: Number, step: int) -> Statistics: ...
-    def factor(self, statistics: Statistics, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]: ...
+    def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics: ...
+    def observe(self, statistics: Statistics, taps: tuple[Taps, ...], schedule: Number, step: int) -> Statistics: ...
+    def factor(self, statistics: Statistics, damping: Dampings) -> tuple[Factor, Bool[Tensor, " R"]]: ...
     def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]: ...
+
+
+Block = Any
+"""A `Factor` of one layer: the same methods for that layer's tensors, [R, S, I, O], and taps."""
+Rule = Any
+"""A `Structure` of one layer; its `init` takes the numbers of inputs and outputs."""
 
 
 class Blocks(NamedTuple):
@@ -151,7 +121,7 @@ class Blocks(NamedTuple):
 
 
 def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
-    """Those of the matrix written out, which takes the cube of `weights` in time: NaN for more than 2048."""
+    """Return eigenvalues of the matrix written out, in time cubic in `weights`: NaN for more than 2048."""
     # In double precision: single would lose the eigenvalues below 1e-7 times the largest.
     factor = tree.map_tensors(Tensor.double, factor)
     if weights <= DENSE:
@@ -160,7 +130,7 @@ def dense_eigenvalues(factor: Factor, weights: int) -> Float[Tensor, "R W"]:
 
 
 class PerLayer:
-    """A structure made of one rule applied to each layer by itself."""
+    """A structure that applies one rule to each layer."""
 
     def __init__(self, rule: Rule):
         self.rule = rule
@@ -175,77 +145,117 @@ class PerLayer:
         return gathered(work() for work in self.each_factor(statistics, damping))
 
     def each_factor(self, statistics: Statistics, damping: Dampings) -> list[Callable[[], tuple[Block, Tensor]]]:
-        """What makes each layer's block, and says where that succeeds."""
+        """Return functions that make each layer's block, with the replicas for which that succeeds."""
         pairs = zip(statistics, each_layer(damping, len(statistics)), strict=True)
-        return [partial(self.rule.factor, q, own) for q, own in pairs]
+        return [partial(self.rule.factor, q, c) for q, c in pairs]
 
     def start_share(self, statistics: Statistics) -> Float[Tensor, " R"]:
         return torch.stack([self.rule.start_share(q) for q in statistics]).amax(0)
 
 
-def gathered(made: Iterable[tuple[Block, Tensor]]) -> tuple[Blocks, Bool[Tensor, " R"]]:
-    """The factor of all layers, and where all of them succeeded."""
-    blocks, oks = zip(*made, strict=True)
+def gathered(results: Iterable[tuple[Block, Tensor]]) -> tuple[Blocks, Bool[Tensor, " R"]]:
+    """Return the factor of all layers, and the replicas for which all succeeded."""
+    blocks, oks = zip(*results, strict=True)
     return Blocks(blocks), torch.stack(oks).all(0)
 
 
 def each_layer(damping: Dampings, layers: int) -> tuple[Damping, ...]:
-    """The damping of each layer."""
+    """Return the damping of each layer."""
     return damping if isinstance(damping, tuple) else (damping,) * layers
 
 
+def two_sided(first: Tensor, x: Tensor, last: Tensor, upper: bool | None = None) -> Tensor:
+    """Return first^T x last: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: first^T's triangle."""
+    r, s, i, o = x.shape
+    times = product if upper is None else partial(triangle_times, upper=upper)
+    if s == 1:
+        return times(first.mT, product(x.squeeze(1), last)).unsqueeze(1)
+    # Each product has the samples on its wide side, and the one copy between them moves whole rows.
+    y = product(x.reshape(r, s * i, o), last).unflatten(1, (s, i)).transpose(1, 2)  # [R, J, S, O]
+    return times(first.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
+
+
+def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
+    """Return the taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
+
+    def rotated(examples: slice) -> Tensor:
+        return rows_times(taps.part(examples).inputs, inputs)
+
+    return Taps(rotated, rows_times(taps.grads, outputs))
+
+
 class Diagonal(NamedTuple):
-    """The block of one layer whose matrix is diagonal."""
+    """A block of one layer that is diagonal, or Q diag(precision) Q^T in the product Q of two orthonormal bases."""
 
     precision: Float[Tensor, "R I O"]
+    inputs: Any = None  # Q_A [R, I, I], eigenvectors in columns
+    outputs: Any = None  # Q_S [R, O, O]
 
     def solve(self, v: Tensor) -> Tensor:
-        return v / self.precision.unsqueeze(1)
+        return self._from(self._to(v) / self.precision.unsqueeze(1))
 
     def multiply(self, v: Tensor) -> Tensor:
-        return v * self.precision.unsqueeze(1)
+        return self._from(self._to(v) * self.precision.unsqueeze(1))
 
     def root(self, eps: Tensor) -> Tensor:
-        return eps * self.precision.rsqrt().unsqueeze(1)
+        # The symmetric root. Without the first rotation the covariance is the same, but the null basis of a rank
+        # deficient factor is arbitrary, so that rounding would change the sample by its own size.
+        return self._from(self._to(eps) * self.precision.rsqrt().unsqueeze(1))
 
     def logdet(self) -> Float[Tensor, " R"]:
         return self.precision.log().sum((1, 2))
 
-    def variance(self) -> Tensor:
-        return 1 / self.precision
+    def variance(self) -> Float[Tensor, "R I O"]:
+        if self.inputs is None:
+            return 1 / self.precision
+        return torch.einsum("rij,rjp,rop->rio", self.inputs.square(), 1 / self.precision, self.outputs.square())
 
     def trace(self, new: Diagonal) -> Float[Tensor, " R"]:
-        return (self.precision / new.precision).sum((1, 2))
+        if self.inputs is None:
+            return (self.precision / new.precision).sum((1, 2))
+        inputs, outputs = (self.inputs.mT @ new.inputs).square(), (self.outputs.mT @ new.outputs).square()
+        return torch.einsum("rij,rjp,rop,rio->r", inputs, 1 / new.precision, outputs, self.precision)
 
     def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
-        return torch.einsum("rbio,rio->rb", mean_gradients(taps).square(), 1 / self.precision)
+        return torch.einsum("rbio,rio->rb", mean_gradients(self._rotated(taps)).square(), 1 / self.precision)
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        squares = mean_square_gradients(taps)
+        """Return it with the bases fixed, so that only the diagonal can change."""
+        squares = mean_square_gradients(self._rotated(taps))
         return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
 
     def eigenvalues(self) -> Float[Tensor, "R w"]:
         return self.precision.flatten(1)
 
     def dense(self) -> Float[Tensor, "R w w"]:
-        return torch.diag_embed(self.precision.flatten(1))
+        diagonal = torch.diag_embed(self.precision.flatten(1))
+        if self.inputs is None:
+            return diagonal
+        basis = torch.einsum("rij,rop->riojp", self.inputs, self.outputs).flatten(1, 2).flatten(2, 3)
+        return basis @ diagonal @ basis.mT
+
+    def _to(self, v: Tensor) -> Tensor:
+        return v if self.inputs is None else two_sided(self.inputs, v, self.outputs)
+
+    def _from(self, v: Tensor) -> Tensor:
+        return v if self.inputs is None else two_sided(self.inputs.mT, v, self.outputs.mT)
+
+    def _rotated(self, taps: Taps) -> Taps:
+        return taps if self.inputs is None else rotate(taps, self.inputs, self.outputs)
 
 
 def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
-    """E_s[g_b], each example's weight gradient averaged over samples."""
+    """Return E_s[g_b], each example's weight gradient averaged over samples."""
     return torch.einsum("rsbti,rsbto->rbio", taps.inputs, taps.grads) / taps.grads.shape[1]
 
 
 def sample_gradients(taps: Taps) -> Float[Tensor, "R S B I O"]:
-    """Each example's weight gradient for each sample."""
+    """Return each example's weight gradient for each sample."""
     return torch.einsum("rsbti,rsbto->rsbio", taps.inputs, taps.grads)
 
 
 def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iterator[tuple[Tensor, ...]]:
-    """Every example's own gradient, a tuple of [R, S, b, I, O], for b examples at a time.
-
-    b is as many as `budget` numbers allow, None: as `linalg.held` says, and at least one.
-    """
+    """Yield every example's gradient, a tuple of [R, S, b, I, O], for as many examples b as `budget` numbers allow."""
     r, s, n = taps[0].grads.shape[:3]
     budget = budget or held(taps[0].grads)
     size = max(1, budget // (r * s * sum(math.prod(t.shape) for t in taps)))
@@ -254,7 +264,7 @@ def example_gradients(taps: tuple[Taps, ...], budget: int | None = None) -> Iter
 
 
 def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
-    """E_s[g_b^2] of each example's weight gradient; over positions the gradient is summed BEFORE squaring."""
+    """Return E_s[g_b^2] of each example's weight gradient, which is summed over positions before it is squared."""
     g = taps.grads
     if g.shape[3] == 1:
         a = taps.inputs
@@ -264,7 +274,7 @@ def mean_square_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
 
 
 def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
-    """`mean_squares` as (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without the examples' own gradients."""
+    """Return `mean_squares` as (sum_t a_t g_t)^2 = sum_tu (a_t a_u)(g_t g_u), without the examples' gradients."""
     g, t = taps.grads, taps.grads.shape[3]
     size = max(1, budget // (g.shape[0] * g.shape[1] * t * (t + 1) // 2 * max(taps.shape)))
     sums = []
@@ -277,45 +287,42 @@ def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
 
 
 def _pairs(x: Float[Tensor, "R S B T _"], apart: int) -> Float[Tensor, "R S B _ _"]:
-    """Products of the values at each two positions, those at different ones times `apart`."""
+    """Return products of the values at each two positions, those at different ones times `apart`."""
     t = x.shape[3]
     products = [x[:, :, :, : t - d] * x[:, :, :, d:] for d in range(t)]
     return torch.cat([p if d == 0 or apart == 1 else apart * p for d, p in enumerate(products)], 3)
 
 
 def mean_outer(taps: Taps) -> Float[Tensor, "R I O"]:
-    """E[g] over samples and examples of this process."""
+    """Return E[g] over samples and examples of this process."""
     return taps.gradient() / (taps.grads.shape[1] * taps.grads.shape[2])
 
 
 def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
-    """E[g] and E[g^2] over samples and examples of all processes; many positions' patches are made once for both."""
-    found = []
+    """Return E[g] and E[g^2] over samples and examples of all processes; large patches are made once for both."""
+    moments = []
     for t in taps:
         if t.grads.shape[3] <= FEW:
-            found.append((parallel.mean(mean_outer(t)), mean_squares(t)))
+            moments.append((parallel.mean(mean_outer(t)), mean_squares(t)))
             continue
         sums = [(x.sum((1, 2)), x.square_().sum((1, 2))) for (x,) in example_gradients((t,))]
         count = t.grads.shape[1] * t.grads.shape[2]
         first, second = (added(each) / count for each in zip(*sums, strict=True))
-        found.append(parallel.mean((first, second)))
-    gradients, squares = zip(*found, strict=True)
+        moments.append(parallel.mean((first, second)))
+    gradients, squares = zip(*moments, strict=True)
     return gradients, squares
 
 
 def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
-    """E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
+    """Return E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
 
-    Without positions it is one product of squares, and with few of them one of `_pairs`; with more, no more per-example
-    gradients are held at once than `budget` numbers allow; None: as many as `linalg.held` says.
+    Without positions it is one product of squares, with few of them one of `_pairs`. With more, the per-example
+    gradients in memory stay within `budget` numbers.
     """
     g = taps.grads
     if g.shape[3] == 1:
         a = taps.inputs
-        if a.shape[1] == 1:
-            g = g.square().mean(1, keepdim=True)
-        else:
-            g = g.square()
+        g = g.square().mean(1, keepdim=True) if a.shape[1] == 1 else g.square()
         a, g = a.square().flatten(1, 3), g.flatten(1, 3)
         return parallel.mean(product(a.mT, g) / g.shape[1])
     if g.shape[3] <= FEW:

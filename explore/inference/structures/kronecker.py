@@ -3,13 +3,26 @@
 With the weights of a layer as W [I, O], its block of the Fisher matrix is A (x) S over (I, O): A [I, I] the second
 moment of the layer's inputs, S [O, O] that of the gradients with respect to its outputs. Martens and Grosse (2015).
 Then (A (x) S)^-1 applied to a gradient G is A^-1 G S^-1.
+
+Of a layer at T positions of an example (tokens, pixels) an example's gradient is the sum of a_t g_t^T, and the block is
+E sum_tu a_t a_u^T (x) g_t g_u^T. With the mean a of its inputs and the sum g of its gradients, `WeightSharing` is
+
+    expand   A = E sum_t a_t a_t^T,   S = E mean_t g_t g_t^T            Grosse, Martens (2016), "KFC"
+    reduce   A = E a a^T,             S = E g g^T                       Eschenhagen et al. (2023), "K-FAC-reduce"
+    auto     A = E [(1 - c) sum_t a_t a_t^T + c T^2 a a^T],   S = E mean_t g_t g_t^T
+             c = (E |g|^2 / E sum_t |g_t|^2 - 1) / (T - 1)              of a batch
+
+All take inputs and gradients as independent, as K-FAC does. Then "expand" is exact where gradients at different
+positions are uncorrelated: positions have separate outputs, or a dense layer weighs them at random. "reduce" is exact
+where gradients are equal: positions are averaged in a linear net. "auto" is exact where any two are equally correlated:
+c is 0 in the first case, 1 in the second, and -1 / (T - 1) where gradients sum to zero, as those of an attention's keys
+do. Errors elsewhere: experiments/benchmarks/results/positions.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -22,16 +35,13 @@ from explore.core.linalg import (
     inverse_root,
     inverse_triangle,
     over,
-    product,
-    rows_times,
-    triangle_times,
 )
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution import parallel
-from explore.execution.streams import side_by_side
 from explore.execution.turns import Number
 from explore.inference.structures.base import (
+    Block,
     Blocks,
     Damping,
     Dampings,
@@ -42,21 +52,12 @@ from explore.inference.structures.base import (
     example_gradients,
     gathered,
     mean_squares,
+    rotate,
+    two_sided,
 )
-from explore.inference.structures.weight_sharing import WeightSharing, correlated_inputs, reduced
 
+WeightSharing = Literal["auto", "expand", "reduce"]
 TOGETHER = 64  # rows of the largest factor that is padded to be factorised with others
-
-
-def two_sided(left: Tensor, x: Tensor, right: Tensor, upper: bool | None = None) -> Tensor:
-    """left^T x right: [R, J, I], [R, S, J, P], [R, P, O] -> [R, S, I, O]; `upper`: left^T is this kind of triangle."""
-    r, s, i, o = x.shape
-    times = product if upper is None else partial(triangle_times, upper=upper)
-    if s == 1:
-        return times(left.mT, product(x.squeeze(1), right)).unsqueeze(1)
-    # Each product has the samples on its wide side, and the one copy between them moves whole rows.
-    y = product(x.reshape(r, s * i, o), right).unflatten(1, (s, i)).transpose(1, 2)  # [R, J, S, O]
-    return times(left.mT, y.reshape(r, i, -1)).unflatten(2, (s, -1)).transpose(1, 2)
 
 
 class KroneckerFactor(NamedTuple):
@@ -83,7 +84,8 @@ class KroneckerFactor(NamedTuple):
 
     def logdet(self) -> Float[Tensor, " R"]:
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
-        return -2 * (o * _log_diagonal(self.inputs) + i * _log_diagonal(self.outputs))
+        a, s = (_diagonal(root).log().sum(-1) for root in self)
+        return -2 * (o * a + i * s)
 
     def variance(self) -> Float[Tensor, "R I O"]:
         return self.inputs.square().sum(1).unsqueeze(2) * self.outputs.square().sum(1).unsqueeze(1)
@@ -101,10 +103,10 @@ class KroneckerFactor(NamedTuple):
         return each.sum((2, 3)) / taps.grads.shape[1] ** 2
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """The projection of the whitened D on {dA (x) I + I (x) dS}, in the Frobenius norm.
+        """Return the squared norm of the whitened D, projected on {dA (x) I + I (x) dS}.
 
-        With the partial traces D_A [I, I] and D_S [O, O] of D it is
-        |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O): orthogonal projection on two subspaces that share the identity.
+        With its partial traces D_A and D_S it is |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O), as the two subspaces
+        share the identity.
         """
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
         a, g = self._whiten(taps)
@@ -142,72 +144,8 @@ class KroneckerFactor(NamedTuple):
         return _from_inverse_root(self.inputs), _from_inverse_root(self.outputs)
 
 
-class EigenFactor(NamedTuple):
-    """A block that is diagonal, with `precision` r, in the product of two orthonormal bases: Q r Q^T."""
-
-    inputs: Float[Tensor, "R I I"]  # Q_A, eigenvectors in columns
-    outputs: Float[Tensor, "R O O"]  # Q_S
-    precision: Float[Tensor, "R I O"]
-
-    def solve(self, v: Tensor) -> Tensor:
-        return self._from(self._diagonal.solve(self._to(v)))
-
-    def multiply(self, v: Tensor) -> Tensor:
-        return self._from(self._diagonal.multiply(self._to(v)))
-
-    def root(self, eps: Tensor) -> Tensor:
-        # The symmetric root. Leaving out the first rotation gives the same covariance, but where a factor is rank
-        # deficient its null basis is arbitrary, and rounding would change the sample by its own size.
-        return self._from(self._diagonal.root(self._to(eps)))
-
-    def logdet(self) -> Float[Tensor, " R"]:
-        return self._diagonal.logdet()
-
-    def variance(self) -> Float[Tensor, "R I O"]:
-        return torch.einsum("rij,rjp,rop->rio", self.inputs.square(), 1 / self.precision, self.outputs.square())
-
-    def trace(self, new: EigenFactor) -> Float[Tensor, " R"]:
-        inputs, outputs = (self.inputs.mT @ new.inputs).square(), (self.outputs.mT @ new.outputs).square()
-        return torch.einsum("rij,rjp,rop,rio->r", inputs, 1 / new.precision, outputs, self.precision)
-
-    def quad(self, taps: Taps) -> Float[Tensor, "R B"]:
-        return self._diagonal.quad(rotate(taps, self.inputs, self.outputs))
-
-    def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """With the basis held fixed: what can change is r."""
-        return self._diagonal.curvature(rotate(taps, self.inputs, self.outputs))
-
-    def eigenvalues(self) -> Float[Tensor, "R w"]:
-        return self._diagonal.eigenvalues()
-
-    def dense(self) -> Float[Tensor, "R w w"]:
-        basis = torch.einsum("rij,rop->riojp", self.inputs, self.outputs).flatten(1, 2).flatten(2, 3)
-        return basis @ self._diagonal.dense() @ basis.mT
-
-    @property
-    def _diagonal(self) -> Diagonal:
-        return Diagonal(self.precision)
-
-    def _to(self, v: Tensor) -> Tensor:
-        return two_sided(self.inputs, v, self.outputs)
-
-    def _from(self, v: Tensor) -> Tensor:
-        return two_sided(self.inputs.mT, v, self.outputs.mT)
-
-
-def rotate(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Taps:
-    """The taps in other bases (eigenvectors in columns): inputs Q_A^T a, gradients Q_S^T g."""
-
-    def rotated(examples: slice) -> Tensor:
-        return rows_times(taps.part(examples).inputs, inputs)
-
-    return Taps(rotated, rows_times(taps.grads, outputs))
-
-
-def rotated_squares(
-    taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]
-) -> Float[Tensor, "R I O"]:
-    """`mean_squares` in other bases. Of more positions than outputs, gradients are less to rotate than inputs."""
+def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Tensor:
+    """Return `mean_squares` in other bases. With more positions than outputs, gradients are rotated: they are fewer."""
     if taps.grads.shape[3] <= taps.grads.shape[4]:
         return mean_squares(rotate(taps, inputs, outputs))
     each = (two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in example_gradients((taps,)))
@@ -234,7 +172,7 @@ class KroneckerRule:
     weight_sharing: WeightSharing = "auto"
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> KroneckerMoments:
-        """Identity plus a small random Gram matrix: factors estimated from the first batches would diverge."""
+        """Return identities plus small random Gram matrices; estimates from the first batches alone would diverge."""
 
         def start(n: int) -> Tensor:
             g = 0.1 * rng.normal(replicas, n, n)
@@ -255,28 +193,40 @@ class KroneckerRule:
         outputs = averaged(moments.outputs, g.mT, g, 1 - rate, rate / g.shape[1])
         return parallel.mean(KroneckerMoments(inputs, outputs))
 
-    def factor(
-        self, moments: KroneckerMoments, damping: Damping
-    ) -> tuple[KroneckerFactor | EigenFactor, Bool[Tensor, " R"]]:
-        """A (x) S + damping."""
+    def factor(self, moments: KroneckerMoments, damping: Damping) -> tuple[Block, Bool[Tensor, " R"]]:
+        """Return A (x) S + damping."""
         if self.damping == "exact":
             inputs, outputs, eigenvalues, ok = eigenbasis(moments)
-            return EigenFactor(inputs, outputs, eigenvalues + over(damping, eigenvalues)), ok
+            return Diagonal(eigenvalues + over(damping, eigenvalues), inputs, outputs), ok
         a, s = damped(moments, damping)
         (a, ok_a), (s, ok_s) = inverse_root(a), inverse_root(s)
         return KroneckerFactor(a, s), ok_a & ok_s
 
     def start_share(self, moments: KroneckerMoments) -> Float[Tensor, " R"]:
-        """Of that factor whose start, with 1 + 0.01 n expected on its diagonal, is the larger beside it."""
+        """Return the larger ratio of the two factors; a start has 1 + 0.01 n expected on its diagonal."""
         return torch.stack([(1 + 0.01 * m.shape[1]) / _diagonal(m).mean(1) for m in moments]).amax(0)
 
 
-class KroneckerLayers(PerLayer):
-    """Layers that follow the rule.
+def reduced(taps: Taps) -> Taps:
+    """Return the taps of one position: the mean input and the sum of gradients."""
+    return Taps(taps.mean_inputs().unsqueeze(3), taps.grads.sum(3, keepdim=True))
 
-    A device takes the roots of small factors together, as launches cost most there, and a GPU those of large ones side
-    by side.
-    """
+
+def correlation(grads: Float[Tensor, "R S B T O"]) -> Float[Tensor, " R"]:
+    """Return the c of gradients at T > 1 positions, over all processes."""
+    one, pooled = parallel.mean((grads.square().sum((1, 2, 3, 4)), grads.sum(3).square().sum((1, 2, 3))))
+    return (pooled - one) / ((grads.shape[3] - 1) * one).clamp_min(torch.finfo(one.dtype).tiny)
+
+
+def correlated_inputs(taps: Taps, like: Float[Tensor, "R I I"]) -> Float[Tensor, "R I I"]:
+    """Return the A of "auto" for this process's part of a batch; `like` has its shape."""
+    each, mean = taps.average_inputs(like, 1.0), taps.mean_inputs().flatten(1, 2)
+    pooled = taps.grads.shape[3] ** 2 / mean.shape[1] * (mean.mT @ mean)
+    return torch.lerp(each, pooled, over(correlation(taps.grads), pooled))
+
+
+class KroneckerLayers(PerLayer):
+    """All layers by the rule; a GPU takes the roots of small factors in one call, and large ones side by side."""
 
     rule: KroneckerRule
 
@@ -286,14 +236,14 @@ class KroneckerLayers(PerLayer):
             return super().factor(statistics, damping)
         if largest <= TOGETHER:
             return together(statistics, damping)
-        return gathered(side_by_side(self.each_factor(statistics, damping), device))
+        return gathered(parallel.side_by_side(self.each_factor(statistics, damping), device))
 
 
 def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
-    """The factors of all layers with split damping by one factorisation, each in a corner of the largest one's size."""
+    """Return all layers' factors with split damping by one factorisation, each in a corner of the largest size."""
     pairs = list(zip(statistics, each_layer(damping, len(statistics)), strict=True))
     matrices = [m for moments in statistics for m in moments]
-    shares = [share for moments, own in pairs for share in split_damping(moments, own)]
+    shares = [share for moments, c in pairs for share in split_damping(moments, c)]
     eye = torch.eye(max(len(m[0]) for m in matrices), dtype=matrices[0].dtype, device=matrices[0].device)
     whole = eye.repeat(len(matrices), len(matrices[0]), 1, 1)  # what is beyond a corner stays the identity
     sides = [slice(m.shape[1]) for m in matrices]
@@ -310,36 +260,33 @@ Basis = tuple[Float[Tensor, "R _I _I"], Float[Tensor, "R _O _O"], Float[Tensor, 
 
 
 def eigenbasis(moments: KroneckerMoments) -> Basis:
-    """Q_A and Q_S, the eigenvalues [R, I, O] of A (x) S in their product, and where the decomposition succeeded."""
+    """Return the basis of one layer."""
     return eigenbases([moments])[0]
 
 
 def eigenbases(layers: Sequence[KroneckerMoments]) -> list[Basis]:
-    """The same of all layers, among the processes of a fit."""
-    found = parallel.eigh([m for moments in layers for m in moments])
+    """Return the bases of all layers, which the processes of a fit divide."""
+    pairs = parallel.eigh([m for moments in layers for m in moments])
     return [
         (qa, qs, la.clamp_min(0).unsqueeze(2) * ls.clamp_min(0).unsqueeze(1), ok_a & ok_s)
-        for (la, qa, ok_a), (ls, qs, ok_s) in zip(found[::2], found[1::2], strict=True)
+        for (la, qa, ok_a), (ls, qs, ok_s) in zip(pairs[::2], pairs[1::2], strict=True)
     ]
 
 
 def damped(moments: KroneckerMoments, damping: Damping) -> KroneckerMoments:
-    """A^gamma and S^gamma."""
-    return KroneckerMoments(*map(_raised, moments, split_damping(moments, damping)))
+    """Return A^gamma and S^gamma."""
+    raised = KroneckerMoments(*(m.clone() for m in moments))
+    for m, share in zip(raised, split_damping(moments, damping), strict=True):
+        _diagonal(m).add_(share.unsqueeze(1))
+    return raised
 
 
 def split_damping(moments: KroneckerMoments, damping: Damping) -> tuple[Float[Tensor, " R"], Float[Tensor, " R"]]:
-    """What A and S have added to their diagonals: the damping split between the two in proportion to their size."""
+    """Return the additions to the diagonals of A and S: the damping, split in proportion to their size."""
     mean_a, mean_s = (_diagonal(m).mean(1) for m in moments)
     ratio = (mean_a + 1e-8) / (mean_s + 1e-8)  # pi^2
     split = over(damping, ratio) ** 0.5
     return split * ratio.sqrt(), split * ratio.rsqrt()
-
-
-def _raised(matrix: Float[Tensor, "R n n"], by: Float[Tensor, " R"]) -> Float[Tensor, "R n n"]:
-    new = matrix.clone()
-    _diagonal(new).add_(by.unsqueeze(1))
-    return new
 
 
 def _gram(root: Tensor) -> Tensor:
@@ -353,7 +300,3 @@ def _from_inverse_root(root: Tensor) -> Tensor:
 
 def _diagonal(x: Tensor) -> Tensor:
     return x.diagonal(dim1=-2, dim2=-1)
-
-
-def _log_diagonal(x: Tensor) -> Tensor:
-    return _diagonal(x).log().sum(-1)

@@ -4,9 +4,9 @@ Mishkin, Kunstner, Nielsen, Schmidt, Khan: SLANG (2018), Algorithm 3 and Appendi
 a g^T (summed over positions), so the products of G = [g_1 ... g_n] with a few vectors need the taps alone:
 g_b . V = a_b^T V g_b, and G c = sum_b c_b a_b g_b^T. Columns b run over samples, then examples: n = S B.
 
-The printed sampler (Algorithm 3) does not have the covariance it should: its B should be the Cholesky factor of
-I + L^T L, its K (C^-T + V^T V)^-1, and its output d^-1/2 (eps - V K V^T eps). `_Half` is the
-symmetric root instead, which is safe and has a gradient where U lacks rank, too.
+The printed sampler (Algorithm 3) has a wrong covariance: its B should be the Cholesky factor of I + L^T L, its K
+(C^-T + V^T V)^-1, and its output d^-1/2 (eps - V K V^T eps). `_Half` is the symmetric root instead, which is safe and
+has a gradient where U lacks rank, too.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ CACHED = 2**20  # numbers of an intermediate over which many passes go, so that 
 
 
 def inner(u: Vectors, v: Vectors) -> Float[Tensor, "R _S _T"]:
-    """All inner products of two sets of vectors."""
+    """Return all inner products of two sets of vectors."""
     return torch.stack([torch.bmm(x.flatten(2), y.flatten(2).mT) for x, y in zip(u, v, strict=True)]).sum(0)
 
 
 def combine(c: Float[Tensor, "R _S _T"], v: Vectors) -> Vectors:
-    """Linear combinations of vectors, one a row of c."""
+    """Return linear combinations of vectors, one a row of c."""
     return tuple(torch.bmm(c, x.flatten(2)).unflatten(2, x.shape[2:]) for x in v)
 
 
 def gradients_inner(taps: tuple[Taps, ...], v: Vectors) -> Float[Tensor, "R n L"]:
-    """G^T v: the inner product of each example's gradient with each vector."""
+    """Return G^T v, the inner product of each example's gradient with each vector."""
     layers = []
     for t, x in zip(taps, v, strict=True):
         parts = []
@@ -53,7 +53,7 @@ def gradients_inner(taps: tuple[Taps, ...], v: Vectors) -> Float[Tensor, "R n L"
 
 
 def gradients_combine(taps: tuple[Taps, ...], c: Float[Tensor, "R n L"]) -> Vectors:
-    """G c: the sum of the examples' gradients, weighted by each column of c."""
+    """Return G c, the sum of the examples' gradients, weighted by each column of c."""
 
     def products(t: Taps) -> Iterator[Tensor]:
         start = 0
@@ -70,12 +70,12 @@ def gradients_combine(taps: tuple[Taps, ...], c: Float[Tensor, "R n L"]) -> Vect
 
 
 def gradients_gram(taps: tuple[Taps, ...]) -> Float[Tensor, "R n n"]:
-    """G^T G: the inner products of the examples' gradients with each other."""
+    """Return G^T G, the inner products of the examples' gradients with each other."""
     return reduce(torch.add, (part for t in taps for part in _grams(t)))
 
 
 def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
-    """What the inner products of a layer's gradients are the sum of."""
+    """Yield the summands of the inner products of a layer's gradients."""
     inputs, (r, s, b, positions, o) = t.inputs, t.grads.shape
     if positions == 1:
         a, g = inputs.flatten(1, 3), t.grads.flatten(1, 3)
@@ -90,16 +90,13 @@ def _grams(t: Taps) -> Iterator[Float[Tensor, "R n n"]]:
 
 
 def _cached_gradients(taps: tuple[Taps, ...], beside: int = 0) -> Iterator[tuple[Tensor, ...]]:
-    """`example_gradients`, on a processor for as many at a time as stay in its cache.
-
-    Elsewhere as many as `linalg.held` says, though `beside` vectors over all weights are made for each example.
-    """
+    """Yield `example_gradients`, as many as a processor's cache holds, or a device with `beside` vectors for each."""
     g = taps[0].grads
     return example_gradients(taps, CACHED if g.is_cpu else held(g) * g.shape[1] // max(g.shape[1], beside))
 
 
 def _parts(t: Taps, vectors: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The taps for as many examples at a time as keep [R, S, B, T, L, O] numbers within the budget."""
+    """Yield the taps of as many examples at a time as keep [R, S, B, T, L, O] numbers within the budget."""
     r, s, b, positions, o = t.grads.shape
     size = max(1, held(t.grads) // (r * s * positions * o * vectors))
     for start in range(0, b, size):
@@ -130,7 +127,7 @@ class LowRankFactor(NamedTuple):
         return total - 2 * _diagonal(root).log().sum(1).to(total)
 
     def variance(self) -> Means:
-        """In double precision, as 1 / d cancels where U holds most of the precision; at least 1 / P_ii."""
+        """Return it by double precision, as 1 / d cancels where U has most of the precision; at least 1 / P_ii."""
         wide = LowRankFactor(*(tuple(t.double() for t in part) for part in self))
         parts = zip(self.columns, wide.diagonal, wide.columns, wide._correction(), strict=True)
         return tuple(
@@ -138,7 +135,7 @@ class LowRankFactor(NamedTuple):
         )
 
     def trace(self, new: LowRankFactor) -> Float[Tensor, " R"]:
-        """sum(d diag(new^-1)) + tr(U^T new^-1 U)."""
+        """Return sum(d diag(new^-1)) + tr(U^T new^-1 U)."""
         diagonal = zip(self.diagonal, new.variance(), strict=True)
         return torch.stack([(d * v).sum((1, 2)) for d, v in diagonal]).sum(0) + _diagonal(
             inner(self.columns, new.solve(self.columns))
@@ -149,15 +146,14 @@ class LowRankFactor(NamedTuple):
         return torch.cat([_dot(x, x) for x in map(half.turned, means)], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """tr[(P^-1 D')^2], D' being how far P moves along D when U keeps its leading L directions and d the rest.
+        """Return tr[(P^-1 D')^2], where P moves by D' along D: U keeps its leading L directions and d the rest.
 
-        With the projector Pi on the span of U that is, to first order in the step,
-        D' = Pi D + D Pi - Pi D Pi + diag(e), e = diag((I - Pi) D (I - Pi)):
-        the diagonal of D' is D's own. A column of U that is zero spans nothing.
+        To first order in the step, with the projector Pi on the span of U, D' = Pi D + D Pi - Pi D Pi + diag(e) with
+        e = diag((I - Pi) D (I - Pi)), so that D' has the diagonal of D. A zero column of U spans nothing.
         """
         values, vectors, _ = eigh(inner(self.columns, self.columns))
-        kept = values > 1e-6 * values[:, -1:].clamp_min(1e-30)
-        inverse = torch.where(kept, values.clamp_min(1e-30).rsqrt(), 0)
+        large = values > 1e-6 * values[:, -1:].clamp_min(1e-30)
+        inverse = torch.where(large, values.clamp_min(1e-30).rsqrt(), 0)
         basis = flatten(combine((vectors * inverse.unsqueeze(1)).mT, self.columns))  # [R, L, W], orthonormal or zero
         z = flatten(self._correction())  # P^-1 = diag(1/d) - z^T z
         variance = 1 / flatten(self.diagonal)
@@ -187,40 +183,34 @@ class LowRankFactor(NamedTuple):
         return u.mT @ u + torch.diag_embed(flatten(self.diagonal))
 
     def _core(self) -> Float[Tensor, "R L L"]:
-        """C^-1, lower triangular, with C C^T = I + V^T V and V = d^-1/2 U, in double precision."""
-        gram = _gram(self._low(self._scale()))
+        """Return C^-1, lower triangular, with C C^T = I + V^T V and V = d^-1/2 U, in double precision."""
+        gram = _gram(self._low()[0])
         eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
         return inverse_triangle(torch.linalg.cholesky_ex(eye + gram)[0])
 
     def _half(self) -> _Half:
-        scale = self._scale()
-        low = self._low(scale)
+        low, scale = self._low()
         return _Half(low, _Shrinkage.apply(_gram(low)).to(low[0]), scale)
 
-    def _scale(self) -> Vectors:
-        """d^-1/2."""
-        return tuple(d.rsqrt().unsqueeze(1) for d in self.diagonal)
-
-    def _low(self, scale: Vectors) -> Vectors:
-        """d^-1/2 U."""
-        return tuple(u * s for u, s in zip(self.columns, scale, strict=True))
+    def _low(self) -> tuple[Vectors, Vectors]:
+        """Return V = d^-1/2 U, and d^-1/2."""
+        scale = tuple(d.rsqrt().unsqueeze(1) for d in self.diagonal)
+        return tuple(u * s for u, s in zip(self.columns, scale, strict=True)), scale
 
     def _correction(self) -> Vectors:
-        """The rows z of P^-1 = diag(1/d) - z^T z."""
-        return combine(self._core().to(self.diagonal[0]), self._divide(self.columns))
-
-    def _divide(self, v: Vectors) -> Vectors:
-        return tuple(x / d.unsqueeze(1) for x, d in zip(v, self.diagonal, strict=True))
+        """Return the rows z of P^-1 = diag(1/d) - z^T z."""
+        divided = tuple(x / d.unsqueeze(1) for x, d in zip(self.columns, self.diagonal, strict=True))
+        return combine(self._core().to(self.diagonal[0]), divided)
 
 
 def _gram(low: Vectors) -> Float[Tensor, "R L L"]:
-    """V^T V in double precision: it has twice the digits of V, and the smaller ones would be lost."""
+    """Return V^T V in double precision, as it has twice the digits of V."""
     v = tuple(x.double() for x in low)
     return inner(v, v)
 
 
 class _Shrinkage(torch.autograd.Function):
-    """f(M) with f(l) = 1 / (1 + l + (1 + l)^1/2); its gradient holds for equal eigenvalues, unlike that of eigh."""
+    """f(M) with f(l) = 1 / (1 + l + (1 + l)^1/2), whose gradient exists for equal eigenvalues, unlike that of eigh."""
 
     @staticmethod
     def forward(ctx, m):  # type: ignore[no-untyped-def]
@@ -240,7 +230,7 @@ class _Shrinkage(torch.autograd.Function):
 class _Half(NamedTuple):
     """H = d^-1/2 (I - V K V^T) with H H^T = P^-1, where V = d^-1/2 U and K = f(V^T V), see `_Shrinkage`.
 
-    As P^-1 is a square then, no more digits cancel than P^-1/2 has. No basis of U's choosing enters.
+    As a square, P^-1 loses no more digits than P^-1/2 has, and it does not depend on the basis of U.
     """
 
     low: Vectors  # V
@@ -248,19 +238,16 @@ class _Half(NamedTuple):
     scale: Vectors  # d^-1/2
 
     def times(self, v: Vectors) -> Vectors:
-        """H v."""
+        """Return H v."""
         return tuple(x * s for x, s in zip(self._shrunk(v), self.scale, strict=True))
 
     def turned(self, v: Vectors) -> Vectors:
-        """H^T v."""
+        """Return H^T v."""
         return self._shrunk(tuple(x * s for x, s in zip(v, self.scale, strict=True)))
 
     def _shrunk(self, v: Vectors) -> Vectors:
-        return _subtract(v, combine(inner(v, self.low) @ self.k, self.low))
-
-
-def _subtract(u: Vectors, v: Vectors) -> Vectors:
-    return tuple(x - y for x, y in zip(u, v, strict=True))
+        shift = combine(inner(v, self.low) @ self.k, self.low)
+        return tuple(x - y for x, y in zip(v, shift, strict=True))
 
 
 def _dot(u: Vectors, v: Vectors) -> Float[Tensor, "R S"]:

@@ -1,1 +1,1 @@
-"""How a posterior learns: by natural gradient, by reparameterisation, or at a point."""
+"""Updates by natural gradient, by reparameterisation, or at a point."""

@@ -25,19 +25,16 @@ class Moving(NamedTuple):
 
 
 def loss_gradients(taps: tuple[Taps, ...], penalised: Weights, decay: float | Tensor) -> Weights:
-    """The gradient of -E[log p(y|x,W)] + decay |W|^2 / 2 for each sample of the weights by itself.
+    """Return the gradient of -E[log p(y|x,W)] + decay |W|^2 / 2 for each sample of the weights by itself.
 
-    Args:
-        taps: of the log-likelihood.
-        penalised: W, or whatever else the gradient of the penalty is `decay` times of.
-        decay: 1 / (N eta), or each replica's own [R].
+    The gradient of the penalty is `decay`, 1 / (N eta) or one for each replica [R], times `penalised`, mostly W.
     """
-    own = tuple(t.gradients() / t.grads.shape[2] for t in taps)
-    return tuple(over(decay, w) * w - g for w, g in zip(penalised, parallel.mean(own), strict=True))
+    gradients = parallel.mean(tuple(t.gradients() / t.grads.shape[2] for t in taps))
+    return tuple(over(decay, w) * w - g for w, g in zip(penalised, gradients, strict=True))
 
 
 def start(parameters: Tensors) -> Moving:
-    """Averages before the first gradient."""
+    """Return averages before the first gradient."""
     return Moving(tuple(map(torch.zeros_like, parameters)), tuple(map(torch.zeros_like, parameters)))
 
 
@@ -46,13 +43,13 @@ Rates = tuple[N, N]
 
 
 def rates(lr: Any, step: N) -> Rates[N]:
-    """Those of step t, counted from 1, for all replicas or for each: corrected for averages that start at zero."""
+    """Return those of step t, counted from 1, for all replicas or each, corrected for averages that start at zero."""
     root = (1 - BETA2**step) ** 0.5
     return lr * root / (1 - BETA1**step), EPSILON * root
 
 
 def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: Rates[Any]) -> tuple[Tensors, Moving]:
-    """One step against the gradients."""
+    """Take one step against the gradients."""
     size, floor = rates
     first = tuple(torch.lerp(g, m, BETA1) for m, g in zip(moving.first, gradients, strict=True))
     second = tuple(
@@ -66,5 +63,5 @@ def descend(parameters: Tensors, gradients: Tensors, moving: Moving, rates: Rate
 
 
 def cosine(progress: float) -> float:
-    """A step schedule that falls from 1 to 0 along half a cosine."""
+    """Return a step schedule that falls from 1 to 0 along half a cosine."""
     return 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))

@@ -1,19 +1,19 @@
-"""Layers with weights of their own for every example, which `explore.nets.protocols.Layer` describes.
+"""Layers with separate weights for every example, see `explore.nets.protocols.Layer`.
 
-A layer with independent Gaussian weights, N(M, sigma^2), is applied to an example b at T positions. One draw of its
-weights serves all of them:
+A layer with independent Gaussian weights, N(M, sigma^2), is applied to an example b at T positions, which share a draw
+of its weights:
 
     T = 1    h_b  = a_b M + sqrt(a_b^2 sigma^2) o eps_b                          Kingma, Salimans, Welling (2015)
     T > 1    h_bt = a_bt M + [(a_bt o r_b) (sigma o E)] o s_b                    Flipout: Wen et al. (2018)
 
 with white noise eps_b of each example and E [I, O] of each sample, and random signs r_b of the inputs and s_b of the
-outputs. The signs leave the distribution of an example's weights, M + sigma o E o r_b s_b^T, as it is, and make those
-of different examples uncorrelated.
+outputs. The signs do not change the distribution of an example's weights, M + sigma o E o r_b s_b^T, and make those of
+different examples uncorrelated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +22,12 @@ from torch import Tensor
 
 from explore.core.linalg import rows_times
 from explore.core.rng import Rng
+from explore.core.shapes import Taps
 from explore.execution import parallel
 
 
 class Own:
-    """A layer with weights of its own for every example."""
+    """A layer with separate weights for every example."""
 
     def __init__(self, weights: Float[Tensor, "R S B I O"]):
         self.weights, self.samples = weights, weights.shape[1]
@@ -37,22 +38,17 @@ class Own:
 
 
 class Local:
-    """A layer with independent Gaussian weights, drawn for every example.
+    """A layer with independent Gaussian weights, drawn for every example: M and sigma are [R, I, O].
 
-    Args:
-        mean: M, [R, I, O].
-        std: sigma, [R, I, O].
-        samples: S.
-        rng: the stream of the noise.
-        apart: whether every position draws its own pre-activations instead, as if its weights were its own. Then what
-            is pooled over T positions has up to T times too little variance.
+    With `apart` every position draws its own pre-activations, so that their means over T positions have up to T times
+    too little variance.
     """
 
     def __init__(self, mean: Tensor, std: Tensor, samples: int, rng: Rng, apart: bool = False):
         self.mean, self.std, self.samples, self.rng, self.apart = mean, std, samples, rng, apart
 
     def __call__(self, a: Tensor, patches: tuple[int, int] | None = None) -> Tensor:
-        """[R, S or 1, B, T, I] -> [R, S, B, T, O], of patches with so many channels and places of the kernel."""
+        """[R, S or 1, B, T, I] -> [R, S, B, T, O]; `patches` are channels and places of the kernel."""
         mean = rows_times(a, self.mean)
         if self.apart or a.shape[3] == 1:
             return self._drawn(mean, rows_times(a.square(), self.std.square()))
@@ -63,7 +59,7 @@ class Local:
         return mean + (flipped @ weights).flatten(2, 3).unflatten(2, a.shape[2:4]) * out.unsqueeze(3)
 
     def through(self, a: Float[Tensor, "N C height width"], product: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Of images, N = B or S B, by products with matrices, see `models.Layer`."""
+        """Apply the layer to images, N = B or S B, by products with matrices, see `protocols.Layer`."""
         mean = product(a, self.mean)
         if self.apart or mean.shape[3] == 1:
             return self._drawn(mean, product(a.square(), self.std.square()))
@@ -73,15 +69,15 @@ class Local:
         return mean + product(flipped.flatten(0, 1), weights.flatten(0, 2)) * out.unsqueeze(3)
 
     def _drawn(self, mean: Tensor, variance: Tensor) -> Tensor:
-        """Pre-activations with this mean and variance."""
+        """Draw pre-activations with this mean and variance."""
         # Without a bias an input of zeros has no variance, and the root no gradient there.
         noise = self.rng.normal(mean.shape[0], self.samples, *mean.shape[2:])
         return mean + variance.clamp_min(1e-20).sqrt() * noise
 
     def _flips(self, examples: int, inputs: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Sigma o E and the signs of inputs (or channels) [R, S, B, I] and of outputs [R, S, B, O].
+        """Return sigma o E, and the signs of inputs (or channels) [R, S, B, I] and of outputs [R, S, B, O].
 
-        E is [R, S, parts, I, O]: parts of a batch that a process holds have noise apart, as processes have.
+        E is [R, S, parts, I, O]: each part of a batch in this process has its own noise.
         """
         r, i, o = self.std.shape
         noise = self.rng.normal(r, self.samples, parallel.world().held, i, o)
@@ -90,6 +86,43 @@ class Local:
         return weights, signs(self.rng, *lead, inputs), signs(self.rng, *lead, o)
 
 
+class Masked:
+    """A layer diag(z) M with a separate mask z for every example, see `protocols.Layer`."""
+
+    def __init__(self, weights: Float[Tensor, "R 1 I O"], mask: Float[Tensor, "R S B I"]):
+        self.weights, self.mask, self.samples = weights, mask, mask.shape[1]
+
+    def __call__(self, a: Tensor) -> Tensor:
+        """[R, S or 1, B, T, I] -> [R, S, B, T, O]."""
+        masked = a * self.mask.unsqueeze(3)
+        return (masked.flatten(2, 3) @ self.weights).unflatten(2, masked.shape[2:4])
+
+    def of_examples(self) -> Float[Tensor, "R B I O"]:
+        """Return diag(z) M of each example of the one sample."""
+        return self.mask.squeeze(1).unsqueeze(3) * self.weights
+
+    def taps(self, taps: Taps) -> Taps:
+        """Return the taps of M from those of the layer with one sample."""
+        each = taps.example_gradients
+
+        def gradient(grads: Tensor, _: bool) -> Tensor:
+            assert each is not None
+            return (each(grads) * self.mask.squeeze(1).unsqueeze(3)).sum(1, keepdim=True)
+
+        def inputs(part: slice) -> Tensor:
+            return taps.part(part).inputs * self.mask[:, :, part].unsqueeze(3)
+
+        return Taps(inputs, taps.grads, gradient if each else None)
+
+
+def dropout_mask(lead: Sequence[int], inputs: int, bias: bool, rate: float, rng: Rng) -> Float[Tensor, "... I"]:
+    """Draw z_i = Bernoulli(1 - p) / (1 - p) with the rate p; z = 1 for the bias, the last of the inputs."""
+    z = (rng.uniform(*lead, inputs) >= rate).to(rng.dtype) / (1 - rate)
+    if bias:
+        z[..., -1] = 1
+    return z
+
+
 def signs(rng: Rng, *shape: int) -> Float[Tensor, "..."]:
-    """Random signs, +1 or -1; the first axis is R."""
+    """Draw random signs, +1 or -1; the first axis is R."""
     return 2.0 * (rng.uniform(*shape) < 0.5).to(rng.dtype) - 1

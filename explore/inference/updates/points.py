@@ -1,11 +1,10 @@
-"""Nets without a distribution, each at the mode of the posterior: what `map`, `ensemble` and `mc-dropout` share.
+"""Nets at the mode of the posterior, the common part of `map`, `ensemble` and `mc-dropout`.
 
 They stand on the sample axis, [R, S, I, O]; each minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) with Adam.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -33,36 +32,39 @@ class PointEstimate(Predictive):
     lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
     prior_variance: float | Literal["learned"] = 1.0  # eta, which these do not learn
 
-    def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
-        return self.start(n_data, replicas, rng)
+    @property
+    def nets(self) -> int:
+        """The number of nets of a replica."""
+        return 1
 
-    def start(self, n_data: float, replicas: int, rng: Rng, members: int = 1) -> PointState:
-        """So many nets a replica."""
-        weights = self.net.initial(replicas, rng, members)
-        return PointState(common(self, n_data, replicas, rng, members), weights, adam.start(weights))
+    def init(self, n_data: float, replicas: int, rng: Rng) -> PointState:
+        weights = self.net.initial(replicas, rng, self.nets)
+        return PointState(common(self, n_data, replicas, rng, self.nets), weights, adam.start(weights))
 
     def turn(self, step: int, progress: float) -> Turn:
         return Turn((), adam.rates(self.lr * adam.cosine(progress), step))
 
-    def step(
-        self,
-        state: PointState,
-        batch: Batch,
-        progress: float,
-        noisy: Sequence[Any] = (),
-        penalised: Weights | None = None,
-        descend: Callable[..., tuple[Weights, adam.Moving]] = adam.descend,
-    ) -> tuple[PointState, Info]:
-        """An update.
-
-        `noisy` layers run in place of the weights, and their `taps` make the weights' taps of the layers'. The gradient
-        of the penalty is 1 / (N eta) times `penalised`, the weights by default. `descend` takes the place of Adam.
-        """
+    def update(self, state: PointState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[PointState, Info]:
         noise, step = self.likelihood.expected(state.common.noise), int(state.common.step) + 1
-        seen = train_pass(self, state, noisy or state.weights, noise, batch)
-        taps = tuple(layer.taps(t) for layer, t in zip(noisy, seen.taps, strict=True)) if noisy else seen.taps
+        noisy = self.noisy_layers(state, batch, rng)
+        forward = train_pass(self, state, noisy or state.weights, noise, batch)
+        taps = tuple(layer.taps(t) for layer, t in zip(noisy, forward.taps, strict=True)) if noisy else forward.taps
         assert not isinstance(self.prior_variance, str)
         decay = 1 / (float(state.common.n_data) * self.prior_variance)
-        gradients = adam.loss_gradients(taps, penalised or state.weights, decay)
-        weights, moving = descend(state.weights, gradients, state.moving, numbers(self.turn(step, progress)))
-        return end_update(self, seen, PointState(state.common, weights, moving), state)
+        gradients = adam.loss_gradients(taps, self.penalised(state.weights), decay)
+        weights, moving = self.descend(state.weights, gradients, state.moving, numbers(self.turn(step, progress)))
+        return end_update(self, forward, PointState(state.common, weights, moving), state)
+
+    def noisy_layers(self, state: PointState, batch: Batch, rng: Rng) -> tuple[Any, ...]:
+        """Return layers to train in place of the weights; their `taps` turn the layers' taps into the weights'."""
+        return ()
+
+    def penalised(self, weights: Weights) -> Weights:
+        """Return the gradient of the penalty, times N eta."""
+        return weights
+
+    def descend(
+        self, weights: Weights, gradients: Weights, moving: adam.Moving, rates: Any
+    ) -> tuple[Weights, adam.Moving]:
+        """Take a step against the gradients."""
+        return adam.descend(weights, gradients, moving, rates)

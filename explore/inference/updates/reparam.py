@@ -1,13 +1,11 @@
-"""Variational posteriors over what weights are made of, fitted by Adam on the bound through samples.
+"""Variational posteriors over coordinates that weights are made of, fitted by Adam on the bound through samples.
 
-A `Form` says for one layer how coordinates z, with a Gaussian density q, and parameters without a distribution (point
-estimates) make its weights. What all such posteriors share stands here:
+A `Form` makes the weights of one layer from coordinates z with a Gaussian density q, and from point estimates:
 
     minimise  -E_q[log p(y | x, W(z))] + (lambda / N) KL(q(z) || N(0, eta))          per example, with Adam
 
-With the local reparameterisation every example gets coordinates of its own in training, the same at all positions of a
-layer. What an example sees keeps its distribution, and the noise averages out over a batch. KL and gain are those of
-q(z) alone: they leave out how the point estimates of two states differ.
+With the local reparameterisation every example has its own coordinates in training, the same at all positions of a
+layer, so that the noise averages out over a batch. KL and gain are those of q(z) and ignore the point estimates.
 """
 
 from __future__ import annotations
@@ -39,15 +37,15 @@ from explore.nets.protocols import Layer
 
 Tensors = tuple[Tensor, ...]
 TABLE: dict[str, object] = {"epochs": 200, "batch_size": 32, "samples": 2, "lr": 0.01, "initial_std": 0.001}
-"""Of the preset `default` for a table of one's own: experiments/table_defaults/others.py. From larger deviations hidden
-units are given up before they have learnt anything."""
+"""Part of the preset `default`: experiments/table_defaults/others.py. With larger deviations, training drops hidden
+units before they have learnt anything."""
 SMALL: dict[str, object] = {"batch_size": 30, "samples": 5, "prior_variance": 0.3, "kl_weight": 0.35}
 """The preset `small`, and of most `hundreds`: experiments/table_defaults/few.py."""
 EXCESS_SAMPLES = 1000  # for the part of the KL that has no closed form
 
 
 class Form(ABC):
-    """How one layer is made of coordinates and point estimates."""
+    """The construction of one layer from coordinates and point estimates."""
 
     coordinates: tuple[tuple[int, int], ...]  # (I, O) of each tensor of coordinates
     fresh: ClassVar[bool] = True  # whether coordinates for every example are small beside the layer's output
@@ -55,20 +53,17 @@ class Form(ABC):
 
     @abstractmethod
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
-        """Means [R, I, O] and spreads of the coordinates, and the point estimates.
+        """Return means [R, I, O] and spreads of the coordinates, and the point estimates.
 
-        A spread is [R, I, O] with deviations softplus(spread), or [R, I O, I O], which `Triangular` explains.
+        A spread is [R, I, O] with deviations softplus(spread), or [R, I O, I O], see `Triangular`.
         """
 
     @abstractmethod
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
-        """The layer, and by how much its KL exceeds that of the Gaussian, as samples [R, ...] of it.
+        """Return the layer, and samples [R, ...] of its KL's excess over the Gaussian's.
 
-        Args:
-            z: coordinates, each [R, S, I, O], or [R, S, B, I, O] with one draw for each example.
-            points: the point estimates, each [R, ...].
-            lead: (R, S) or (R, S, B), for random numbers that are no coordinates.
-            rng: the stream for such numbers.
+        Coordinates z are [R, S, I, O], or [R, S, B, I, O] with one draw for each example; `lead`, (R, S) or (R, S, B),
+        is the shape of other random numbers from `rng`.
         """
 
 
@@ -91,13 +86,13 @@ class Factorised(Form):
 
 
 class Triangular(NamedTuple):
-    """The block of one tensor of coordinates whose covariance is L L^T in full."""
+    """The block of one tensor of coordinates with the full covariance L L^T."""
 
     root_: Float[Tensor, "R n n"]  # L
 
     @classmethod
     def of(cls, spread: Float[Tensor, "R n n"]) -> Triangular:
-        """L with the diagonal softplus(spread) and what stands below it."""
+        """Return L with the diagonal softplus(spread) and the spread's entries below it."""
         return cls(spread.tril(-1) + torch.diag_embed(F.softplus(spread.diagonal(dim1=1, dim2=2))))
 
     def solve(self, v: Tensor) -> Tensor:
@@ -148,27 +143,20 @@ class ReparamState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reparameterised(GaussianPosterior):
-    """A Gaussian over what weights are made of.
+    """A Gaussian over coordinates that weights are made of.
 
-    Args:
-        samples: S, samples a step.
-        lr: of Adam at the start.
-        schedule: of lr: to 0 along half a cosine, or (1 + 5e-4 t)^-0.3.
-        initial_std: deviation that coordinates begin with.
-        reparameterisation: what has coordinates of its own in training. "auto": every example, which is unbiased and
-            has little noise; "weights": every sample, the same for the whole batch; "local": every example and, where
-            weights are Gaussian, every position of a layer (Kingma et al. 2015, as often used for convolutions).
-            With "local" noise averages out over positions that meet before the output, where that of weights would
-            not: the deviations that are learnt there are too large.
-        noise_start: so many steps are done before the likelihood's noise is learnt.
+    `reparameterisation` says where coordinates are drawn anew in training. "auto": for every example, which is unbiased
+    and has little noise; "weights": for every sample; "local": for every example and, where weights are Gaussian, every
+    position of a layer (Kingma et al. 2015, as often used for convolutions). With "local", noise averages out over
+    positions that meet before the output, which noise of weights does not, so that learnt deviations are too large.
     """
 
-    samples: int = 10
-    lr: float = 0.01
-    schedule: Literal["cosine", "power"] = "cosine"
-    initial_std: float = 0.05
+    samples: int = 10  # S, samples a step
+    lr: float = 0.01  # of Adam at the start
+    schedule: Literal["cosine", "power"] = "cosine"  # of lr: to 0 along half a cosine, or (1 + 5e-4 t)^-0.3
+    initial_std: float = 0.05  # of the coordinates
     reparameterisation: Literal["auto", "local", "weights"] = "auto"
-    noise_start: int = 0
+    noise_start: int = 0  # steps before the likelihood's noise is learnt
 
     ranges: ClassVar[dict[str, str]] = {"noise_start": "[0, inf)"}
 
@@ -209,17 +197,18 @@ class Reparameterised(GaussianPosterior):
         with torch.enable_grad():
             old = tuple(tree.tensors((state.mean, state.spread, state.points)))
             free = tuple(t.detach().requires_grad_() for t in old)
-            here = _with(state, free)
-            lead, z = (batch.x.shape[0], self.samples), None
+            differentiable = _with(state, free)
+            lead: tuple[int, ...] = (batch.x.shape[0], self.samples)
+            z = None
             if self.reparameterisation == "weights":
-                z = self.sample_coordinates(here, self.samples, parallel.apart(rng, step, 1))
-            own = parallel.apart(rng, step, 2)
-            built, excess = self._build(here, lead if z else (*lead, batch.x.shape[1]), own, z)
+                z = self.sample_coordinates(differentiable, self.samples, parallel.apart(rng, step, 1))
+            lead = lead if z else (*lead, batch.x.shape[1])
+            built, excess = self._build(differentiable, lead, parallel.apart(rng, step, 2), z)
             layers = self.layers(state, built, self.samples)
             norms = tuple(v.detach().requires_grad_() for v in layers[len(built) :] if isinstance(v, Tensor))
             out, statistics = self.net.train_output((*built, *norms), batch.x, samples=self.samples)
             nll = -self.likelihood.log_prob(noise, out, y).mean((1, 2))
-            loss = nll + (self.kl_weight / n_data) * (super().kl_prior(here) + excess)
+            loss = nll + (self.kl_weight / n_data) * (super().kl_prior(differentiable) + excess)
             gradients = torch.autograd.grad(loss.sum(), (*free, *norms))  # replicas do not meet: each gets its own
 
         size, floor = numbers(self.turn(step, progress))
@@ -262,28 +251,28 @@ class Reparameterised(GaussianPosterior):
         with torch.enable_grad():
             # A copy of the same draw for each example, so that each gets its own gradient.
             n = batch.x.shape[1]
-            own = tuple(z.unsqueeze(2).expand(-1, -1, n, -1, -1).detach().requires_grad_() for z in drawn)
-            layers, _ = self._build(state, (len(state.common.alive), self.gain_samples), rng, own)
+            copies = tuple(z.unsqueeze(2).expand(-1, -1, n, -1, -1).detach().requires_grad_() for z in drawn)
+            layers, _ = self._build(state, (len(state.common.alive), self.gain_samples), rng, copies)
             layers = self.layers(state, layers, self.gain_samples)
             out = self.net.output(layers, batch.x, samples=self.gain_samples)
             log_prob = self.likelihood.log_prob(noise, out, batch.y.unsqueeze(1))
-            gradients = torch.autograd.grad(log_prob.sum(), own)
+            gradients = torch.autograd.grad(log_prob.sum(), copies)
         # As if each tensor of coordinates were the weights of a layer whose one input is 1.
         one = torch.ones_like(out[:, :1, :, :1]).unsqueeze(4)
         flat = tuple(map(_flat_block, sum(state.mean, ()), sum(state.spread, ())))
         return Blocks(flat), tuple(Taps(one, g.flatten(3).unsqueeze(3)) for g in gradients)
 
     def _build(
-        self, state: ReparamState, lead: tuple[int, ...], rng: Rng, given: Tensors | None = None
+        self, state: ReparamState, lead: tuple[int, ...], rng: Rng, coordinates: Tensors | None = None
     ) -> tuple[tuple[Layer, ...], Float[Tensor, " R"] | float]:
-        """The layers, and the excess of the KL: of given coordinates, or of some that are drawn for each example.
+        """Return the layers and the excess of the KL, at coordinates or with new ones for each example, (R, S, B).
 
-        With (R, S, B) in `lead`; a form that is not `fresh` draws its pre-activations in their place.
+        A form that is not `fresh` draws pre-activations in place of coordinates.
         """
-        remaining, layers = iter(given or ()), list[Layer]()
+        remaining, layers = iter(coordinates or ()), list[Layer]()
         excess: Tensor | float = 0.0
         for form, mean, spread, points in zip(self.forms, state.mean, state.spread, state.points, strict=True):
-            if given is not None:
+            if coordinates is not None:
                 z = tuple(next(remaining) for _ in form.coordinates)
             elif form.fresh:
                 z = tuple(_sample_of(m, s, lead[1:], rng) for m, s in zip(mean, spread, strict=True))
@@ -298,12 +287,12 @@ class Reparameterised(GaussianPosterior):
 
 
 def glorot(replicas: int, shape: tuple[int, int], layer: tuple[int, int], rng: Rng) -> Tensor:
-    """Glorot's uniform start for a layer [I, O], [R, *shape]."""
+    """Draw Glorot's uniform start for a layer [I, O], [R, *shape]."""
     return (2 * rng.uniform(replicas, *shape) - 1) * math.sqrt(6 / sum(layer))
 
 
 def spread_of(mean: Tensor, std: float, full: bool = False) -> Tensor:
-    """The spread of coordinates with this mean and equal deviations; in full, [R, I O, I O]."""
+    """Return the spread of coordinates with this mean and equal deviations; in full, [R, I O, I O]."""
     spread = torch.full_like(mean, std).expm1().log()
     return torch.diag_embed(spread.flatten(1)) if full else spread
 
@@ -313,19 +302,19 @@ def _block(mean: Tensor, spread: Tensor) -> Diagonal | Triangular:
 
 
 def _flat_block(mean: Tensor, spread: Tensor) -> Diagonal | Triangular:
-    """The block of the same coordinates in one row, [R, 1, I O]."""
+    """Return the block of the same coordinates in one row, [R, 1, I O]."""
     row = mean.flatten(1).unsqueeze(1)
     return _block(row, spread.view_as(row) if spread.shape == mean.shape else spread)
 
 
 def _sample_of(mean: Tensor, spread: Tensor, counts: tuple[int, ...], rng: Rng) -> Tensor:
-    """As many as the counts multiply to, [R, *counts, I, O]."""
+    """Draw coordinates, [R, *counts, I, O]."""
     normal = rng.normal(len(mean), *counts, *mean.shape[1:]).flatten(1, len(counts))
     return (mean.unsqueeze(1) + _block(mean, spread).root(normal)).unflatten(1, counts)
 
 
 def _with(state: ReparamState, values: Tensors) -> ReparamState:
-    """The state with these values for means, spreads and point estimates, in the order of `tree.leaves`."""
+    """Return the state with these values for means, spreads and point estimates, in the order of `tree.leaves`."""
     remaining = iter(values)
     parameters = (state.mean, state.spread, state.points)
     mean, spread, points = tree.map_tensors(lambda _: next(remaining), parameters)

@@ -1,22 +1,35 @@
-"""What opens and ends an update, for every posterior."""
+"""The parts that updates are made of: their opening, Fisher gradients, how far a step goes, and their end."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.shapes import Batch, Info, LayerTaps, NormTaps, State, Weights
+from explore.core.linalg import over
+from explore.core.rng import Rng
+from explore.core.shapes import Batch, Info, LayerTaps, Means, NormTaps, State, Taps, Weights
 from explore.execution import parallel
+from explore.execution.turns import Number
 from explore.inference.base import Common, Predictive
-from explore.inference.norms import advance_norms
-from explore.inference.updates.sub_batches import forward_in_parts
-from explore.nets.protocols import Layer, Noise, Pullback
+from explore.inference.common import advance_norms
+from explore.nets.net import Net
+from explore.nets.protocols import Layer, Likelihood, Noise, Pullback
+
+Fisher = Literal["true", "empirical", "exact"]
+"""Targets of the gradients in a Fisher matrix: drawn from the model, the data's, or the model's expectation.
+
+The expectation is exact but for nets with batch normalisations, see `fisher_taps`.
+"""
+Schedule = Literal["step", "linear"]
+
+
+# Opening ---------------------------------------------------------------------------------------------------
 
 
 class Pass(NamedTuple):
@@ -38,9 +51,9 @@ def train_pass(
     batch: Batch,
     forward: Callable[..., tuple[Tensor, Pullback]] | None = None,
 ) -> Pass:
-    """What opens an update: the net at S samples of its weights and noise, and the log-likelihood's gradients.
+    """Run the net at S samples of its weights and noise, and take the log-likelihood's gradients.
 
-    `forward` takes the place of `net.train_forward`.
+    `forward` replaces `net.train_forward`.
     """
     out, pullback = (forward or posterior.net.train_forward)(posterior.layers(state, weights), batch.x)
     y = batch.y.unsqueeze(1)
@@ -49,7 +62,7 @@ def train_pass(
 
 
 def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Noise, batch: Batch) -> Float[Tensor, " R"]:
-    """The `nll` of such a pass alone; each part of the batch that this process holds has S samples of its own."""
+    """Return the `nll` of such a pass alone; each part of the batch in this process has its own S samples."""
     layers, parts = posterior.layers(state, weights), parallel.world().held
     if parts == 1:
         out = posterior.net.train_output(layers, batch.x)[0]
@@ -58,26 +71,166 @@ def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Nois
     return parallel.mean(-posterior.likelihood.log_prob(noise, out, batch.y.unsqueeze(1)).mean((1, 2)))
 
 
+def forward_in_parts(
+    net: Net, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
+) -> tuple[Float[Tensor, "R K b O"], Pullback]:
+    """Run a pass in training mode in which each part of the batch has its own weight samples, as workers do.
+
+    There are K weight samples for each of the parts, part by part, or one for all. The outputs of each example are of
+    its part's samples; the taps have parts * K samples of B / parts examples, whose mean is that over all.
+    """
+    if parts == 1:
+        return net.train_forward(weights, x)
+    every = [w.expand(-1, parts, -1, -1) if w.shape[1] == 1 else w for w in weights]
+    out, pullback = net.train_forward([_split(w, parts) for w in every], _split(x, parts))
+    samples = out.shape[1]
+
+    def joined(taps: Taps) -> Taps:
+        def inputs(examples: slice) -> Tensor:
+            return _join(taps.part(examples).inputs.expand(-1, samples, -1, -1, -1), parts)
+
+        return Taps(inputs, _join(taps.grads, parts))
+
+    def back(dout: Tensor) -> LayerTaps:
+        separate = pullback(dout.unflatten(2, (parts, -1)).transpose(1, 2).flatten(0, 1))
+        taps = LayerTaps(map(joined, separate))
+        taps.norms = tuple(NormTaps(*(_join(t, parts) for t in norm)) for norm in separate.norms)
+        return taps
+
+    return out.unflatten(0, (-1, parts)).transpose(1, 2).flatten(2, 3), back
+
+
+def _split(x: Tensor, parts: int) -> Tensor:
+    """[R, (parts n), ...] -> [(R parts), n, ...]."""
+    return x.unflatten(1, (parts, -1)).flatten(0, 1)
+
+
+def _join(x: Tensor, parts: int) -> Tensor:
+    """[(R parts), n, ...] -> [R, (parts n), ...]."""
+    return x.unflatten(0, (-1, parts)).flatten(1, 2)
+
+
+def fisher_taps(kind: Fisher, likelihood: Likelihood, forward: Pass, rng: Rng) -> tuple[Taps, ...]:
+    """Return gradients whose mean outer product over samples and examples is the Fisher matrix.
+
+    "exact" takes a pullback for each output and gives the generalised Gauss-Newton matrix: the Hessian, where the net
+    is linear in its weights. With batch normalisations, where examples meet, it is an unbiased estimate: random signs
+    keep the roots of different examples, which are independent under the model, from adding up.
+    """
+    if kind == "empirical":
+        return forward.taps
+    partial = getattr(likelihood, "partial", False)  # then missing targets add no curvature
+    if kind == "true":
+        score = likelihood.score(forward.noise, forward.out, likelihood.sample(forward.noise, forward.out, rng))
+        return forward.pullback(score.masked_fill(forward.y.isnan(), 0) if partial else score)
+    roots = likelihood.fisher_root(forward.noise, forward.out)
+    roots = roots.masked_fill(forward.y.isnan(), 0) if partial else roots
+    if forward.taps.norms:
+        heads = rng.uniform(*forward.out.shape[:3], len(roots)) < 0.5
+        roots = torch.where(heads.movedim(3, 0).unsqueeze(4), roots, -roots)
+    # They are laid along the sample axis, over which a structure averages; hence the factor.
+    parts = [forward.pullback(math.sqrt(len(roots)) * root) for root in roots]
+    return parts[0] if len(parts) == 1 else tuple(map(_side_by_side, zip(*parts, strict=True)))
+
+
+def _side_by_side(taps: tuple[Taps, ...]) -> Taps:
+    def inputs(examples: slice) -> Tensor:
+        a = taps[0].part(examples).inputs
+        return a if a.shape[1] == 1 else a.repeat(1, len(taps), 1, 1, 1)
+
+    grads, same = torch.cat([t.grads for t in taps], 1), taps[0]
+    return Taps(inputs, grads, second_moment=same.second_moment, mean_inputs=same.mean_inputs)
+
+
+# How far a step goes ---------------------------------------------------------------------------------------
+
+
+def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) -> Means:
+    """Scale a direction d, with the image F d, so that lr^2 d^T F d stays within a limit; None: there is no limit.
+
+    This is K-FAC's trust region (Ba, Grosse, Martens: Distributed second-order optimization using Kronecker-factored
+    approximations, 2017, Section 5): to second order, twice the KL divergence between the predictions before and after
+    the step, in nats an example.
+    """
+    if limit is None:
+        return direction
+    scale = (limit / (lr**2 * inner(direction, image))).sqrt().clamp_max(1.0)[:, None, None]
+    return tuple(scale * d for d in direction)
+
+
+def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number) -> Number | None:
+    """Return the limit of `clipped` by the settings `kl_clip` (of predictions) and `trust_region` (of q).
+
+    A step lr d moves q = N(M, scale (F + gamma)^-1) by lr^2 d^T (F + gamma) d / (2 scale) nats. As scale is lambda / N,
+    the steps within q's deviation get shorter with more examples.
+    """
+    if trust_region is None:
+        return kl_clip
+    limit = 2 * scale * trust_region
+    if kl_clip is None:
+        return limit
+    return limit.clamp_max(kl_clip) if isinstance(limit, Tensor) else min(limit, kl_clip)
+
+
+def adapt(
+    damping: Float[Tensor, " R"], overshoot: Float[Tensor, " R"]
+) -> tuple[Float[Tensor, " R"], Bool[Tensor, " R"]]:
+    """Return the damping after a step, in the manner of Levenberg and Marquardt, and which replicas take the step.
+
+    Martens and Grosse (2015, Section 6.5) compare a step's gain with the quadratic model's. That ratio says little for
+    a batch's gradient and a moving average; so `overshoot` compares the curvature along the step d, d^T H d, with its
+    descent -d^T v at the start: 1 at the minimum along the line, 2 for a step that ends as high as it began.
+    """
+    accepted = overshoot < 2  # never, where it is not a number
+    factor = torch.ones_like(damping)
+    factor[overshoot < 0.5] = 19 / 20
+    factor[overshoot > 1] = 20 / 19
+    factor[~accepted] = 2.0
+    return damping * factor, accepted
+
+
+def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
+    """Return the inner product over all weights."""
+    return torch.stack([(a * b).sum((1, 2)) for a, b in zip(u, v, strict=True)]).sum(0)
+
+
+def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[Tensor, " R"]) -> tuple[Means, Means]:
+    """Return a gradient's moving average, and it over a correction: 1 - beta^t after t steps from zero."""
+    new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
+    correction = over(correction, new[0])
+    return new, tuple(x / correction for x in new)
+
+
+def decay(progress: float, at: float, factor: Number, schedule: Schedule = "step") -> Number:
+    """Return 1 before `at`, then `factor`; or, linearly, from 1 at `at` down to `factor` at the end."""
+    if progress < at or at == 1:
+        return 1.0
+    return factor if schedule == "step" else 1 - (1 - factor) * (progress - at) / (1 - at)
+
+
+def power_decay(step: int, power: float) -> float:
+    """Return the schedule 1 / (1 + t^p) at step t, counted from 1; 1 throughout where p is 0."""
+    return 1 / (1 + step**power) if power else 1.0
+
+
+# End -------------------------------------------------------------------------------------------------------
+
+
 def end_update(
-    posterior: Predictive, seen: Pass, new: State, old: State, kl_weight: float | Tensor = 1.0, ok: Tensor | None = None
+    posterior: Predictive, forward: Pass, new: State, old: State, kl_weight: Number = 1.0, ok: Tensor | None = None
 ) -> tuple[State, Info]:
-    """What ends an update: the new state, with a `common` that has learnt from the pass too, and numbers to log.
+    """Return the new state, with a `common` that has learnt from the pass too, and numbers to log.
 
     `kl_weight` is lambda in the likelihood's own posterior. Replicas that failed, or are not `ok` [R], are frozen.
     """
-    common = advance(old.common, posterior, seen.out, seen.y, seen.taps.norms, kl_weight)
-    return settle(new._replace(common=common), old, ok), {"nll": seen.nll}
+    common = advance(old.common, posterior, forward.out, forward.y, forward.taps.norms, kl_weight)
+    return settle(new._replace(common=common), old, ok), {"nll": forward.nll}
 
 
 def advance(
-    shared: Common,
-    posterior: Predictive,
-    out: Tensor,
-    y: Tensor,
-    norms: tuple[NormTaps, ...],
-    kl_weight: float | Tensor,
+    shared: Common, posterior: Predictive, out: Tensor, y: Tensor, norms: tuple[NormTaps, ...], kl_weight: Number
 ) -> Common:
-    """The shared part after one more update: noise and normalisations have seen the batch, and the step is counted."""
+    """Return the common part after one more update: noise and normalisations learn, and the step is counted."""
     noise = parallel.mean(posterior.likelihood.update(shared.noise, out, y, float(shared.n_data), kl_weight))
     taken, count = shared.taken + 1, (out.shape[1], out.shape[2])
     moved = advance_norms(shared.norms, posterior.net, norms, count, posterior.batch_norm_lr, taken)
@@ -86,14 +239,9 @@ def advance(
 
 
 def settle(new: State, old: State, ok: Tensor | None = None) -> State:
-    """`new`, but with every replica that failed frozen at `old` and marked as not alive.
+    """Return `new`, with every replica that failed frozen at `old` and marked as not alive.
 
-    A replica has failed where any number of its state is not finite.
-
-    Args:
-        new: the state after a step.
-        old: the state before it.
-        ok: [R] bool, what else decides.
+    A replica has failed where a number of its state is not finite, or where `ok` [R] is False.
     """
     alive = old.common.alive if ok is None else old.common.alive & ok
     before = {id(leaf) for leaf in tree.tensors(old)}
@@ -107,5 +255,5 @@ def settle(new: State, old: State, ok: Tensor | None = None) -> State:
         else:
             total = torch.stack([t.sum(tuple(range(1, t.dim()))) if t.dim() > 1 else t for t in every]).sum(0)
         alive = alive & (total.abs() < math.inf)
-    kept = tree.where(alive, new, old)
-    return kept._replace(common=kept.common._replace(alive=alive))
+    settled = tree.where(alive, new, old)
+    return settled._replace(common=settled.common._replace(alive=alive))

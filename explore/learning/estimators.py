@@ -168,7 +168,8 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:  # noqa: N803
         """Labels drawn jointly, one network for all points of each: [P, n], or [P, O, n]."""
-        drawn = np.moveaxis(self.transform_.undo(self._sampled(X, n_samples, random_state)), 0, -1)
+        drawn = self._sampled(X, n_samples, random_state)
+        drawn = np.moveaxis(self.transform_.undo(drawn), 0, -1)
         return drawn[:, 0] if self._flat else drawn
 
     def _out(self, values: Any) -> np.ndarray:

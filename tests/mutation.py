@@ -66,7 +66,7 @@ SHARERS: dict[str, tuple[list[str], str]] = {  # of several posteriors
     "reparam": (["bbb", "tensor_factorised", "whvi"], "bbb or tensor-factorised"),
     "steps": (["natural", "shared_settings", "bbb", "vogn"], "noisy-kfac or slang"),
     "structures": (["structures", "vogn", "noisy_ekfac", "full"], "noisy-adam or noisy-ekfac"),
-    "turns": (["natural", "shared_settings", "map"], "noisy-kfac or map"),
+    "context": (["natural", "shared_settings", "map"], "noisy-kfac or map"),
 }
 
 
@@ -147,7 +147,7 @@ STRICT = re.compile(r"strict=\w+|[,\s]")
 def files() -> list[str]:
     folder = ROOT / "explore"
     paths = [p for part in MUTATED for p in sorted((folder / part).rglob("*.py")) if p.name != "__init__.py"]
-    paths += [folder / "execution" / "turns.py"]
+    paths += [folder / "core" / "context.py"]
     return [str(p.relative_to(ROOT)) for p in paths]
 
 

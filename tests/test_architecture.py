@@ -30,6 +30,8 @@ FLOORS = {
     for room in rooms.split()
 }
 ARROWS = 150  # at most so many pairs of rooms of which one imports from the other
+LONGEST_FILE, LONGEST_FUNCTION = 350, 45  # lines; a docstring does not count for its function
+CLOSURE = 20  # files that one posterior imports, itself included
 FILES = {
     prefix + ".".join(path.relative_to(place).with_suffix("").parts): ast.parse(path.read_text(encoding="utf-8"))
     for prefix, place in PLACES.items()
@@ -56,6 +58,10 @@ def home(name):
     while name and name not in FILES and f"{name}.__init__" not in FILES:
         name = name.rpartition(".")[0]
     return name if name in FILES else f"{name}.__init__".removeprefix(".")
+
+
+def lines(node):
+    return node.end_lineno - node.lineno + 1
 
 
 def dotted(node):
@@ -97,6 +103,26 @@ def test_there_are_few_arrows_between_rooms():
 def test_no_file_imports_itself_by_way_of_others():
     graph = {module: {home(name) for name in imports(tree)} - {module} for module, tree in FILES.items()}
     graphlib.TopologicalSorter(graph).prepare()  # which raises a CycleError that names them
+
+
+@pytest.mark.parametrize("module", [m for m in FILES if m.startswith("posteriors.") and m != "posteriors.__init__"])
+def test_a_posterior_imports_few_files(module):
+    closure, new = set(), {module}
+    while new:
+        closure |= new
+        new = {home(name) for file in new for name in imports(FILES[file])} - closure - {"__init__"}
+    assert len(closure) <= CLOSURE, sorted(closure)
+
+
+@every
+def test_files_and_functions_are_short(module):
+    tree = FILES[module]
+    assert max((node.end_lineno or 0 for node in tree.body), default=0) <= LONGEST_FILE
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            documented = lines(node.body[0]) if ast.get_docstring(node) else 0
+            length = lines(node) - documented
+            assert length <= LONGEST_FUNCTION, f"{module}.{node.name} has {length} lines"
 
 
 @pytest.mark.parametrize("module", [m for m in FILES if m.startswith("posteriors.")])

@@ -1,22 +1,25 @@
 """How work is executed: one value for the thread, set at the edge. Nothing else in `explore` is ambient.
 
-Results do not depend on it but for the last digits. `execution` has the names by which it is set: `graphs.use`,
-`parallel.within`, `turns.dialled`.
+Results depend on it in the last digits only. It is set by `graphs.use`, `parallel.within` and `schedule_tensors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from jaxtyping import Float
 from torch import Tensor
+
+Number = float | Tensor
+"""A number, or a tensor that holds it: without axes, or [R], each replica's own."""
 
 
 class World(NamedTuple):
-    """How many parts every batch has, and which of them are this process's."""
+    """The number of parts of every batch, and those of this process."""
 
     parts: int = 1
     first: int = 0
@@ -28,7 +31,7 @@ class World(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """Of this process, from 0."""
+        """The number of this process, from 0."""
         return self.first // self.held
 
 
@@ -37,30 +40,48 @@ class Execution:
     """How work is executed."""
 
     world: World = World()
-    record: bool | None = None  # updates, to replay them; None: where that always wins
-    dials: Tensor | None = None  # in which a recording reads the numbers of a step
-    host_reads: bool = True  # whether the host may look at the values of tensors on the processor
-    assumed: list[Tensor] | None = None  # collects the flags that a recording takes to be true
+    record: bool | None = None  # whether updates are recorded and replayed; None: where that is always faster
+    dials: Tensor | None = None  # the numbers of a step, as a recording reads them
+    host_reads: bool = True  # whether the host may read values of tensors on the CPU
+    assumed: list[Tensor] | None = None  # flags that a recording takes to be true
 
 
 _execution: ContextVar[Execution] = ContextVar("execution", default=Execution())  # noqa: B039 (it is frozen)
 
 
 def execution() -> Execution:
-    """That of this thread."""
+    """Return the value of this thread."""
     return _execution.get()
 
 
 def execute(**changes: Any) -> None:
-    """With these changes from now on."""
+    """Change the value of this thread."""
     _execution.set(replace(_execution.get(), **changes))
 
 
 @contextmanager
 def executing(**changes: Any) -> Iterator[None]:
-    """With these changes within it."""
+    """Change the value within a block."""
     token = _execution.set(replace(_execution.get(), **changes))
     try:
         yield
     finally:
         _execution.reset(token)
+
+
+class Turn(NamedTuple):
+    """Everything that an update reads of the number of its step and of the progress."""
+
+    kind: Hashable = None  # of branches; None: it is not to be recorded
+    numbers: tuple[Number, ...] = ()  # steps and rates
+
+
+def numbers(turn: Turn) -> tuple[Number, ...]:
+    """Return the numbers of the turn, or the tensors from which a recording reads them."""
+    dials = execution().dials
+    return turn.numbers if dials is None else tuple(dials[: len(turn.numbers)])
+
+
+def schedule_tensors(dials: Float[Tensor, " _n"]) -> AbstractContextManager[Any]:
+    """Read the numbers of turns from these tensors within a block."""
+    return executing(dials=dials)

@@ -24,12 +24,11 @@ import torch
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.context import executing, execution
+from explore.core.context import Number, Turn, executing, execution, schedule_tensors
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
 from explore.execution import parallel
 from explore.execution.compiled import Inductor
-from explore.execution.turns import Number, Turn, dialled
 
 LARGEST = 3 * 10**7  # weights up to which launches take more of an update's time than arithmetic, on a fast GPU
 CHECKED = 2  # replays of each kind that are compared with the update itself
@@ -133,7 +132,7 @@ class Updates:
         self._place: State = None  # that the graphs read and write
         self._constants: tuple[float, ...] = ()  # N and other numbers of the host, as the graphs have them
         self._dials = torch.empty(MOST, dtype=rng.dtype, device=rng.device)
-        self._dialled: list[Number] = [math.nan] * MOST  # the values of the dials
+        self._schedule_tensors: list[Number] = [math.nan] * MOST  # the values of the dials
 
     def __call__(self, state: State, batch: Batch, progress: float) -> tuple[State, Info]:
         """Do as `posterior.update`."""
@@ -144,12 +143,12 @@ class Updates:
         if (constants := _constants(state)) != self._constants:
             self._graphs, self._counts, self._place, self._constants = {}, {}, None, constants
         for i, number in enumerate(turn.numbers):
-            if number != self._dialled[i]:  # each is a launch, and most stay as they are
+            if number != self._schedule_tensors[i]:  # each is a launch, and most stay as they are
                 self._dials[i].fill_(number)
-                self._dialled[i] = number
+                self._schedule_tensors[i] = number
         key = turn.kind, batch.x.shape, batch.y.shape, _healthy(state)
         self._counts[key] = self._counts.get(key, 0) + 1
-        with dialled(self._dials):
+        with schedule_tensors(self._dials):
             if self._counts[key] > self.recorder.ahead + CHECKED and self.recordable:
                 return self._replayed(self._graphs[key], state, batch, progress)
             generator = self.rng.generator

@@ -15,16 +15,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.core.context import Turn
 from explore.core.errors import InputError, check_fields
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State, Weights
-from explore.execution.turns import Turn
 from explore.inference.common import Common as Common
 from explore.inference.common import NormPolicy, Prior, Rows, expand_norms, start_norms, start_prior
 from explore.inference.structures.base import Dampings
-from explore.nets.net import Net
-from explore.nets.protocols import Layer, Likelihood, Noise, check_likelihood, count_samples
+from explore.nets.protocols import Layer, Likelihood, Network, Noise, check_likelihood, count_samples
 
 L = TypeVar("L", bound=Layer)
 
@@ -33,7 +32,7 @@ L = TypeVar("L", bound=Layer)
 class Predictive(ABC):
     """A model that can be trained and gives joint weight samples."""
 
-    net: Net
+    net: Network
     likelihood: Likelihood  # of the targets around the net's output
     epochs: int = 1000  # passes over the data of a fit from scratch
     batch_size: int = 10  # examples a step; n examples are split into round(n / batch_size) near-equal batches ...
@@ -57,7 +56,7 @@ class Predictive(ABC):
         return False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.net, Net):
+        if not isinstance(self.net, Network):
             kind = "type" if isinstance(self.net, type) else type(self.net).__name__
             raise InputError(f"net is a {kind}; it must be a Net, which Net(module) makes")
         if self.net.trained and self.only_anew:

@@ -24,8 +24,7 @@ from explore.core.rng import Rng
 from explore.core.shapes import Means, NormTaps
 from explore.execution import parallel
 from explore.inference.updates import adam
-from explore.nets.net import Net
-from explore.nets.protocols import Phi
+from explore.nets.protocols import Network, Phi
 
 LEAST, MOST = 1e-4, 1e2
 NormPolicy = Literal["frozen", "adam"]
@@ -60,7 +59,7 @@ class Common(NamedTuple):
     prior: Prior | None = None  # its learned variances; None: they are a setting
 
 
-def start_norms(net: Net, policy: NormPolicy, replicas: int, members: int, rng: Rng) -> NormState:
+def start_norms(net: Network, policy: NormPolicy, replicas: int, members: int, rng: Rng) -> NormState:
     """Return batch normalisations before any data."""
     values = tuple(v.repeat(1, members, 1, 1) for v in net.initial_norms(replicas, rng))
     return NormState(values, adam.start(tuple(v[:, :, :2] for v in values) if policy == "adam" else ()))
@@ -73,7 +72,7 @@ def expand_norms(norms: NormState, samples: int) -> tuple[Float[Tensor, "R S 4 _
 
 def advance_norms(
     norms: NormState,
-    net: Net,
+    net: Network,
     taps: tuple[NormTaps, ...],
     count: tuple[int, int],
     lr: float,

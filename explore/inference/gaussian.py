@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.core.context import Number
 from explore.core.errors import InputError
 from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
-from explore.execution.turns import Number
 from explore.inference.base import Variational
 from explore.inference.common import Prior, best_variance
 from explore.inference.structures.base import Factor

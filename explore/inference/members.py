@@ -21,14 +21,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core import tree
+from explore.core.context import Turn
 from explore.core.errors import InputError, check_range, describe, fits, shown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
-from explore.execution.turns import Turn
 from explore.inference.base import Predictive, Variational
 from explore.inference.common import NormPolicy
-from explore.nets.net import Net
-from explore.nets.protocols import Layer, Likelihood, Noise, count_samples
+from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples
 
 
 def mixture(posterior: Predictive, members: int) -> Predictive:
@@ -48,7 +47,7 @@ class Mixture(Predictive):
 
     posterior: Predictive  # of each member; it has all other settings
     members: int  # k
-    net: Net = field(init=False, repr=False)
+    net: Network = field(init=False, repr=False)
     likelihood: Likelihood = field(init=False, repr=False)
     epochs: int = field(init=False, repr=False)
     batch_size: int = field(init=False, repr=False)

@@ -23,8 +23,7 @@ from explore.core.shapes import State
 from explore.execution import parallel
 from explore.inference.base import Predictive
 from explore.inference.gaussian import GaussianPosterior
-from explore.nets.net import Net
-from explore.nets.protocols import Layer, Likelihood, Noise, count_samples, find_part
+from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples, find_part
 
 BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S
 CACHE = 2**20  # the same where the order of sums does not depend on it: a few MiB stay in the processor's cache
@@ -69,7 +68,7 @@ class ClassPrediction(NamedTuple):
 class Predictor:
     """S nets drawn from a posterior, whose predictive distribution is p(y | x) = 1/S sum_s p(y | x, w_s, noise_s)."""
 
-    net: Net
+    net: Network
     likelihood: Likelihood  # a net predicts M numbers, or the probabilities of M classes
     layers: tuple[Layer, ...]  # weight samples [R, S, I, O] a layer
     noise: Noise  # one noise parameter a weight sample

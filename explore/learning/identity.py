@@ -18,6 +18,7 @@ from torch import Tensor
 from explore.core.errors import InputError, listed
 from explore.core.rng import Rng
 from explore.nets.net import Net
+from explore.nets.protocols import Network
 
 SCALES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the inputs by whose outputs a network is recognised
 OUTPUTS = 8  # at each scale
@@ -25,7 +26,7 @@ CLOSE, CLOSE_AMP = 1e-3, 0.05  # relative to the largest: other processors round
 BYTES = 16  # of a point's fingerprint
 
 
-def outputs(net: Net, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"]:
+def outputs(net: Network, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"]:
     """Return outputs of a net at fixed inputs of a shape with fixed weights, the same on every device of `rng`.
 
     They distinguish modules that print alike and compute something else.
@@ -38,7 +39,7 @@ def outputs(net: Net, shape: Sequence[int], rng: Rng) -> Float[Tensor, "5 8"]:
     return torch.stack(rows).float().cpu()
 
 
-def alike(net: Net, one: Float[Tensor, "5 8"], other: Tensor) -> bool:
+def alike(net: Network, one: Float[Tensor, "5 8"], other: Tensor) -> bool:
     """Return whether such outputs are the same at every scale, except for rounding."""
     if one.shape != other.shape:
         return False

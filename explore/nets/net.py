@@ -30,7 +30,7 @@ from explore.core.errors import InputError, listed, raised
 from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps, NormTaps, Taps
 from explore.nets.modules import Buffers, check, without_chance
-from explore.nets.protocols import Layer, Pullback, count_samples
+from explore.nets.protocols import Layer, Network, Pullback, count_samples
 from explore.nets.slots import ConvSlot, Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
 
 SLOTS: dict[type[nn.Module], Any] = {
@@ -38,7 +38,7 @@ SLOTS: dict[type[nn.Module], Any] = {
 }  # fmt: skip
 
 
-class Net:
+class Net(Network):
     """A network without weights of its own: they come with every call.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from explore.core.errors import InputError, listed, shown
 from explore.core.rng import Rng
@@ -35,6 +35,45 @@ class Norm(NamedTuple):
     affine: bool  # whether it has a scale and a shift
     momentum: float  # how far the running statistics move towards those of a batch
     eps: float
+
+
+@runtime_checkable
+class Network(Protocol):
+    """What a posterior needs of a `Net`, which describes these attributes and methods."""
+
+    shapes: tuple[tuple[int, int], ...]
+    biases: tuple[bool, ...]
+    convolutions: tuple[bool, ...]
+    sequence: tuple[type[nn.Module], ...]
+    norms: tuple[Norm, ...]
+    outputs: int
+    weights: int
+    trained: bool
+
+    @property
+    def width(self) -> int: ...
+
+    def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]: ...
+
+    def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]: ...
+
+    def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]: ...
+
+    def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]: ...
+
+    def forward(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+    ) -> tuple[Float[Tensor, "R S B O"], Pullback]: ...
+
+    def train_forward(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+    ) -> tuple[Float[Tensor, "R S B O"], Pullback]: ...
+
+    def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]: ...
+
+    def train_output(
+        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+    ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]: ...
 
 
 def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:

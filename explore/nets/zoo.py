@@ -1,7 +1,7 @@
 """Image networks of the papers, as plain torch modules of Linear, Conv2d and BatchNorm2d layers for `Net`.
 
-Images are [B, in_channels, size, size], and `classes` is the number of outputs. An image too small for a network is
-refused by an `InputError`. Sums are `x + y`, never in place: `Net` keeps the layers' inputs.
+Images are [B, in_channels, size, size], outputs [B, classes]. A network that takes a `size` raises an `InputError` for
+images that are too small. Sums are `x + y`, never in place: `Net` keeps the layers' inputs.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from explore.nets.net import mlp
 def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
     """LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as VOGN's paper trains it on CIFAR-10.
 
-    Images of 28 pixels a side are padded to 32 by the first convolution.
+    Images of 28 pixels a side are padded to 32 by the first convolution; other sizes are refused.
     """
     if size not in (28, 32):
         raise InputError(f"size is {size}; LeNet-5 takes images of 28 or 32 pixels a side, and mlp any")
     return nn.Sequential(
         nn.Conv2d(in_channels, 6, 5, padding=(32 - size) // 2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(400, 120), nn.ReLU(),
-        nn.Linear(120, 84), nn.ReLU(),
-        nn.Linear(84, classes),
+        nn.Flatten(), *mlp(400, [120, 84], classes).children(),
     )  # fmt: skip
 
 
@@ -60,8 +57,7 @@ def _alexnet(first: nn.Conv2d, second: nn.Conv2d, side: int, hidden: list[int], 
         nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(),
         nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
         nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(),
-        *mlp(256 * side**2, hidden, classes).children(),
+        nn.Flatten(), *mlp(256 * side**2, hidden, classes).children(),
     )  # fmt: skip
 
 
@@ -89,36 +85,29 @@ def vgg16(
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * (size // 32) ** 2, classes))
 
 
-class _Block(nn.Module):
-    """Convolutions and a way around them."""
+def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+    """Return a convolution without bias, padded to keep the size, and its normalisation."""
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    return convolution, nn.BatchNorm2d(outputs)
 
-    def __init__(self, inputs: int, outputs: int, stride: int, residual: nn.Module):
+
+class _Block(nn.Module):
+    """A residual block: two convolutions, or a bottleneck of three."""
+
+    def __init__(self, inputs: int, width: int, stride: int, bottleneck: bool):
         super().__init__()
-        self.residual, self.shortcut = residual, nn.Sequential()
+        outputs = 4 * width if bottleneck else width
+        if bottleneck:
+            first, middle = _convolution(inputs, width, 1), _convolution(width, width, 3, stride)
+            layers = [*first, nn.ReLU(), *middle, nn.ReLU(), *_convolution(width, outputs, 1)]
+        else:
+            layers = [*_convolution(inputs, width, 3, stride), nn.ReLU(), *_convolution(width, width, 3)]
+        self.residual, self.shortcut = nn.Sequential(*layers), nn.Sequential()
         if stride > 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(*_convolution(inputs, outputs, 1, stride))
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.shortcut(x) + self.residual(x)).relu()
-
-
-def _two(inputs: int, width: int, stride: int) -> _Block:
-    """Two convolutions."""
-    residual = nn.Sequential(
-        nn.Conv2d(inputs, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-        nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width),
-    )  # fmt: skip
-    return _Block(inputs, width, stride, residual)
-
-
-def _bottleneck(inputs: int, width: int, stride: int) -> _Block:
-    """A convolution of a quarter of the channels between two that reduce to them and widen again."""
-    residual = nn.Sequential(
-        nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-        nn.Conv2d(width, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-        nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width),
-    )  # fmt: skip
-    return _Block(inputs, 4 * width, stride, residual)
 
 
 def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
@@ -131,7 +120,7 @@ def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width
             VOGN's paper has the latter on images of 32 x 32 as well.
         width: channels of the first of the four stages; each further one doubles them.
     """
-    return _resnet(in_channels, classes, stem, width, (2, 2, 2, 2), _two, 1)
+    return _resnet(in_channels, classes, stem, width, (2, 2, 2, 2), bottleneck=False)
 
 
 def resnet50(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
@@ -139,33 +128,24 @@ def resnet50(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width
 
     See `resnet18`; a stage has four times its width in channels.
     """
-    return _resnet(in_channels, classes, stem, width, (3, 4, 6, 3), _bottleneck, 4)
+    return _resnet(in_channels, classes, stem, width, (3, 4, 6, 3), bottleneck=True)
 
 
 def _resnet(
-    in_channels: int,
-    classes: int,
-    stem: str,
-    width: int,
-    depths: tuple[int, ...],
-    block: Callable[[int, int, int], _Block],
-    expansion: int,
+    in_channels: int, classes: int, stem: str, width: int, depths: tuple[int, ...], bottleneck: bool
 ) -> nn.Module:
-    if stem == "cifar":
-        first: list[nn.Module] = [nn.Conv2d(in_channels, width, 3, padding=1, bias=False)]
-        pool: list[nn.Module] = []
-    elif stem == "imagenet":
-        first, pool = [nn.Conv2d(in_channels, width, 7, 2, padding=3, bias=False)], [nn.MaxPool2d(3, 2, padding=1)]
-    else:
+    if stem not in ("cifar", "imagenet"):
         raise one_of("stem", stem, ("cifar", "imagenet"))
+    first = _convolution(in_channels, width, 3) if stem == "cifar" else _convolution(in_channels, width, 7, 2)
+    pool = [nn.MaxPool2d(3, 2, padding=1)] if stem == "imagenet" else []
     blocks: list[nn.Module] = []
     channels = width
     for stage, depth in enumerate(depths):
         for i in range(depth):
-            blocks.append(block(channels, width << stage, 2 if stage and not i else 1))
-            channels = expansion * width << stage
+            blocks.append(_Block(channels, width << stage, 2 if stage and not i else 1, bottleneck))
+            channels = (4 * width if bottleneck else width) << stage
     end = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
-    return nn.Sequential(*first, nn.BatchNorm2d(width), nn.ReLU(), *pool, *blocks, *end)
+    return nn.Sequential(*first, nn.ReLU(), *pool, *blocks, *end)
 
 
 def dense(in_channels: int, classes: int, size: int, hidden: tuple[int, ...] = (400, 400)) -> nn.Module:

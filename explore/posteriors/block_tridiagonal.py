@@ -21,12 +21,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore.core.context import Number
 from explore.core.errors import InputError
 from explore.core.linalg import eigh, inverse_root, over
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights, flatten, unflatten
 from explore.execution import parallel
-from explore.execution.turns import Number
 from explore.inference.structures.base import (
     Dampings,
     Diagonal,

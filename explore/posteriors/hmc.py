@@ -33,7 +33,9 @@ from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Weights, unflatten
 from explore.inference.base import Common, Predictive, common
 from explore.inference.updates.steps import settle
-from explore.nets.likelihoods import Bernoulli, Categorical, Gamma, Gaussian
+from explore.nets.likelihoods.bernoulli import Bernoulli
+from explore.nets.likelihoods.categorical import Categorical
+from explore.nets.likelihoods.gaussian import Gamma, Gaussian
 from explore.nets.protocols import Noise
 
 

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from explore.core.context import Turn
 from explore.core.linalg import moved
 from explore.core.rng import Rng
 from explore.core.shapes import Weights
-from explore.execution.turns import Turn
 from explore.inference.updates import adam
 from explore.inference.updates.points import PointEstimate, PointState
 

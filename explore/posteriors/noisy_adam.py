@@ -23,11 +23,11 @@ from typing import NamedTuple
 
 import torch
 
+from explore.core.context import Number, Turn, numbers
 from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, State
 from explore.execution import parallel
-from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
 from explore.inference.structures.base import Blocks, Diagonal, each_layer, mean_squares
 from explore.inference.updates import natural, steps

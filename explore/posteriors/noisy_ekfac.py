@@ -33,10 +33,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore.core.context import Number, Turn
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
-from explore.execution.turns import Number, Turn
 from explore.inference.structures.base import Damping, Diagonal, PerLayer, Statistics, each_layer
 from explore.inference.structures.kronecker import (
     KroneckerMoments,

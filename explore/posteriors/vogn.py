@@ -28,12 +28,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from explore.core.context import Number, Turn, numbers
 from explore.core.errors import InputError
 from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means
 from explore.execution import parallel
-from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
 from explore.inference.structures.base import Blocks, Diagonal, each_layer, gradient_moments, mean_squares
 from explore.inference.updates import natural, steps

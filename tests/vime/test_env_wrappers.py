@@ -307,11 +307,19 @@ def test_what_normalises_belongs_around_the_bonus(name, between):
         getattr(outer, name)(cls(env.env, posterior="bbb"))
 
 
-@pytest.mark.parametrize("kind", [SyncVectorEnv, partial(AsyncVectorEnv, context="spawn")], ids=["here", "processes"])
-@pytest.mark.parametrize("name", ["NormalizeObservation", "NormalizeReward"])
-def test_what_normalises_inside_of_vector_environments_is_refused(kind, name):
+# A process takes seconds to start, so that there is one, and for one of the wrappers.
+@pytest.mark.parametrize(
+    ("kind", "name", "n"),
+    [
+        (SyncVectorEnv, "NormalizeObservation", 2),
+        (SyncVectorEnv, "NormalizeReward", 2),
+        (partial(AsyncVectorEnv, context="spawn"), "NormalizeReward", 1),
+    ],
+    ids=["observations", "rewards", "rewards-in-processes"],
+)
+def test_what_normalises_inside_of_vector_environments_is_refused(kind, name, n):
     wrapper = getattr(gym.wrappers, name)
-    copies = [lambda: wrapper(gym.make("MountainCarContinuous-v0"))] * 2
+    copies = [lambda: wrapper(gym.make("MountainCarContinuous-v0"))] * n
     env = kind(copies)
     with pytest.raises(InputError, match="put .* around it, not inside"):
         VIMEVector(env, posterior="bbb")

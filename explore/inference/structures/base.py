@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core import tree
+from explore.core.context import Number
 from explore.core.linalg import added, held, product, rows_times, triangle_times
 from explore.core.rng import Rng
 from explore.core.shapes import Means, Taps, Weights
 from explore.execution import parallel
-from explore.execution.turns import Number
 
 Statistics = Any
 Damping = float | Float[Tensor, " R"] | Float[Tensor, "R _I 1"]

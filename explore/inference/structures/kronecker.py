@@ -29,6 +29,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from explore.core.context import Number
 from explore.core.linalg import (
     added,
     averaged,
@@ -39,7 +40,6 @@ from explore.core.linalg import (
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution import parallel
-from explore.execution.turns import Number
 from explore.inference.structures.base import (
     Block,
     Blocks,

@@ -16,11 +16,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core import tree
+from explore.core.context import Number, Turn, numbers
 from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, State, Taps, Weights
 from explore.execution import parallel
-from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures.base import Dampings, Factor, Statistics, Structure, each_layer, mean_outer

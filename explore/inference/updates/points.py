@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from explore.core.context import Turn, numbers
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Weights
-from explore.execution.turns import Turn, numbers
 from explore.inference.base import Common, Predictive, common
 from explore.inference.updates import adam
 from explore.inference.updates.steps import end_update, train_pass

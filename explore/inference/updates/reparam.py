@@ -22,11 +22,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from explore.core import tree
+from explore.core.context import Number, Turn, numbers
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, NormTaps, Taps
 from explore.execution import parallel
-from explore.execution.turns import Number, Turn, numbers
 from explore.inference.base import Common, common
 from explore.inference.gaussian import GaussianPosterior
 from explore.inference.structures.base import Blocks, Diagonal, Factor

@@ -11,15 +11,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from explore.core import tree
+from explore.core.context import Number
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, LayerTaps, Means, NormTaps, State, Taps, Weights
 from explore.execution import parallel
-from explore.execution.turns import Number
 from explore.inference.base import Common, Predictive
 from explore.inference.common import advance_norms
-from explore.nets.net import Net
-from explore.nets.protocols import Layer, Likelihood, Noise, Pullback
+from explore.nets.protocols import Layer, Likelihood, Network, Noise, Pullback
 
 Fisher = Literal["true", "empirical", "exact"]
 """Targets of the gradients in a Fisher matrix: drawn from the model, the data's, or the model's expectation.
@@ -72,7 +71,7 @@ def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Nois
 
 
 def forward_in_parts(
-    net: Net, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
+    net: Network, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
 ) -> tuple[Float[Tensor, "R K b O"], Pullback]:
     """Run a pass in training mode in which each part of the batch has its own weight samples, as workers do.
 

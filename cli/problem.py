@@ -19,7 +19,6 @@ from explore.core import machine
 from explore.core.errors import InputError, shown
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
-from explore.execution import parallel
 from explore.images import Images
 from explore.inference import presets
 from explore.inference.base import Predictive
@@ -196,8 +195,6 @@ def configured(
 
 def place(device: str, jobs: int) -> str:
     """Describe where the fits are computed; refuse processes that would share an accelerator."""
-    if jobs > 1 and parallel.world().processes > 1:
-        raise InputError("--jobs and torchrun both divide the work; take one of them")
     if jobs == 1:
         return device
     if device != "cpu":

@@ -1,4 +1,4 @@
-"""A command that `torchrun` started as several processes: the first one writes and prints, all share the work."""
+"""`explore classify` in several processes by `torchrun`: the first one writes and prints, all share the work."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from explore.learning import trust
 from explore.runs.record import Run
 from explore.runs.recorded import read_run
 
-COMMANDS = ("classify", "active")  # that divide their fits, or the points that they score
-
 
 @contextmanager
 def joined(command: str) -> Iterator[None]:
@@ -30,8 +28,8 @@ def joined(command: str) -> Iterator[None]:
     if parallel.started() == 1:
         yield
         return
-    if command not in COMMANDS:
-        raise InputError(f"explore {command} cannot be started by torchrun; use --jobs for more processes")
+    if command != "classify":
+        raise InputError(f"explore {command} cannot be started by torchrun, which is for classify; start it alone")
     # torchrun terminates the other processes when one has ended.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

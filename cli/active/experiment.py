@@ -18,7 +18,6 @@ from explore.acquisitions.base import RedundancyWarning, check, redundancy
 from explore.cli import problem, tables
 from explore.cli.active.settings import Settings
 from explore.core.errors import FailedFitWarning, InputError, counted
-from explore.execution import parallel
 from explore.inference import presets
 from explore.inference.base import Predictive
 from explore.learning import saved
@@ -71,7 +70,7 @@ class Experiment:
         self.seconds = 0.0
         if old:
             self.load_state_dict(old.state)
-            if self.rounds < len(old.state["history"].get("labels", ())) and not parallel.world().rank:
+            if self.rounds < len(old.state["history"].get("labels", ())):
                 old.rewind(self.state_dict())
         self.parts = (self.dataset.name, s.posterior, s.acquisition)
         trials, where = counted(s.trials, "trial"), problem.place(device, s.jobs)

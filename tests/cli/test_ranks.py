@@ -10,20 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from explore.cli import problem, ranks, start
+from explore.cli import ranks, start
 from explore.core.errors import InputError
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CLASSIFY = "classify --dataset digits --net mlp -p net.hidden=12 --samples 3 --train 300 --name x".split()
 RUN = Path("runs/classify-x")
-ACTIVE = (
-    "active --dataset digits --net mlp -p net.hidden=8 --acquisition batch-bald --acquire 2 --trials 1 --initial 10 "
-    "--epochs 5 --samples 5 --pool 61 --no-control --device cpu --rounds"
-).split()
 
 
 def begin(*options, torchrun=()):
@@ -104,11 +99,15 @@ def test_the_note_of_a_job_is_gone_once_it_is_done(here, monkeypatch):
     assert not any(Path().iterdir())
 
 
-def test_other_commands_run_in_one_process(explore, monkeypatch):
+@pytest.mark.parametrize("command", ["compare --posterior map", "active"])
+def test_other_commands_run_in_one_process(explore, monkeypatch, command):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    result = explore("compare", "--dataset", "boston", "--posterior", "map")
+    result = explore(*command.split(), "--dataset", "boston")
     assert result.exit_code == 2
-    assert "explore compare cannot be started by torchrun; use --jobs for more processes" in result.stderr
+    assert (
+        f"explore {command.split()[0]} cannot be started by torchrun, which is for classify; start it alone"
+        in result.stderr
+    )
 
 
 def test_each_process_has_a_gpu_of_its_own(monkeypatch):
@@ -116,35 +115,6 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert (ranks.device("cuda"), ranks.device("cpu")) == ("cuda:1", "cpu")
-
-
-def test_a_pool_is_scored_by_all(here, explore):
-    """The same as by one process, which may go on with the run."""
-    options = [*ACTIVE, "3", "--name"]
-    assert explore(*options, "one").exit_code == 0
-    subprocess.run([*TORCHRUN, "-m", "explore.cli", *options, "two"], check=True, timeout=200, capture_output=True)
-    one, two = (pd.read_csv(f"runs/active-{name}/selected.csv") for name in ("one", "two"))
-    pd.testing.assert_frame_equal(one, two, rtol=1e-4)
-    alone = explore("active", "--resume", "runs/active-two", "--rounds", "4")
-    assert alone.exit_code == 0 and "processes was 2 and is 1 now; the last digits may change" in alone.stderr
-
-
-@pytest.mark.slow
-def test_a_pool_that_is_scored_by_all_goes_on(here):
-    """By as many processes as had begun."""
-    again = ["active", "--resume", "runs/active-two", "--rounds", "4"]
-    for words in ([*ACTIVE, "3", "--name", "two"], again, [*ACTIVE, "4", "--name", "whole"]):
-        job = [*TORCHRUN, "-m", "explore.cli", *words]
-        told = subprocess.run(job, check=True, timeout=200, capture_output=True, text=True).stderr
-        assert ("3 of 4 rounds are done" in told) == (words is again)
-    two, whole = (pd.read_csv(f"runs/active-{name}/selected.csv") for name in ("two", "whole"))
-    pd.testing.assert_frame_equal(two, whole)
-
-
-def test_jobs_are_another_way_to_divide_the_work(here, explore, monkeypatch):
-    monkeypatch.setattr(problem.parallel, "world", lambda: SimpleNamespace(processes=2, rank=0))
-    both = explore(*"active --dataset digits --net mlp --acquisition batch-bald --trials 2 --jobs 2".split())
-    assert both.exit_code == 2 and "--jobs and torchrun both divide the work; take one of them" in both.stderr
 
 
 def test_compiled_updates_are_of_one_process():

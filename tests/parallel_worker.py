@@ -1,6 +1,6 @@
-"""One of the processes of tests/test_parallel.py: what one of the functions below has found."""
+"""One of the processes of tests/test_parallel.py: the results of the functions below."""
 
-import sys
+import os
 import warnings
 from typing import Any
 
@@ -100,6 +100,12 @@ def chosen() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     return found
 
 
-if __name__ == "__main__":
+def work(rank: int, port: int, folder: str) -> None:
+    """Be one of two processes, and save the results of both functions."""
+    torch.set_num_threads(1)
+    os.environ |= {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }  # fmt: skip
     with parallel.joined() as world:
-        torch.save({"every": every, "chosen": chosen}[sys.argv[1]](), f"{sys.argv[2]}/{world.rank}.pt")
+        torch.save({"every": every(), "chosen": chosen()}, f"{folder}/{world.rank}.pt")

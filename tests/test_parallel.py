@@ -1,8 +1,7 @@
 """A fit in two processes is the fit of one that holds both parts."""
 
-import subprocess
-import sys
-from pathlib import Path
+import multiprocessing
+import socket
 
 import pytest
 import torch
@@ -15,19 +14,31 @@ from explore.execution.parallel import World
 from explore.inference.predict import divided
 from tests import parallel_worker as worker
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The results of `parallel_worker` in each of two processes, as `torchrun` sets them up.
 
-def two(what, folder):
-    """What that function has found in each of two processes."""
-    command = [*TORCHRUN, worker.__file__, what, str(folder)]
-    subprocess.run(command, check=True, timeout=300, cwd=Path(__file__).parents[1])
+    They are forked from a server that has imported everything, and that no other library's threads run in.
+    """
+    folder = tmp_path_factory.mktemp("pair")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.parallel_worker"])
+    processes = [context.Process(target=worker.work, args=(rank, port, str(folder))) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(300)
+    assert [process.exitcode for process in processes] == [0, 0]
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-def test_two_processes_have_the_parameters_of_one(tmp_path):
+def test_two_processes_have_the_parameters_of_one(pair):
     """After 20 steps, of every posterior that learns from batches, and both the same bits."""
-    first, second = two("every", tmp_path)
+    first, second = (results["every"] for results in pair)
     with parallel.within(World(2, 0, 2)):
         reference = worker.every()
     assert first.keys() == second.keys() == reference.keys()
@@ -41,9 +52,9 @@ def test_two_processes_have_the_parameters_of_one(tmp_path):
             assert torch.allclose(first[name][path], expected, rtol=0, atol=1e-5), told
 
 
-def test_two_processes_choose_the_points_of_one(tmp_path):
+def test_two_processes_choose_the_points_of_one(pair):
     """Each scores a part of the pool, with the same nets; both have the same bits."""
-    first, second = two("chosen", tmp_path)
+    first, second = (results["chosen"] for results in pair)
     for name, (labelled, scores) in worker.chosen().items():
         assert torch.equal(first[name][0], labelled) and torch.equal(second[name][0], labelled), name
         assert torch.equal(first[name][1], second[name][1]), name

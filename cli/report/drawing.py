@@ -11,7 +11,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from sklearn.decomposition import PCA
 
 from explore.cli.display import literal
 from explore.core import files
@@ -74,6 +73,8 @@ def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     A single feature is its own first component; the second is 0. Of images the components are approximate.
     """
     if x.ndim > 2:
+        from sklearn.decomposition import PCA  # noqa: PLC0415 - it takes seconds, for a map of images only
+
         fitted = PCA(2, svd_solver="randomized", random_state=0)
         return fitted.fit_transform(x.reshape(len(x), -1).astype(np.float32)), fitted.explained_variance_ratio_
     scale = x.std(0)

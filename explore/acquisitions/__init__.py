@@ -1,1 +1,1 @@
-"""Which points of a pool to label next; one file a rule."""
+"""Acquisition rules, one file each."""

@@ -30,7 +30,7 @@ from explore.execution import parallel
 @Needs(spread=True, aims=True, costs=True)
 @dataclass(frozen=True)
 class BAIT:
-    """The k points that lower the trace most; scores by how much, a mean over the pool (or over `view.targets`)."""
+    """The k points that lower the trace most; scores: the decrease, averaged over the pool (or `view.targets`)."""
 
     alike: float = 0.01  # points are, whose predictions differ by less than this share of their variance
 
@@ -60,7 +60,7 @@ def _pool(view: View) -> Float[Tensor, "R S S"]:
 
 
 def _fall(v: Float[Tensor, "R S b K"], root: Tensor | None, pool: Float[Tensor, "R S S"]) -> Float[Tensor, "R b"]:
-    """Tr(P^-1 M) - tr((P + V V^T)^-1 M) of each point, M being that of the pool and `root` L^-1 of P = L L^T.
+    """Tr(P^-1 M) - tr((P + V V^T)^-1 M) of each point; M is the pool's, `root` is L^-1, and P = L L^T.
 
     By the Woodbury identity this is tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V).
     """

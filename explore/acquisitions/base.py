@@ -1,4 +1,4 @@
-"""What an acquisition rule sees, what it returns, and what it declares about itself."""
+"""The interface of acquisition rules: inputs, results and declared needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """One arm's replicas at the moment of choosing, in the units of the model; no test point is among the points."""
+    """The replicas of one arm when it chooses, in model units; test points are excluded."""
 
     posterior: Predictive  # fitted to the labelled points
     state: State  # of the posterior, in these replicas
@@ -140,7 +140,7 @@ Acquisition = Callable[[View, int], Choice]
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a rule needs and how it chooses, as a decorator; what does not fit is refused before anything is fitted."""
+    """A decorator that declares what a rule needs and how it chooses; a mismatch is refused before any fit."""
 
     spread: bool = False  # it uses how predictions vary over the weights
     density: bool = False  # it uses the posterior's density, see `Variational`

@@ -1,4 +1,4 @@
-"""BatchBALD: mutual information of the labels of a batch, jointly, and the weights (Kirsch et al. 2019, eq. 8).
+"""BatchBALD: mutual information between a batch's labels and the weights (Kirsch et al. 2019, eq. 8).
 
 Algorithm 1, greedy in I(y_1..y_k; w) = sum_i I(y_i; w | y_1..y_i-1), whose i-th part is the score of the i-th point.
 Labels of pending points are given as well.
@@ -29,7 +29,7 @@ from explore.inference import predict
 
 
 def gains(view: View) -> Float[Tensor, "R C"]:
-    """Score each candidate by itself: the information of its label about the weights, in nats (BALD)."""
+    """Score each candidate: mutual information of its label and the weights, in nats (BALD)."""
     return _class_gains(view, None) if view.likelihood.discrete else _number_gains(view, None)
 
 
@@ -66,7 +66,7 @@ def _class_gains(view: View, sets: LabelSets | None) -> Float[Tensor, "R C"]:
 
 
 def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None = None) -> Float[Tensor, "R b"]:
-    """Entropy of the averaged probabilities less their average entropy, in nats, over sets of other points' labels."""
+    """Entropy of the mean probabilities minus their mean entropy, in nats, over sets of other points' labels."""
     mass, weights = sets or LabelSets.none(p)
     entropy = torch.special.entr(p).sum(3)  # [R, S, b]
     average = torch.einsum("rm,rms,rsb->rb", mass, weights, entropy)

@@ -1,4 +1,4 @@
-"""What labels tell about the sampled nets, and about each other, before their values are known.
+"""Information of unseen labels about the sampled nets and about each other.
 
 Numbers: let f be Gaussian over the weights, and F its S centred samples over sqrt(S - 1). Then f = F^T z with
 z ~ N(0, I). Labels change only the precision of z, an [S, S] matrix, and their values do not matter. With V the
@@ -89,7 +89,7 @@ def signals(likelihood: Likelihood, noise: Noise, out: Float[Tensor, "R S b O"])
 
 
 def precision_given(before: Float[Tensor, "R S S"] | None, v: Float[Tensor, "R S n K"]) -> Float[Tensor, "R S S"]:
-    """The precision of z once n points with the signals v have labels; None: the identity."""
+    """The precision of z after n points with signals v are labelled; None: the identity."""
     v = v.flatten(2)
     before = torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if before is None else before
     return before + v @ v.mT
@@ -117,7 +117,7 @@ class LabelSets(NamedTuple):
         return LabelSets(like.new_ones(replicas, 1), like.new_full((replicas, 1, samples), 1 / samples))
 
     def given(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
-        """The sets of n more points with these class probabilities; beyond `most` sets, so many are drawn."""
+        """The sets for n more points with these class probabilities; at most `most` are drawn."""
         sets = self
         for point in p.unbind(2):
             sets = sets._with(point, most, rng)
@@ -164,16 +164,16 @@ def _variance(predictions: Float[Tensor, "R S n M"]) -> Float[Tensor, "R n"]:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Labels that are numbers; what they tell is the precision of z, None being the identity."""
+    """Real-valued labels; their information is the precision of z (None: the identity)."""
 
     signals: Callable[[Tensor], Float[Tensor, "R S b K"]]  # V of points with these outputs
     adjusted: bool
 
     def start(self, out: Float[Tensor, "R S n O"]) -> None:
-        """No label yet."""
+        """No labels."""
 
     def given(self, precision: Float[Tensor, "R S S"] | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
-        """The precision once points with these outputs have labels too."""
+        """The precision after points with these outputs are labelled."""
         return precision_given(precision, self.signals(out))
 
     def about(
@@ -235,7 +235,7 @@ def _beyond_chance(
     samples: int | Tensor,
     directions: int,
 ) -> Float[Tensor, "R b T"]:
-    """Subtract from |M|^2 what independent points show, in place, and scale it so that full dependence stays whole."""
+    """Subtract from |M|^2, in place, its level for independent points; rescale to keep full dependence fixed."""
     freedom = torch.as_tensor(samples - 1 - directions).to(squares).clamp_min(1)
     squares.mul_((samples - 1) / freedom)
     return squares.addcmul_(one.unsqueeze(2) / freedom, other.unsqueeze(1), value=-1).clamp_(min=0)
@@ -243,7 +243,7 @@ def _beyond_chance(
 
 @dataclass(frozen=True)
 class Classes:
-    """Labels that are classes; what they tell are `LabelSets`."""
+    """Class labels; their information is kept in `LabelSets`."""
 
     probabilities: Callable[[Tensor], Tensor]  # of the classes, from outputs
     adjusted: bool
@@ -251,11 +251,11 @@ class Classes:
     rng: Rng  # for that
 
     def start(self, out: Float[Tensor, "R S n O"]) -> LabelSets:
-        """No label yet, and equal weights."""
+        """Start without labels."""
         return LabelSets.none(out)
 
     def given(self, sets: LabelSets, out: Float[Tensor, "R S p O"]) -> LabelSets:
-        """The sets once points with these outputs have labels too."""
+        """The sets after points with these outputs are labelled."""
         return sets.given(self.probabilities(out), self.label_sets, self.rng)
 
     def about(self, sets: LabelSets, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]) -> Information:
@@ -296,7 +296,7 @@ class Weighted(NamedTuple):
 
 
 def _of_classes(one: Weighted, other: Weighted, weights: Tensor, adjusted: bool) -> Float[Tensor, "R b T"]:
-    """Sum over classes of p(y, y*) log(p(y, y*) / p(y) p(y*)), from the table's difference to that of independence."""
+    """Sum over classes of p(y, y*) log(p(y, y*) / p(y) p(y*)), from the table's difference from independence."""
     weighted = (one.deviations * weights[:, :, None, None]).flatten(2)
     shape = len(weights), *one.mean.shape[1:], *other.mean.shape[1:]  # [R, C, b, C, T]
     both = (weighted.mT @ other.deviations.flatten(2)).view(shape)

@@ -14,7 +14,7 @@ from explore.acquisitions.base import Choice, Needs, View, best
 
 
 def entropies(view: View) -> Float[Tensor, "R C"]:
-    """Of the class of each candidate, in nats."""
+    """Class entropy of each candidate, in nats."""
     return torch.special.entr(view.moments().mean).sum(-1)
 
 

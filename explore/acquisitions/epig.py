@@ -31,7 +31,7 @@ from explore.core.errors import check_fields
 @Needs(spread=True, aims=True, costs=True)
 @dataclass(frozen=True)
 class EPIG:
-    """The k points whose labels tell most about those of the targets; scores in nats, a mean over targets."""
+    """The k points most informative about the targets' labels; scores in nats, averaged over targets."""
 
     targets: int = 1000  # at most; of more candidates so many are drawn, the same for all points of a batch
     adjusted: bool = True  # less the dependence that independent points have in so few samples

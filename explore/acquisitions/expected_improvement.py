@@ -20,7 +20,7 @@ from explore.core.errors import check_fields
 @Needs(spread=True, targets="numbers", costs=True, single=True)
 @dataclass(frozen=True)
 class ExpectedImprovement:
-    """The k points that together get farthest beyond the best so far; scores in deviations of the labelled targets."""
+    """The k points of largest joint improvement; scores in standard deviations of the labelled targets."""
 
     direction: Literal["maximise", "minimise"] = "maximise"  # which targets are good
     draws: int = 500  # of what pending and chosen points turn out to be

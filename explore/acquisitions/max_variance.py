@@ -13,7 +13,7 @@ from explore.acquisitions.base import Choice, Needs, View, best
 
 
 def variances(view: View) -> Float[Tensor, "R C"]:
-    """Of each candidate, summed over outputs or classes."""
+    """Variances, summed over outputs or classes."""
     return view.each(lambda out: view.predictor.moments_of(out).variance.sum(-1))
 
 

@@ -1,4 +1,4 @@
-"""How much higher a batch gets than the best so far, one point after another: expectations of a maximum.
+"""The expected gain of a batch over the best so far, point by point: expectations of a maximum.
 
 f = mean + F^T z with z ~ N(0, I_S) has the mean and covariance of the predictions of the sampled nets (F: centred over
 sqrt(S - 1)). The values of the pending and chosen points are drawn M times: by Gram-Schmidt each adds a direction of z,
@@ -109,6 +109,6 @@ def ramp(mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def _normal(replicas: int, n: int, rng: Rng) -> Float[Tensor, "R n"]:
-    """N standard normal numbers, one of each n-th part of the distribution, in random order."""
+    """Stratified standard normal numbers: one per n-quantile, in random order."""
     uniform = (rng.permutation(replicas, n) + rng.uniform(replicas, n).double()) / n
     return torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))

@@ -1,4 +1,4 @@
-"""Another rule's scores with noise, so that a batch is spread: power sampling (Kirsch et al. 2023).
+"""Power sampling: another rule's scores with noise, for diverse batches (Kirsch et al. 2023).
 
 Stochastic Batch Acquisition: A Simple Baseline for Deep Active Learning, Section 3: k points drawn one after another
 without replacement, each with a probability proportional to s^beta, s its score. They are the k largest of
@@ -21,7 +21,7 @@ from explore.core.errors import InputError, check_fields
 
 @dataclass(frozen=True)
 class Power:
-    """K points drawn with probabilities proportional to a power of another rule's scores, which are its scores too."""
+    """Draw k points with probability proportional to a power of another rule's scores; return those scores."""
 
     rule: str = "information-gain"  # whose scores: one that scores single points
     beta: float = 1.0
@@ -41,7 +41,7 @@ class Power:
 
     @property
     def needs(self) -> Needs:
-        """Those of the other rule, whose scores are of single points here."""
+        """The needs of the other rule, which scores single points."""
         return replace(self._base, alone=True, most=None, costs=False, scores=None)
 
     def __call__(self, view: View, k: int) -> Choice:

@@ -24,7 +24,7 @@ from explore.core.errors import check_fields
 @Needs(spread=True, targets="numbers", single=True)
 @dataclass(frozen=True)
 class UpperConfidenceBound:
-    """The k points that may get farthest together; scores are the upper (or lower) bound of each, standardised."""
+    """The k points with the highest joint bound; scores: each point's upper (or lower) bound, standardised."""
 
     direction: Literal["maximise", "minimise"] = "maximise"  # which targets are good
     kappa: float = 2.0  # deviations added to the mean

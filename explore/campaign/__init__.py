@@ -1,4 +1,4 @@
-"""What to measure next, over weeks: which row of a table is which, what was told of it, and what is pending."""
+"""Campaigns over weeks: the identity, measurements and pending suggestions of a table's rows."""
 
 from explore.campaign.campaign import Campaign, folder_of
 from explore.campaign.memory import Memory, Row, Schema

@@ -39,7 +39,7 @@ class Answers(Sheet):
         super().__init__(file, schema)
 
     def tell(self) -> None:
-        """Add the measurements to the reading; refuse a line that may be of several rows or of none."""
+        """Add the measurements to the reading; refuse a line that matches several rows or none."""
         names = self._reading.table.file.columns
         if unused := [name for name in self.file.columns if name not in names and not name.startswith(PREFIX)]:
             self._reading.notes.append(f"Columns of {self.file.path} that are not used: {listed(unused)}.")
@@ -80,7 +80,7 @@ class Answers(Sheet):
         return names[0]
 
     def _resolved(self, line: int, text: str) -> str:
-        """Return the id that a text means: an id now or formerly, or one that a spreadsheet wrote as 7 for 007.
+        """Resolve a text to a current or former id, even if a spreadsheet changed 007 to 7.
 
         The last is certain only of a row with the same features.
         """
@@ -104,7 +104,7 @@ class Answers(Sheet):
         return certain[0] if certain else text
 
     def _match_features(self, unnamed: Mapping[str, list[int]], rows: dict[str, list[int]]) -> None:
-        """Match lines without an id with the rows that have their features."""
+        """Match lines without an id to rows with the same features."""
         names: dict[str, list[str]] = defaultdict(list)
         table = self._reading.table
         for i, name in enumerate(self._reading.ids):
@@ -163,7 +163,7 @@ class Answers(Sheet):
 
 
 def _without(values: Sequence[Value], old: Sequence[Value]) -> list[Value]:
-    """Return the values without the old ones, each of which counts once."""
+    """Remove the old values, each once, and return the rest."""
     new = list(values)
     for value in old:
         match = next((i for i, other in enumerate(new) if same_value(other, value)), None)

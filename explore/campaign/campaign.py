@@ -116,11 +116,11 @@ class Campaign:
         return names
 
     def skip(self, names: Iterable[str]) -> None:
-        """Never suggest some rows, by their ids, until they are released; refuse measured and failed ones."""
+        """Skip rows, by id, until they are released; refuse measured and failed ones."""
         self._operate("skip", self._resolved(names), "Skipped")
 
     def release(self, names: Iterable[str] | None = None) -> None:
-        """Let pending or skipped rows be suggested again, without names all pending ones; refuse others."""
+        """Release pending or skipped rows, by default all pending ones; refuse others."""
         ids = [row.id for row in self.pending] if names is None else self._resolved(names)
         self._operate("release", ids, "Released")
 
@@ -153,7 +153,7 @@ class Campaign:
         return lines + [f"{title}: {self._listed([row.id for row in rows])}." for title, rows in groups if rows]
 
     def close(self) -> None:
-        """Let other processes use the folder."""
+        """Release the lock on the folder."""
         self._log.close()
 
     def __enter__(self) -> Campaign:

@@ -87,7 +87,7 @@ def measured(
 
 
 def folded(text: str) -> str:
-    """Return a text that declares a failure without regard to case and, of a number, to its spelling."""
+    """Normalise a text that declares a failure: its case and, for a number, its format."""
     return (canonical(text) or text).casefold()
 
 

@@ -61,7 +61,7 @@ def write_head(folder: Path, head: Head) -> None:
 
 
 class Log:
-    """The events of a folder, and the sole right to append to them.
+    """The events of a folder, and the lock to append to them.
 
     Attributes:
         events: all of them, from the first.
@@ -110,7 +110,7 @@ class Log:
         return new
 
     def close(self) -> None:
-        """Let other processes use it."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.release()
 
@@ -215,14 +215,14 @@ def _remedy(folder: Path) -> str:
 
 
 def _line(event: Mapping[str, Any], before: str) -> tuple[bytes, str]:
-    """Return an event as a line, and its sum, given the sum of the line before it."""
+    """Return an event as a line, and its checksum, given the previous one."""
     body = json.dumps(event, allow_nan=False)
     total = hashlib.sha256((before + body).encode()).hexdigest()[:SUM]
     return f'{body[:-1]}, "sum": "{total}"}}\n'.encode(), total
 
 
 def _event(line: bytes, before: str) -> Event | None:
-    """Return the event of a line; None where its bytes are not those that were written."""
+    """Parse the event in a line; None if its bytes have changed."""
     try:
         event = json.loads(line)
         total = event.pop("sum")

@@ -1,4 +1,4 @@
-"""What a campaign knows of the rows of a table: the state after the events of its log.
+"""The state of a campaign's rows after all events of its log.
 
     schema    the columns: values = {"targets", "features", "id"}; logged at the start and when they change
     label     all measurements of a row by target (values), null where the experiment failed; `from` says whether its
@@ -108,7 +108,7 @@ class Memory:
             self.apply(event, event["batch"] in undone)
 
     def apply(self, event: Mapping[str, Any], undone: bool = False) -> None:
-        """Apply one event; of an undone one only what describes the table."""
+        """Apply one event; of an undone one, only its table description."""
         kind, values = event["event"], event.get("values") or {}
         if kind not in KINDS or (kind == "schema" and values["format"] > FORMAT):
             raise InputError("the log is of a newer version of explore; update it")
@@ -125,7 +125,7 @@ class Memory:
                 self._tell(row, event)
 
     def find(self, name: str) -> Row | None:
-        """Return the row with an id now or formerly, or None."""
+        """Find the row with a current or former id, or None."""
         while name not in self.rows and name in self._aliases:
             name = self._aliases[name]
         return self.rows.get(name)
@@ -139,7 +139,7 @@ class Memory:
         return self.complete(row) or row.failed
 
     def resolve(self, name: str, ids: Iterable[str] = ()) -> str:
-        """Return the id that a user means by an id or its first letters; `ids` are those of the rows in the table.
+        """Resolve an id or its first letters; `ids` are the ids of the rows in the table.
 
         Raises:
             InputError: when there is no such row, or several.

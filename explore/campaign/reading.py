@@ -1,4 +1,4 @@
-"""Compare a table with what a campaign knows: the events that bring the memory up to it, and sentences on them.
+"""Comparison of a table with a campaign's memory: the events that update the memory, and notes on them.
 
 A number in an empty cell of a target is a label, and another number than when the table was last read is a correction.
 A cell that has not changed tells nothing, so that a label that a file corrected, or that was withdrawn, stays so; every
@@ -72,7 +72,7 @@ class Reading:
         return self.table.cells(self._at[name]) if name in self._at else None
 
     def name(self, name: str) -> str:
-        """Return how messages call a row."""
+        """Return a row's name for messages."""
         if name in self._at:
             return self.table.name(self._at[name])
         return self._outside.get(name) or short(name)
@@ -118,7 +118,7 @@ class Reading:
             self.tell("correct", name, values=corrected, was=was, **{"from": source}, **table)
 
     def _read_columns(self) -> bool:
-        """Log a change of columns; return whether ids are of another kind now."""
+        """Log a change of columns; return whether the kind of ids changed."""
         old, new = self.memory.schema, self.table.schema
         if old is not None and old.classes != new.classes:
             kinds = [("numbers", "classes")[classes] for classes in (old.classes, new.classes)]
@@ -142,7 +142,7 @@ class Reading:
         return old.id_column != new.id_column
 
     def _move_rows(self, groups: Mapping[str, list[int]], has_other_ids: bool) -> None:
-        """Give rows that are in the table under another id that id."""
+        """Update the ids of rows whose id in the table changed."""
         has_other_columns = any(event["event"] == "schema" for event in self.events)
         schema, rows = self.table.schema, self.memory.rows
         old_keys = {key(name, schema) for name in rows}
@@ -231,7 +231,7 @@ class Reading:
                 )
 
     def _declare_failures(self) -> None:
-        """Correct classes that files told to failures, where they are declared as failures since."""
+        """Turn recorded classes into failures if they were since declared as failures."""
         failed = set(map(folded, self.table.schema.failed))
         for row in [row for row in self.memory.rows.values() if self.table.schema.classes and failed]:
             values = {
@@ -272,7 +272,7 @@ def _free_ids(k: str, ids: Collection[str]) -> Iterator[str]:
 
 
 def short(name: str) -> str:
-    """Return an id as messages show it: of a fingerprint the first letters, which name it too."""
+    """Shorten an id for messages: a fingerprint to its first letters, which still identify it."""
     return name if len(name) < 64 else name[:12] + name[64:]
 
 

@@ -24,7 +24,7 @@ class Sheet:
     """
 
     def __init__(self, file: Cells, schema: Schema):
-        """Read the columns that it has; refuse targets that are no numbers."""
+        """Read the file's columns; refuse non-numeric targets."""
         self.file, self.schema = file, schema
         self.features = {name: canonicals(file.columns[name]) for name in schema.features if name in file.columns}
         self.measurements = measurements(file, schema.targets, schema)
@@ -45,7 +45,7 @@ class Table(Sheet):
     """
 
     def __init__(self, file: Cells, schema: Schema):
-        """Read it; refuse missing columns, missing or repeated identifiers, and targets that are no numbers."""
+        """Read the table; refuse missing columns, missing or repeated identifiers, and non-numeric targets."""
         identifier = (schema.id_column,) if schema.id_column else ()
         if missing := [name for name in (*schema.targets, *schema.features, *identifier) if name not in file.columns]:
             raise InputError(f"{file.path} has no column {shown(missing[0])}; {file.listing}")
@@ -56,7 +56,7 @@ class Table(Sheet):
             self.keys = [fingerprint(self.cells(line)) for line in range(len(file.lines))]
 
     def name(self, row: int) -> str:
-        """Return how messages call a row."""
+        """Return a row's name for messages."""
         line = f"{self.file.unit} {self.file.lines[row]}"
         return f"{shown(self.keys[row])} ({line})" if self.schema.id_column else line
 
@@ -80,7 +80,7 @@ def identifiers(column: Sequence[object]) -> list[str]:
 
 
 def measurements(file: Cells, targets: Sequence[str], schema: Schema) -> list[dict[str, Value]]:
-    """Return the values of every line in those of the targets that the file has.
+    """Return the values of every line for the targets in the file.
 
     Raises:
         InputError: naming all cells that are no numbers, unless targets are classes.

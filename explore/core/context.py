@@ -1,4 +1,4 @@
-"""How work is executed: one value for the thread, set at the edge. Nothing else in `explore` is ambient.
+"""The execution settings of a thread: the only global state in `explore`.
 
 Results depend on it in the last digits only. It is set by `graphs.use`, `parallel.within` and `schedule_tensors`.
 """
@@ -37,7 +37,7 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class Execution:
-    """How work is executed."""
+    """Execution settings."""
 
     world: World = World()
     record: bool | None = None  # whether updates are recorded and replayed; None: where that is always faster
@@ -50,18 +50,18 @@ _execution: ContextVar[Execution] = ContextVar("execution", default=Execution())
 
 
 def execution() -> Execution:
-    """Return the value of this thread."""
+    """Return this thread's settings."""
     return _execution.get()
 
 
 def execute(**changes: Any) -> None:
-    """Change the value of this thread."""
+    """Change this thread's settings."""
     _execution.set(replace(_execution.get(), **changes))
 
 
 @contextmanager
 def executing(**changes: Any) -> Iterator[None]:
-    """Change the value within a block."""
+    """Change the settings in a block."""
     token = _execution.set(replace(_execution.get(), **changes))
     try:
         yield
@@ -70,7 +70,7 @@ def executing(**changes: Any) -> Iterator[None]:
 
 
 class Turn(NamedTuple):
-    """Everything that an update reads of the number of its step and of the progress."""
+    """The step number and the training progress, as an update reads them."""
 
     kind: Hashable = None  # of branches; None: it is not to be recorded
     numbers: tuple[Number, ...] = ()  # steps and rates

@@ -138,7 +138,7 @@ def older(path: Path) -> InputError:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a draft of a file or a folder, which replaces `path` on success and is removed on failure.
+    """Yield a draft of a file or folder, which replaces `path` on success and is removed on failure.
 
     The draft has a new folder to itself beside `path`, so that other processes may work on drafts of their own. A
     folder replaces only a missing or an empty one.
@@ -155,7 +155,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def lock(folder: Path) -> BaseFileLock:
-    """Acquire the sole right to write to a folder, until it is released or the process ends."""
+    """Lock a folder for writing until it is released or the process ends."""
     lock = FileLock(folder / ".lock")
     try:
         lock.acquire(timeout=0)

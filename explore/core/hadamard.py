@@ -74,7 +74,7 @@ def _transform(x: Tensor, orthonormal: bool) -> Tensor:
 
 
 def _blocked(x: Tensor, orthonormal: bool) -> Tensor:
-    """By one matrix product for each Kronecker factor."""
+    """Apply one matrix product per Kronecker factor."""
     d = x.shape[-1]
     if d <= DENSE:
         return x.contiguous() @ _matrix(d, orthonormal, x.dtype, x.device)
@@ -95,7 +95,7 @@ def _blocked(x: Tensor, orthonormal: bool) -> Tensor:
 
 
 def _fht_cpu(x: Tensor, orthonormal: bool) -> Tensor:
-    """The same by the compiled butterflies of the package fht-cpu; NumPy around them, as its calls cost least."""
+    """Transform with the package fht-cpu, called through NumPy, whose calls cost least."""
     from fht_cpu import fht
 
     d = x.shape[-1]

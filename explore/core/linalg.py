@@ -114,12 +114,12 @@ def held(like: Tensor) -> int:
 
 
 def added(parts: Sequence[Tensor]) -> Tensor:
-    """Their sum; of one it is that."""
+    """The sum; a single one as is."""
     return torch.stack(list(parts)).sum(0) if len(parts) > 1 else parts[0]
 
 
 def moved(x: Tensor, direction: Tensor, step: float | Tensor, per: Tensor | None = None) -> Tensor:
-    """X + step d / per, of the step a number or a tensor, without axes or with one for each replica."""
+    """X + step d / per; the step is a number, or a tensor: a scalar or one value per replica."""
     if isinstance(step, Tensor):
         steps = cast(Tensor, over(step, x))
         return torch.addcmul(x, direction, steps) if per is None else torch.addcdiv(x, steps * direction, per)
@@ -142,7 +142,7 @@ def averaged(
 
 
 def over(values: float | Tensor, like: Tensor) -> float | Tensor:
-    """A number, or one for each replica in a shape that goes with `like` [R, ...], and in its precision.
+    """A number, or one per replica, shaped to broadcast with `like` [R, ...], in its precision.
 
     What has as many axes as `like` has such a shape already.
     """
@@ -163,7 +163,7 @@ def product(
 
 
 def triangle_times(triangle: Float[Tensor, "N I I"], x: Float[Tensor, "N I O"], upper: bool) -> Float[Tensor, "N I O"]:
-    """The product of a lower or upper triangular matrix; of a large one in blocks that leave most zeros out."""
+    """The product with a lower or upper triangular matrix; large ones by blocks that skip most zeros."""
     n = x.shape[1]
     if n < WIDE:
         return product(triangle, x)
@@ -173,5 +173,5 @@ def triangle_times(triangle: Float[Tensor, "N I I"], x: Float[Tensor, "N I O"], 
 
 
 def rows_times(rows: Float[Tensor, "R S B T I"], matrix: Float[Tensor, "R I O"]) -> Float[Tensor, "R S B T O"]:
-    """Each row times its replica's matrix; what an einsum does, in a third of its small operations."""
+    """Each row times its replica's matrix: an einsum, in a third of its small operations."""
     return product(rows.flatten(1, 3), matrix).unflatten(1, rows.shape[1:4])

@@ -1,4 +1,4 @@
-"""What this machine has."""
+"""Hardware resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def memory() -> float:
-    """Its bytes of memory; infinity where that is not known."""
+    """The memory in bytes; infinity where unknown."""
     if not (hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names):
         return float("inf")
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -23,7 +23,7 @@ def cores() -> int:
 
 
 def devices() -> list[str]:
-    """The devices that computations may be asked to run on."""
+    """The devices on which computations can run."""
     import torch  # noqa: PLC0415 - listing what there is takes no torch
 
     count = torch.cuda.device_count()
@@ -31,7 +31,7 @@ def devices() -> list[str]:
 
 
 def seconds(device: torch.device) -> float:
-    """A clock, read once all that was asked of the device is done."""
+    """A clock, read after all work on the device is done."""
     if device.type == "cuda":
         import torch  # noqa: PLC0415 - listing what there is takes no torch
 

@@ -17,7 +17,7 @@ def quantile(
     component: Callable[[float], Float[Tensor, "R S b M"]],
     level: float,
 ) -> Float[Tensor, "R b M"]:
-    """The smallest number below or at which 1/S sum_s F_s has this share of its mass.
+    """The smallest x at which the mixture's CDF 1/S sum_s F_s reaches this level.
 
     The secant method on the distribution function, kept in a bracket as Newton's is in Press et al., Numerical Recipes,
     9.4: the bracket is halved instead where a step leaves it, or is not half as long as the one before. A step function

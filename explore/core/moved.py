@@ -51,7 +51,7 @@ MOVED = {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items(
 
 
 class Moved(MetaPathFinder, Loader):
-    """Finds the old names: an empty module that looks everything up in the new one."""
+    """Finds old names, as an empty module that looks names up in the new one."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         new = new_name(fullname)
@@ -65,7 +65,7 @@ class Moved(MetaPathFinder, Loader):
 
 
 def new_name(old: str) -> str:
-    """Of a module that has moved, or that is in a folder which has; "": it has not."""
+    """New name of a module that moved, itself or with its folder; "": not moved."""
     name = old.removeprefix("explore.")
     folder, _, inner = name.partition(".")
     if name in MOVED:
@@ -74,7 +74,7 @@ def new_name(old: str) -> str:
 
 
 def attributes(old: str, new: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module of which the names stand in another one."""
+    """The `__getattr__` of a module whose names are in another one."""
 
     def attribute(name: str) -> Any:
         if name.startswith("__"):

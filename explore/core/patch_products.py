@@ -65,7 +65,7 @@ def _box(size: int, place: int, pad: int, side: int, apart: int = 0) -> Pair:
 def _blocks(
     images: Float[Tensor, "P R C N"], size: Pair, kernel: Pair, pad: Pair, sides: Pair
 ) -> Iterator[tuple[Pair, Float[Tensor, "R C C"]]]:
-    """The sums for pairs of places, numbered row by row, of which the second is not before the first."""
+    """The sums for ordered pairs of places (numbered row by row): first <= second."""
     (h, w), (high, wide) = size, kernel
     r, c = images.shape[1:3]
     for down in range(min(high, h)):

@@ -67,11 +67,11 @@ class Rng:
         return Rng(self.seed, self.device, self.dtype, self.arms, (STREAMS.index(name), *index))
 
     def in_arms(self, arms: int) -> Rng:
-        """The same stream from its start, for so many arms."""
+        """The same stream from its start, for n arms."""
         return Rng(self.seed, self.device, self.dtype, arms, self._key)
 
     def shard(self, *index: int) -> Rng:
-        """A fresh stream for a part of what this one is for."""
+        """A fresh stream for one part of this one's task."""
         return Rng(self.seed, self.device, self.dtype, self.arms, (*self._key, *index))
 
     def normal(self, *shape: int) -> Float[Tensor, "..."]:
@@ -111,7 +111,7 @@ class Rng:
         return t.to(self.dtype) if t.is_floating_point() else t
 
     def draw(self, kind: Kind, shape: tuple[int, ...]) -> Tensor:
-        """All numbers come from here: of a function of torch that draws them, once for all arms."""
+        """Draw all numbers: call a torch function that draws, once for all arms."""
         first = shape[0] // self.arms
         if first * self.arms != shape[0]:
             raise ValueError(f"{shape[0]} replicas cannot be split into {self.arms} equal arms")

@@ -1,4 +1,4 @@
-"""The house shapes and the few records that every floor shares.
+"""Tensor shapes and the few records that all packages share.
 
 Letters, in the order in which they stand in a shape:
 
@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 
 
 class Taps:
-    """What a structure sees of one layer.
+    """The inputs of a structure for one layer.
 
     Args:
         inputs: a, [R, S or 1, B, T, I], the constant 1 last; 1 where all samples see the same. Or what makes them for
@@ -111,7 +111,7 @@ class Taps:
         return self._mean_inputs() if self._mean_inputs else self.inputs.mean(3)
 
     def part(self, examples: slice) -> Taps:
-        """Of some of the examples; only their patches are made."""
+        """Taps of some examples; only their patches are made."""
         inputs = self._inputs
         return Taps(
             inputs[:, :, examples] if isinstance(inputs, Tensor) else inputs(examples), self.grads[:, :, examples]
@@ -119,7 +119,7 @@ class Taps:
 
 
 class NormTaps(NamedTuple):
-    """What a pass in training mode tells of one normalisation."""
+    """The output of a training pass for one normalisation."""
 
     statistics: Float[Tensor, "R S 2 C"]  # mean and unbiased variance of the batch
     grads: Float[Tensor, "R S 2 C"]  # d log p(y | x, W) / d (scale, shift), summed over the batch

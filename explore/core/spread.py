@@ -17,7 +17,7 @@ MOST = 2**24  # numbers of a chunk of distances
 def farthest_first(
     x: Float[np.ndarray, "N D"], candidates: Sequence[int], taken: Sequence[int], k: int
 ) -> tuple[list[int], list[float]]:
-    """K of the candidates, far from each other and from points that are taken.
+    """Choose k candidates, far from each other and from points already taken.
 
     Args:
         x: features, which are standardised by all rows first, so that their units do not matter.
@@ -46,7 +46,7 @@ def farthest_first(
 
 
 def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
-    """Features with mean 0 and deviation 1; of a constant one 0."""
+    """Features with mean 0 and deviation 1; constant ones are 0."""
     most = np.abs(x).max(0)  # so that no square overflows
     x = x / np.where(most > 0, most, 1)
     centred = x - x.mean(0)
@@ -55,7 +55,7 @@ def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
 
 
 def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], centres: Sequence[int]) -> Float[np.ndarray, " n"]:
-    """How far some rows are from the nearest of the centres, see `farthest_first`."""
+    """Distances of rows to the nearest centre, see `farthest_first`."""
     free = np.asarray(rows, np.int64)
     distance = np.full(len(free), np.inf)
     for i in centres:

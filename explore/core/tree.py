@@ -117,22 +117,22 @@ def bundled(tensors: Sequence[Tensor]) -> bool:
 
 
 def side_by_side(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors [R, ...] of one type as the rows of one, [R, numbers]."""
+    """Flatten and join tensors [R, ...] of one type to [R, numbers]."""
     return torch.cat([t.reshape(len(t), -1) for t in tensors], 1)
 
 
 def from_plain(value: Any) -> UInt8[Tensor, " _n"]:
-    """A value that JSON can hold as a tensor, for what is saved as tensors alone."""
+    """Encode a JSON value as a tensor, for files that hold only tensors."""
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
 def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
-    """The value that `from_plain` was given."""
+    """Undo `from_plain`."""
     return json.loads(saved.cpu().numpy().tobytes())
 
 
 def surely(flags: Tensor) -> bool:
-    """Whether all are true, where that is known for free: a device would have to be waited for, and is not asked."""
+    """Whether all are known to be true without synchronising with a device."""
     assumed = execution().assumed
     if assumed is not None:
         assumed.append(flags.all())
@@ -141,18 +141,18 @@ def surely(flags: Tensor) -> bool:
 
 
 def unseen(t: Tensor) -> bool:
-    """Whether the host may not look at the values of a tensor."""
+    """Whether the host must not read the values of a tensor."""
     return not execution().host_reads or t.device.type != "cpu"
 
 
 def unlooked() -> AbstractContextManager[Any]:
-    """Within it the host looks at no values, as on a device."""
+    """Forbid the host to read values within a block."""
     return executing(host_reads=False)
 
 
 @contextmanager
 def assumed() -> Iterator[list[Tensor]]:
-    """Within it all flags are taken to be true, as they mostly are; it gives those that have to be."""
+    """Assume that all flags are true in a block; yield the flags that must be checked."""
     flags: list[Tensor] = []
     with executing(assumed=flags):
         yield flags

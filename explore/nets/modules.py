@@ -142,6 +142,11 @@ class _RandomOperations(TorchDispatchMode):
         super().__init__()
         self.names: list[str] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Never compiled, and marking it so would import the compiler: seconds at every start."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags:

@@ -116,7 +116,8 @@ class SLANG(natural.NaturalPosterior):
             return super().variances(state)
         rows = []
         for eta, m, bias in zip(super().variances(state), state.mean, self.net.biases, strict=True):
-            rows.append(eta * torch.ones_like(m[:, :, :1]))
+            first = m[:, :, :1]
+            rows.append(eta * torch.ones_like(first) if isinstance(eta, Tensor) else torch.full_like(first, eta))
             if bias:
                 rows[-1][:, -1] = self.bias_prior_variance
         return tuple(rows)

@@ -23,6 +23,7 @@ import click
 import torch
 from torch import nn
 
+from experiments.benchmarks.counting import Cost, measure
 from experiments.tables import markdown, sections
 from explore import registry
 from explore.cli.script import Script
@@ -33,7 +34,6 @@ from explore.nets.likelihoods import Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import Likelihood
 from explore.nets.zoo import lenet5, resnet18
-from explore.testing.cost import Cost, measure
 
 RESULTS = Path(__file__).parent / "results"
 COLUMNS = ("net", "posterior", "what", *Cost._fields)

@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from experiments.benchmarks.counting import measure
 from experiments.tables import markdown, sections
 from explore import registry
 from explore.cli.script import Script
@@ -40,7 +41,6 @@ from explore.execution import parallel
 from explore.execution.parallel import World
 from explore.nets.likelihoods import Categorical
 from explore.nets.net import Net, mlp
-from explore.testing.cost import measure
 
 RESULTS = Path(__file__).parent / "results"
 INPUTS, CLASSES, N = 100, 10, 10_000

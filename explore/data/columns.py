@@ -1,4 +1,4 @@
-"""A schema: the features that the columns of a table become. It applies to new data in the same way, and is JSON.
+"""A schema: how columns of a table become features. It applies to new data alike, and converts to JSON.
 
 A number stays as it is, a truth value is 0 or 1, a date counts days, and a category has one feature for each level. An
 empty cell is imputed by the column's median (a truth value by the most frequent one). If the table had empty cells when
@@ -34,7 +34,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Quantity(ABC):
-    """A column whose cells are numbers, or count as such."""
+    """A column whose cells are read as numbers."""
 
     name: str
     fill: float  # for empty cells
@@ -92,7 +92,7 @@ class Number(Quantity):
 
 @dataclass(frozen=True)
 class Flag(Quantity):
-    """A column of two words, of which the second one counts 1."""
+    """A column of two words; the second is encoded as 1."""
 
     words: tuple[str, ...]
     kind: ClassVar[str] = "truth value"
@@ -131,7 +131,7 @@ class Date(Quantity):
 
 @dataclass(frozen=True)
 class Category:
-    """A column of words, or of numbers that are names."""
+    """A column of words, or of numbers used as names."""
 
     name: str
     levels: tuple[str, ...]  # each has a feature
@@ -146,7 +146,7 @@ class Category:
 
     @property
     def groups(self) -> list[str]:
-        """The levels and whatever else has a feature."""
+        """The levels and other groups with a feature."""
         return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
 
     @property
@@ -197,7 +197,7 @@ KINDS: dict[str, type[Column]] = {column.kind: column for column in (LeftOut, Nu
 
 
 def level(cell: str, decimal: str = ".") -> str:
-    """Name a category: as it is written, except that 7.0, as spreadsheets and data frames may write it, is 7."""
+    """Name a category as it is written, except that 7.0, as in spreadsheets and data frames, becomes 7."""
     if texts.number(cell, decimal) is None:
         return cell
     plain = texts.pointed(cell, decimal).replace("\u2212", "-")
@@ -205,7 +205,7 @@ def level(cell: str, decimal: str = ".") -> str:
 
 
 def _note_empty(column: Quantity | Category, cells: Cells, empty: set[str], value: str) -> list[str]:
-    """Describe the cells without a value, which are among `empty`, and how they count."""
+    """Describe how the cells without a value (a subset of `empty`) are imputed."""
     if not empty:
         return []
     count = sum(cell in empty for cell in cells.columns[column.name])
@@ -248,12 +248,12 @@ class Schema:
         return Matrix(x, self.features, tuple(notes))
 
     def to_json(self) -> dict[str, Any]:
-        """The schema in values that JSON has."""
+        """The schema as JSON values."""
         return {"columns": [{"kind": column.kind} | asdict(column) for column in self.columns]}
 
     @staticmethod
     def from_json(value: Any) -> Schema:
-        """Undo `to_json`; other values are refused."""
+        """Undo `to_json`; refuse other values."""
         try:
             return Schema(tuple(_column(dict(entry)) for entry in value["columns"]))
         except (KeyError, TypeError, ValueError) as error:

@@ -100,7 +100,7 @@ def arrays(
 
 
 def _header(archive: zipfile.ZipFile, key: str) -> np.ndarray:
-    """A stand-in of an array with the shape and type of its header; it takes no memory."""
+    """A placeholder array with the header's shape and type; it takes no memory."""
     with archive.open(f"{key}.npy") as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -132,7 +132,7 @@ def _tar_member(content: bytes, limit: int, name: object) -> bytes:
 
 
 def _chosen(members: Collection[str], member: str | None, name: object) -> str:
-    """The file to read; macOS puts a twin with attributes beside every file of an archive."""
+    """The file to read; macOS adds an attribute file beside every file of an archive."""
     real = [f for f in members if not f.startswith("__MACOSX/") and not PurePosixPath(f).name.startswith("._")]
     chosen = [f for f in real if member is None or PurePosixPath(f).name == member]
     if not chosen or (member is None and len(chosen) > 1):

@@ -1,4 +1,4 @@
-"""The cells of a text file as text, with the lines from which they come."""
+"""The cells of a text file as text, with their line numbers."""
 
 import csv
 import io
@@ -108,7 +108,7 @@ def called(name: str) -> str:
 
 
 def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Normalise distinct names of columns; those without one get their place as a name, which a note says."""
+    """Normalise distinct names of columns; unnamed ones are named by position, with a note."""
     stripped = [called(name) for name in names]
     if not any(stripped):
         raise InputError(f"the first line of {path} is blank; it must name the columns")
@@ -122,7 +122,7 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
 
 
 def assembled(path: Path, names: Iterable[str], rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
-    """Make columns of rows that come with their lines, in a file of `size` bytes.
+    """Make columns from rows with their line numbers, in a file of `size` bytes.
 
     Cells that would take far more memory are refused, as where there are many columns of which most rows have few.
     """
@@ -184,7 +184,7 @@ def _rows(path: Path, text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _separator(text: str) -> str:
-    """The mark that gives the first rows most columns, preferably equally many in all of them."""
+    """The delimiter that splits the first rows into most columns, preferably equally many."""
 
     def widths(mark: str) -> tuple[bool, int]:
         rows = []

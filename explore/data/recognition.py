@@ -146,7 +146,7 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
 
 
 def _refuse(name: str, cells: Cells, odd: np.ndarray) -> None:
-    """Name the first cell that does not fit the others, which look like numbers or dates."""
+    """Refuse a column by its first cell that is not a number or date like the others."""
     column = cells.columns[name]
     _, no_date = texts.dates(column, texts.ISO)
     rows = min(odd, no_date, key=len).tolist()
@@ -212,7 +212,7 @@ def _remarks(column: Category, levels: dict[str, str]) -> list[str]:
 
 
 def _remarked(column: Number | Flag | Date, values: np.ndarray, wanted: bool = True) -> tuple[Column, list[str]]:
-    """A column, with a note if its values are all the same or, unless it is wanted, go one way."""
+    """A column, with a note if it is constant or, unless requested, monotonic."""
     if column.same:
         return column, [CONSTANT]
     return column, [ONE_WAY] if not wanted and moves(values) else []
@@ -231,12 +231,12 @@ def _filled(values: np.ndarray) -> dict[str, Any]:
 
 
 def is_named(name: str) -> bool:
-    """Whether a column has a name of columns that number the rows."""
+    """Whether a column's name suggests that it numbers the rows."""
     return bool(_NAMED.fullmatch(_plain(name)))
 
 
 def is_timed(name: str) -> bool:
-    """Whether a column has a name of columns that say when a row was measured."""
+    """Whether a column's name suggests the time of measurement."""
     return bool(_TIMED.fullmatch(_plain(name)))
 
 
@@ -257,7 +257,7 @@ def counts(values: np.ndarray, name: str = "") -> bool:
 
 
 def moves(values: np.ndarray) -> bool:
-    """Whether numbers, [N] and NaN where there is none, never fall or never rise, and seldom stand still."""
+    """Whether numbers, [N] with NaN for missing ones, are monotonic with few repeats."""
     steps = np.diff(values[~np.isnan(values)])
     one_way = (steps >= 0).all() or (steps <= 0).all()
     return bool(len(steps) + 1 >= FEW and one_way and np.mean(steps != 0) > 0.5)

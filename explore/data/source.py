@@ -64,7 +64,7 @@ class Published(NamedTuple):
     sorted_sha256: str = ""  # of the sorted lines, where it is published in another order
 
     def __call__(self, folder: Path | None = None) -> Dataset:
-        """Read or download the set; a wrong content is an InputError, a failed download an OSError."""
+        """Read or download the set; unexpected content raises InputError, a failed download OSError."""
         file = f"libsvm/{self.name.replace('-', '_')}_scale.txt.gz" if self.classes else f"uci/{self.name}.txt.gz"
         path = local(file, folder)
         if path is None:
@@ -78,7 +78,7 @@ class Published(NamedTuple):
         return Dataset(self.name, table[:, :-1], table[:, -1:], features, "regression", note=note)
 
     def _downloaded(self) -> tuple[bytes, str]:
-        """The canonical text, and a note where its rows are in another order; other numbers are refused."""
+        """The canonical text, with a note if its rows are reordered; refuse other numbers."""
         again = f"delete it in {cache()} to download it anew, or let EXPLORE_DATA_DIR name a folder with the sets"
         try:
             text = "".join(" ".join(row) + "\n" for row in self.fetch()).encode()
@@ -113,7 +113,7 @@ def checked(content: bytes, sha256: str, path: Path) -> bytes:
 
 
 def local(file: str, folder: Path | None, holds: str = "uci/") -> Path | None:
-    """A file below `folder`, or the one in EXPLORE_DATA_DIR, if it exists; a missing folder is refused."""
+    """A file below `folder` or EXPLORE_DATA_DIR, if it exists; refuse a missing folder."""
     name = folder or os.environ.get("EXPLORE_DATA_DIR")
     if not name:
         return None
@@ -142,7 +142,7 @@ def download(url: str, name: str, limit: int | None = None) -> bytes:
 
 
 def _get(url: str, file: str, _: object, limit: int) -> None:
-    """Download within a limit, and over HTTPS all the way if the address begins so."""
+    """Download within a limit; redirects from HTTPS must stay on HTTPS."""
     import requests  # only where it is needed, as pooch does
 
     with requests.get(url, stream=True, timeout=30) as answer, open(file, "wb") as out:

@@ -1,4 +1,4 @@
-"""Tables of the user: `load_csv` takes numbers and guesses nothing, `load_table` infers the kinds of columns."""
+"""Tables of the user: `load_csv` takes only numbers, `load_table` infers column types."""
 
 import os
 from collections.abc import Sequence
@@ -83,7 +83,7 @@ def load_table(
     sheet: str | None = None,
     keep_na: Sequence[str] = (),
 ) -> Loaded:
-    """A table with numbers, categories, dates and truth values, and empty cells.
+    """A table with numbers, categories, dates, booleans and empty cells.
 
     A table of finite numbers gives what `load_csv` gives, except for columns that number its rows.
 
@@ -173,7 +173,7 @@ def _labelled(
 
 
 def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str]) -> None:
-    """Refuse columns of `keep_na` that are no class targets."""
+    """Refuse `keep_na` columns that are not class targets."""
     if wrong := [name for name in keep_na if task != "classification" or name not in targets]:
         raise InputError(
             f"keep_na (--keep-na) names {shown(wrong[0])}, which is no class target of {cells.path}; it takes a target "

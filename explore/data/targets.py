@@ -40,7 +40,7 @@ def quantities(table: Cells, names: Sequence[str], gaps: bool = False, targets: 
 
 
 def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], gaps: bool = True) -> InputError:
-    """The error that names cells of targets (rows by column) that are no numbers; of many the first ones."""
+    """The error for non-numeric target cells (rows by column); it names the first few."""
     cells = {name: [(row, str(table.columns[name][row])) for row in rows] for name, rows in wrong.items()}
     every = [cell for column in cells.values() for _, cell in column]
     if len(every) == 1:
@@ -60,7 +60,7 @@ def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], gaps: bool = Tr
 
 
 def _advice(cells: Collection[str], decimal: str, gaps: bool) -> str:
-    """Say what to do about texts where numbers belong."""
+    """Say what to do about text in numeric columns."""
     if all(texts.number(cell, decimal) is None and texts.number(cell, ",") is not None for cell in cells):
         return f"; {texts.POINT}"
     if all(cell.casefold() in texts.FAILED for cell in cells):

@@ -1,4 +1,4 @@
-"""The values of cells: numbers, dates, truth values, nothing, or texts that are none of these."""
+"""The values of cells: numbers, dates, booleans, missing values, or other texts."""
 
 import math
 import re
@@ -59,12 +59,12 @@ def absent(cell: str, among_words: bool = False) -> bool:
 
 
 def unmeasured(cell: str, classes: bool = False) -> bool:
-    """Whether a cell of a target says that nothing is measured; among classes, words that may name one do not."""
+    """Whether a target's cell is unmeasured; for classes, words that may name a class do not count."""
     return cell in _NO_CLASS if classes else absent(cell)
 
 
 def alike(names: Iterable[str], key: Callable[[str], Any] = str.casefold) -> tuple[str, str] | None:
-    """The first two names with the same key, by default those that differ only in case; None is no key."""
+    """The first two names with the same key, by default ignoring case; names with key None are skipped."""
     first: dict[Any, str] = {}
     for name in names:
         value = key(name)
@@ -112,12 +112,12 @@ def code(cells: Iterable[str]) -> str:
 
 
 def ambiguous(cells: Iterable[str]) -> str:
-    """The first number such as 1E2, which may be a name; or ""."""
+    """The first number such as 1E2 that may be a name; or ""."""
     return next(filter(_BARE_EXPONENT.fullmatch, cells), "")
 
 
 def exact(cell: str) -> int | float | None:
-    """The value of a number, see `number`; whole numbers in digits are exact, however large."""
+    """The value of a number, see `number`; integers in digits are exact, however large."""
     value = number(cell)
     plain = cell.replace("\u2212", "-")
     return int(plain) if value is not None and len(plain) < 400 and plain.lstrip("+-").isdecimal() else value

@@ -1,4 +1,4 @@
-"""Data frames, Excel and Parquet files, whose cells have types, as the text that a CSV file would have.
+"""Typed tables (data frames, Excel and Parquet files), converted to the text of a CSV file.
 
 A Parquet file that is larger than memory becomes features in a memory map.
 """
@@ -203,7 +203,7 @@ def _texts(values: Sequence[Any], path: Path, name: str, first: int = 1) -> list
 
 
 def _text(value: Any, path: Path, row: int, column: str) -> str:
-    """The text that a CSV file would have."""
+    """The text in a CSV file."""
     if type(value) is float:  # as most are
         return "" if value != value else repr(value)
     if value is None or value is pd.NaT or value is pd.NA or value != value:

@@ -1,1 +1,1 @@
-"""The execution of updates: recorded, compiled, or divided among processes. Results do not depend on it."""
+"""Execution of updates: recorded, compiled, or divided among processes. It does not change results."""

@@ -44,7 +44,7 @@ def use(asked: bool | None) -> AbstractContextManager[Any]:
 
 
 def updates(posterior: Any, rng: Rng) -> Updates:
-    """Return the updates of a fit in this process, recorded where that is asked for, or always faster."""
+    """Return the updates of a fit in this process, recorded if requested or always faster."""
     device, alone = rng.device.type, parallel.world().parts == 1
     asked = execution().record
     wanted = device == "cuda" and posterior.net.weights <= LARGEST if asked is None else asked
@@ -67,7 +67,7 @@ class Recorder(Protocol):
     def rng(self) -> Rng: ...  # that updates draw from
 
     def warm(self, run: Callable[[], Any]) -> Any:
-        """Run an update without a recording, as it will be recorded."""
+        """Run an update as it will be recorded, without recording."""
 
     def record(self, run: Step, place: State, memory: Sequence[Tensor], healthy: bool) -> tuple[Info, Replay]:
         """Return the numbers that an update logs, and a function that repeats it, valid after its first call.
@@ -163,7 +163,7 @@ class Updates:
             return checked
 
     def draw_from(self, rng: Rng) -> None:
-        """Continue with the numbers of another stream."""
+        """Draw from another stream from now on."""
         if self.recorder is None:
             self.rng = rng
         else:  # the graphs draw from the generator that they were recorded with
@@ -224,17 +224,17 @@ def _healthy(state: State) -> bool:
 
 
 def _constants(state: State) -> tuple[float, ...]:
-    """Return the numbers that the host keeps, but for the step."""
+    """Return the numbers on the host, except the step."""
     return tuple(float(t) for t in tree.tensors(state) if not t.dim() and t is not state.common.step)
 
 
 def _with_host(state: State, host: State) -> State:
-    """Return a state with the host's numbers, those without axes, of another."""
+    """Return a state with the host's (0-d) numbers of another."""
     return tree.map_tensors(lambda t, number: t if t.dim() else number, state, host)
 
 
 def write(values: Any, memory: Any) -> None:
-    """Copy the values of one tree into the memory of another, all as they are at the start."""
+    """Copy the values of one tree into the memory of another, as if all at once."""
     pairs = list(zip(tree.tensors(values), tree.tensors(memory), strict=True))
     changed = [(a, b) for a, b in pairs if b.dim() and a is not b]
     if not changed:  # as at most replays
@@ -247,7 +247,7 @@ def write(values: Any, memory: Any) -> None:
 
 
 def _same(result: Any, expected: Any) -> bool:
-    """Return whether all numbers are the same but for rounding, which varies on a device.
+    """Return whether all numbers agree up to rounding, which varies on a device.
 
     Some of many numbers are small sums of large ones; then a replica's tensor as a whole must be the same.
     """

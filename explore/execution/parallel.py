@@ -1,4 +1,4 @@
-"""One fit in several processes, each with its part of every batch and its own weight samples; streams of a GPU.
+"""One fit in several processes, each with its share of every batch and its own weight samples; GPU streams.
 
     torchrun --nproc-per-node 4 script.py
 
@@ -150,7 +150,7 @@ def gathered(values: Shaped[Tensor, "..."], axis: int) -> Shaped[Tensor, "..."]:
 
 
 def alone(steps: Iterator[T]) -> Iterator[T]:
-    """Yield the steps of work that is too small to be divided, which every process does by itself."""
+    """Yield the steps of work too small to divide, which every process repeats."""
     while True:
         with within(World()):
             try:
@@ -161,7 +161,7 @@ def alone(steps: Iterator[T]) -> Iterator[T]:
 
 
 def share(count: int) -> slice:
-    """Return this process's share of so many things; `gathered` joins the shares in order.
+    """Return this process's share of n items; `gathered` joins the shares in order.
 
     Raises:
         InputError: for fewer things than processes.

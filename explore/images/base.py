@@ -1,4 +1,4 @@
-"""A set of images as a value, in memory or in files that are decoded on demand."""
+"""An image data set, in memory or in files that are decoded on demand."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Images(NamedTuple):
         return channels, height, width
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of each channel over the training images, in [0, 255]; of a constant one 1.
+        """Mean and standard deviation of each channel of the training images, in [0, 255]; 1 if constant.
 
         Of images in files at most 10,000 are used, at equal distances.
         """
@@ -113,7 +113,7 @@ def _conversion(image: Image.Image) -> str:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """The image in 8 bits, on white."""
+    """The image in 8 bits, on a white ground."""
     clear = image.info.get("transparency")  # of a palette, or the one value that is transparent
     if image.mode.startswith("I"):
         values = np.asarray(image)  # `convert` would clip them to 255
@@ -149,7 +149,7 @@ def _opened(file: Path) -> Iterator[Image.Image]:
 
 
 def _check_depth(file: Path, image: Image.Image) -> None:
-    """Refuse values that are neither 8 bits nor 16-bit grey: a conversion would clip them."""
+    """Refuse depths other than 8 bits and 16-bit grey: a conversion would clip them."""
     if image.mode[0] not in "IF":
         return
     tags = getattr(image, "tag_v2", {})
@@ -188,7 +188,7 @@ class ImageFiles:
         return len(self.files)
 
     def part(self, points: Iterable[int]) -> ImageFiles:
-        """Some of them."""
+        """Some images."""
         return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
 
     def check(self) -> ImageFiles:
@@ -200,11 +200,11 @@ class ImageFiles:
         return self
 
     def converted(self) -> Counter[str]:
-        """How many images had each conversion, of those inspected or decoded so far."""
+        """The number of images by conversion, of those inspected or decoded so far."""
         return Counter(self._converted.values())
 
     def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
-        """Start to decode images that will be needed next, and drop all others that were started."""
+        """Start to decode the images needed next, and cancel all others."""
         wanted = dict.fromkeys(self._numbers(points).flatten().tolist())
         for i in self._coming.keys() - wanted.keys():
             self._coming.pop(i).cancel()
@@ -223,11 +223,11 @@ class ImageFiles:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all of them would take in memory."""
+        """Size of all images in memory, in bytes."""
         return math.prod(self.shape)
 
     def loaded(self) -> UInt8[np.ndarray, "N C H W"]:
-        """All of them in memory."""
+        """All images, in memory."""
         whole, done = np.empty(self.shape, np.uint8), 0
         for chunk in self.chunks(range(len(self))):
             whole[done : done + len(chunk)] = chunk
@@ -235,7 +235,7 @@ class ImageFiles:
         return whole
 
     def chunks(self, points: Sequence[int]) -> Iterator[UInt8[np.ndarray, "n C H W"]]:
-        """Some of them, a few at a time."""
+        """Images, a few at a time."""
         for i in range(0, len(points), CHUNK):
             self.ahead(np.array(points[i : i + 2 * CHUNK]))
             yield self[np.array(points[i : i + CHUNK])]

@@ -1,4 +1,4 @@
-"""Images of the user: a folder with a folder for each class, or arrays in an .npz file."""
+"""The user's images: a folder with one sub-folder per class, or an .npz file."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _array(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def _check_present(path: Path, headers: Mapping[str, np.ndarray], names: Sequence[str], needed: Sequence[str]) -> None:
-    """Refuse arrays that are missing, or of Python objects, before any is read."""
+    """Refuse missing arrays and arrays of Python objects, before reading any."""
     if missing := [key for key in needed if key not in headers]:
         raise InputError(f"{path} has no {listed(missing)}, but {listed(names)}")
     for key, array in headers.items():
@@ -224,7 +224,7 @@ def _check_present(path: Path, headers: Mapping[str, np.ndarray], names: Sequenc
 
 
 def _check(path: Path, headers: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
-    """Refuse arrays of other shapes and types, before any is read."""
+    """Refuse arrays of other shapes or types, before reading any."""
     _check_present(path, headers, names, ARRAYS[:2])
     if ("test_x" in headers) != ("test_y" in headers):
         raise InputError(f"{path} has {listed(headers)}; it must have test_x and test_y, or neither")

@@ -28,7 +28,7 @@ class Idx(NamedTuple):
     packaged: str = ""  # another folder that may hold the files
 
     def __call__(self, folder: Path | None = None) -> Images:
-        """Read or download the set; an unexpected file is an InputError, a failed download an OSError."""
+        """Read or download the set; an unexpected file raises InputError, a failed download OSError."""
         x, y, test_x, test_y = (self._array(file, folder) for file in self.sha256)
         return Images(self.name, x[:, None], y.astype(np.int64), test_x[:, None], test_y.astype(np.int64), self.classes)
 

@@ -69,7 +69,7 @@ class Predictive(ABC):
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...] | None:
-        """Whether the bias row of each tensor of coordinates learns its own prior variance; None: none is learned."""
+        """Whether each tensor's bias row learns its own prior variance; None: no variance is learned."""
         return None
 
     @abstractmethod
@@ -84,22 +84,22 @@ class Predictive(ABC):
         """
 
     def stands_for(self, examples: float) -> float:
-        """Return N, the number of data that so many examples are worth."""
+        """Return N, the effective data size of this many examples."""
         return examples
 
     def turn(self, step: int, progress: float) -> Turn:
-        """Return everything that an update reads of the number of its step, from 1, and of the progress.
+        """Return the `Turn` of a step, counted from 1, and of the training progress.
 
         Updates of one kind differ in these numbers alone, so that a recording of one repeats the others.
         """
         return Turn()
 
     def end_epoch(self, state: State) -> State:
-        """Return the state after an epoch, or in VIME after a batch of experience; it learns the prior's variance."""
+        """Return the state after an epoch, or in VIME after a batch of experience; learns the prior variance."""
         return state
 
     def learned(self, state: State) -> Info:
-        """Return what `end_epoch` has learned, for the log: name -> [R]."""
+        """Return the values learned by `end_epoch`, for the log: name -> [R]."""
         return {}
 
     def initial_curvature_share(self, state: State) -> Float[Tensor, " R"]:
@@ -111,7 +111,7 @@ class Predictive(ABC):
         return None
 
     def finish(self, state: State, batches: Iterable[Batch], rng: Rng) -> State:
-        """Return the state after a fit, for posteriors made from a trained net (a Laplace approximation, SWAG).
+        """Return the state after a fit, for posteriors built on a trained net (Laplace approximation, SWAG).
 
         `batches` are all the data. Training without an end never calls it: other methods must work on every state.
         """

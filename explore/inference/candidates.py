@@ -1,4 +1,4 @@
-"""Candidates: posteriors that differ in a few numbers, fitted as the replicas of one.
+"""Candidates: posteriors that differ in a few numbers, fitted as replicas of one posterior.
 
 A posterior names in `by_replica` the settings that may be a tensor [R], one value for each replica. K candidates on R
 data sets are then one posterior with K R replicas, candidate by candidate, which for small nets costs little more than
@@ -26,7 +26,7 @@ def by_replica(cls: type[Predictive]) -> frozenset[str]:
 
 
 def alike(cls: type[Predictive], settings: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether posteriors of a class with these settings can be `together`: they differ in such numbers alone."""
+    """Return whether a class's posteriors with these settings differ in `by_replica` alone, as `together` requires."""
     first = settings[0]
     different = {name for each in settings for name in each if each[name] != first[name]}
     numbers = all(isinstance(each[name], int | float) for each in settings for name in different)
@@ -65,7 +65,7 @@ def part(posterior: Predictive, rows: Tensor) -> Predictive:
 
 
 def _with(posterior: Predictive, settings: Mapping[str, Tensor]) -> Predictive:
-    """Return a copy with tensors as settings; their numbers have been checked."""
+    """Return a copy with tensors as settings, already validated."""
     changed = copy.copy(posterior)
     for name, values in settings.items():
         object.__setattr__(changed, name, values)

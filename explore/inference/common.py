@@ -78,7 +78,7 @@ def advance_norms(
     lr: float,
     step: Int[Tensor, " R"],
 ) -> NormState:
-    """Return batch normalisations after one pass in training mode, by the taps of the log-likelihood.
+    """Return batch normalisations after a training pass, from the taps of the log-likelihood.
 
     Samples that share values share the mean of their statistics; gradients are averaged over samples and examples, the
     two numbers in `count`. Adam has the rate `lr` and each replica's step, from 1.

@@ -1,4 +1,4 @@
-"""Everything that follows from a Gaussian density over all coordinates, q = N(mean, scale * P^-1) with a `Factor` P."""
+"""The consequences of a Gaussian density over all coordinates, q = N(mean, scale * P^-1) with a `Factor` P."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class GaussianPosterior(Variational):
         return settle(state._replace(common=state.common._replace(prior=learned)), state)
 
     def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
-        """Return how much the data have decided, by the precision Lambda = P / scale over W coordinates.
+        """Return how much the data determine, from the precision Lambda = P / scale over W coordinates.
 
         `damping_share`: tr(prior precision) / tr(Lambda), the prior's share of the precision.
         `effective_rank`: W - tr(prior precision Lambda^-1), MacKay's (1992) number of well-determined parameters.
@@ -136,7 +136,7 @@ class GaussianPosterior(Variational):
         return {name: value.to(mean[0]) for name, value in numbers.items()}
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return it to second order in rho, of a natural-gradient step: dmu = rho Sigma g, dLambda = rho E[g g^T]."""
+        """Return the gain to second order in rho of a natural step: dmu = rho Sigma g, dLambda = rho E[g g^T]."""
         _, _, scale = self.gaussian(state)
         precision, taps = self.gradients(state, batch, rng)
         # |dmu|^2 / 2 and tr[(Sigma dLambda)^2] / 4, in units in which Sigma = scale * P^-1.

@@ -107,13 +107,13 @@ class Mixture(Predictive):
         return self._settled(self.posterior.finish(_replicas(state), map(self._each, batches), rng), state)
 
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
-        """Return n joint samples, n / k of each member; random members give one more where that is not whole."""
+        """Return n joint samples, n / k per member; random members give one more for a remainder."""
         layers = self.posterior.sample(_replicas(state), -(-n // self.members), rng)
         pooled: tuple[Layer, ...] = self._pooled(layers, count_samples(layers), n, rng)
         return pooled
 
     def joint_sample(self, state: State, n: int, rng: Rng) -> tuple[tuple[Layer, ...], Noise]:
-        """Return the same with the noise of each one's member."""
+        """Return `sample` with the noise of each member."""
         drawn = self.posterior.joint_sample(_replicas(state), -(-n // self.members), rng)
         pooled: tuple[tuple[Layer, ...], Noise] = self._pooled(drawn, count_samples(drawn[0]), n, rng)
         return pooled
@@ -152,7 +152,7 @@ class Mixture(Predictive):
         return new._replace(common=new.common._replace(alive=new.common.alive.all(1)))
 
     def _settled(self, new: State, old: State) -> State:
-        """Group the state after a step, and freeze replicas of which a member has failed."""
+        """Group the state after a step, and freeze replicas with a failed member."""
         grouped = self._grouped(new)
         alive = old.common.alive & grouped.common.alive
         settled = tree.where(alive, grouped, old)
@@ -176,7 +176,7 @@ class VariationalMixture(Mixture):
         return self._mean(self.posterior.kl(_replicas(new), _replicas(old)))
 
     def kl_prior(self, state: State) -> Float[Tensor, " R"]:
-        """Return the members' mean, which exceeds the mixture's by at most log k nats."""
+        """Return the members' mean: at most log k nats above the mixture's."""
         return self._mean(self.posterior.kl_prior(_replicas(state)))
 
     def divergence(self, state: State) -> Float[Tensor, " R"]:

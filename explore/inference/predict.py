@@ -80,7 +80,7 @@ class Predictor:
         return Predictor(posterior.net, posterior.likelihood, *posterior.joint_sample(state, n, rng))
 
     def stretched(self, factor: Float[Tensor, " R"]) -> Predictor:
-        """Return the same distributions with `factor` times the variance, about their means.
+        """Scale the distributions' variance by `factor`, keeping their means.
 
         Raises:
             InputError: for a likelihood whose noise cannot be scaled, as that of classes.
@@ -254,7 +254,7 @@ def divided(
 
 
 def filled(chunks: Iterable[tuple[slice, tuple[Tensor, ...]]], points: int, axis: int = 1) -> tuple[Tensor, ...]:
-    """Return tensors of all points from at least one chunk: (some of the points, their tensors).
+    """Collect tensors of all points from chunks (points, their tensors), at least one.
 
     `axis` is that of the points.
     """

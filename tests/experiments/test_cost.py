@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from experiments.benchmarks import cost
+from experiments.benchmarks.counting import Cost, measure
 from explore import registry
-from explore.testing.cost import Cost, measure
 
 COMMITTED = pd.read_csv(cost.RESULTS / "cost.csv")
 CASES = [(net, posterior) for net in cost.PROBLEMS for posterior in cost.POSTERIORS[net]]

@@ -220,7 +220,7 @@ class Diagonal(NamedTuple):
         return torch.einsum("rbio,rio->rb", mean_gradients(self._rotated(taps)).square(), 1 / self.precision)
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """Return it with the bases fixed, so that only the diagonal can change."""
+        """Return the curvature with fixed bases: only the diagonal changes."""
         squares = mean_square_gradients(self._rotated(taps))
         return torch.einsum("rbio,rio->rb", squares.square(), self.precision**-2)
 
@@ -287,7 +287,7 @@ def _squares_by_pairs(taps: Taps, budget: int) -> Float[Tensor, "R I O"]:
 
 
 def _pairs(x: Float[Tensor, "R S B T _"], apart: int) -> Float[Tensor, "R S B _ _"]:
-    """Return products of the values at each two positions, those at different ones times `apart`."""
+    """Return products of the values at pairs of positions, scaled by `apart` if they differ."""
     t = x.shape[3]
     products = [x[:, :, :, : t - d] * x[:, :, :, d:] for d in range(t)]
     return torch.cat([p if d == 0 or apart == 1 else apart * p for d, p in enumerate(products)], 3)

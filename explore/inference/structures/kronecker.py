@@ -1,4 +1,4 @@
-"""Blocks of one layer whose matrix is, or nearly is, a Kronecker product of an input and an output factor.
+"""Blocks of one layer that are, at least nearly, Kronecker products of an input and an output factor.
 
 With the weights of a layer as W [I, O], its block of the Fisher matrix is A (x) S over (I, O): A [I, I] the second
 moment of the layer's inputs, S [O, O] that of the gradients with respect to its outputs. Martens and Grosse (2015).

@@ -127,7 +127,7 @@ class LowRankFactor(NamedTuple):
         return total - 2 * _diagonal(root).log().sum(1).to(total)
 
     def variance(self) -> Means:
-        """Return it by double precision, as 1 / d cancels where U has most of the precision; at least 1 / P_ii."""
+        """Return it in double precision (1 / d cancels where U has most of the precision), at least 1 / P_ii."""
         wide = LowRankFactor(*(tuple(t.double() for t in part) for part in self))
         parts = zip(self.columns, wide.diagonal, wide.columns, wide._correction(), strict=True)
         return tuple(

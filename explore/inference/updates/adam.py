@@ -43,7 +43,7 @@ Rates = tuple[N, N]
 
 
 def rates(lr: Any, step: N) -> Rates[N]:
-    """Return those of step t, counted from 1, for all replicas or each, corrected for averages that start at zero."""
+    """Return the rates of step t (from 1), for all replicas or each, with bias correction."""
     root = (1 - BETA2**step) ** 0.5
     return lr * root / (1 - BETA1**step), EPSILON * root
 

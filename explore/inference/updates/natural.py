@@ -1,4 +1,4 @@
-"""Natural-gradient variational inference: its gradients, the order that several papers share, and shared presets.
+"""Natural-gradient variational inference: gradients, the update shared by several papers, and presets.
 
 Posteriors that differ from noisy K-FAC in the structure of the Fisher matrix alone are `NaturalGradient` with another
 `Structure`; those that order things in another way are `NaturalPosterior` with their own `update`.
@@ -73,7 +73,7 @@ class NaturalPosterior(GaussianPosterior):
         return self.weight_noise and progress >= self.warm_start
 
     def noisy_pass(self, state: State, batch: Batch, noisy: bool, rng: Rng, parts: int = 1) -> tuple[Weights, Pass]:
-        """Return the weights W that an update takes gradients at, samples of q or its mean, and its pass with them.
+        """Return the weights W for an update's gradients, samples of q or its mean, and the pass at them.
 
         Each of the `parts` of this process's part of the batch has its own samples.
         """
@@ -132,7 +132,7 @@ class NaturalGradient(NaturalPosterior):
 
     @property
     def decomposes(self) -> bool:
-        """Whether factors take eigendecompositions, for which the host waits."""
+        """Whether factors need eigendecompositions, which block the host."""
         return False
 
     def init(self, n_data: float, replicas: int, rng: Rng) -> NaturalState:
@@ -181,11 +181,11 @@ class NaturalGradient(NaturalPosterior):
         return Turn(None if waits else kind, (self.lr * schedule, schedule))
 
     def once_factored(self, statistics: Statistics, state: NaturalState, progress: float) -> Statistics:
-        """Return the statistics to keep once the step's factors are made of them."""
+        """Return the statistics to keep after the step's factors are computed."""
         return statistics
 
     def initial_curvature_share(self, state: NaturalState) -> Float[Tensor, " R"]:
-        """Return how much of the Fisher matrix's diagonal is still its start, in the layer with the most of it.
+        """Return the largest share, over layers, of the Fisher diagonal that is still its start.
 
         An average with the rate beta keeps (1 - beta)^k of its start, which is much where gradients are small.
         """
@@ -198,7 +198,7 @@ class NaturalGradient(NaturalPosterior):
     def _curvature(
         self, state: NaturalState, forward: Pass, schedule: Number, progress: float, rng: Rng
     ) -> tuple[Statistics, Factor, Factor, Tensor]:
-        """Return F after the batch, F + gamma and F + gamma' (made anew where due), and where that worked."""
+        """Return F after the batch, F + gamma and F + gamma' (recomputed if due), and where that worked."""
         step, statistics = int(state.common.step) + 1, state.statistics
         if step % self.statistics_interval == 0:
             taps = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))

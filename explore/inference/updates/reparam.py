@@ -60,7 +60,7 @@ class Form(ABC):
 
     @abstractmethod
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
-        """Return the layer, and samples [R, ...] of its KL's excess over the Gaussian's.
+        """Return the layer, and samples [R, ...] of its KL minus the Gaussian's.
 
         Coordinates z are [R, S, I, O], or [R, S, B, I, O] with one draw for each example; `lead`, (R, S) or (R, S, B),
         is the shape of other random numbers from `rng`.

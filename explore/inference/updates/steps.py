@@ -1,4 +1,4 @@
-"""The parts that updates are made of: their opening, Fisher gradients, how far a step goes, and their end."""
+"""Building blocks of updates: the opening pass, Fisher gradients, step limits, and the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Schedule = Literal["step", "linear"]
 
 
 class Pass(NamedTuple):
-    """A forward pass over a batch in training mode, with which an update begins."""
+    """The forward pass in training mode that begins an update."""
 
     noise: Noise  # the likelihood's parameter at each sample
     out: Float[Tensor, "R S B O"]
@@ -73,7 +73,7 @@ def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Nois
 def forward_in_parts(
     net: Network, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
 ) -> tuple[Float[Tensor, "R K b O"], Pullback]:
-    """Run a pass in training mode in which each part of the batch has its own weight samples, as workers do.
+    """Run a pass in training mode in which each part of the batch has its own weight samples, as with workers.
 
     There are K weight samples for each of the parts, part by part, or one for all. The outputs of each example are of
     its part's samples; the taps have parts * K samples of B / parts examples, whose mean is that over all.
@@ -105,7 +105,7 @@ def _split(x: Tensor, parts: int) -> Tensor:
 
 
 def _join(x: Tensor, parts: int) -> Tensor:
-    """[(R parts), n, ...] -> [R, (parts n), ...]."""
+    """Join parts: [(R parts), n, ...] -> [R, (parts n), ...]."""
     return x.unflatten(0, (-1, parts)).flatten(1, 2)
 
 
@@ -174,7 +174,7 @@ def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number
 def adapt(
     damping: Float[Tensor, " R"], overshoot: Float[Tensor, " R"]
 ) -> tuple[Float[Tensor, " R"], Bool[Tensor, " R"]]:
-    """Return the damping after a step, in the manner of Levenberg and Marquardt, and which replicas take the step.
+    """Return the damping after a step (Levenberg-Marquardt), and which replicas accept the step.
 
     Martens and Grosse (2015, Section 6.5) compare a step's gain with the quadratic model's. That ratio says little for
     a batch's gradient and a moving average; so `overshoot` compares the curvature along the step d, d^T H d, with its
@@ -194,7 +194,7 @@ def inner(u: Means, v: Means) -> Float[Tensor, " R"]:
 
 
 def momentum(m: Means, gradient: Means, beta: float, correction: Number | Float[Tensor, " R"]) -> tuple[Means, Means]:
-    """Return a gradient's moving average, and it over a correction: 1 - beta^t after t steps from zero."""
+    """Return a gradient's moving average, raw and bias-corrected by 1 - beta^t after t steps."""
     new = tuple(torch.lerp(g, old, beta) for old, g in zip(m, gradient, strict=True))
     correction = over(correction, new[0])
     return new, tuple(x / correction for x in new)

@@ -113,7 +113,7 @@ def _conversion(image: Image.Image) -> str:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """The image in 8 bits, on a white ground."""
+    """The 8-bit image, on white."""
     clear = image.info.get("transparency")  # of a palette, or the one value that is transparent
     if image.mode.startswith("I"):
         values = np.asarray(image)  # `convert` would clip them to 255

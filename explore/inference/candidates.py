@@ -1,4 +1,4 @@
-"""Candidates: posteriors that differ in a few numbers, fitted as replicas of one posterior.
+"""Candidates: posteriors that differ in a few numbers, fitted as replicas of one.
 
 A posterior names in `by_replica` the settings that may be a tensor [R], one value for each replica. K candidates on R
 data sets are then one posterior with K R replicas, candidate by candidate, which for small nets costs little more than

@@ -126,7 +126,7 @@ class Predictor:
         return Moments(*self._all(self.moments_of, x))
 
     def moments_of(self, out: Float[Tensor, "R S b O"]) -> Moments:
-        """Return the same of the outputs at some points."""
+        """Return `moments` from the outputs there."""
         predicted = self.likelihood.mean(out)
         # Bessel's correction: S samples estimate the mean too. One sample varies not at all.
         return Moments(predicted.mean(1), predicted.var(1, correction=min(1, self.samples - 1)))
@@ -140,7 +140,7 @@ class Predictor:
         return LabelMoments(*self._all(self.label_moments_of, x))
 
     def label_moments_of(self, out: Float[Tensor, "R S b O"]) -> LabelMoments:
-        """Return the same of the outputs at some points."""
+        """Return `label_moments` from the outputs there."""
         mean, variance = self.moments_of(out)
         return LabelMoments(mean, variance, self._noise_of(out).expand_as(mean))
 
@@ -168,7 +168,7 @@ class Predictor:
         return ClassPrediction(*self._all(self.classes_of, x))
 
     def classes_of(self, out: Float[Tensor, "R S b O"]) -> ClassPrediction:
-        """Return the same of the outputs at some points.
+        """Return `classes` from the outputs there.
 
         The mutual information is the entropy of the mean prediction less the nets' mean entropy (Houlsby et al.,
         Bayesian active learning for classification and preference learning, 2011, equation 2).

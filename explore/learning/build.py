@@ -1,4 +1,4 @@
-"""Posteriors from recorded settings: what a run and whoever reads its model have in common."""
+"""Posteriors from recorded settings, for runs and for readers of their models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def likelihood_of(data: Any) -> str:
 
 
 def outputs(likelihood: str, classes: int, targets: int) -> int:
-    """Return how many outputs a network has, for so many classes or targets."""
+    """Return a network's number of outputs for n classes or targets."""
     return 1 if likelihood == "bernoulli" else classes or targets
 
 
@@ -58,7 +58,7 @@ def posterior(
 
 
 def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
-    """Return the settings of the posterior and of the noise for so many rows to learn from."""
+    """Return the settings of the posterior and the noise for n training rows."""
     settings, noise = run.posterior_settings, run.likelihood_settings
     if run.preset == presets.BY_ROWS:
         cls = registry.find("posteriors", run.posterior)
@@ -69,7 +69,7 @@ def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
 
 
 def dense(widths: Sequence[int]) -> nn.Module:
-    """Return a network of these units a layer, if a memory can hold its weights."""
+    """Return a network with these layer widths, if its weights fit into memory."""
     if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
         raise InputError(
             f"a network of {listed(widths)} units has {weights} weights; the most are {MOST_WEIGHTS}, so take fewer "

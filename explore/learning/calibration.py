@@ -29,7 +29,7 @@ GRID, ROUNDS = 21, 4  # of the search: after so many rounds the factor has an er
 def held_out_factors(
     posteriors: Sequence[Predictive], x: Float[Tensor, "R n ..."], y: Tensor, rng: Rng, share: float, samples: int
 ) -> list[Float[Tensor, " R"]]:
-    """The factors for posteriors that are fitted to all examples, in one fit (`explore.inference.candidates`).
+    """Variance factors for posteriors fitted to all examples, in one fit (`explore.inference.candidates`).
 
     Each posterior is fitted from scratch to a random part of them, and the factor to the rest, for each replica.
 

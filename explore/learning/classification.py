@@ -35,7 +35,7 @@ class Classified(NamedTuple):
 
     @property
     def entropy(self) -> Float[Tensor, " P"]:
-        """Of the predicted distribution, in nats."""
+        """Predictive entropy, in nats."""
         return torch.special.entr(self.probabilities).sum(1)
 
 
@@ -66,7 +66,7 @@ def scores(predicted: Classified, y: Int[Tensor, " P"]) -> dict[str, float]:
 
 
 def auroc(inside: Float[Tensor, " P"], outside: Float[Tensor, " Q"]) -> float:
-    """The chance that an out-of-distribution input has the larger uncertainty, ties counted half; NaN if one is NaN."""
+    """The probability that an out-of-distribution input is more uncertain; ties count half, and NaN gives NaN."""
     truth, values = torch.cat([torch.zeros(len(inside)), torch.ones(len(outside))]), torch.cat([inside, outside])
     return float(roc_auc_score(truth.numpy(), values.double().cpu().numpy())) if values.isfinite().all() else math.nan
 
@@ -99,7 +99,7 @@ def follow(
     saved: Mapping[str, Any] | None = None,
     points: int = POINTS,
 ) -> Iterator[Epoch | Measured]:
-    """Fit a posterior to images, and measure it at `points` epochs at equal distances, the last one included.
+    """Fit a posterior to images, and measure it at `points` evenly spaced epochs, including the last.
 
     Args:
         posterior: what to fit; its settings include the number of epochs.

@@ -1,4 +1,4 @@
-"""Comparisons: each posterior is fitted on the same splits at once, and measured as it learns.
+"""Comparisons: posteriors fitted on the same splits in parallel, and measured during training.
 
 The splits are replicas, and so are candidates that differ in a few numbers. Every posterior has the same random stream,
 so that its numbers do not depend on the others, except for the last digits of candidates. All report the same tags;
@@ -59,7 +59,7 @@ class Measured(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """How often predictions are right against how often they say they are.
+    """Observed against predicted frequencies of correct predictions.
 
     Regression: coverage of the central intervals of a Gaussian with the predictive mean and total variance, against
     their level. Classification: accuracy against mean confidence of the predictions in each of 15 bins of confidence.
@@ -110,7 +110,7 @@ def follow_candidates(
     calibrate: float = 0.0,
     jobs: int = 1,
 ) -> Iterator[Epoch | list[Measured]]:
-    """Fit posteriors on all splits side by side, and measure them now and then.
+    """Fit posteriors on all splits side by side, measuring at intervals.
 
     Args:
         posteriors: one, or several that are `candidates.alike`, which are measured less often.
@@ -165,7 +165,7 @@ def follow_candidates(
 def measure(
     posterior: Any, state: State, splits: Splits, rng: Rng, samples: int, factor: Float[Tensor, " R"] | None = None
 ) -> dict[str, Float[Tensor, " R"]]:
-    """Every tag with its value for each split.
+    """The value of every tag for each split.
 
     train/nll is E_q[-log p(y|x,w)] an example, over at most 1000 training examples, in nats of standardised targets;
     train/kl that of weights and noise from their priors. train/elbo = -(n nll + kl), with n training examples, is the

@@ -258,7 +258,7 @@ def _check_types(y: Any) -> None:
 
 
 def _seed(random_state: Any) -> int:
-    """A whole number is the seed itself; None and generators provide one."""
+    """Return an integer seed, drawn from a generator or at random for None."""
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

@@ -31,7 +31,7 @@ from explore.learning.feed import ImageFeed
 
 
 class Epoch(NamedTuple):
-    """One pass over the data is done."""
+    """The state after a pass over the data."""
 
     epoch: int  # from 1
     epochs: int
@@ -54,7 +54,7 @@ def fit(
     done: int = 0,
     state: State | None = None,
 ) -> Iterator[Epoch]:
-    """Train on n examples a replica.
+    """Train on n examples per replica.
 
     Args:
         posterior: what to train; its settings include the number of epochs.
@@ -94,7 +94,7 @@ def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."] | ImageFeed, y
 
 
 class _Advanced(NamedTuple):
-    """A shard some epochs later."""
+    """A shard after more epochs."""
 
     state: State
     info: Info
@@ -102,12 +102,12 @@ class _Advanced(NamedTuple):
 
 
 def streams(rng: Rng, shards: int) -> list[Rng]:
-    """The random numbers of each shard; a single one has those of an undivided fit."""
+    """The random stream of each shard; a single one has that of an undivided fit."""
     return [rng] if shards == 1 else [rng.shard(i) for i in range(shards)]
 
 
 def stops(epochs: int, count: int) -> list[int]:
-    """About `count` epochs at equal distances, the last one among them."""
+    """About `count` evenly spaced epochs, including the last."""
     return sorted({math.ceil(epochs * i / count) for i in range(1, count + 1)})
 
 

@@ -73,7 +73,7 @@ def _text(value: Any) -> str:
 
 
 def check_same(saved: Mapping[str, str], current: Mapping[str, str]) -> None:
-    """Refuse another posterior by the first difference; a setting that only one version of explore has is none."""
+    """Refuse another posterior by the first difference; settings of only one version are ignored."""
     for name, text in current.items():
         if saved.get(name, text) != text:
             lines = zip_longest(saved[name].splitlines(), text.splitlines(), fillvalue="")

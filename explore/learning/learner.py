@@ -103,17 +103,17 @@ class ActiveLearner:
 
     @property
     def labelled(self) -> Int[Tensor, "R n"]:
-        """The labelled points in the order in which they were told."""
+        """The labelled points, in the order of their labels."""
         return self._pool.points
 
     @property
     def mask(self) -> Bool[Tensor, "R P"]:
-        """Which points may be asked for."""
+        """Mask of points available to `ask`."""
         return self._pool.mask
 
     @property
     def round(self) -> int:
-        """How often labels were told."""
+        """How often `tell` was called."""
         return self._pool.round
 
     def tell(self, indices: Any, y: Any) -> None:
@@ -131,7 +131,7 @@ class ActiveLearner:
         self._renew()
 
     def fit(self) -> Iterator[Epoch]:
-        """Fit from scratch to the labels told so far, unless that is done.
+        """Fit from scratch to all labels so far, unless already fitted.
 
         Yields after every epoch, in several processes ten times.
         """
@@ -163,7 +163,7 @@ class ActiveLearner:
         return self._fitted
 
     def check(self, k: int, times: int = 1, pending: int = 0) -> None:
-        """Check that k points can be asked for so many times, beside pending ones; fits nothing.
+        """Check that `times` batches of k points are available, beside pending ones; fit nothing.
 
         Raises:
             InputError: where there are fewer candidates, or a rule does not choose as many at once.
@@ -226,7 +226,7 @@ class ActiveLearner:
         return self._sample("test").evaluate(*self._pool.test(indices, y, scales), unit)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The labels told so far; with the same arguments and seed, everything else follows from them."""
+        """The labels so far; the arguments and the seed determine everything else."""
         return self._pool.state_dict()
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
@@ -284,7 +284,7 @@ class ActiveLearner:
 
 
 def _rules(acquisitions: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
-    """Check the rules, one an arm."""
+    """Check the rules, one per arm."""
     if isinstance(acquisitions, str) or not isinstance(acquisitions, Sequence) or not acquisitions:
         raise InputError(
             f"acquisitions is {acquisitions!r:.100}; it must be a list of at least one rule, as ['random']"
@@ -296,7 +296,7 @@ def _rules(acquisitions: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
 
 
 class Round(NamedTuple):
-    """A round of active learning is done."""
+    """A finished active-learning round."""
 
     round: int  # from 1
     labels: int  # to which the measured fit was made

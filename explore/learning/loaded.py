@@ -33,7 +33,7 @@ LEARNT = {
 
 
 class TableWarning(UserWarning):
-    """Something in a table was imputed, is unknown, or is not used."""
+    """A table has imputed, unknown or unused values."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LoadedRun:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The columns that the model sees."""
+        """The model's input columns."""
         return self.saved.names.features
 
     @property
@@ -66,12 +66,12 @@ class LoadedRun:
 
     @property
     def images(self) -> bool:
-        """Whether it classifies images, not the rows of a table."""
+        """Whether it classifies images, not table rows."""
         return self.settings.net is not None
 
     @property
     def about(self) -> str:
-        """Which model it is, and of how many, in words."""
+        """A description: which model of how many."""
         posterior, *keys = self.which.items()
         parts = [str(posterior[1])]
         for key, value in keys:
@@ -125,7 +125,7 @@ class LoadedRun:
         return frame.set_axis(table.index) if isinstance(table, pd.DataFrame) else frame
 
     def inputs(self, cells: Cells) -> tuple[np.ndarray, tuple[str, ...]]:
-        """Return rows as the model sees them, [P, D], and notes on imputed cells and ignored columns."""
+        """Return rows as model inputs [P, D], and notes on imputed cells and ignored columns."""
         names, schema = self.saved.names, self.saved.schema
         if schema is None:
             for name in names.features:
@@ -184,7 +184,7 @@ def predictions(
     level: float | None = None,
     quantiles: Sequence[float] = (),
 ) -> pd.DataFrame:
-    """Predict inputs [P, D], of targets that were learnt in another scale; see `LoadedRun.predict`."""
+    """Predict inputs [P, D] for transformed targets; see `LoadedRun.predict`."""
     if names.classes:
         if quantiles or level is not None:
             asked = "quantiles" if quantiles else "intervals"
@@ -249,7 +249,7 @@ def load_run(
 
 
 def select(folder: Path, trusted: Sequence[str], which: Mapping[str, Any], device: str) -> LoadedRun:
-    """Load the model of a run that `which` names, where None stands for any."""
+    """Load the model of a run that matches `which`; None matches any."""
     content = saved.read(folder, trusted, device)
     asked = {key: value for key, value in which.items() if value is not None}
     posterior = asked.pop("posterior", next(iter(content.models)))

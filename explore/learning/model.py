@@ -71,7 +71,7 @@ class FittedModel:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> FittedModel:
-        """Fit one replica from scratch, the same, to the bit, as a learner's that was told all of it at once.
+        """Fit one replica from scratch, bit-identical to a learner's that was told all labels at once.
 
         Args:
             posterior: what to fit; its settings include the number of epochs.
@@ -116,7 +116,7 @@ class FittedModel:
 
     @property
     def initial_curvature_share(self) -> Float[Tensor, " R"]:
-        """The share of the curvature that is still its start; where it is large, deviations are far too small."""
+        """The initial curvature's remaining share; if large, standard deviations are far too small."""
         return self.posterior.initial_curvature_share(self.state)
 
     @property
@@ -137,7 +137,7 @@ class FittedModel:
         return predictor if self.factor is None else predictor.stretched(self.factor)
 
     def replica(self, r: int) -> FittedModel:
-        """One replica alone; its nets are another sample, so that its numbers differ slightly."""
+        """One replica alone; its nets are sampled again, so its numbers differ slightly."""
         if not (isinstance(r, int) and 0 <= r < self.replicas):
             raise InputError(f"there is no replica {r!r}; they are numbered 0 to {self.replicas - 1}")
         state, scales, factor = tree.part((self.state, self.scales, self.factor), slice(r, r + 1))
@@ -153,7 +153,7 @@ class FittedModel:
         return Prediction(y.undo(mean), epistemic, total, noise.sqrt() * y.scale)
 
     def quantiles(self, x: Any, levels: Sequence[float]) -> Float[Tensor, "K R P O"]:
-        """Quantiles of these levels of the target, at each of the inputs x [P, ...] by itself."""
+        """Marginal quantiles of the target at these levels, for each input x [P, ...]."""
         if self.posterior.likelihood.discrete:
             raise InputError("classes have probabilities, not quantiles; use probabilities(x)")
         levels = levels.tolist() if isinstance(levels, Tensor | np.ndarray) else levels
@@ -243,7 +243,7 @@ class FittedModel:
         return self.scales.y.undo(drawn.flatten(1, 2)).unflatten(1, drawn.shape[1:3])
 
     def _standardised(self, x: Any) -> StandardisedInputs:
-        """Check inputs, of which images are bytes where they are scaled by channel, and standardise them on demand."""
+        """Check inputs (images scaled by channel must be bytes), and standardise them on demand."""
         inputs = RawInputs(x, self.rng)
         inputs.check_shape(self.shape, "that were fitted")
         values, by_channel = inputs.x, self.scales.x.mean.dim() > 3  # as commands standardise images, of bytes
@@ -265,7 +265,7 @@ class FittedModel:
     def from_state_dict(
         posterior: Predictive, saved: Mapping[str, Any], device: str | torch.device = "cpu"
     ) -> FittedModel:
-        """Undo `state_dict`, to the bit, given the same posterior.
+        """Undo `state_dict` exactly, given the same posterior.
 
         Raises:
             InputError: when the posterior has another class, net, likelihood or setting (epochs apart), or its net
@@ -308,6 +308,6 @@ def _noise_by_output(saved: Mapping[str, Tensor], like: Mapping[str, Tensor]) ->
 
 
 def check_made(posterior: Any) -> None:
-    """Refuse anything that is no posterior, such as the name of one."""
+    """Refuse anything but a posterior, such as its name."""
     if isinstance(posterior, type) or not hasattr(posterior, "likelihood"):
         raise InputError(f"the posterior is a {type(posterior).__name__}; explore.posterior(name, ...) makes one")

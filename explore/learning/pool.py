@@ -1,4 +1,4 @@
-"""A pool of points in each of R replicas: candidates, labelled points, and the scales in which they are learnt."""
+"""A pool of points in each of R replicas: candidates, labelled points, and their scales."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STANDARDISE = ("labelled", "pool", "none")
 
 
 class Scales(NamedTuple):
-    """How inputs and targets are standardised; classes are not."""
+    """Standardisation of inputs and numeric targets."""
 
     x: Standardiser
     y: Standardiser
@@ -122,7 +122,7 @@ class Pool:
         self.round += 1
 
     def free(self, indices: Any) -> Int[Tensor, "R p"]:
-        """Check that points of every replica may be chosen, and are named once."""
+        """Check that each replica's points are available and unique."""
         points, replicas = self._indices(indices), self.replicas
         if replicas > 1 and (points.dim() != 2 or len(points) != replicas):
             raise InputError(f"the points of {replicas} replicas come as [{replicas}, k]; got {list(points.shape)}")
@@ -158,7 +158,7 @@ class Pool:
         return values.reshape(*lead) if self._classes else values.reshape(*lead, self._outputs)
 
     def scales(self) -> Scales:
-        """The scales of the labelled points; of inputs as `standardise` says."""
+        """The scales of the labelled points; input scales follow `standardise`."""
         if self.y is None:
             raise InputError("there is no label yet; tell some first")
         fit = Standardiser.fit_measured if self._partial else Standardiser.fit
@@ -255,7 +255,7 @@ class Pool:
         self.y = saved["y"].to(self._rng.device) if self.points.shape[1] else None
 
     def _meaning(self) -> dict[str, Any]:
-        """What the labels belong to."""
+        """What saved labels refer to."""
         return {
             "seed": self._rng.seed,
             "points": len(self.x),

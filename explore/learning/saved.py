@@ -1,4 +1,4 @@
-"""The fitted posteriors of a run, as its folder keeps them beside config.json.
+"""The fitted posteriors in a run folder, stored beside config.json.
 
 model.pt           the posteriors as tensors; the names of features, targets and classes; the keys of the replicas; of a
                    user's table the schema, and the scale in which its targets were learnt
@@ -39,7 +39,7 @@ LIKELIHOOD = "likelihood."
 
 @dataclass(frozen=True)
 class Names:
-    """What a model's inputs and outputs are called."""
+    """Names of a model's inputs and outputs."""
 
     features: tuple[str, ...]
     targets: tuple[str, ...]  # none: of a data set by name, which has one
@@ -63,7 +63,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A posterior of a comparison, its settings, and the preset that they began with."""
+    """A posterior of a comparison, its settings, and the preset they are based on."""
 
     name: str
     preset: str
@@ -78,7 +78,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """Those settings of a run that its models and their inputs depend on."""
+    """The settings of a run that determine its models and inputs."""
 
     command: str
     posterior: str = ""
@@ -111,7 +111,7 @@ class ModelSettings:
         return build.posterior(replace(self, likelihood=likelihood), shape, outputs, name, settings, noise)
 
     def _rows(self, state: Mapping[str, Any]) -> int:
-        """Return how many labels a saved state was fitted to."""
+        """Return the number of labels of a saved fit."""
         return round(float(state.get("state.common.n_data", 1)) / float(self.posterior_settings.get("augmentation", 1)))  # type: ignore[arg-type]
 
 

@@ -32,7 +32,7 @@ class Standardiser(NamedTuple):
 
     @staticmethod
     def fit_measured(values: Float[Tensor, "*R n D"]) -> Standardiser:
-        """Fit to values of which NaN are missing; every column must have one."""
+        """Fit to values with NaN for missing; every column needs a value."""
         present = ~values.isnan()
         if not bool(present.any(-2).all()):
             raise InputError("a target has no value yet; at least 1 of each is needed")
@@ -63,7 +63,7 @@ class Standardiser(NamedTuple):
 
     @staticmethod
     def robust(values: Float[Tensor, "*R n D"]) -> Standardiser:
-        """Fit a centre and scale that do not hinge on outliers or rare events, for `bounded`.
+        """Fit a centre and scale robust to outliers and rare events, for `bounded`.
 
         The scale is the distance between the 5 % and the 95 % quantile, or the median distance from the median of the
         values that differ from it where that is larger, over that of a standard Gaussian. So a column of zeros and ones

@@ -33,7 +33,7 @@ class Transform:
 
     @staticmethod
     def fit(kind: Kind, y: Float[np.ndarray, "n O"]) -> Transform:
-        """Fit to targets, of which NaN is not measured."""
+        """Fit to targets; NaN means unmeasured."""
         if kind != "rank":
             return Transform(kind)
         pairs = [_ranked(column) for column in y.T]
@@ -58,7 +58,7 @@ class Transform:
         return np.stack([np.interp(column, x, y) for column, x, y in zip(columns, at, of, strict=True)], -1)
 
     def to_json(self) -> dict[str, Any]:
-        """The transform in values that JSON has."""
+        """The transform as JSON values."""
         return {"kind": self.kind, "knots": list(map(list, self.knots)), "scores": list(map(list, self.scores))}
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Networks, the user's functions above all: their arguments, and what they give before there is a run and later."""
+"""Networks, mainly the user's functions: their arguments, and checks that they are unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
 
 
 def settings(name: str, texts: Mapping[str, str]) -> Values:
-    """Arguments of a network, of the texts of `-p net.KEY=VALUE`.
+    """Arguments of a network, from the texts of `-p net.KEY=VALUE`.
 
     Raises:
         InputError: for one that it has not, that no text can stand for, or that is of another type.
@@ -39,7 +39,7 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
 
 
 def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:
-    """What a network gives for fixed weights and fixed images: empty for one of the library's own.
+    """A network's outputs for fixed weights and images; empty for built-in networks.
 
     One that normalises batches has a second part: what it gives once it has seen the images in training.
 
@@ -70,7 +70,7 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
 
 
 def check_known(name: str, found: Sequence[float], recorded: Sequence[float] | None) -> None:
-    """Refuse to go on, or to predict, with another network than the run's; older runs know less of it, or nothing."""
+    """Refuse to continue or predict with another network than the run's; older runs record less about it."""
     if recorded is None:
         return
     same = found[: len(recorded)]

@@ -109,7 +109,7 @@ class Net(Network):
 
     @property
     def width(self) -> int:
-        """Numbers that the widest layer held for one example of one sample in the last pass."""
+        """Size of the widest layer's activations in the last pass, per example and sample."""
         return max(slot.width for slot in self._slots)
 
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]:
@@ -261,7 +261,7 @@ class Net(Network):
         return folded
 
     def check(self, x: Float[Tensor, "R B ..."]) -> None:
-        """Refuse a forward that the library cannot take, by the first and the last of two examples or more.
+        """Refuse an unsupported forward, tested on the first and last of two or more examples.
 
         Raises:
             InputError: where examples or samples meet, training mode or chance changes the output, a layer is left out,
@@ -299,7 +299,7 @@ class Net(Network):
         self._checked = True
 
     def _check_alone(self, layers: Sequence[Layer], x: Tensor) -> None:
-        """Refuse a forward that takes no example alone, and find the layout in which convolutions are fastest."""
+        """Refuse a forward that fails on a single example, and find the fastest layout for convolutions."""
         try:
             self._pass(layers, x[:, 1:], None)
         except Exception as error:
@@ -333,7 +333,7 @@ def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:
 
 
 class _Pass(NamedTuple):
-    """What a run of the module gave."""
+    """The result of a forward pass."""
 
     out: Float[Tensor, "R S B O"]
     calls: list[tuple[Tensor, Tensor]]  # the input and the tap of each layer

@@ -1,4 +1,4 @@
-"""The weights of a layer, the settings of a normalisation, and what a posterior needs of a likelihood."""
+"""Protocols of layers, networks and likelihoods, and settings of normalisations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Norm(NamedTuple):
 
 @runtime_checkable
 class Network(Protocol):
-    """What a posterior needs of a `Net`, which describes these attributes and methods."""
+    """The interface of `Net` to posteriors; see `Net` for these attributes and methods."""
 
     shapes: tuple[tuple[int, int], ...]
     biases: tuple[bool, ...]
@@ -87,7 +87,7 @@ def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """What a posterior needs of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`.
+    """The interface of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`.
 
     `PARTS` are what predictions of some kinds need besides; `explore.testing.check_likelihood` checks all of it.
 
@@ -101,7 +101,7 @@ class Likelihood(Protocol):
     scaling: ClassVar[str]
 
     def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
-        """What a target is on average: M numbers, or the probabilities of M classes."""
+        """The mean of a target: M numbers, or the probabilities of M classes."""
 
     def init(self, outputs: int, replicas: int, rng: Rng) -> Phi:
         """The prior of the noise, for a net of O outputs; every tensor is [R, ...]."""
@@ -171,7 +171,7 @@ def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
 
 
 def check_likelihood(likelihood: Any) -> None:
-    """Refuse what no posterior can be fitted with.
+    """Refuse a likelihood without a required part.
 
     Raises:
         InputError: naming what is missing.
@@ -195,5 +195,5 @@ def check_likelihood(likelihood: Any) -> None:
 
 
 def width(likelihood: Likelihood, outputs: int) -> int:
-    """M: how many numbers or classes a net of so many outputs predicts."""
+    """M, the number of targets or classes predicted from these outputs."""
     return likelihood.mean(torch.zeros(1, 1, 1, outputs)).shape[-1]

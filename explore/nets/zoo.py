@@ -180,7 +180,7 @@ def network(name: str) -> Callable[..., nn.Module]:
 
 
 def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """The arguments of a network that can be set as text: name -> type, by default that of the default.
+    """The arguments of a network that can be set as text: name -> type (of its default if unannotated).
 
     A tuple of numbers takes any number of them.
     """
@@ -193,7 +193,7 @@ def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
 
 
 def arguments(build: Callable[..., nn.Module]) -> dict[str, Any]:
-    """The arguments that the images do not decide: name -> default, or `inspect.Parameter.empty`."""
+    """The arguments not determined by the images: name -> default, or `inspect.Parameter.empty`."""
     parameters = inspect.signature(build).parameters.values()
     return {p.name: p.default for p in parameters if p.kind not in STARRED and p.name not in FIXED}
 

@@ -68,7 +68,7 @@ class DenseFactor(NamedTuple):
         return torch.cat([self._inner(g).square().sum(2) for g in means], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return it without a projection, as every direction can be taken, by S x S Gram matrices."""
+        """Return it from S x S Gram matrices; no projection is needed."""
         parts = []
         for g in example_gradients(taps):
             s, b = g[0].shape[1:3]

@@ -149,7 +149,7 @@ class HMC(Predictive):
 
 
 def _some(draws: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:
-    """Return the same n random entries along the second axis of each, or all where there are no more."""
+    """Return the same n (at most all) random entries along the second axis of each tensor."""
     replicas, count = draws[0].shape[:2]
     if n >= count:
         return draws

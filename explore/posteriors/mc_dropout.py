@@ -1,4 +1,4 @@
-"""MC dropout: one net, whose uncertainty is that of dropping its inputs at random, in training and afterwards.
+"""MC dropout: one net whose uncertainty comes from random dropout, in training and in prediction.
 
 Gal, Ghahramani: Dropout as a Bayesian Approximation (2016). For each layer with W [I, O], the bias its last row:
 

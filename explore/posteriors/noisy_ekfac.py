@@ -161,7 +161,7 @@ class NoisyEKFAC(NaturalGradient):
         return tuple(self._rule.restart(q, c if self.reset_damped else None) for q, c in pairs)
 
     def _restarts(self, step: int, progress: float) -> bool:
-        """Return whether r restarts after this step; at least as many steps as until the next restart must follow."""
+        """Return whether r restarts after this step; a full restart interval must still follow."""
         if self.reset_interval is None or step % self.reset_interval:
             return False
         # `progress` tells the number of remaining steps; half a step is for its rounding.

@@ -105,7 +105,7 @@ def _split(x: Tensor, parts: int) -> Tensor:
 
 
 def _join(x: Tensor, parts: int) -> Tensor:
-    """Join parts: [(R parts), n, ...] -> [R, (parts n), ...]."""
+    """[(R parts), n, ...] -> [R, (parts n), ...]."""
     return x.unflatten(0, (-1, parts)).flatten(1, 2)
 
 

@@ -1,4 +1,4 @@
-"""How targets scatter around a net's output: one file each. The names below are loaded when they are first used."""
+"""Likelihoods of targets given a net's output: one file each. The names below are loaded when they are first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -33,7 +33,7 @@ class Parameterless:
 
 
 def check_logits(likelihood: Likelihood, out: Float[Tensor, "R S B O"]) -> None:
-    """Refuse outputs that are probabilities already; those of weights of 0 tell a sigmoid too.
+    """Refuse outputs that are probabilities; outputs at zero weights reveal a sigmoid too.
 
     Raises:
         InputError: for classes, where outputs are positive and add up to 1, or a single one is 1/2.

@@ -1,4 +1,4 @@
-"""Two classes, with one output: the logit of the second."""
+"""Two classes with one output, the second one's logit."""
 
 from __future__ import annotations
 

@@ -126,12 +126,12 @@ class Gaussian:
 
 
 def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor, "R 1"]:
-    """N / (2 lambda), what all examples add to a."""
+    """N / (2 lambda): the total increase of a."""
     return n_data / (2 * (kl_weight.unsqueeze(1) if isinstance(kl_weight, Tensor) else kl_weight))
 
 
 def _residual(y: Tensor, out: Tensor) -> Tensor:
-    """Targets minus outputs; a target of another width would be spread over the outputs."""
+    """Targets minus outputs; a target of another width would broadcast."""
     if y.shape[-1] != out.shape[-1] or y.dim() != out.dim():
         raise InputError(f"targets come as [..., {out.shape[-1]}], as the network's outputs; got {list(y.shape)}")
     return y - out

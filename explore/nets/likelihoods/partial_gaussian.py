@@ -15,7 +15,7 @@ from explore.nets.likelihoods.gaussian import Gamma, Gaussian, half_count
 
 @dataclass(frozen=True)
 class PartialGaussian(Gaussian):
-    """Gaussian noise of several targets, of which NaN stands for one that is not measured: nothing is learnt from it.
+    """Gaussian noise of several targets; NaN marks an unmeasured target, from which nothing is learnt.
 
     Its residual is zero, and it counts neither in the likelihood nor in what is learnt of the noise of its output.
     """
@@ -38,5 +38,5 @@ class PartialGaussian(Gaussian):
 
 
 def _filled(y: Tensor, out: Tensor) -> Tensor:
-    """Targets with the outputs themselves in place of those that are not measured."""
+    """Targets, with outputs in place of the unmeasured ones."""
     return torch.where(y.isnan(), out, y)

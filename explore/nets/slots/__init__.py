@@ -1,4 +1,4 @@
-"""What `Net` puts in place of a module's layers: slots, which hold weights only while a pass lasts.
+"""Slots: replacements of a module's layers that hold weights only during a pass.
 
 A slot meets inputs whose R, S and B are folded into the batch axis that the user's module knows. It unfolds them,
 applies R x S weight matrices, or normalises R x S batches, and folds back.

@@ -1,4 +1,4 @@
-"""What all slots share, and those of linear layers and of batch normalisations."""
+"""The base of all slots, and slots for linear layers and batch normalisations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TENSORS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked
 
 
 class Slot(nn.Module, ABC):
-    """Stands where a layer with parameters stood."""
+    """A stand-in for a layer with parameters."""
 
     _layer: Any
     _call: Any
@@ -69,14 +69,14 @@ class Slot(nn.Module, ABC):
         return self._run(a)
 
     def call(self) -> Any:
-        """What the pass that just ran left."""
+        """The record of the last pass."""
         if not self._used:
             raise InputError(f"{self.called} was not used in the forward pass")
         return self._call
 
     @abstractmethod
     def misfit(self, shape: torch.Size) -> str:
-        """What an example must be for this layer, where it has another shape; else nothing."""
+        """The input shape that this layer needs, if an example has another one; else nothing."""
 
     @abstractmethod
     def _run(self, a: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class Slot(nn.Module, ABC):
 
 
 class _Unreadable(dict[str, Any]):
-    """A slot's parameters for those who ask a module for all of them; none would be silently wrong."""
+    """Unreadable parameters of a slot: an empty list would be silently wrong."""
 
     def __init__(self, layer: str):
         super().__init__()
@@ -122,7 +122,7 @@ class WeightSlot(Slot):
         self._layer, self._lead, self._lead_in, self._taps = layer, lead, lead_in, taps
 
     def call(self) -> tuple[Tensor, Tensor]:
-        """(input, tap) of the pass that just ran."""
+        """(input, tap) of the last pass."""
         call = super().call()
         if call[0]._version != self._version:  # the gradient would be paired with the wrong input
             raise InputError(f"the input of {self.called} is changed in place after its use; write x = x + y")
@@ -151,7 +151,7 @@ class WeightSlot(Slot):
 
     @abstractmethod
     def positions(self, g: Tensor, lead: Lead) -> Tensor:
-        """A gradient of the folded pre-activation as [R, S, B, T, O]."""
+        """Unfold a pre-activation's gradient to [R, S, B, T, O]."""
 
     @abstractmethod
     def fold(self, h: Tensor, a: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ class NormSlot(Slot):
         return torch.stack([*affine, mean, variance]).detach()
 
     def begin(self, layer: Layer, lead: Lead, train: bool) -> None:
-        """Hold scale, shift, running mean and variance for one pass over [R, S, B] examples."""
+        """Set scale, shift, running mean and variance for a pass over [R, S, B] examples."""
         self._layer, self._lead, self._lead_in, self._train = layer, lead, lead, train
 
     def misfit(self, shape: torch.Size) -> str:

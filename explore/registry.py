@@ -48,7 +48,7 @@ class _File(NamedTuple):
 
 
 def _files(kind: str, only: str | None = None) -> dict[str, _File]:
-    """Return the plug-ins of all files of the package of a kind, or of the one file of the name `only`."""
+    """Return the plug-ins in all files of a kind's package, or in the file `only`."""
     package = importlib.import_module(f"explore.{HOMES.get(kind, kind)}")
     plug_ins = {}
     for finder, module, _ in pkgutil.iter_modules(package.__path__):
@@ -80,7 +80,7 @@ def _parsed(source: Path) -> tuple[str | None, str, bool]:
 
 
 def _table(kind: str) -> dict[str, Any]:
-    """Return the plug-ins in the table of the package of a kind."""
+    """Return the plug-ins in the table of a kind's package."""
     return dict(getattr(importlib.import_module(f"explore.{HOMES.get(kind, kind)}"), "PLUG_INS", {}))
 
 
@@ -143,20 +143,20 @@ def load(path: str, kind: str) -> Any:
 
 
 def unimported(error: Exception) -> str:
-    """Describe why an import failed; of a module that is not found also how to make it visible to commands."""
+    """Describe why an import failed; for a module not found, also how to make it visible to commands."""
     hint = "; install it, or put its folder on the path (PYTHONPATH=. for this one)"
     return f"{raised(error)}{hint if isinstance(error, ModuleNotFoundError) else ''}"
 
 
 def presets(cls: Any) -> dict[str, dict[str, Any]]:
-    """Return the PRESETS of the file of a class or function, and `plain`, by default the fields alone."""
+    """Return the PRESETS beside a class or function, and `plain`, by default the field defaults."""
     written: dict[str, dict[str, Any]] = getattr(sys.modules[cls.__module__], "PRESETS", {"default": {}})
     named = {hyphened(name): settings for name, settings in written.items()}
     return named | {"plain": named.get("plain", {})}
 
 
 def listed_presets(cls: Any) -> list[str]:
-    """The `presets` that messages list: not those that are recommended by the number of rows."""
+    """The `presets` to list in messages: without those chosen by the number of rows."""
     return [name for name in presets(cls) if name not in FOR_ROWS]
 
 
@@ -202,7 +202,7 @@ def configured(
 
 
 def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | None = None, **settings: Any) -> Any:
-    """Make a posterior by name, with the settings of a preset (None: its first one) and others in their place.
+    """Make a posterior by name, with the settings of a preset (None: its first one) and overrides.
 
     Args:
         name: of `explore list posteriors`.
@@ -247,7 +247,7 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
 
 
 def _beside(cls: Any) -> dict[str, type]:
-    """Return the settings of a posterior that are no fields of its class: name -> type."""
+    """Return a posterior's settings beyond its class's fields: name -> type."""
     fields = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {"members"}
     return {"members": int} if hasattr(cls, "no_mixture") and "members" not in fields else {}
 
@@ -301,7 +301,7 @@ def settings_of(cls: Any) -> dict[str, Any]:
 
 
 def complete(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the defaults of a dataclass to its settings, so that a run records every one."""
+    """Add a dataclass's defaults to its settings, so that a run records them all."""
     allowed = settings_of(cls)
     fields = [f for f in dataclasses.fields(cls) if f.name in allowed and f.default is not dataclasses.MISSING]
     return {f.name: f.default for f in fields} | dict(settings)
@@ -316,7 +316,7 @@ def is_setting(hint: Any) -> bool:
 
 
 def _value(hint: Any, text: str) -> Any:
-    """Return the value of a text; a ValueError or KeyError means that it has another type."""
+    """Return the value of a text; a ValueError or KeyError means a wrong type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if text.lower() == "none" and type(None) in arguments:

@@ -152,7 +152,7 @@ def leading(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float
 
 
 def _of_all(taps: Taps) -> Taps:
-    """Return the taps of all processes, one after the other on the axis of samples."""
+    """Concatenate the taps of all processes along the axis of samples."""
     if parallel.world().processes == 1:
         return taps
     inputs = taps.inputs.expand(-1, taps.grads.shape[1], -1, -1, -1)

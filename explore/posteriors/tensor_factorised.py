@@ -67,7 +67,7 @@ class TensorForm(Form):
 
 
 class TensorLayer:
-    """A layer with factors of its own for every example: a [R, S, B, n, a, c], b [R, S, B, n, b, d]."""
+    """A layer with separate factors for every example: a [R, S, B, n, a, c], b [R, S, B, n, b, d]."""
 
     def __init__(self, a: Tensor, b: Tensor, bias: Tensor | None, outputs: int):
         self.a, self.b, self.bias, self.outputs, self.samples = a, b, bias, outputs, a.shape[1]

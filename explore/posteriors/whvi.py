@@ -154,7 +154,7 @@ class WalshForm(Form):
         return cast(Layer, WalshRows(**parts)), excess
 
     def _vector(self, parts: dict[str, Tensor]) -> Layer:
-        """Return a layer with one input or output, made of entries of W."""
+        """Return a one-input or one-output layer, built from entries of W."""
         g = parts["g"]
         eye = torch.eye(self.d, dtype=g.dtype, device=g.device)
         if "s1" in parts:
@@ -212,7 +212,7 @@ class WalshRows(NamedTuple):
 
 
 class DropoutForm(Form):
-    """W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias: M is optimised, and z is no coordinate."""
+    """W = diag(z) M, z_i = Bernoulli(1 - p) / (1 - p), z = 1 for the bias: M is optimised; z is not a coordinate."""
 
     excess_samples = 1  # its part of the KL is the same for each
 

@@ -1,1 +1,1 @@
-"""Run folders: what is recorded of a run, read back, and compared with the start before. May import `core`."""
+"""Run folders: recording, reading, and comparison with the previous start. May import `core`."""

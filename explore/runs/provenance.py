@@ -38,7 +38,7 @@ def session(**facts: Any) -> dict[str, Any]:
 
 
 def code(packages: Iterable[Path]) -> str:
-    """Return a hash of all Python files of some folders, in which any uncommitted change shows."""
+    """Return a hash of all Python files in some folders, including uncommitted changes."""
     digest = hashlib.sha256()
     for package in packages:
         for path in sorted(package.rglob("*.py")):

@@ -1,4 +1,4 @@
-"""The run folder: the files of a run, and how an interrupted one continues.
+"""The run folder: the files of a run, and resuming an interrupted run.
 
     config.json      id: of the run, which its other files have too; settings: all that decides the numbers; sessions:
                      command line, versions, device of each start; former: of a run that was extended, the hashes of its
@@ -99,7 +99,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """Open a run to continue after its last checkpoint, whose content is `state`.
+        """Open a run to resume from its last checkpoint, available as `state`.
 
         Raises:
             InputError: when the folder is missing, damaged, put together from several runs, in use, or of an older
@@ -127,13 +127,13 @@ class Run:
         self._write_config()
 
     def extend(self, settings: Mapping[str, Any]) -> None:
-        """Record the settings of the same run that is to go on for longer."""
+        """Record the settings of a run that is extended."""
         former = [*self.config.get("former", []), digest(self.config["settings"])]
         self.config |= {"settings": dict(settings), "former": former}
         self._write_config()
 
     def rewind(self, state: Mapping[str, Any]) -> None:
-        """Go back to the checkpoint before the last one; `state` is where to continue."""
+        """Go back to the checkpoint before the last, and set `state`."""
         if self._before is None:
             raise InputError(f"{self.folder} was written by an older version and cannot be extended; start a new run")
         self._last, self._before = self._before, None
@@ -188,7 +188,7 @@ class Run:
         self._append(table, text.getvalue())
 
     def checkpoint(self, state: Mapping[str, Any], step: int | Mapping[str, int]) -> None:
-        """Save where to continue: all up to and with this step, or the step of each series, is done."""
+        """Save a checkpoint: everything up to this step, or each series' step, is done."""
         for writer in self._writers.values():
             writer.flush()
         tables = {name: measured(self.folder / name) for name in TABLES if (self.folder / name).exists()}
@@ -247,7 +247,7 @@ def _check_name(folder: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return the value with None for every number that is not finite, which JSON cannot hold."""
+    """Replace non-finite numbers, which JSON cannot hold, with None."""
     if isinstance(value, Mapping):
         return {key: plain(v) for key, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Reading a run folder: its settings, its checkpoint, and the part of its tables that belongs to that.
+"""Reading a run folder: its settings, its checkpoint, and its tables up to that checkpoint.
 
 Settings are dataclasses that are written as JSON, and read with every value checked.
 """
@@ -28,14 +28,14 @@ BROKEN = (OSError, ValueError, LookupError, TypeError, RecursionError)  # what r
 
 
 def measured(path: Path, size: int = -1) -> dict[str, Any]:
-    """Return size and hash of the first bytes of a table, or of all."""
+    """Return size and hash of a table, or of its first bytes."""
     with open(path, "rb") as file:
         content = file.read(size)
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def cut(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Remove what was written after a checkpoint, which measured these tables."""
+    """Truncate tables to the sizes recorded by a checkpoint."""
     for name in TABLES:
         if name in tables:
             os.truncate(folder / name, tables[name]["size"])
@@ -44,7 +44,7 @@ def cut(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def run_id(folder: Path) -> str:
-    """Return the id that a run or a campaign gives its files; empty if an earlier version of explore began it."""
+    """Return the id that a run or a campaign gives its files; empty for runs of earlier versions."""
     for name in ("campaign.json", "config.json"):
         try:
             return str(json.loads((folder / name).read_text(encoding="utf-8"))["id"])
@@ -66,7 +66,7 @@ def recorded(folder: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read settings and sessions of a run, if its config.json is as it was written."""
+    """Read settings and sessions of a run, if its config.json is intact."""
     path = folder / "config.json"
     if not folder.is_dir():
         raise InputError(f"there is no run folder {folder}")
@@ -113,7 +113,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read the last checkpoint of a run, if it is whole and its own."""
+    """Read the last checkpoint of a run, if it is intact and the run's."""
     path = folder / "checkpoint.pt"
     if not path.is_file():
         raise InputError(f"{folder} is damaged: it has no checkpoint.pt")
@@ -152,7 +152,7 @@ def read(cls: type[Record], recorded: Any, name: str) -> Record:
 
 
 def read_part(cls: type[Record], recorded: Mapping[str, Any], name: str) -> Record:
-    """Return a dataclass from those of the settings that it has; the others are not looked at."""
+    """Return a dataclass from the settings that are its fields; ignore the others."""
     hints = get_type_hints(cls)
     values = {key: value for key, value in recorded.items() if key in hints}
     return cls(**{key: _checked(hints[key], value, f"{name}: {key}") for key, value in values.items()})

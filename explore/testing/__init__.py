@@ -1,4 +1,4 @@
-"""Tests that every plug-in has to pass, for plug-ins of this package and of others: pytest collects what is made here.
+"""Tests that every plug-in must pass, in this package and in others; pytest collects them.
 
     from explore.testing import check_posterior
     from mypackage import IVON

@@ -1,4 +1,4 @@
-"""What every data set owes."""
+"""Requirements on data sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DatasetSubject:
 
     @functools.cached_property
     def declared(self) -> tuple[int, int, str]:
-        """N, D and the task that its description, or the first line of its file's docstring, ends with."""
+        """N, D and the task, from the end of its description or of its file's first docstring line."""
         module = sys.modules[self.function.__module__]
         description = getattr(self.function, "description", module.__doc__ or "").split("\n")[0]
         match = re.search(r"\((\d+) x (\d+), (regression|classification)\)\.?$", description)
@@ -38,7 +38,7 @@ class DatasetSubject:
         return self.load()
 
     def load(self) -> Dataset:
-        """The set, if it is here: no check downloads."""
+        """The set, if it is available offline."""
 
         def refuse(*_: Any) -> bytes:
             pytest.skip(f"{self.name} is in no folder of EXPLORE_DATA_DIR")

@@ -1,4 +1,4 @@
-"""What a posterior with a density owes: that it is one, what follows from it, the bound, and the information gain."""
+"""Requirements on posteriors with a density: the density, its consequences, the bound, the information gain."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GAUSSIAN, VARIATIONAL, INFORMATIVE = map(attrgetter, ("gaussian", "variational",
 
 
 def not_gaussian(subject: Subject) -> bool:
-    """Whether it has another density."""
+    """Whether the density is not Gaussian."""
     return subject.variational and not subject.gaussian
 
 

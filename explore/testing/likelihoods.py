@@ -1,4 +1,4 @@
-"""What every likelihood owes: its parts agree with each other and with its own samples."""
+"""Requirements on likelihoods: their parts agree with each other and with their samples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LikelihoodSubject:
 
     @cached_property
     def noise(self) -> Any:
-        """Drawn once the likelihood has learnt from some targets."""
+        """Noise drawn after the likelihood has learnt from targets."""
         return self.likelihood.sample_noise(self.learned, S, Rng(2, dtype=torch.float64))
 
     @cached_property
@@ -52,7 +52,7 @@ class LikelihoodSubject:
 
     @cached_property
     def data(self) -> Tensor:
-        """Targets with a sample axis of 1, as those of data."""
+        """Targets with a sample axis of 1, as in data."""
         noise = self.likelihood.expected(self.start)
         return self.likelihood.sample(noise, self.out[:, :1], Rng(4, dtype=torch.float64))
 
@@ -61,7 +61,7 @@ class LikelihoodSubject:
         return self.settled(self.out)
 
     def settled(self, out: Tensor) -> Any:
-        """The noise's posterior after so many updates on the same batch that it moves no more."""
+        """The noise's posterior after updates on the same batch until convergence."""
         phi, before = self.start, None
         for _ in range(3000):
             if phi is before:  # there is nothing to learn
@@ -71,12 +71,12 @@ class LikelihoodSubject:
 
     @cached_property
     def drawn(self) -> tuple[Tensor, Tensor]:
-        """Outputs, each repeated, and as many targets drawn at them: [R, S, B * DRAWS, ...]."""
+        """Repeated outputs, and a target drawn at each: [R, S, B * DRAWS, ...]."""
         out = self.out.repeat_interleave(DRAWS, 2)
         return out, self.likelihood.sample(self.noise, out, Rng(5, dtype=torch.float64))
 
     def spread(self, values: Tensor) -> Tensor:
-        """One axis for the examples and one for the draws."""
+        """Split the axis into examples and draws."""
         return values.unflatten(2, (B, DRAWS))
 
     @property

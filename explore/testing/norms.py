@@ -1,4 +1,4 @@
-"""What every posterior owes on a net with batch normalisation, unless it refuses it."""
+"""Requirements on posteriors of nets with batch normalisation, unless refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def data() -> Batch:
 
 
 def _loss(posterior: Any, state: State) -> Tensor:
-    """Of the net as it is evaluated, with the running statistics."""
+    """Loss of the net in evaluation mode (running statistics)."""
     out = posterior.net.output(posterior.sample(state, 50, seeded(9)), data().x)
     return (out.mean(1) - data().y).square().mean((1, 2))
 
@@ -67,7 +67,7 @@ def training_lowers_the_loss_and_moves_what_the_policy_says(subject: Subject, po
 
 
 def has_lr(subject: Subject) -> bool:
-    """Whether its weights can be held still."""
+    """Whether lr can freeze its weights."""
     return takes_norms(subject) and subject.has("lr")
 
 

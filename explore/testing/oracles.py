@@ -1,4 +1,4 @@
-"""Dense float64 counterparts of what the library never writes out, and the noise that makes tests exact."""
+"""Dense float64 counterparts of implicit matrices, and the noise that makes tests exact."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tupl
 
 
 def parameters(module: nn.Module, weights: Sequence[Tensor]) -> dict[str, Tensor]:
-    """One [I, O] matrix a layer as the named parameters of the module they stand for."""
+    """Convert one [I, O] matrix per layer to the module's named parameters."""
     named, matrices = {}, iter(weights)
     for name, layer in module.named_modules():
         if hasattr(layer, "weight"):
@@ -113,7 +113,7 @@ class Matched(Rng):
 
 
 class Twice(Rng):
-    """The numbers for S samples, each standing twice on an axis of 2 S."""
+    """The numbers for S samples, each repeated on an axis of 2 S."""
 
     def draw(self, kind: Any, shape: Any) -> Tensor:
         return super().draw(kind, (shape[0], shape[1] // 2, *shape[2:])).repeat_interleave(2, 1)

@@ -1,4 +1,4 @@
-"""What every acquisition rule owes."""
+"""Requirements on acquisition rules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RuleSubject:
         )  # fmt: skip
 
     def view(self, part: slice = slice(None), pending: Tensor | None = None) -> View:
-        """What all replicas see, or one of them, with the numbers of a fresh stream that are its own."""
+        """The view of all replicas, or of one with its own numbers of a fresh stream."""
         cut, v, nets, seed = functools.partial(tree.part, replicas=part), self.whole, self.predictor, 1
         rng = Rng(seed, dtype=torch.float64) if part.start is None else Lone(part.start, R, seed, dtype=torch.float64)
         predictor = dataclasses.replace(nets, layers=cut(nets.layers), noise=cut(nets.noise))
@@ -58,7 +58,7 @@ class RuleSubject:
         )  # fmt: skip
 
     def choice(self, k: int, part: slice = slice(None), pending: Tensor | None = None) -> Choice:
-        """What the rule answers, or as many as it chooses at once."""
+        """The rule's choice of k points, or of its maximum."""
         view, most = self.view(part, pending), needs_of(self.rule).most
         k = k if most is None else min(k, most)
         return checked(self.rule(view, k), self.rule, view.mask, k)

@@ -1,4 +1,4 @@
-"""What every posterior owes of its settings: ranges, presets, what it refuses, the prior."""
+"""Requirements on posteriors' settings: ranges, presets, refusals, the prior."""
 
 from __future__ import annotations
 

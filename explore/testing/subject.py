@@ -1,4 +1,4 @@
-"""A posterior that is checked: what its file declares, how it is built, and how it is trained."""
+"""A posterior under test: its declarations, how it is built, and how it is trained."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PARTS = {  # what a posterior may refuse: a net that has it, and nothing else th
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contract:
-    """What the checks cannot know of a posterior: `CONTRACT`, a dictionary with these keys, beside `PRESETS`.
+    """Facts that checks need about a posterior: `CONTRACT`, a dictionary with these keys, beside `PRESETS`.
 
     Args:
         lively: settings at which three updates leave a mark on all that the posterior learns; by default its defaults.
@@ -95,12 +95,12 @@ class Subject:
 
     @property
     def file(self) -> str:
-        """Where the class is written."""
+        """The file of the class."""
         return sys.modules[self.cls.__module__].__file__ or self.cls.__module__
 
     @functools.cached_property
     def contract(self) -> Contract:
-        """What is declared."""
+        """The contract."""
         declared = self._declared
         if declared is None:
             declared = getattr(sys.modules[self.cls.__module__], "CONTRACT", {})
@@ -110,7 +110,7 @@ class Subject:
         return Contract(**declared)
 
     def add(self, key: str, value: str) -> str:
-        """The advice to declare something."""
+        """Advice to add a declaration."""
         return f'add "{key}": {value} to CONTRACT in {self.file}'
 
     def build(self, net: Net = MLP, likelihood: Any = None, **settings: Any) -> Any:
@@ -118,7 +118,7 @@ class Subject:
         return self.make(net=net, likelihood=likelihood or Gaussian(), **{**self.contract.lively, **settings})
 
     def make(self, **arguments: Any) -> Any:
-        """The posterior; what its class has no setting for is named."""
+        """The posterior; a setting that its class lacks is named."""
         fields = {f.name: f for f in dataclasses.fields(self.cls)} if dataclasses.is_dataclass(self.cls) else {}
         assert "__dataclass_params__" in vars(self.cls) and self.cls.__dataclass_params__.frozen, (
             f"{self.name}: add @dataclass(frozen=True, kw_only=True) above class {self.cls.__name__} in {self.file}"
@@ -133,7 +133,7 @@ class Subject:
         return mixture(posterior, self._members) if self._members > 1 else posterior
 
     def _expect_defaults(self) -> None:
-        """On a plain net, so that what is said of other nets and settings is not said of the defaults."""
+        """Assert that the defaults work on a plain net, so that refusals concern other nets and settings."""
         expect_defaults(self.cls, required=("net", "likelihood"))
         for key, interval in getattr(self.cls, "ranges", {}).items():
             assert INTERVAL.fullmatch(interval), (
@@ -154,7 +154,7 @@ class Subject:
 
     @functools.cached_property
     def learns_prior(self) -> bool:
-        """Whether `prior_variance` may be "learned"; where it may not, that is said in one sentence."""
+        """Whether `prior_variance` may be "learned"; a refusal must be one sentence."""
         if not self.has("prior_variance"):
             return False
         try:
@@ -165,7 +165,7 @@ class Subject:
         return True
 
     def takes(self, part: str) -> bool:
-        """Whether nets may have it, see `Contract`."""
+        """Whether nets may have this part, see `Contract`."""
         assert set(self.contract.refuses) <= set(PARTS), f'{self.name}: "refuses" in CONTRACT may name {list(PARTS)}'
         return part not in self.contract.refuses
 
@@ -183,7 +183,7 @@ class Subject:
         return {"net": NORM if self.takes("convolutions") else DENSE_NORM, "batch_norm": policy}
 
     def trained(self, net: Net = MLP, likelihood: Any = None, steps: int = 3, **settings: Any) -> Trained:
-        """The lively posterior at the end of some updates, which have moved it and left it uncertain."""
+        """The lively posterior after some updates, which changed it and left it uncertain."""
         posterior, state, batch = self._trained(net, likelihood, steps, tuple(settings.items()))
         return Trained(posterior, *tree.map_tensors(torch.clone, (state, batch)))
 
@@ -197,7 +197,7 @@ class Subject:
         return Trained(posterior, state, batch)
 
     def expect_tame(self, posterior: Any, state: State, batch: Batch, steps: int) -> None:
-        """A few ordinary updates did not blow up."""
+        """Assert that ordinary updates do not diverge."""
         out = posterior.net.output(posterior.sample(state, 8, seeded(9)), batch.x).abs().amax((1, 2, 3))
         wild = (~state.common.alive | ~(out < 1e4 * batch.y.abs().amax())).nonzero().flatten().tolist()
         assert not wild, (
@@ -207,7 +207,7 @@ class Subject:
         )
 
     def expect_moved(self, posterior: Any, before: State, state: State, x: Tensor) -> None:
-        """The updates were not for nothing."""
+        """Assert that updates changed it."""
         one, two = (posterior.net.output(posterior.sample(s, 100, seeded(9)), x) for s in (before, state))
         n = min(one.shape[1], two.shape[1])
         assert ((one[:, :n] - two[:, :n]).abs().amax((1, 2, 3)) > 1e-6 * one.abs().amax()).all(), (
@@ -217,7 +217,7 @@ class Subject:
         )
 
     def expect_uncertain(self, posterior: Any, state: State, x: Tensor) -> None:
-        """Samples differ, unless the posterior says that it is certain."""
+        """Assert that samples differ, unless the posterior is `certain`."""
         out = posterior.net.output(posterior.sample(state, 8, seeded(9)), x)
         varies = (out - out[:, :1]).abs().amax((1, 2, 3)) > 1e-6 * out.abs().amax((1, 2, 3))
         assert posterior.certain or varies.all(), (
@@ -244,14 +244,14 @@ def data(net: Net = MLP, seed: int = 5, device: str = "cpu") -> Batch:
 
 
 def start(posterior: Any, n_data: float, replicas: int, rng: Rng) -> State:
-    """The first state, if it is one."""
+    """The initial state, checked."""
     state = posterior.init(n_data, replicas, rng)
     _expect_tensors(posterior, state, replicas)
     return state
 
 
 def _expect_tensors(posterior: Any, state: Any, replicas: int, path: str = "state") -> None:
-    """A state is made of tensors, whose first axis, where they have one, is that of the replicas."""
+    """Assert that a state consists of tensors whose first axis, if any, is R."""
     where = f"{type(posterior).__name__}: {path}"
     if isinstance(state, Tensor):
         shape = list(state.shape)
@@ -266,7 +266,7 @@ def _expect_tensors(posterior: Any, state: Any, replicas: int, path: str = "stat
 
 
 def train(posterior: Any, state: State, batch: Batch, rng: Rng, steps: int = 3, ends: bool = False) -> State:
-    """The state after updates with one batch; `ends`: with a progress, which is 0 in training without an end."""
+    """The state after updates with one batch; `ends`: with a progress, which is 0 in endless training."""
     for i in range(steps):
         with _shapes_checked(i < 3 or i % 50 == 0):
             state, _ = posterior.update(state, batch, rng, i / steps if ends else 0.0)
@@ -276,7 +276,7 @@ def train(posterior: Any, state: State, batch: Batch, rng: Rng, steps: int = 3, 
 
 @contextlib.contextmanager
 def _shapes_checked(check: bool) -> Iterator[None]:
-    """Without it the types that signatures promise are checked in every call, which takes most of a long training."""
+    """Set whether calls check annotated types, which would take most of a long training."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", before or not check)
     try:
@@ -293,7 +293,7 @@ def finish(posterior: Any, state: State, batch: Batch) -> State:
 
 
 def refused(subject: Subject, net: Net) -> bool:
-    """Whether the posterior says that it does not take a net, where it takes a plain one."""
+    """Whether the posterior refuses a net, although it accepts a plain one."""
     subject.build()
     try:
         posterior = subject.build(net)
@@ -307,11 +307,11 @@ def refused(subject: Subject, net: Net) -> bool:
 
 
 def assert_same_bits(one: Any, two: Any, why: str = "") -> None:
-    """Of two trees."""
+    """Compare trees."""
     for (path, a), (_, b) in zip(tree.leaves(one), tree.leaves(two), strict=True):
         assert torch.equal(a, b), f"{path} differs{why and ': '}{why}"
 
 
 def assert_close(actual: Tensor, expected: Tensor, why: str, rtol: float = 1e-8, atol: float = 1e-10) -> None:
-    """Of two tensors; the message begins with what they are."""
+    """Compare tensors; the message begins with their name."""
     torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol, msg=lambda text: f"{why}: {text}")

@@ -1,4 +1,4 @@
-"""How checks become tests: functions of a subject, each with the cases that it is run for."""
+"""Tests made of checks: functions of a subject, each with its cases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def expect_defaults(cls: Any, required: Collection[str] = ()) -> None:
 
 
 class Check(NamedTuple):
-    """A function that raises an AssertionError where a subject breaks what it owes."""
+    """A function that raises AssertionError if a subject violates a requirement."""
 
     run: Callable[..., None]
     cases: Mapping[str, Any]  # what it is run for, beside the subject: identifier -> value; empty: once

@@ -1,4 +1,4 @@
-"""What updates owe to those who run them otherwise: recorded, compiled, or as candidates of one fit.
+"""Requirements on updates that are recorded, compiled, or run as candidates of one fit.
 
 A `Tape` repeats recorded operations on the same memory: on the CPU what a CUDA graph is on a GPU. What the host decides
 or computes while it records, a replay repeats unseen.
@@ -29,7 +29,7 @@ from explore.testing.values import POSTERIORS
 
 
 class Tape(TorchDispatchMode):
-    """Operations, and what is drawn from a stream; a `Recorder`."""
+    """Operations and draws from a stream; a `Recorder`."""
 
     ahead = 2
 
@@ -40,7 +40,7 @@ class Tape(TorchDispatchMode):
         self._before: list[tuple[Tensor, Tensor]] = []
 
     def warm(self, run: Callable[[], Any]) -> Any:
-        """Run it as on a device, whose values the host does not look at."""
+        """Run it as on a device: the host reads no values."""
         with tree.unlooked():
             return run()
 
@@ -151,7 +151,7 @@ def candidates_in_one_fit_are_what_each_is_alone(subject: Subject, learned: bool
 
 
 def _epochs(posterior: Any, state: State, batch: Batch, rng: Rng) -> State:
-    """The state after four epochs of five updates, by recordings where there may be some."""
+    """The state after four epochs of five updates, recorded where possible."""
     updates = Updates(posterior, rng, Tape(rng))
     for i in range(20):
         state, _ = updates(state, batch, i / 20)

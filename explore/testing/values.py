@@ -1,4 +1,4 @@
-"""What every posterior owes: values and pure functions, replicas that do not meet, settings, and that it learns."""
+"""Requirements on posteriors: values and pure functions, independent replicas, settings, and learning."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def begins_at_the_weights_of_a_trained_module_or_says_why_not(subject: Subject) 
 
 
 def step_size(subject: Subject) -> dict[str, Any]:
-    """A larger step, for those that take one."""
+    """A larger step, if there is such a setting."""
     return {"lr": 0.02} if subject.has("lr") else {}
 
 

@@ -1,4 +1,4 @@
-"""Tables and progress bars whose texts are no markup, see `display`."""
+"""Tables and progress bars without markup, see `display`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def show(*parts: str | Table) -> None:
 
 
 class Table(table.Table):
-    """A table whose texts are no markup."""
+    """A table without markup."""
 
     def add_column(self, header: Any = "", *arguments: Any, **settings: Any) -> None:
         super().add_column(_literal(header), *arguments, **settings)
@@ -28,7 +28,7 @@ class Table(table.Table):
 
 
 class Description(TextColumn):
-    """The text before a bar, which is no markup."""
+    """The text before a bar, without markup."""
 
     def __init__(self) -> None:
         super().__init__("{task.description}", markup=False)
@@ -38,7 +38,7 @@ class Description(TextColumn):
 
 
 def progress(silent: bool, *columns: Any) -> Progress:
-    """Return a bar on standard error, which is shown if that is a terminal."""
+    """Return a progress bar on standard error, shown only on a terminal."""
     console = Console(stderr=True)
     return Progress(*columns, console=console, disable=silent or not console.is_terminal, transient=True)
 

@@ -1,4 +1,4 @@
-"""Means with their standard errors, and how metrics are called and written."""
+"""Means with standard errors, and names and formats of metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "te
 
 
 def title(metric: str, validation: bool) -> str:
-    """Of a metric on the test parts, or on the validation parts in their place."""
+    """Title of a metric on the test parts, or instead on the validation parts."""
     return TITLES[metric].replace("test", "validation") if validation else TITLES[metric]
 
 
@@ -26,20 +26,20 @@ class Estimate(NamedTuple):
     se: float
 
     def text(self, decimals: int) -> str:
-        """Such as 5.139 ± 0.033."""
+        """Format as 5.139 ± 0.033."""
         parts = [v for v in self if not math.isnan(v)] or [math.nan]
         return " ± ".join(f"{round(v, decimals) + 0.0:.{decimals}f}" for v in parts)  # + 0.0: no "-0.000"
 
 
 def estimate(values: Tensor) -> Estimate:
-    """Of values [T]."""
+    """Estimate [T]."""
     values = values.double()
     se = float(values.std()) / len(values) ** 0.5 if len(values) > 1 else math.nan
     return Estimate(float(values.mean()), se)
 
 
 def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
-    """A sentence on variances of a prior that ended at a bound, of [R] each by name; empty where none did."""
+    """A sentence on prior variances ([R] by name) that ended at a bound; empty if none did."""
     at = {name: int(((v <= LEAST) | (v >= MOST)).sum()) for name, v in learned.items()}
     if not any(at.values()):
         return ""
@@ -48,11 +48,11 @@ def clipped(learned: Mapping[str, Tensor], replicas: str) -> str:
 
 
 def unit(metric: str) -> str:
-    """To stand behind a metric's title."""
+    """Unit of a metric, after its title."""
     return {"rmse": " (units of the target)", "log_likelihood": " (nats per point)"}.get(metric, "")
 
 
 def decimals(values: Tensor) -> int:
-    """Three figures of the largest value, and never fewer than three decimals."""
+    """Decimals for three digits of the largest value; at least three."""
     size = float(values.abs().nan_to_num(0, 0, 0).max())
     return max(3, 2 - math.floor(math.log10(size))) if size > 0 else 3

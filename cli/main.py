@@ -20,7 +20,7 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that imports a command when it is used, and ends it with a sentence on an error."""
+    """A group that imports commands on use, and ends them with a one-sentence error."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)

@@ -32,7 +32,7 @@ class Names(click.ParamType):
 
 
 class Column(click.ParamType):
-    """Names of columns in Unicode's composed form, as tables have them once they are read."""
+    """Names of columns in Unicode's composed form, as in tables after reading."""
 
     name = "column"
 
@@ -132,7 +132,7 @@ run = _together(click.option("--samples", type=SAMPLES, default=100, help="Weigh
 
 
 def check_empty(ctx: click.Context) -> None:
-    """Refuse empty values, as of `--resume "$RUN"` where RUN is not set: they would pass for missing ones."""
+    """Refuse empty values, as of `--resume "$RUN"` where RUN is not set: they would count as missing."""
     for option in ctx.command.params:
         value = ctx.params.get(option.name or "")
         if option.name != "drop_columns" and (value == "" or (isinstance(value, tuple) and "" in value)):

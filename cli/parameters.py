@@ -50,7 +50,7 @@ def split(
 
 
 def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of a run for TensorBoard: those within a field with a prefix are called PREFIX.KEY."""
+    """Return the settings of a run for TensorBoard; nested ones are named PREFIX.KEY."""
     plain = written(record)
     settings = {key: value for key, value in plain.items() if key not in (*prefixes, "fingerprint")}
     for key, prefix in prefixes.items():

@@ -92,12 +92,12 @@ class Problem:
 
 
 def resolve(options: Mapping[str, Any]) -> Problem:
-    """Return the data and the network that command-line options ask for."""
+    """Return the data and network settings for command-line options."""
     return loaded(options)[0]
 
 
 def loaded(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
-    """Return the data and the network that command-line options ask for, with the loaded data."""
+    """Return the data and network settings for command-line options, with the loaded data."""
     if options["data"] and options["dataset"]:
         raise InputError("give --dataset or --data, not both")
     for names_of, options_belong, reason in OF_DATA:
@@ -144,7 +144,7 @@ def channels(dataset: Dataset, device: str) -> Standardiser:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return names of columns as a line of CSV has them: with commas between, in quotes where they have commas."""
+    """Return names of columns as a CSV line: separated by commas, quoted if they contain one."""
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True))
     except csv.Error:
@@ -156,7 +156,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def widths(text: str) -> tuple[int, ...]:
-    """Return units of hidden layers, which a text has with commas between."""
+    """Parse units of hidden layers, separated by commas."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > MOST_LAYERS or not all(part.isdecimal() and len(part) < 10 and int(part) > 0 for part in parts):
         raise InputError(
@@ -181,7 +181,7 @@ def posterior(problem: Problem, dataset: Dataset, name: str, settings: Values, n
 def configured(
     name: str, texts: Mapping[str, str], preset: str | None, consumer: presets.Consumer = "table"
 ) -> registry.Configured:
-    """Return a posterior with settings from the command line; without a preset the others are recommended ones.
+    """Return a posterior with settings from the command line; without a preset, others are the recommended ones.
 
     For a table these depend on the number of rows, and are resolved later.
     """

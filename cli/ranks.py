@@ -70,13 +70,13 @@ def opened(folder: Path, settings: Any) -> Run:
 
 
 def remember(folder: Path) -> None:
-    """Note the run for a job that is restarted after a failure."""
+    """Record the run, for a restart of the job after a failure."""
     if parallel.started() > 1:
         _note().write_text(str(folder.resolve()), encoding="utf-8")
 
 
 def forget() -> None:
-    """Remove the note of a finished job."""
+    """Remove the record of a finished job."""
     if parallel.started() > 1:
         _note().unlink(missing_ok=True)
 

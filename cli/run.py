@@ -1,4 +1,4 @@
-"""One start of a command: a new run or the rest of one, from its options to its report.
+"""One start of a command: a new or resumed run, from its options to its report.
 
 A command is a package of four files: `settings.resolve(options)` returns a frozen dataclass `Settings`;
 `experiment.Experiment` does the work; `recording.write(run, experiment, event)` writes an event into the run folder and
@@ -50,10 +50,10 @@ class Experiment(Protocol):
         """Do the rest of the work; `emit` writes each event into the run, which is in `folder`."""
 
     def where(self, saved: Any) -> str:
-        """Describe how far a `state_dict` is."""
+        """Describe the progress of a `state_dict`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return tensors and plain values that continue it after the last event with a checkpoint."""
+        """Return tensors and plain values to resume from the last event with a checkpoint."""
 
 
 class Report(NamedTuple):
@@ -164,7 +164,7 @@ def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool,
 
 @contextmanager
 def _closing(command: str, run: Run, where: Callable[[Any], str]) -> Iterator[None]:
-    """Close the run at the end; when it is interrupted, or cannot be written, say how to continue, and exit."""
+    """Close the run at the end; if it is interrupted, or cannot be written, say how to resume, and exit."""
     hook = threading.excepthook
     # TensorBoard's threads print write errors; the next write of the run raises the same error in this thread.
     threading.excepthook = lambda failed: None if issubclass(failed.exc_type, OSError) else hook(failed)

@@ -28,7 +28,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def ending(error: KeyboardInterrupt) -> tuple[int, str]:
-    """Return the exit code of a process that was stopped, and a word for that."""
+    """Return the exit code of a stopped process, and a word for it."""
     return (143, "Terminated") if isinstance(error, Terminated) else (130, "Interrupted")
 
 
@@ -100,7 +100,7 @@ def sentences(more: str = "") -> Iterator[None]:
 
 
 class Script(click.Command):
-    """A command that stands alone, and ends as those of `explore` do."""
+    """A stand-alone command that ends like those of `explore`."""
 
     def invoke(self, ctx: click.Context) -> object:
         with sentences():
@@ -108,7 +108,7 @@ class Script(click.Command):
 
 
 class Integers(click.ParamType):
-    """Whole numbers with commas between, as a tuple."""
+    """Integers separated by commas, as a tuple."""
 
     name = "integers"
 

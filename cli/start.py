@@ -73,7 +73,7 @@ def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[
 
 
 def extended(old: Any, totals: Mapping[str, int]) -> Any:
-    """Return settings with larger totals, by name; a smaller one is refused."""
+    """Return settings with larger totals, by name; refuse smaller ones."""
     for name, value in totals.items():
         if value < (before := getattr(old, name)):
             raise InputError(f"--{name} is {value}, but the run has {before}; give the new total, or leave it out")
@@ -109,5 +109,5 @@ def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, s
 
 
 def file_name(*parts: str) -> str:
-    """Join names to one that a file may have; "module:Class" is a name too."""
+    """Join names to a valid file name; "module:Class" is a name too."""
     return re.sub(r"[^\w.+-]+", "-", "-".join(parts))

@@ -1,4 +1,4 @@
-"""Files of a user's table with further columns, such as predictions of its rows."""
+"""Files of a user's table with additional columns, such as predictions."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ def _neutralised(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _worded(frame: pd.DataFrame) -> list[str]:
-    """Return the columns that are not only numbers."""
+    """Return the non-numeric columns."""
     return [str(name) for name in frame if not pd.api.types.is_numeric_dtype(frame[name])]
 
 
 def apostrophes(file: object, written: Iterable[object]) -> list[str]:
-    """Return a sentence on the texts that a CSV file has behind an apostrophe, if there are any."""
+    """Return a note on texts that a CSV file stores with a leading apostrophe, if any."""
     changed = [text for text in dict.fromkeys(written) if isinstance(text, str) and texts.neutralised(text) != text]
     if not changed:
         return []

@@ -1,4 +1,4 @@
-"""A row of states whose far end pays: the chain of Osband et al. 2016, "Deep Exploration via Bootstrapped DQN"."""
+"""A chain of states with the reward at its far end: Osband et al. 2016, "Deep Exploration via Bootstrapped DQN"."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Window:
 
 
 class SimulationEnv(gym.Env[Array, Any]):
-    """A simulation ("module:Class" of a `Simulation`, and its settings) of one copy."""
+    """One copy of a simulation ("module:Class" of a `Simulation`, and its settings)."""
 
     metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"], "render_fps": 20}
 
@@ -151,7 +151,7 @@ class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Begin anew everywhere; an integer seed gives copy i the seed `seed + i`."""
+        """Reset all copies; an integer seed gives copy i the seed `seed + i`."""
         if seed is None:
             seeds: Sequence[int | None] = [None] * self.num_envs
         else:

@@ -1,4 +1,4 @@
-"""Box2D worlds, one a copy, and the parts of its solver that the equations of motion share."""
+"""Box2D worlds, one per copy, and parts of its solver for the equations of motion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_ROTATION = 0.5 * np.pi  # of a body in a step
 
 
 class World(NamedTuple):
-    """A Box2D world, its moving bodies in the order of the simulation, and what applies a force or torque."""
+    """A Box2D world, its moving bodies in simulation order, and the function that applies force or torque."""
 
     world: Any
     bodies: list[Any]
@@ -31,7 +31,7 @@ def push(body: Any, force: float) -> None:
 
 
 def drive(joint: Any, torque: float) -> None:
-    """Apply a torque (N m): the motor gives all it has, as its speed is out of reach."""
+    """Apply a torque (N m): the motor runs at its maximum torque."""
     joint.motorSpeed = 1e5 if torque > 0 else -1e5
     joint.maxMotorTorque = abs(torque)
 
@@ -70,7 +70,7 @@ class Worlds:
         self._worlds: dict[int, World] = {}
 
     def start(self, where: Array) -> None:
-        """Put new worlds where bodies have been placed: an old one's joints remember impulses."""
+        """Replace the worlds of placed bodies: the joints of old ones remember impulses."""
         for i in where.tolist():
             self._worlds[i] = self._build(self._box2d)
             for body, (x, y, angle, vx, vy, spin) in zip(
@@ -97,7 +97,7 @@ def solve(a: Array, b: Array, d: Array, x: Array, y: Array) -> tuple[Array, Arra
 
 
 def limited(spin: Array, step_size: float) -> Array:
-    """Angular velocities [n], none of which turns a body too far in one step."""
+    """Angular velocities [n], limited to the largest turn in one step."""
     most = MAX_ROTATION / step_size
     return np.minimum(np.maximum(spin, -most), most)
 

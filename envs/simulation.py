@@ -1,4 +1,4 @@
-"""What an environment is made of: `n` copies of it, stepped together, without episodes or Gymnasium."""
+"""Simulations: `n` copies of an environment, stepped together, without episodes or Gymnasium."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Shape(NamedTuple):
 class Simulation(ABC):
     """`n` copies of one environment.
 
-    A copy begins anew from an array of random numbers that `draw` takes from the copy's own generator, so that
+    A copy is reset from an array of random numbers that `draw` takes from the copy's own generator, so that
     a copy in a batch and an environment alone see the same episodes.
     """
 

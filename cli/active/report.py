@@ -32,7 +32,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
 
 
 def metrics(experiment: Experiment) -> list[str]:
-    """Return the metrics to show, the one that decides first."""
+    """Return the metrics to show, the decisive one first."""
     return [name for name in TITLES if name in experiment.history]
 
 
@@ -49,7 +49,7 @@ def area(values: Tensor) -> Estimate:
 
 
 def spread(experiment: Experiment) -> str:
-    """Return what the numbers of a table or a picture stand for."""
+    """Return the legend of the numbers in a table or plot."""
     trials = experiment.settings.trials
     return f"mean ± s.e. over {trials} trials" if trials > 1 else "one trial"
 

@@ -42,7 +42,7 @@ class Settings(problem.Problem):
     targets_digest: str | None = None  # of its inputs
 
     def aims(self, schema: Schema | None) -> Matrix | None:
-        """Return the inputs whose labels matter; refuse others than at the start of the run."""
+        """Return the target inputs; refuse any that changed since the start of the run."""
         if self.targets is None:
             return None
         if schema is None:

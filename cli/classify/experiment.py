@@ -103,7 +103,7 @@ class Experiment:
         )  # fmt: skip
 
     def _remainder(self) -> str:
-        """Describe the images that batches leave out in each epoch; refuse images that cannot be divided at all."""
+        """Describe the images that each epoch's batches leave out; refuse images that cannot be divided."""
         parallel.share(len(self.task.test_y))
         count = self.task.y.shape[1]
         slices = batches(count, self.posterior.batch_size, self.posterior.min_batches)
@@ -224,7 +224,7 @@ class Experiment:
 
 
 def _parts(count: int, settings: Settings) -> tuple[Tensor, Tensor | None]:
-    """Return which training images are trained on, and which are tested on in place of the test images."""
+    """Return the training images to train on, and those to validate on instead of the test images."""
     order = Rng(settings.seed).stream("split").permutation(1, count)[0]
     held = round(settings.validation * count)
     if settings.validation and not held:
@@ -239,7 +239,7 @@ def _parts(count: int, settings: Settings) -> tuple[Tensor, Tensor | None]:
 
 
 def _some(count: int, wanted: int, seed: int) -> Tensor:
-    """Return places of random test images, in their order."""
+    """Return sorted indices of random test images."""
     _check("test", wanted, count)
     return Rng(seed).stream("split", 1).permutation(1, count)[0, :wanted].sort().values
 

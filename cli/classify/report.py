@@ -72,7 +72,7 @@ def _failures(experiment: Experiment, finished: Finished, error: float) -> list[
 
 
 def _text(value: float) -> str:
-    """Format a metric with four places; that of a fit which diverged may have dozens before the point."""
+    """Format a metric with four decimals; a diverged fit may have dozens of digits."""
     return f"{value:{'.4f' if abs(value) < 1e6 else '.4g'}}"
 
 

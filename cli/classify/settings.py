@@ -1,4 +1,4 @@
-"""Settings of `explore classify`: all that decides its numbers."""
+"""Settings of `explore classify` that determine its results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAIRS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}  # default out-of-d
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings with defaults resolved; those that depend on the images when these are loaded."""
+    """Settings with resolved defaults; those that depend on the images resolve on loading."""
 
     command: Literal["classify"] = "classify"
     dataset: str | None
@@ -84,7 +84,7 @@ class Settings:
         )  # fmt: skip
 
     def _augmentation(self, augmented: bool) -> Values:
-        """Return how many images each counts for, if the posterior has that setting: the preset's, or `WORTH`."""
+        """Return each image's weight under augmentation, if the posterior has it: the preset's, or `WORTH`."""
         make = registry.find("posteriors", self.posterior)
         if "augmentation" not in registry.settings_of(make):
             return {}
@@ -122,7 +122,7 @@ class Settings:
 
 
 def fingerprint(images: Images) -> str:
-    """Return a hash of a set of images; of images that stay in their files, of the files' names and sizes."""
+    """Return a hash of a set of images, or (for images in files) of the files' names and sizes."""
     whole = hashlib.sha256(repr((images.classes, images.x.shape, images.test_x.shape)).encode())
     for part in (images.x, images.y, images.test_x, images.test_y):
         if isinstance(part, ImageFiles):
@@ -140,7 +140,7 @@ def _by_name(name: str, alternatives: str) -> Images:
 
 
 def _place(ood: str | None) -> str | None:
-    """Return the name of a set, or the absolute path of a file or folder that is no name of a set."""
+    """Return the name of a set, or else the absolute path of a file or folder."""
     if ood is None or ood == "none":
         return None
     is_path = ood not in registry.names("images") and Path(ood).exists()
@@ -148,7 +148,7 @@ def _place(ood: str | None) -> str | None:
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """Return the settings that command-line options ask for."""
+    """Return the settings for command-line options."""
     if options["images"] and options["dataset"]:
         raise InputError("give --dataset or --images, not both")
     if not options["images"] and (options["size"] or options["grey"] or options["stream"] is not None):

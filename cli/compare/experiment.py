@@ -99,7 +99,7 @@ class Experiment:
             yield group
 
     def _side_by_side(self, posterior: Predictive) -> int:
-        """Return how many such posteriors one fit takes."""
+        """Return how many such posteriors fit into one fit."""
         (replicas, n), net = self.splits.x.shape[:2], posterior.net
         state = posterior.init(1, replicas, Rng(0, "meta"))
         layers = net.weights + min(n, posterior.batch_size) * sum(map(sum, net.shapes))
@@ -117,7 +117,7 @@ class Experiment:
         return f"{self.settings.posteriors[names[0]].name}, {len(names)} candidates" if names[1:] else "".join(names)
 
     def ends_group(self, name: str) -> bool:
-        """Return whether it is the last of those that are fitted together."""
+        """Return whether it is the last one of its group."""
         return any(name == group[-1] for group in self.groups)
 
     def warnings(self) -> Iterator[str]:
@@ -189,7 +189,7 @@ class Experiment:
         return Finished(on_cpu, state.common.alive.cpu(), self._seconds, reliability, bands, boundary)
 
     def _to_save(self, name: str, state: State, factor: Tensor | None) -> Saved:
-        """Return the fitted posterior; its samples are those that the metrics were taken on."""
+        """Return the fitted posterior, with the samples used for the metrics."""
         assert self.splits.scales is not None
         s, p, shape = self.settings, self.posteriors[name], tuple(self.splits.x.shape[2:])
         model = FittedModel(p, state, self.splits.scales, shape, s.samples, s.seed, p.epochs, factor=factor)

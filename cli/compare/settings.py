@@ -1,4 +1,4 @@
-"""Settings of `explore compare`: all that decides its numbers."""
+"""Settings of `explore compare` that determine its results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Settings(problem.Problem):
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """Return the settings that command-line options ask for: those for one posterior override those for all."""
+    """Return the settings for command-line options: those for one posterior override those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
     common, data = problem.loaded(options)
     if options["calibrate"] and common.task == "classification":
@@ -69,7 +69,7 @@ def _candidates(
     name: str, cls: Any, fixed: Mapping[str, Any], grid: Mapping[str, Any], noise: Any, rows: int,
     common: problem.Problem, options: Mapping[str, Any],
 ) -> Iterator[Candidate]:  # fmt: skip
-    """Yield a posterior with each combination of the values of the grid, for so many rows to learn from."""
+    """Yield a posterior with each combination of the grid's values, for n training rows."""
     preset, allowed = options["preset"], registry.settings_of(cls)
     if preset not in (None, *registry.presets(cls)):
         raise one_of(f"preset of {name}", preset, registry.listed_presets(cls))

@@ -24,7 +24,7 @@ SHOWN, WIDE = 20, 5  # rows, and probabilities of a row, that are printed
 
 
 def run(options: Mapping[str, Any]) -> None:
-    """Do what the options ask for."""
+    """Run the command."""
     path, folder = Path(options["table"]), Path(options["run"])
     out = Path(options["out"]) if options["out"] else None
     if out:
@@ -51,7 +51,7 @@ def run(options: Mapping[str, Any]) -> None:
 
 
 def _inputs(model: LoadedRun, path: Path, sheet: str | None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
-    """Return the table and the inputs of the model, with notes; of images the table has their names."""
+    """Return the table and the inputs of the model, with notes; for images, the table has their names."""
     try:
         if model.images:
             if sheet is not None:

@@ -46,7 +46,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 
 def _metrics(results: Results) -> list[str]:
-    """Return the metrics of all runs, the one that decides first."""
+    """Return the metrics of all runs, the decisive one first."""
     return [name for name in TITLES if all(name in table for table in results.values())]
 
 

@@ -69,7 +69,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 
 def read(run: Opened) -> Tested:
-    """Read the probabilities of a run, if they are whole and its own."""
+    """Read the probabilities of a run, if they are intact and the run's."""
     arrays = saved.probabilities(run.folder)
     try:
         y, index, classes = arrays["y"], arrays["index"], tuple(map(str, arrays["classes"]))
@@ -111,7 +111,7 @@ def _of_run(run: Opened, tested: Tested) -> Iterator[Section]:
 
 
 def _confusions(tested: Tested) -> Section:
-    """Count how often which class is taken for which."""
+    """Count each pair of true and predicted class."""
     count = len(tested.classes)
     counts = np.zeros((count, count), int)
     np.add.at(counts, (tested.y, tested.p.argmax(1)), 1)

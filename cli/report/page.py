@@ -51,7 +51,7 @@ class Section(NamedTuple):
 
 
 def check(path: Path) -> None:
-    """Refuse to write over a file that is no page of this command."""
+    """Refuse to overwrite a file that is not a page of this command."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out is {path}; its name must end with .html")
     if path.exists() and not (path.is_file() and MARK.encode() in path.read_bytes()[:2000]):
@@ -78,7 +78,7 @@ def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
 
 
 def settings(every: Mapping[str, Mapping[str, Any]]) -> Section:
-    """Return the settings of some runs side by side, those that differ first."""
+    """Return the settings of runs side by side, different ones first."""
     flat = {name: dict(_flat(values)) for name, values in every.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     rows = [[key, *(values.get(key, "") for values in flat.values())] for key in keys]

@@ -47,12 +47,12 @@ class Opened:
 
     @property
     def settings(self) -> Any:
-        """Its settings, read; modules that they name are imported if they are trusted."""
+        """Its settings; modules that they name are imported if trusted."""
         cls = importlib.import_module(f"explore.cli.{self.command}.settings").Settings
         return start.settings(cls, self.folder, self.command, self.trusted)
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return one of its tables, which the run may be adding to."""
+        """Read one of its tables, even while the run appends to it."""
         return pd.read_csv(io.BytesIO(self._bytes(name)))
 
     def curves(self) -> dict[str, pd.DataFrame]:
@@ -100,7 +100,7 @@ def learning_curves(runs: Sequence[Opened], titles: Mapping[str, str], note: str
 
 
 def run(options: Mapping[str, Any]) -> None:
-    """Do what the options ask for."""
+    """Run the command."""
     out = Path(options["out"])
     page.check(out)
     runs = [_open(Path(folder), options["trust"]) for folder in options["runs"]]

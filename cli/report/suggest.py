@@ -61,7 +61,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
 
 
 def read(run: Opened) -> History:
-    """Read the log, without what was undone."""
+    """Read the log, without undone events."""
     memory = Memory(Log(run.folder, dry=True).events)
     events = [
         {**event, "id": row.id if (row := memory.find(event["id"])) else event["id"]}  # as it is called now

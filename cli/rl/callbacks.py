@@ -29,7 +29,7 @@ TAGS = (
 
 
 class Log(KVWriter):
-    """Passes the log of stable-baselines3 on, as a step and values by tag."""
+    """Forwards the log of stable-baselines3, as a step and values by tag."""
 
     def __init__(self, on_log: Callable[[int, dict[str, float]], None]):
         self._on_log = on_log

@@ -123,7 +123,7 @@ class Finite(VecEnvWrapper):
 
 @contextlib.contextmanager
 def _not_of_the_run(name: str) -> Iterator[None]:
-    """Re-raise an environment's OSError as another error: a command takes OSErrors for those of the run folder."""
+    """Re-raise an environment's OSError as another error: commands blame OSErrors on the run folder."""
     try:
         yield
     except OSError as error:

@@ -30,7 +30,7 @@ Saved = Mapping[str, Any]
 
 
 def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
-    """Return all that continuing needs but for a replay buffer."""
+    """Return all that resuming needs, except a replay buffer."""
     optimisers, variables = _parts(model)
     episodes, successes = model.ep_info_buffer or (), model.ep_success_buffer or ()
     return {
@@ -45,7 +45,7 @@ def state_dict(model: BaseAlgorithm) -> dict[str, Any]:
 
 
 def load_policy(model: BaseAlgorithm, saved: Saved) -> None:
-    """Restore the policy of a `state_dict`; one of other settings is refused."""
+    """Restore the policy of a `state_dict`; refuse other settings."""
     policy = dict(model.policy.state_dict())
     model.policy.load_state_dict(tree.restore(policy, saved["policy"]))
     moments = _moments(model)
@@ -72,12 +72,12 @@ def load_state_dict(model: BaseAlgorithm, saved: Saved) -> None:
 
 
 def replay(buffer: ReplayBuffer) -> dict[str, Tensor]:
-    """Return the transitions of a buffer; SB3's own file has the empty rows too, mostly more than the full ones."""
+    """Return the transitions of a buffer; SB3's own file also stores the empty rows, often the majority."""
     return tree.save(_rows(buffer, buffer.size())) | {"pos": torch.tensor(buffer.pos)}
 
 
 def load_replay(buffer: ReplayBuffer, saved: Mapping[str, Tensor]) -> None:
-    """Fill an empty buffer with saved transitions; those of other settings are refused."""
+    """Fill an empty buffer with saved transitions; refuse those of other settings."""
     n, pos = len(saved["rewards"]), int(saved["pos"])
     if pos not in (range(buffer.buffer_size) if n == buffer.buffer_size else [n]):
         raise InputError(f"it has {n} rows of {buffer.buffer_size}, and the next one would be {pos}")

@@ -1,4 +1,4 @@
-"""The result of a run of `explore rl`: a table, whether there was a bonus, a JSON object."""
+"""The result of a run of `explore rl`: a table, notes on the bonus, a JSON object."""
 
 from __future__ import annotations
 

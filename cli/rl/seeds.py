@@ -33,7 +33,7 @@ Log = tuple[int, dict[str, float]]  # a step and values by tag
 
 @dataclass(frozen=True)
 class Position:
-    """How far a seed is, as the run's checkpoint has it."""
+    """The progress of a seed in the run's checkpoint."""
 
     iteration: int = 0
     timesteps: int = 0
@@ -104,7 +104,7 @@ class Seed:
             self.position = replace(self.position, best=steps, best_return=mean)
 
     def _save(self, folder: Path, training: Training, emit: Emit, row: Row) -> None:
-        """Note the results of an iteration, and save the model when a checkpoint is due."""
+        """Record an iteration's results, and save the model when a checkpoint is due."""
         s, steps = self._settings, int(row["timesteps"])
         self._events.append({"seed": self.seed} | row)
         self.position = replace(self.position, iteration=int(row["iteration"]), timesteps=steps)
@@ -149,7 +149,7 @@ def in_processes(seeds: Sequence[Seed], folder: Path, jobs: int, emit: Emit) -> 
 
 
 def _until(done: Callable[[], bool], pieces: Any) -> Iterator[Piece]:
-    """Yield pieces until all is done and the queue is empty."""
+    """Yield pieces until all seeds are done and the queue is empty."""
     while True:
         last = done()
         try:

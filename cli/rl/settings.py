@@ -1,4 +1,4 @@
-"""Settings of `explore rl`: all that decides its numbers."""
+"""Settings of `explore rl` that determine its results."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Settings:
 
     @property
     def unpaid(self) -> str | None:
-        """Why the bonus will be 0 throughout; None if it will not."""
+        """The reason why the bonus will always be 0, or None."""
         if not self.vime:
             return None
         trained = math.ceil(self.vime["minimum"] / self.batch) * self.batch
@@ -89,7 +89,7 @@ class Settings:
 
 
 def resolve(options: Mapping[str, Any]) -> Settings:
-    """Return the settings that command-line options ask for."""
+    """Return the settings for command-line options."""
     if options["env"] is None:
         raise InputError("give --env, an environment from `explore list envs` or any other of Gymnasium")
     copies = options["n_envs"] or (10 if options["algo"] == "trpo" else 1)
@@ -145,7 +145,7 @@ def arguments(cls: type[BaseAlgorithm]) -> dict[str, tuple[Any, Any]]:
 
 
 def _paper(batch: int, copies: int) -> dict[str, Any]:
-    """Return TRPO's settings in VIME (Houthooft et al. 2016), with a critic, as it had none, and more damping."""
+    """Return TRPO's settings in VIME (Houthooft et al. 2016), adding a critic and more damping."""
     return {
         "n_steps": batch // copies, "batch_size": min(500, batch), "gamma": 0.99, "gae_lambda": 1.0, "target_kl": 0.01,
         "cg_max_steps": 10, "cg_damping": 0.1, "line_search_shrinking_factor": 0.8, "line_search_max_iter": 15,

@@ -110,7 +110,7 @@ class Training:
         return float(np.mean(returns)), float(np.mean(lengths))
 
     def save_policy(self, folder: Path, run: str = "") -> None:
-        """Save all that acting needs, with the id of the run, and the same for stable-baselines3."""
+        """Save the policy, with the id of the run, also in stable-baselines3's format."""
         files.save(folder / "model.pt", "model", FORMAT, models.state_dict(self.model), run)
         self.model.save(folder / "model.zip")
         normalise = self.model.get_vec_normalize_env()
@@ -118,7 +118,7 @@ class Training:
             normalise.save(str(folder / "vecnormalize.pkl"))
 
     def save(self, folder: Path, run: str = "") -> None:
-        """Save all that continuing needs."""
+        """Save all that resuming needs."""
         self.save_policy(folder, run)
         if self.bonus is not None:
             files.save(folder / "bonus.pt", "bonus", FORMAT, self.bonus.state_dict(), run)
@@ -145,7 +145,7 @@ class Training:
 
 @contextmanager
 def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
-    """Read a file written by `save`, of the run of this id; any error of its reader means that it is corrupt."""
+    """Read a file written by `save`, of the run of this id; any reader error means the file is corrupt."""
     content = files.load(path, kind, FORMAT, run)
     try:
         yield content

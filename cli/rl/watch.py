@@ -29,7 +29,7 @@ STEPS = 1000  # of an episode, at most
 
 
 def run(options: Mapping[str, Any], chosen: bool) -> None:
-    """Write an episode of a policy as a GIF; the first seed's unless one was chosen."""
+    """Write an episode of a policy as a GIF, by default the first seed's."""
     folder = Path(options["watch"])
     with start.reading(folder):
         settings = start.settings(Settings, folder, "rl", options["trust"])
@@ -56,7 +56,7 @@ def run(options: Mapping[str, Any], chosen: bool) -> None:
 
 
 def _policy(folder: Path, settings: Settings, seed: int) -> Path:
-    """Return the folder of the best policy in an evaluation, else of the last one, of a run that may be going on."""
+    """Return the folder of the best evaluated policy, else of the last one; the run may still be going on."""
     seeds = range(settings.seed, settings.seed + settings.seeds)
     if seed not in seeds:
         raise InputError(f"{folder} has no seed {seed}; allowed: {', '.join(map(str, seeds))}")

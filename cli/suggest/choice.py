@@ -1,4 +1,4 @@
-"""The rows to measure next, with predictions, scores and reasons: by a model, or spread over the table."""
+"""Rows to measure next, with predictions, scores and reasons: by a model, or spread over the table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Model(NamedTuple):
         return replace(self.learner.model, posterior=self.posterior)
 
     def predict(self, x: np.ndarray) -> pd.DataFrame:
-        """Return predictions at inputs [P, D], in the targets' own units; see `loaded.predictions`."""
+        """Return predictions at inputs [P, D], in original units; see `loaded.predictions`."""
         return loaded.predictions(self.learner.model, self.names, self.transform, x)
 
 
@@ -212,7 +212,7 @@ def _choose_by_model(table: Table, rows: Rows, settings: Settings, k: int, devic
 
 
 def _columns(learnt: Model, *parts: str) -> list[str]:
-    """Return the columns of parts of the predictions of every target; classes have none."""
+    """Return the columns of these parts of all targets' predictions; classes have none."""
     targets = () if learnt.names.classes else learnt.names.targets
     return [learnt.names.of(part, target) for target in targets for part in parts]
 
@@ -237,13 +237,13 @@ def _unit(settings: Settings) -> str:
 
 
 def _sample(rows: Rows) -> list[int]:
-    """Return candidates that stand for all of them."""
+    """Return a sample of the candidates."""
     sample: list[int] = np.random.default_rng(0).permutation(rows.pool)[:SAMPLE].tolist()
     return sample
 
 
 def _spread(rows: Rows, settings: Settings, k: int) -> Choice:
-    """Choose rows far from each other, where there is too little to learn from."""
+    """Choose rows far from each other, when there are too few labels."""
     chosen, distances = spread.farthest_first(rows.x, rows.pool, rows.taken, k)
     far = "spread over the table: {:.2g} deviations from the nearest row that was taken"
     scores = [distance if np.isfinite(distance) else None for distance in distances]
@@ -290,7 +290,7 @@ def _reasons(
 
 
 def _doubts(rows: Rows, settings: Settings) -> Iterator[str]:
-    """Yield the limitations of the answer."""
+    """Yield caveats about the choice."""
     if len(rows.measured) < ROUGH:
         rough = "probabilities" if settings.task == "classification" else "intervals"
         yield f"Only {counted(len(rows.measured), 'row', be=True)} measured: take the {rough} as rough."

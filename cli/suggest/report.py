@@ -50,7 +50,7 @@ def read(path: Path, table: Table, settings: Settings) -> Cells | None:
 
 
 def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings, before: Sequence[str]) -> None:
-    """Refuse to lose anything when the file is written anew: measurements, also of targets `before`, rows or cells."""
+    """Refuse to lose measurements (also of targets `before`), rows or cells when the file is rewritten."""
     file = read(path, table, settings)
     if file is None:
         return
@@ -74,7 +74,7 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
         )
 
     def is_added(cell: str, row: Row, column: str) -> bool:
-        """Return whether a cell is neither in the table nor in a column that was renamed or removed."""
+        """Return whether a cell is in neither the table nor a renamed or removed column."""
         if row.id not in lines or not cell or same(cell, row.former.get(column, "")):
             return False
         return column not in table.cells.columns or not canonical(table.cells.columns[column][lines[row.id]])
@@ -105,7 +105,7 @@ def write(path: Path, table: Table, campaign: Campaign, settings: Settings) -> l
     decimal = settings.decimal if path.suffix.lower() == ".csv" else table.written.decimal
 
     def cell(row: Row, name: str) -> str:
-        """Return a cell as the table has it, or had it when the row was last there; of targets, the measurement."""
+        """Return a cell of the table, or its last value for a removed row; for targets, the measurement."""
         if name in table.roles.targets:
             value = row.mean.get(name) or ""
             return value if isinstance(value, str) else repr(value).replace(".", decimal)
@@ -154,7 +154,7 @@ def progress(options: Mapping[str, Any]) -> Iterator[Progress]:
 
 
 def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Print notes at once, so that they are there when the process is stopped later."""
+    """Print notes at once, so that they are shown even if the process is stopped later."""
     if not options["quiet"] and not options["as_json"]:
         for sentence in sentences:
             display.echo(sentence, err=True)

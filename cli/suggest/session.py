@@ -84,7 +84,7 @@ def run(options: Mapping[str, Any]) -> None:
 
 
 def _learnt(beside: Path, old: State | None) -> Learnt | None:
-    """Return the columns that were learnt from at the last start; an older version logged them only."""
+    """Return the feature columns of the last start; an older version only logged them."""
     if old is None or old.learnt is not None:
         return old and old.learnt
     with Campaign(beside, dry=True) as campaign:
@@ -117,7 +117,7 @@ def _changes(old: State, now: State) -> list[str]:
 
 
 def _tell(campaign: Campaign, content: Table, labels: Cells | None, options: Mapping[str, Any]) -> None:
-    """Undo if that is asked for, then read the table and the labels."""
+    """Undo if requested, then read the table and the labels."""
     if options["undo"]:
         campaign.undo()
     campaign.read(content.cells, content.roles, labels)

@@ -1,4 +1,4 @@
-"""Settings of `explore suggest`, which are kept until they are given anew, and limits at which it stops."""
+"""Settings of `explore suggest`, which persist until changed, and its stopping conditions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NONE = "none"  # takes back --cost, --stop-when, --keep-na and --failed
 
 
 def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings:
-    """Return the settings of command-line options; those that are not given stay the old ones, or the defaults.
+    """Return the settings of command-line options; others keep their old values, or the defaults.
 
     Raises:
         InputError: for a setting that cannot be, or when there is no target.
@@ -193,7 +193,7 @@ def limits(settings: Settings) -> list[Limit]:
 
 
 def allowed(conditions: Sequence[Limit], spent: Mapping[str, float], costs: pd.DataFrame) -> int:
-    """Return how many of the next rows, of which each has `costs`, stay within the conditions on what is `spent`."""
+    """Return how many of the next rows, with `costs`, stay within the conditions on the amount `spent`."""
     totals = costs.cumsum() + pd.Series(spent)
     within = pd.Series(True, costs.index)
     for limit in (limit for limit in conditions if limit.name in WITHIN):

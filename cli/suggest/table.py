@@ -28,7 +28,7 @@ STRAY = 0.05  # share of the pool in which cells that only experiments fill may 
 
 
 class Learnt(NamedTuple):
-    """The columns that a model learns from; they stay the same when rows come or go."""
+    """The feature columns of a model; they stay the same when rows come or go."""
 
     features: tuple[str, ...]
     left_out: tuple[str, ...]  # they number the rows, or say when they were measured
@@ -42,7 +42,7 @@ class Learnt(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A table that was read, before its rows are known."""
+    """A table as read, before its rows are identified."""
 
     path: Path
     written: Cells  # as in the file
@@ -97,7 +97,7 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
 
 
 def _late(cells: Cells, features: Sequence[str], rule: campaign.Schema) -> list[str]:
-    """Return features that only experiments fill in: their cells are empty in (nearly) all rows of the pool.
+    """Return features known only after experiments: empty in (nearly) all rows of the pool.
 
     They tell nothing of the pool, whose rows would become other rows once they are filled in.
     """
@@ -132,7 +132,7 @@ def _check(cells: Cells, names: Sequence[str], features: Sequence[str], settings
 
 
 def _costs(cells: Cells, name: str) -> np.ndarray:
-    """Return what each row costs; refuse a cell that is no positive number."""
+    """Return each row's cost; refuse cells that are not positive numbers."""
     values = targets.quantities(cells, [name], gaps=True)[:, 0]
     if (bad := ~(values > 0)).any():
         row = int(bad.argmax())
@@ -157,7 +157,7 @@ def labels(path: Path, table: Table, settings: Settings) -> Cells:
 
 
 def comparable(cells: Cells, schema: data.Schema, numbers: Sequence[str]) -> Cells:
-    """Return cells that are the same in all files: points in the numbers, and dates as 2024-03-31.
+    """Return cells that are the same in all files: decimal points, and dates as 2024-03-31.
 
     Raises:
         InputError: when there is a point in one of the columns of `numbers` whose decimal mark is another.
@@ -193,7 +193,7 @@ class Rows:
     notes: tuple[str, ...]
 
     def complete(self) -> Rows:
-        """Return the same with those measured rows whose targets are all measured."""
+        """Return a copy with only the rows whose targets are all measured."""
         full = [i for i, values in enumerate(self.values) if all(value == value for value in values)]  # not NaN
         return replace(self, measured=[self.measured[i] for i in full], values=[self.values[i] for i in full])
 
@@ -225,7 +225,7 @@ def rows(table: Table, state: Campaign) -> Rows:
 
 
 def _gone(table: Table, rows: Sequence[Row]) -> tuple[list[Row], np.ndarray, list[str]]:
-    """Return rows that are no longer in the table, as numbers, and notes on those that its columns no longer allow."""
+    """Return rows that are no longer in the table, as numbers, and notes on those its columns no longer accept."""
     usable, notes = [], []
     for row in rows:
         try:

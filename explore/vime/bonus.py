@@ -14,7 +14,7 @@ Normalise = Literal["latest", "median", "rms", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class RewardSettings:
-    """How information becomes reward: kind, scale and weight of the bonus.
+    """Settings of the bonus: its kind, scale and weight.
 
     Args:
         eta: weight of the bonus beside the environment's reward.
@@ -62,7 +62,7 @@ class Transitions(NamedTuple):
 
 @runtime_checkable
 class RolloutBonus(Protocol):
-    """What `VIMECallback` asks of a bonus: `IntrinsicReward`, or one of your own.
+    """The interface of a bonus for `VIMECallback`: `IntrinsicReward`, or your own.
 
     Attributes:
         observations: the observation space's vectors.

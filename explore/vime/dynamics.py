@@ -1,4 +1,4 @@
-"""A Bayesian neural network that predicts what an environment does next."""
+"""A Bayesian neural network that predicts the next observation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Replay:
 
     @property
     def inputs(self) -> Float[Tensor, "n I"]:
-        """Observation and action of every transition, in no particular order."""
+        """Observations and actions of all transitions, in arbitrary order."""
         return self._inputs[: len(self)]
 
     @property
@@ -199,7 +199,7 @@ class Dynamics:
         )
 
     def train(self, replay: Replay, rng: Rng) -> None:
-        """Recompute the scales, and do `updates` steps on transitions drawn with replacement."""
+        """Recompute the scales, and run `updates` steps on transitions drawn with replacement."""
         rows = (rng.uniform(self.settings.updates, self.settings.batch_size) * len(replay)).long()
         inputs, target = self._sample(replay, rng)
         scales = (*Standardiser.robust(inputs.unsqueeze(0)), *Standardiser.robust(target))
@@ -219,12 +219,12 @@ class Dynamics:
 
     @property
     def alive(self) -> bool:
-        """Whether the posterior has not failed."""
+        """Whether the fit has not failed."""
         return bool(self.state.posterior.common.alive.all())
 
     @property
     def learned(self) -> dict[str, float]:
-        """What the posterior learns once a training beside its density, and how much of its curvature is its start.
+        """Values that the posterior learns once per training, and the initial share of its curvature.
 
         See `Predictive.learned` and `Predictive.initial_curvature_share`.
         """
@@ -248,7 +248,7 @@ class Dynamics:
         self.state = tree.restore(self.state, saved)
 
     def _sample(self, replay: Replay, rng: Rng) -> tuple[Float[Tensor, "n I"], Float[Tensor, "1 n O"]]:
-        """Inputs and targets to take scales from: all, or as many at random as are sorted in little time."""
+        """Inputs and targets to take scales from: all, or a random subset that sorts quickly."""
         inputs, following, n = replay.inputs, replay.next, max(SCALED // replay.inputs.shape[1], 1024)
         if len(replay) > n:
             rows = (rng.uniform(1, n)[0] * len(replay)).long()
@@ -262,7 +262,7 @@ class Dynamics:
 
 
 def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
-    """Refuse a posterior of classes, counts, or numbers of other sizes."""
+    """Refuse a posterior of classes, counts or other output sizes."""
     if (kind := posterior.likelihood).scaling == "none":
         raise InputError(
             f"the dynamics model standardises what it predicts, and {type(kind).__name__} takes targets as they are; "
@@ -278,7 +278,7 @@ def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
 
 
 def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
-    """Refuse a posterior, asked for by its name or given, of which no such bonus can be made."""
+    """Refuse a posterior, by name or as an object, that cannot give this bonus."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
         raise InputError(f"{name} is one net, of which nothing is uncertain; choose another posterior for the bonus")

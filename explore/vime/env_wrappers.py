@@ -41,7 +41,7 @@ class Sums:
         self._open = np.zeros(shape)
 
     def add(self, values: Array, ended: Array) -> Array:
-        """The sums [..., n] with this step's values [..., n], after which those of `ended` episodes restart."""
+        """The sums [..., n] with this step's values [..., n]; those of `ended` episodes then restart."""
         sums = self._open + values
         self._open = sums
         self.begin(ended)
@@ -53,7 +53,7 @@ class Sums:
 
 
 class Paid(NamedTuple):
-    """The rewards of a step."""
+    """Rewards of a step."""
 
     extrinsic: Float[Array, " n"]  # the environment's own reward
     intrinsic: Float[Array, " n"]  # what is added to it
@@ -90,7 +90,7 @@ class Stepwise:
         self._returns = Sums(2, copies)
 
     def seed(self, seed: int | None) -> None:
-        """Take the environment's seed for the bonus, if it has none of its own and has learnt nothing yet."""
+        """Seed the bonus like the environment, if it has no seed and has learnt nothing yet."""
         if seed is not None and not (self._seeded or self.bonus.replay.total):
             self.bonus.seed(seed)
             self._seeded = True
@@ -111,7 +111,7 @@ class Stepwise:
         training: bool,
         real: Array | None = None,
     ) -> Paid:
-        """Pay the step that has led to these observations.
+        """Add the bonus of the step to these observations.
 
         Args:
             observations: of now, as vectors.
@@ -138,7 +138,7 @@ class Stepwise:
 
 
 def is_evaluating() -> bool:
-    """Return whether stable-baselines3's `evaluate_policy` takes this step; only the call stack tells environments.
+    """Return whether stable-baselines3's `evaluate_policy` takes this step; only the call stack shows it.
 
     ARS calls it from `evaluate_candidates`, to train.
     """
@@ -149,7 +149,7 @@ def is_evaluating() -> bool:
 
 
 def following(vectors: Vectors, current: Array, ends: Mapping[int, Any]) -> Array:
-    """The true next observations as vectors: where an episode has ended its last one, not the first of the next."""
+    """The true next observations as vectors: at an episode's end its last one, not the next one's first."""
     following = current.copy()
     for i, last in ends.items():
         following[i] = vectors.one(last)[0]
@@ -205,7 +205,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return observation, reward, terminated, truncated, info | paid.info(0)
 
     def compute_reward(self, *_: Any) -> NoReturn:
-        """Refuse to compute rewards of other goals, as `HerReplayBuffer` does: they have no bonus."""
+        """Refuse to compute rewards for other goals (`HerReplayBuffer`): they have no bonus."""
         refuse_relabelling("VIME")
 
 
@@ -268,17 +268,17 @@ def _check_scale(env: Any) -> None:
 
 
 def refuse_relabelling(name: str) -> NoReturn:
-    """Refuse to compute rewards anew, which then have no bonus."""
+    """Refuse to recompute rewards, which would lose the bonus."""
     raise InputError(
         f"HerReplayBuffer computes rewards anew, without the bonus; use VIMEHerReplayBuffer in place of {name}"
     )
 
 
 def refuse_moving(name: str) -> NoReturn:
-    """Refuse a wrapper inside that normalises by statistics which still move."""
+    """Refuse an inner wrapper that normalises by running statistics."""
     raise InputError(f"the bonus takes what the environment itself gives; put {name} around it, not inside")
 
 
 def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:
-    """Values of the copies `where`, as vector environments tell them."""
+    """Values of the copies `where`, in the format of vector environments."""
     return infos | values | {f"_{key}": where for key in values}

@@ -121,7 +121,7 @@ class IntrinsicReward:
         return mean if self.settings.normalise == "median" else mean**0.5
 
     def score(self, transitions: Transitions) -> Float[Array, " n"]:
-        """The raw bonus under the current model, 0 before its first training; nothing is stored or learnt."""
+        """The raw bonus under the current model, 0 before its first training; stores and learns nothing."""
         finite, tensors = self._finite(transitions)
         return _spread(self._raw(*tensors, 0), finite)
 
@@ -134,7 +134,7 @@ class IntrinsicReward:
         return np.minimum(cut * (self.eta / self.divisor), MOST)
 
     def batch(self, transitions: Transitions) -> Reward:
-        """The bonus of a whole batch, whose own level counts in the divisor, as in the paper; then learns from it.
+        """The bonus of a whole batch, whose own values enter the divisor, as in the paper; then learns from it.
 
         Raises:
             Failure: when the model fails again.
@@ -171,7 +171,7 @@ class IntrinsicReward:
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Model, replay and counters: with the same settings the same transitions then get the same bonuses."""
+        """Model, replay and counters: with equal settings, equal transitions then get equal bonuses."""
         reward = {
             "format": torch.tensor(FORMAT),
             "seed": torch.tensor(self.rng.seed),
@@ -221,7 +221,7 @@ class IntrinsicReward:
         self._begin = self.replay.total - len(reward["open"])
 
     def _meaning(self) -> dict[str, Any]:
-        """Settings that must agree for saved numbers to mean the same."""
+        """Settings that must match when saved numbers are loaded."""
         bonus, model = self.settings, self.dynamics_settings
         return {"bonus": bonus.bonus, "normalise": bonus.normalise, "target": model.target, "n_eff": model.n_eff}
 
@@ -303,7 +303,7 @@ class IntrinsicReward:
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """Of a transition's inputs, observation and action, and of what follows."""
+        """Sizes of a transition's inputs (observation and action) and of its target."""
         return self.observations.size + self.actions.size, self.observations.size
 
     def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
@@ -320,7 +320,7 @@ class IntrinsicReward:
         self.replay.add(*tensors)
 
     def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], tuple[Tensor, Tensor]]:
-        """Which transitions are finite in single precision, and those as tensors."""
+        """A mask of the transitions finite in single precision, and these as tensors."""
         inputs, following = self.tensors(transitions)
         finite = inputs.isfinite().all(1) & following.isfinite().all(1)
         return finite.cpu().numpy(), (inputs[finite], following[finite])
@@ -331,7 +331,7 @@ class IntrinsicReward:
 
 
 def _exact(raw: Float[Array, " n"]) -> Float[Array, " m"]:
-    """The bonuses without those that stand for an overflow, which would dominate a mean."""
+    """The bonuses without overflow placeholders, which would dominate a mean."""
     return raw[raw < LARGEST]
 
 

@@ -1,4 +1,4 @@
-"""Observations and actions as vectors: what a dynamics model takes in."""
+"""Observations and actions as vectors, the inputs of a dynamics model."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _check(space: spaces.Space[Any], name: str) -> None:
 
 
 def _children(space: spaces.Space[Any], elements: Any, name: str) -> list[tuple[Any, spaces.Space[Any], str]]:
-    """Keys, spaces and names of a Dict's or a Tuple's parts, if they are there; of another space none."""
+    """Keys, spaces and names of the parts of a Dict or Tuple; none for other spaces."""
     if isinstance(space, spaces.Dict):
         if not isinstance(elements, Mapping):
             raise InputError(f"{name} are of type {type(elements).__name__}; expected a dict. {AGREE}")

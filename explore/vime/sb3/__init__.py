@@ -1,4 +1,4 @@
-"""VIME for stable-baselines3: batched environments, a wrapper, a callback for on-policy algorithms, a replay buffer.
+"""VIME for stable-baselines3: batched environments, a wrapper, a callback (on-policy) and a replay buffer.
 
     model = TRPO("MlpPolicy", env)
     model.learn(500_000, VIMECallback(posterior="noisy-kfac", eta=0.001))      # PPO, TRPO, A2C: the paper's order

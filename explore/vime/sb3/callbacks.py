@@ -1,4 +1,4 @@
-"""Callbacks of stable-baselines3: VIME for on-policy algorithms, and the log of a bonus that others pay."""
+"""Callbacks of stable-baselines3: VIME for on-policy algorithms, and the log of a bonus added elsewhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from explore.vime.spaces import Array
 
 
 class Episodes(Sums):
-    """Sums that remember what they were when episodes ended."""
+    """Sums that remember their values at the ends of episodes."""
 
     def __init__(self, environments: int):
         super().__init__(environments)
@@ -43,7 +43,7 @@ class Episodes(Sums):
 
 
 class VIMELog(BaseCallback):
-    """Logs a bonus that a wrapper or a replay buffer pays: its `vime/` tags and, of a wrapper, two means over episodes.
+    """Logs the bonus of a wrapper or a replay buffer: `vime/` tags and, for a wrapper, two means over episodes.
 
     `rollout/ep_extrinsic_mean` is the return without the bonus, `rollout/ep_intrinsic_mean` the sum of the bonus alone.
     """
@@ -171,12 +171,12 @@ class VIMECallback(BaseCallback):
         return True
 
     def _raw(self, observations: Any) -> Array:
-        """The observations of now as vectors, as they were before any normalisation."""
+        """The current observations as vectors, before any normalisation."""
         normalise = self.model.get_vec_normalize_env()
         return self.bonus.observations.many(normalise.get_original_obs() if normalise else observations)
 
     def _last_values(self) -> Tensor:
-        """What the critic says of the observations that follow the rollout.
+        """The critic's values of the observations after the rollout.
 
         Algorithms of sb3_contrib do not tell callbacks.
         """

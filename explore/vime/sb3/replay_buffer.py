@@ -34,7 +34,7 @@ class _Rewards:
 
 
 class VIMEReplayBuffer(ReplayBuffer):
-    """A replay buffer that adds the bonus when transitions are sampled: as much as the model would gain from them now.
+    """A replay buffer that adds the bonus when transitions are sampled: the model's current gain from them.
 
     A bonus stored with the transition would be stale: the model may have learnt since what was new then. Beside
     VecNormalize stable-baselines3 stores last observations of episodes as its `clip_obs` has left them.
@@ -93,7 +93,7 @@ class VIMEReplayBuffer(ReplayBuffer):
 
     @contextmanager
     def _paying(self, where: Any = None) -> Iterator[None]:
-        """Add bonuses to all rewards that are sampled: those at `where`, None: where stored rewards are read."""
+        """Add bonuses to all sampled rewards: those at `where`, or (None) where stored rewards are read."""
         rewards, watched = self.rewards, _Rewards(self.rewards)
         watched.where = where
         self.rewards = watched  # type: ignore[assignment]
@@ -115,7 +115,7 @@ class VIMEReplayBuffer(ReplayBuffer):
         return super()._normalize_reward(reward, env) + bonus.astype(np.float32)
 
     def _stored(self, where: Any) -> Transitions:
-        """The transitions of some rows and environments, not normalised: the model has scales of its own."""
+        """The transitions of some rows and environments, not normalised: the model has its own scales."""
 
         def rows(stored: Any) -> Any:
             if isinstance(stored, dict):
@@ -141,7 +141,7 @@ class VIMENStepReplayBuffer(VIMEReplayBuffer, NStepReplayBuffer):
 
 
 class VIMEHerReplayBuffer(VIMEDictReplayBuffer, HerReplayBuffer):
-    """`VIMEReplayBuffer` for hindsight experience replay: transitions with another goal keep the bonus of their own.
+    """`VIMEReplayBuffer` for hindsight experience replay: transitions relabelled with another goal keep their bonus.
 
     It takes the arguments of `HerReplayBuffer` too.
     """

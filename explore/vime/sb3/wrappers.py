@@ -1,4 +1,4 @@
-"""Environments of stable-baselines3: batched ones, and ones whose rewards have the bonus in them."""
+"""Environments of stable-baselines3: batched ones, and ones whose rewards include the bonus."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from explore.vime.spaces import Array
 
 
 class VIMEVecEnv(VecEnvWrapper):
-    """Environments whose rewards have the bonus in them, for any algorithm; the model learns every `interval` steps.
+    """Environments whose rewards include the bonus, for any algorithm; the model learns every `interval` steps.
 
     Arguments and attributes are those of `VIME`; an algorithm's seed is the bonus's. Put it around the raw
     environments, and VecNormalize around it: otherwise the scales of observations and rewards would move.
@@ -53,7 +53,7 @@ class VIMEVecEnv(VecEnvWrapper):
         return seeds
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        """Call a method of the environments; `compute_reward` is refused, whose rewards have no bonus."""
+        """Call a method of the environments; refuse `compute_reward`, whose rewards have no bonus."""
         if method_name == "compute_reward":
             refuse_relabelling("VIMEVecEnv")
         return self.venv.env_method(method_name, *args, indices=indices, **kwargs)
@@ -84,7 +84,7 @@ def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
 
 
 def check_wrapped(venv: VecEnv) -> None:
-    """Refuse single environments whose wrappers normalise by statistics that still move."""
+    """Refuse single environments whose wrappers normalise by running statistics."""
     for kind in NORMALISING:
         for i in np.flatnonzero(venv.env_is_wrapped(cast(Any, kind))).tolist():
             if venv.get_attr("update_running_mean", i)[0]:
@@ -92,7 +92,7 @@ def check_wrapped(venv: VecEnv) -> None:
 
 
 def check_rewards(normalise: VecNormalize | None) -> None:
-    """Refuse a bonus beside rewards that are divided by a deviation which still moves."""
+    """Refuse a bonus with rewards that are divided by a running deviation."""
     if normalise is not None and normalise.norm_reward and normalise.training:
         raise InputError(
             "VecNormalize divides rewards by a deviation that moves, and the bonus would not be; give it "
@@ -101,7 +101,7 @@ def check_rewards(normalise: VecNormalize | None) -> None:
 
 
 def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
-    """The observations that episodes have just ended with, by environment."""
+    """The last observations of episodes that just ended, by environment."""
     return {i: info["terminal_observation"] for i, info in enumerate(infos) if "terminal_observation" in info}
 
 
@@ -163,7 +163,7 @@ def same_step(env: VectorEnv[Any, Any, Any]) -> bool:
 
 
 def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
-    """The infos of a vector environment, which says by masks whose they are, as those of its n environments."""
+    """Split the infos of a vector environment, which have masks, into those of its n environments."""
     each: list[dict[str, Any]] = [{} for _ in range(n)]
     for key, values in infos.items():
         if key.startswith("_") and key[1:] in infos or key in ("final_obs", "final_info"):

@@ -42,9 +42,9 @@ class Column(click.ParamType):
 
 NAMES, COLUMN = Names(), Column()
 QUOTED = """; a name with commas in quotes: '"x, y",z'."""
-FEATURE = "to learn from though it numbers rows, is a time of measurement or looks like a code; repeatable."
+FEATURE = "to use as a feature although it looks like a row number, time stamp or code; repeatable."
 POSITIVE = Whole(1, 10**9)
-SEED = Whole(0, 2**32 - 1)  # what Gymnasium, NumPy's old generator and stable-baselines3 take too
+SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's old generator and stable-baselines3
 # Far above the defaults: beyond these a machine is out of memory at once.
 TRIALS, COPIES, SAMPLES = Whole(1, 10_000), Whole(1, 100_000), Whole(2, 100_000)
 THREADS = Whole(1, max(256, os.cpu_count() or 1))  # OpenMP ends the process when the system refuses more
@@ -65,7 +65,7 @@ def _together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 keep_na = click.option(
     "--keep-na", multiple=True, type=COLUMN, metavar="COLUMN",
-    help="Target of classes in which NA, nan, - and the like are classes; else they mean not measured. Repeatable.",
+    help="Class target in which NA, nan, - and the like are classes, not missing values; repeatable.",
 )  # fmt: skip
 # The examples.
 data = _together(
@@ -82,11 +82,11 @@ data = _together(
         "--task", type=click.Choice(["regression", "classification"]), help="For FILE.  [default: regression]"
     ),
     click.option(
-        "--categorical", type=COLUMN, metavar="A,B", help=f"Columns of FILE whose numbers are names{QUOTED}"
+        "--categorical", type=COLUMN, metavar="A,B", help=f"Numeric columns of FILE that are categories{QUOTED}"
     ),
-    click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers of FILE.  [default: .]"),
+    click.option("--decimal", type=click.Choice([".", ","]), help="Decimal mark in FILE.  [default: .]"),
     click.option("--feature", multiple=True, type=COLUMN, help=f"Column of FILE {FEATURE}"),
-    click.option("--sheet", metavar="NAME", help="Sheet of FILE, of Excel.  [default: the first]"),
+    click.option("--sheet", metavar="NAME", help="Sheet of FILE, if Excel.  [default: the first]"),
     keep_na,
 )  # fmt: skip
 model = _together(
@@ -104,14 +104,14 @@ trust = click.option(
     multiple=True,
     metavar="MODULE",
     callback=_modules,
-    help="Let a run folder import this module, which runs it; repeatable.",
+    help="Allow a run folder to import (execute) this module; repeatable.",
 )
 compute = _together(
     click.option("--device", help="auto, cpu, cuda or cuda:N.  [default: auto]"),
-    click.option("--threads", type=THREADS, help="Processor threads.  [default: 1]"),
+    click.option("--threads", type=THREADS, help="CPU threads.  [default: 1]"),
     click.option(
         "--graphs/--no-graphs", default=None,
-        help="Record updates: as CUDA graphs on a GPU, compiled in half a minute on a processor.  [default: on a GPU, "
+        help="Record updates: as CUDA graphs on a GPU, compiled (half a minute) on a CPU.  [default: on a GPU, "
         "for nets of up to 30 million weights]",
     ),
 )  # fmt: skip
@@ -122,7 +122,7 @@ session = _together(
     compute,
     click.option("--out", default="runs", type=click.Path(file_okay=False), help="Folder of the run folders."),
     click.option("--name", help="The run's name.  [default: made of the settings]"),
-    click.option("--resume", metavar="RUN", help="Continue in this run folder, with its settings."),
+    click.option("--resume", metavar="RUN", help="Continue this run, with its settings."),
     trust,
     click.option("--quiet", is_flag=True, help="No progress and no notes, only the result."),
     json_object,

@@ -6,9 +6,9 @@ from explore.cli import options
 from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 
 
-@click.command("active", short_help="Label a pool point by point, and compare with random.")
+@click.command("active", short_help="Label a pool point by point; compare with random.")
 @options.data
-@click.option("--id", "id_column", type=COLUMN, help="Column of FILE that names the points, and is no feature.")
+@click.option("--id", "id_column", type=COLUMN, help="Column of FILE that names the points; not a feature.")
 @click.option(
     "--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="A name from `explore list posteriors`."
 )
@@ -17,22 +17,22 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 )
 @click.option(
     "--targets", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
-    help="Table of the inputs whose labels matter, with the columns of --data.  [default: the pool]",
+    help="Table of target inputs, with the columns of --data.  [default: the pool]",
 )  # fmt: skip
 @click.option("--trials", type=TRIALS, default=20, help="Independent repetitions, trained side by side.")
-@click.option("--rounds", type=POSITIVE, default=10, help="Fits; one acquisition fewer.")
+@click.option("--rounds", type=POSITIVE, default=10, help="Fits, with acquisitions between.")
 @click.option("--initial", type=POSITIVE, default=20, help="Labelled points at the start.")
 @click.option("--acquire", type=POSITIVE, default=1, help="Points labelled after each fit.")
 @click.option(
     "--test-size", type=POSITIVE, show_default=False,
     help="Points held out for testing in each trial.  [default: 100; of images 1000]",
 )  # fmt: skip
-@click.option("--pool", type=POSITIVE, metavar="N", help="Choose among N random points.  [default: all that are left]")
+@click.option("--pool", type=POSITIVE, metavar="N", help="Choose among N random points.  [default: all candidates]")
 @click.option("--control/--no-control", default=True, help="Also label at random, from the same start.")
-@click.option("--seed", type=SEED, default=0, help="Root of all random numbers.")
+@click.option("--seed", type=SEED, default=0, help="Random seed.")
 @options.model
 @click.option("--hidden", metavar="WIDTHS", help="Units of a table's hidden layers, e.g. 50,50.  [default: 10]")
-@click.option("--net", metavar="NAME", help="Network for images, as of `explore classify`.  [default: lenet5]")
+@click.option("--net", metavar="NAME", help="Network for images, as in `explore classify`.  [default: lenet5]")
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: the preset's]")
 @click.option(
     "--standardise", type=click.Choice(["labelled", "pool", "none"]),
@@ -44,15 +44,15 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 def command(ctx: click.Context, **values: object) -> None:
     """Label the points of a pool one by one, and compare with labelling at random.
 
-    Every trial splits the data at random into labelled points, test points and a pool. In every round the posterior
-    is fitted from scratch, tested, and asked which point of the pool to label next.
+    Every trial splits the data at random into labelled points, test points and a pool. In every round, the posterior
+    is fitted from scratch and tested, and the acquisition chooses the next point of the pool.
 
     \b
     explore active --dataset boston
     explore active --data houses.csv --target price --id house --drop-columns street
     explore active --dataset mnist --net lenet5 --acquisition batch-bald --acquire 10 --trials 2
     explore active --resume runs/active-boston-noisy-kfac-epig
-    explore active --resume runs/active-boston-noisy-kfac-epig --rounds 20   # in all, of a finished run too
+    explore active --resume runs/active-boston-noisy-kfac-epig --rounds 20   # in total, even if finished
     """  # noqa: D301
     options.check_empty(ctx)
     extend = options.longer(ctx, ("rounds",))

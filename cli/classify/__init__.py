@@ -13,11 +13,11 @@ from explore.cli.options import NAMES, POSITIVE, SEED
     help="Your images instead: a folder train/CLASS/... and test/CLASS/..., or an .npz of x, y, test_x, test_y. Those "
     "for testing may be left out with --validate.",
 )  # fmt: skip
-@click.option("--size", type=click.IntRange(1, 4096), help="Pixels a side to which images of a folder are scaled.")
-@click.option("--grey", is_flag=True, help="Read the images of a folder in one channel.")
+@click.option("--size", type=click.IntRange(1, 4096), help="Scale images of a folder to this many pixels a side.")
+@click.option("--grey", is_flag=True, help="Read the images of a folder as grey-scale.")
 @click.option(
     "--stream/--no-stream", default=None,
-    help="Decode the images of a folder when they are needed, or all at the start.  [default: when they would take "
+    help="Decode the images of a folder on demand, or all at the start.  [default: when they would take "
     "more than a quarter of the memory]",
 )  # fmt: skip
 @click.option(
@@ -25,7 +25,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
     help="mlp, lenet5, alexnet, alexnet-dense, vgg16, resnet18, resnet50 or MODULE:FUNCTION of (in_channels, classes, "
     "size).  [default: lenet5, of digits mlp]",
 )  # fmt: skip
-@click.option("--amp", is_flag=True, help="Products of the network in bfloat16; all else as without.")
+@click.option("--amp", is_flag=True, help="Network products in bfloat16 (mixed precision).")
 @click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
 @click.option(
     "--preset", type=NAMES, metavar="NAME",
@@ -36,7 +36,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
     help="A setting of the posterior, or net.KEY=VALUE; repeatable.",
 )  # fmt: skip
 @click.option("--epochs", type=POSITIVE, help="Passes over the training images.  [default: the preset's]")
-@click.option("--warmup", type=click.IntRange(0, 10**6), default=0, help="Epochs over which lr rises to its value.")
+@click.option("--warmup", type=click.IntRange(0, 10**6), default=0, help="Epochs of learning-rate warm-up.")
 @click.option(
     "--augment", type=click.Choice(["none", "crop", "crop-flip", "resized-crop"]),
     help="Random crops of padded images, mirrored or not, or random parts at full size, mirrored.  [default: as is "
@@ -46,26 +46,26 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 @click.option("--test", type=POSITIVE, metavar="N", help="Test on N of the test images at random.  [default: all]")
 @click.option(
     "--validate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",
-    help="Leave the test images alone, and test on this share of the training images, e.g. 0.1.",
+    help="Test on this share of the training images, e.g. 0.1, not on the test images.",
 )  # fmt: skip
 @click.option(
     "--ood", metavar="NAME|PATH",
-    help="Images of another kind, to be told apart by uncertainty; none: no such test.  [default: Fashion-MNIST for "
-    "MNIST and the other way round]",
+    help="Out-of-distribution images to detect by uncertainty; none: no such test.  [default: Fashion-MNIST for "
+    "MNIST and vice versa]",
 )  # fmt: skip
-@click.option("--seed", type=SEED, default=0, help="Root of all random numbers.")
+@click.option("--seed", type=SEED, default=0, help="Random seed.")
 @click.option("--samples", type=options.SAMPLES, default=10, help="Weight samples for predictions.")
 @click.option(
     "--measure", type=POSITIVE, metavar="N", default=20,
-    help="Test N times, after epochs at equal distances, and save there where to continue; at most once an epoch.",
+    help="Test and save a checkpoint N times, evenly spaced over epochs; at most once per epoch.",
 )  # fmt: skip
 @options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
     """Train a posterior over the weights of an image network, and test its probabilities.
 
-    Test error, log-likelihood, Brier score, calibration error (15 bins), and how well the uncertainty tells images of
-    another kind apart. The run folder keeps the model, which `explore predict` takes, and all test probabilities.
+    Measured are test error, log-likelihood, Brier score, calibration error (15 bins), and the detection of
+    out-of-distribution images. The run folder keeps the model, for `explore predict`, and all test probabilities.
 
     \b
     explore classify --dataset mnist --net lenet5 --posterior vogn --epochs 10

@@ -11,8 +11,8 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 @click.option(
     "--posterior", default="noisy-kfac,bbb,ensemble", type=NAMES, metavar="A,B", help="From `explore list posteriors`."
 )
-@click.option("--splits", type=TRIALS, default=5, help="How many of the standard 90/10 splits.")
-@click.option("--seed", type=SEED, default=0, help="Root of all random numbers but the splits.")
+@click.option("--splits", type=TRIALS, default=5, help="Number of standard 90/10 splits.")
+@click.option("--seed", type=SEED, default=0, help="Random seed (not of the splits).")
 @click.option(
     "--preset",
     type=NAMES,
@@ -21,7 +21,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 )
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",
-    help="A setting of all posteriors that have it, POSTERIOR.KEY=VALUE of one, or likelihood.KEY=VALUE; repeatable.",
+    help="A setting of all posteriors that have it, POSTERIOR.KEY=VALUE for one, or likelihood.KEY=VALUE; repeatable.",
 )  # fmt: skip
 @click.option("--hidden", default="50", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.")
 @click.option("--epochs", type=POSITIVE, help="Passes over the training examples.  [default: each preset's]")
@@ -31,12 +31,12 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 )  # fmt: skip
 @click.option(
     "--grid", multiple=True, metavar="KEY=A,B",
-    help="Values to choose from, of a setting of all posteriors that have it, of POSTERIOR.KEY or likelihood.KEY; "
+    help="Values to search for a setting of all posteriors that have it, POSTERIOR.KEY or likelihood.KEY; "
     "repeatable.",
 )  # fmt: skip
 @click.option(
     "--validate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",
-    help="Leave the test parts alone, and test on this share of each training part, e.g. 0.2.",
+    help="Test on this share of each training part, e.g. 0.2, not on the test parts.",
 )  # fmt: skip
 @click.option("--figures/--no-figures", default=True, help="Also fit and draw two toy problems, if there is no grid.")
 @options.jobs
@@ -45,7 +45,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 def command(ctx: click.Context, **values: object) -> None:
     """Train posteriors on the same splits of a data set, and compare them.
 
-    Tables of test error and log-likelihood, results.csv, pictures, and TensorBoard with the same tags for all.
+    Print tables of test error and log-likelihood; write results.csv, plots, and TensorBoard with shared tags.
 
     \b
     explore compare --dataset boston --posterior noisy-kfac,bbb,ensemble

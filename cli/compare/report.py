@@ -119,7 +119,7 @@ def verdicts(comparison: Experiment) -> Iterator[str]:
 
 
 def failures(comparison: Experiment) -> Iterator[str]:
-    """Yield a sentence for every fit that failed, and for other reasons not to trust the numbers of a posterior."""
+    """Yield a sentence for every fit that failed, and for other reasons to distrust a posterior's results."""
     s = comparison.splits
     constant = None if s.scale is None else (s.test_y * s.scale.unsqueeze(1)).square().mean((1, 2)).sqrt()
     for name, f in comparison.finished.items():

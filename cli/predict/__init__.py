@@ -10,24 +10,24 @@ from explore.cli.options import NAMES, POSITIVE
 @click.argument("run", metavar="RUN", type=click.Path(exists=True, file_okay=False))
 @click.argument("table", metavar="TABLE", type=click.Path(exists=True))
 @click.option("--out", metavar="FILE", help="Write the table with its predictions (.csv, .xlsx or .parquet).")
-@click.option("--level", type=float, help="Probability that the interval holds the target.  [default: 0.9]")
-@click.option("--quantiles", metavar="A,B", help="Levels of more quantiles, e.g. 0.05,0.5,0.95.")
-@click.option("--sheet", metavar="NAME", help="Sheet of TABLE, of Excel.  [default: the first]")
-@click.option("--posterior", type=NAMES, metavar="NAME", help="Of a comparison.  [default: its first]")
+@click.option("--level", type=float, help="Coverage of the predictive interval.  [default: 0.9]")
+@click.option("--quantiles", metavar="A,B", help="Additional quantiles, e.g. 0.05,0.5,0.95.")
+@click.option("--sheet", metavar="NAME", help="Sheet of TABLE, if Excel.  [default: the first]")
+@click.option("--posterior", type=NAMES, metavar="NAME", help="In a comparison.  [default: the first]")
 @click.option("--arm", type=NAMES, metavar="NAME", help="The acquisition or random.  [default: the acquisition]")
-@click.option("--trial", type=POSITIVE, help="Of active learning.  [default: 1]")
-@click.option("--split", type=POSITIVE, help="Of a comparison.  [default: 1]")
+@click.option("--trial", type=POSITIVE, help="In active learning.  [default: 1]")
+@click.option("--split", type=POSITIVE, help="In a comparison.  [default: 1]")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @options.trust
 @options.quiet
 @options.json_object
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
-    """Predict the rows of a table with the model that a run has fitted.
+    """Predict the rows of a table with a run's fitted model.
 
-    RUN is a folder of `explore active`, of `explore compare`, or POOL.explore of `explore suggest`. The table has the
-    columns of the features, as the run's own data had them; its other columns are kept as they are. Of a run of
-    `explore classify`, TABLE is an image, a folder of images, or an .npz file with the array x.
+    RUN is a folder of `explore active`, of `explore compare`, or POOL.explore of `explore suggest`. TABLE must
+    have the run's feature columns; its other columns are kept unchanged. For a run of `explore classify`, TABLE is an
+    image, a folder of images, or an .npz file with the array x.
 
     \b
     explore predict runs/active-houses-noisy-kfac-epig new.csv --out predictions.csv

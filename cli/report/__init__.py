@@ -7,17 +7,17 @@ from explore.cli import options
 
 @click.command("report", short_help="Draw finished runs on one page.")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
-@click.option("--out", default="report.html", metavar="FILE", help="The page; its figures as PNG go beside it.")
+@click.option("--out", default="report.html", metavar="FILE", help="The page; figures are also saved as PNG beside it.")
 @options.trust
 @options.quiet
-@click.option("--json", "as_json", is_flag=True, help="Print what was written as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the written paths as one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
-    """Draw runs of one command on a page of their own, which needs neither a network nor scripts.
+    """Draw runs of one command on a self-contained page, without scripts or network access.
 
-    RUN is a folder of `explore active`, `classify`, `compare` or `rl`, or POOL.explore of `explore suggest`. Learning
-    curves with their errors and differences, what was chosen and when, calibration and residuals on held-out data,
-    images that are taken for another class, settings.
+    RUN is a folder of `explore active`, `classify`, `compare` or `rl`, or POOL.explore of `explore suggest`. The page
+    shows learning curves with errors and differences, the chosen points by round, calibration and residuals on
+    held-out data, misclassified images, and settings.
 
     \b
     explore report runs/active-boston-noisy-kfac-epig

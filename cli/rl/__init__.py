@@ -10,8 +10,8 @@ from explore.core.errors import InputError
 WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 
 
-@click.command("rl", short_help="Train a policy that is curious about what it cannot predict.")
-@click.option("--env", metavar="ID", help="Of Gymnasium, or from `explore list envs`; or module:ID.")
+@click.command("rl", short_help="Train a policy with an intrinsic reward (VIME).")
+@click.option("--env", metavar="ID", help="From Gymnasium or `explore list envs`, or module:ID.")
 @click.option("--env-kwargs", multiple=True, metavar="KEY:VALUE", help="An argument of the environment; repeatable.")
 @click.option("--algo", type=click.Choice(["trpo", "ppo", "sac"]), default="trpo", help="From stable-baselines3.")
 @click.option(
@@ -20,35 +20,35 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 )  # fmt: skip
 @click.option(
     "--posterior", default="noisy-kfac", type=NAMES, metavar="NAME",
-    help="Of the dynamics model, from `explore list posteriors`; none: no bonus.",
+    help="The dynamics model's, from `explore list posteriors`; none: no bonus.",
 )  # fmt: skip
 @click.option(
     "--bonus", type=click.Choice(["kl", "expected-gain", "variance"]),
-    help="What is rewarded: information gained, information promised, or variance.  [default: kl]",
+    help="Bonus: information gain, expected information gain, or variance.  [default: kl]",
 )  # fmt: skip
 @click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
-@click.option("--n-eff", metavar="N", help="Transitions the posterior stands for, or replay: all.  [default: 50]")
+@click.option("--n-eff", metavar="N", help="Effective data size in transitions; replay: all stored.  [default: 50]")
 @click.option(
     "--normalise", type=click.Choice(["latest", "median", "rms", "none"]),
-    help="What the bonus is divided by: the latest batch's median, or a mean of the last 10.  [default: latest]",
+    help="Divisor of the bonus: the latest batch's median, or a mean of the last 10.  [default: latest]",
 )  # fmt: skip
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",
     help="A setting of the posterior, or vime.KEY=VALUE of the bonus and the dynamics model; repeatable.",
 )  # fmt: skip
-@click.option("--timesteps", type=POSITIVE, default=500_000, help="Steps of the environment, all copies together.")
+@click.option("--timesteps", type=POSITIVE, default=500_000, help="Environment steps, all copies together.")
 @click.option("--n-envs", type=COPIES, help="Copies of the environment.  [default: 10 for trpo, else 1]")
-@click.option("--seed", type=SEED, default=0, help="The first seed, root of all random numbers.")
-@click.option("--seeds", type=TRIALS, default=1, help="Seeds that are trained, one after the other but for --jobs.")
-@click.option("--vec-normalize", is_flag=True, help="Standardise what the policy observes (SB3's VecNormalize).")
-@click.option("--eval-freq", type=POSITIVE, metavar="STEPS", help="Evaluate the policy without noise and bonus.")
+@click.option("--seed", type=SEED, default=0, help="The first random seed.")
+@click.option("--seeds", type=TRIALS, default=1, help="Number of seeds, trained one by one unless --jobs is set.")
+@click.option("--vec-normalize", is_flag=True, help="Standardise the policy's observations (SB3's VecNormalize).")
+@click.option("--eval-freq", type=POSITIVE, metavar="STEPS", help="Steps between evaluations, without noise and bonus.")
 @click.option("--checkpoint-freq", type=POSITIVE, default=1, help="Iterations between checkpoints.")
-@click.option("--jobs", type=THREADS, default=1, help="Seeds that are trained at the same time, in processes.")
+@click.option("--jobs", type=THREADS, default=1, help="Seeds to train in parallel processes.")
 @click.option("--watch", metavar="RUN", help="Write a GIF of a trained policy into its run folder; --seed chooses.")
 @options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
-    """Train a policy whose reward has a bonus for what it learns about its environment (VIME).
+    """Train a policy with a bonus for learning about its environment (VIME).
 
     A Bayesian neural network learns to predict the next observation; the information it gains from a transition is
     added to the reward. The run folder keeps the policy, the dynamics model, results by iteration, and TensorBoard

@@ -10,35 +10,35 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.argument("table", metavar="POOL", type=click.Path(exists=True, dir_okay=False))
 @click.option("--target", multiple=True, type=COLUMN, help="Column to predict, empty where unknown; repeatable.")
 @click.option("--batch", type=POSITIVE, help="Rows to measure next.  [default: 5]")
-@click.option("--out", metavar="FILE", help="Where to write them.  [default: next.csv beside POOL, or next.xlsx]")
+@click.option("--out", metavar="FILE", help="File for the suggestions.  [default: next.csv beside POOL, or next.xlsx]")
 @click.option("--labels", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="More measurements.")
-@click.option("--id", "id_column", type=COLUMN, help="Column that names the rows, and is no feature.")
+@click.option("--id", "id_column", type=COLUMN, help="Column that names the rows; not a feature.")
 @click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]")
 @click.option("--drop-columns", type=COLUMN, metavar="A,B", help=f"Columns to leave out{options.QUOTED}")
-@click.option("--categorical", type=COLUMN, metavar="A,B", help=f"Columns whose numbers are names{options.QUOTED}")
-@click.option("--decimal", type=click.Choice([".", ","]), help="The mark in the numbers.  [default: .]")
+@click.option("--categorical", type=COLUMN, metavar="A,B", help=f"Numeric columns that are categories{options.QUOTED}")
+@click.option("--decimal", type=click.Choice([".", ","]), help="Decimal mark.  [default: .]")
 @click.option("--feature", multiple=True, type=COLUMN, help=f"Column {options.FEATURE}")
 @click.option("--sheet", metavar="NAME", help="Sheet of an Excel file.  [default: the first]")
 @options.keep_na
 @click.option(
     "--failed", multiple=True, metavar="TEXT",
-    help="What says in a cell of the target that the experiment failed, as failed, fail and error do among numbers; "
+    help="Text in a target's cell that marks a failed experiment, like failed, fail and error among numbers; "
     "repeatable, none takes it back.",
 )  # fmt: skip
 @click.option("--skip", multiple=True, metavar="ID", help="Never suggest this row; repeatable.")
 @click.option("--release", multiple=True, metavar="ID|all", help="Let a pending or skipped row be suggested again.")
-@click.option("--retract", multiple=True, metavar="ID", help="Withdraw what was measured of a row; repeatable.")
+@click.option("--retract", multiple=True, metavar="ID", help="Withdraw a row's measurements; repeatable.")
 @click.option("--undo", is_flag=True, help="Undo the last measurements, suggestions or operations.")
-@click.option("--status", is_flag=True, help="Report what is measured and pending; suggest nothing.")
+@click.option("--status", is_flag=True, help="Report measured and pending rows; suggest none.")
 @click.option("--dry-run", is_flag=True, help="Do everything, but write nothing.")
 @click.option(
-    "--goal", type=click.Choice(["learn", "maximise", "minimise"]), help="What the rows are to tell.  [default: learn]"
+    "--goal", type=click.Choice(["learn", "maximise", "minimise"]), help="Aim of the suggestions.  [default: learn]"
 )
-@click.option("--cost", type=COLUMN, help="What a row costs, which its score is divided by; none takes it back.")
+@click.option("--cost", type=COLUMN, help="Cost of a row, which divides its score; none: no costs.")
 @click.option(
     "--transform",
     type=click.Choice(["none", "log", "rank"]),
-    help="Scale in which targets are learnt.  [default: none]",
+    help="Transform of the targets.  [default: none]",
 )
 @click.option(
     "--stop-when", multiple=True, metavar="LIMIT",
@@ -52,7 +52,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.option("--hidden", metavar="WIDTHS", help="Units of the hidden layers, e.g. 50,50.  [default: 10]")
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: by their number]")
 @click.option("--samples", type=SAMPLES, help="Weight samples for predictions.  [default: 100]")
-@click.option("--seed", type=SEED, help="Root of all random numbers.  [default: 0]")
+@click.option("--seed", type=SEED, help="Random seed.  [default: 0]")
 @options.compute
 @options.trust
 @click.option("--quiet", is_flag=True, help="No progress and no notes, only the result.")
@@ -61,14 +61,14 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 def command(ctx: click.Context, **values: object) -> None:
     """Say which rows of a table to measure next.
 
-    Rows whose target is empty may be measured; from the others a model learns. Write what you measured into the table
-    or into next.csv, and run the command again: what was told and asked is kept in a folder beside the table, which is
-    never written itself. Settings are kept too, until they are given anew.
+    A model learns from the measured rows; rows with an empty target are candidates. Write measurements into the table
+    or next.csv, and run the command again. Measurements, suggestions and settings are kept in a folder beside the
+    table; the table itself is never changed. A setting stays until you change it.
 
     \b
     explore suggest pool.csv --target yield
-    explore suggest pool.csv                     # again, when cells of the table are filled in
-    explore suggest pool.csv --labels next.csv   # or those of next.csv
+    explore suggest pool.csv                     # again, after you filled in cells of the table
+    explore suggest pool.csv --labels next.csv   # or cells of next.csv
     explore suggest pool.csv --skip 3f2a81c0     # or --release, --retract, --undo, --status
     """  # noqa: D301
     options.check_empty(ctx)

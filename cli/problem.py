@@ -28,7 +28,7 @@ from explore.learning.build import likelihood_of as likelihood_of
 from explore.learning.scaling import Standardiser
 
 MOST_LAYERS = 100
-# Options of --data: what a message calls them, and why a data set by name does not take them.
+# Options of --data: their names in messages, and why --dataset does not take them.
 OF_DATA = (
     (("target", "task"), "--target and --task belong", "a data set by name has its own"),
     (("categorical", "decimal"), "--categorical and --decimal belong", "a data set by name has numbers in its columns"),

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from explore.core.errors import InputError, check_settings, describe, one_of, raised, shown
 
 FOR_ROWS = ("small", "hundreds", "classes")  # presets that `recommended_settings` chooses by the number of rows
-POSTERIOR = ("init", "update", "sample", "end_epoch")  # what a class must have to be one
+POSTERIOR = ("init", "update", "sample", "end_epoch")  # required methods
 KINDS = {
     "posteriors": "posterior", "likelihoods": "likelihood", "acquisitions": "acquisition", "data": "dataset",
     "images": "set of images",

@@ -68,7 +68,7 @@ class Experiment:
         remainder = self._remainder()
         self._ood: np.ndarray | None = None  # out-of-distribution images, or why there are none
         self._missing = converted = ""
-        if not (old and old.state["finished"]):  # which has their results
+        if not (old and old.state["finished"]):  # it has their results
             converted = self._load_ood()
         self.finished: Finished | None = None
         self.saved: Saved | None = None
@@ -172,7 +172,7 @@ class Experiment:
             if isinstance(event, Epoch):
                 self._seconds.append(machine.seconds(self.rng.device) - begin)
             else:
-                # A checkpoint after the last epoch would skip what comes below.
+                # A checkpoint after the last epoch would skip the code below.
                 last, self._saved = event, event.saved if event.epoch < self.total else self._saved
             emit(event)
             begin = machine.seconds(self.rng.device)

@@ -34,7 +34,7 @@ class Finished(NamedTuple):
 
     scalars: dict[str, Tensor]  # tag -> [R], after the last epoch
     alive: Tensor  # [R] whether the fit of a split succeeded
-    seconds: float  # of the fit alone, or its share of that of several candidates
+    seconds: float  # of its own fit, or its share of a fit of several candidates
     reliability: compare.Reliability
     bands: toys.Bands | None
     boundary: toys.Boundary | None
@@ -145,7 +145,7 @@ class Experiment:
                     emit((names[0], event))
                 else:
                     last = event
-                    # A checkpoint after the last epoch would skip what comes below.
+                    # A checkpoint after the last epoch would skip the code below.
                     self._saved = last[0].saved if last[0].epoch < epochs else self._saved
                     for name, measured in zip(names, last, strict=True):
                         emit((name, measured))

@@ -29,7 +29,7 @@ from explore.learning.saved import Names
 from explore.learning.transforms import Transform
 
 FAR = 0.9  # share of the candidates that are nearer to a measured row than one that is called far
-SAMPLE = 1_000  # candidates that stand for all of them
+SAMPLE = 1_000  # candidates that represent all
 ROUGH = 20  # measured rows below which intervals are rough
 UNITS = {
     "epig": "nats", "information-gain": "nats", "batch-bald": "nats", "entropy": "nats",

@@ -45,14 +45,14 @@ class View:
 
     posterior: Predictive  # fitted to the labelled points
     state: State  # of the posterior, in these replicas
-    labelled: Batch  # x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order in which they were told
+    labelled: Batch  # x [R, n, ...] and y [R, n, O], or [R, n] class indices, in the order of labelling
     candidates: Inputs  # [R, C, ...], standardised on demand; `each` and `chunks` go through them
     mask: Bool[Tensor, "R C"]  # false at the end of a replica that has fewer candidates than another
     sample: Callable[[], Predictor]  # draws nets of these replicas; called at most once, by rules that predict
     uniform: Float[Tensor, "R C"]  # in [0, 1), drawn for every point of the pool, whether it is a candidate or not
     rng: Rng  # the stream of the rule's own random numbers
     pending: Tensor | None = None  # [R, p, ...] points that were handed out and have no label yet, no candidates
-    targets: Tensor | None = None  # [R, T, ...] inputs whose labels matter; None: those of the candidates
+    targets: Tensor | None = None  # [R, T, ...] target inputs; None: the candidates
     cost: Float[Tensor, "R C"] | None = None  # of each candidate's label, positive; None: all cost the same
 
     @property
@@ -144,12 +144,12 @@ class Needs:
 
     spread: bool = False  # it uses how predictions vary over the weights
     density: bool = False  # it uses the posterior's density, see `Variational`
-    targets: Literal["any", "numbers", "classes"] = "any"  # what it can predict
+    targets: Literal["any", "numbers", "classes"] = "any"  # the type of targets
     alone: bool = False  # it scores points one by one, so that a batch may hold near-duplicates
     most: int | None = None  # points that it chooses at once; None: any number
     single: bool = False  # it uses the one output of the net
-    aims: bool = False  # it uses the inputs whose labels matter
-    costs: bool = False  # it divides its scores by what a label costs
+    aims: bool = False  # it uses the target inputs
+    costs: bool = False  # it divides scores by label costs
     # Of each candidate by itself [R, C], none negative and 0 where a label tells nothing; for rules such as `power`.
     scores: Callable[[View], Tensor] | None = None
 

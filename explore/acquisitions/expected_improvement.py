@@ -22,8 +22,8 @@ from explore.core.errors import check_fields
 class ExpectedImprovement:
     """The k points of largest joint improvement; scores in standard deviations of the labelled targets."""
 
-    direction: Literal["maximise", "minimise"] = "maximise"  # which targets are good
-    draws: int = 500  # of what pending and chosen points turn out to be
+    direction: Literal["maximise", "minimise"] = "maximise"  # direction of improvement
+    draws: int = 500  # of the values at pending and chosen points
 
     def __post_init__(self) -> None:
         check_fields(self, {})

@@ -23,7 +23,7 @@ from explore.core.errors import InputError, check_fields
 class Power:
     """Draw k points with probability proportional to a power of another rule's scores; return those scores."""
 
-    rule: str = "information-gain"  # whose scores: one that scores single points
+    rule: str = "information-gain"  # the other rule, which scores single points
     beta: float = 1.0
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class Power:
     def __call__(self, view: View, k: int) -> Choice:
         assert self._base.scores is not None
         scores = self._base.scores(view)
-        smallest = torch.finfo(scores.dtype).tiny  # what scores 0 comes last, in random order
+        smallest = torch.finfo(scores.dtype).tiny  # points that score 0 come last, in random order
         gumbel = -(-view.uniform.clamp_min(smallest).log()).log()
         drawn = best(self.beta * scores.clamp_min(smallest).log() + gumbel, view.mask, k).indices
         return Choice(drawn, scores.gather(1, drawn))

@@ -26,9 +26,9 @@ from explore.core.errors import check_fields
 class UpperConfidenceBound:
     """The k points with the highest joint bound; scores: each point's upper (or lower) bound, standardised."""
 
-    direction: Literal["maximise", "minimise"] = "maximise"  # which targets are good
+    direction: Literal["maximise", "minimise"] = "maximise"  # direction of improvement
     kappa: float = 2.0  # deviations added to the mean
-    draws: int = 500  # of what pending and chosen points turn out to be
+    draws: int = 500  # of the values at pending and chosen points
 
     def __post_init__(self) -> None:
         check_fields(self, {})

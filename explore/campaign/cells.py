@@ -22,7 +22,7 @@ from explore.data.texts import number
 
 Value = float | str | None  # a measurement: a number, or the name of a class; None: the experiment failed
 DAY = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
-DIGITS = 6  # of any number that a spreadsheet keeps when it saves what it shows
+DIGITS = 6  # that a spreadsheet keeps of a number when it saves the displayed value
 OLD_MARKS = ("#N/A N/A", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN")  # missing too; in ids of campaigns
 WHOLE = 11  # digits of whole numbers that it shows in full
 

@@ -117,7 +117,7 @@ class Log:
     def _write(self, text: bytes, head: Head) -> None:
         size = self.path.stat().st_size if self.path.exists() else 0
         try:
-            if self._saved is None:  # before the log, which would be of no campaign without it
+            if self._saved is None:  # before the log, which needs it to belong to a campaign
                 self._save(self._head)
             with open(self.path, "ab") as file:
                 file.write(text)

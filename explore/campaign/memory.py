@@ -34,7 +34,7 @@ TOLD = (*MEASURED, "retract", "suggest", "skip", "release")
 KINDS = (*TOLD, "seen", "retire", "return", "change", "schema", "undo")
 FORMAT = 1  # of the events
 FINGERPRINT = 64  # letters of a row's id when there is no column of identifiers
-FEWEST = 6  # first letters that may stand for all
+FEWEST = 6  # letters that may abbreviate an id
 
 
 class Schema(NamedTuple):

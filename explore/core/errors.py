@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-UNITS = (1e-150, 1e150)  # of a deviation: double precision holds its square, and that of what is a little larger
+UNITS = (1e-150, 1e150)  # of a deviation: its square, and a slightly larger one, fit into double precision
 
 
 class InputError(ValueError):

@@ -20,7 +20,7 @@ from explore.core.errors import InputError
 
 DENSE = 128  # up to this D one dense product is fastest, measured on a CPU
 FACTOR_BITS = 5  # the blocks of longer transforms are at most 2^5 wide
-CHUNK = 2**17  # numbers that a CPU transforms together, so that what lies between two blocks stays in its cache
+CHUNK = 2**17  # numbers that a CPU transforms together, so that intermediate results stay in its cache
 
 
 def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:

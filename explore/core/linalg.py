@@ -30,7 +30,7 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
     Returns:
         (L^-1 [..., n, n] lower triangular, ok [...] bool).
     """
-    if tree.unseen(matrix):  # all at once: a device would have to be waited for to learn which ones it takes
+    if tree.unseen(matrix):  # all at once: finding out which ones need it would synchronise with a device
         return _raised_root(matrix)
     root, failed = torch.linalg.cholesky_ex(matrix)
     inverse, ok = inverse_triangle(root), failed == 0

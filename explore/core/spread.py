@@ -51,7 +51,7 @@ def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
     x = x / np.where(most > 0, most, 1)
     centred = x - x.mean(0)
     scale = np.sqrt(np.square(centred).mean(0))
-    return centred / np.where(scale > 1e-12, scale, 1)  # what is left of a constant one is rounding
+    return centred / np.where(scale > 1e-12, scale, 1)  # a constant one leaves only rounding errors
 
 
 def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], centres: Sequence[int]) -> Float[np.ndarray, " n"]:

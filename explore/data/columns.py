@@ -39,7 +39,7 @@ class Quantity(ABC):
     name: str
     fill: float  # for empty cells
     gaps: bool  # whether a feature marks empty cells
-    same: bool = field(default=False, kw_only=True)  # whether every row had one value, which is `fill`
+    same: bool = field(default=False, kw_only=True)  # whether all rows had the value `fill`
     unit: ClassVar[str] = ""  # of `fill`, in messages
 
     @property

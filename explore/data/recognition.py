@@ -16,7 +16,7 @@ from explore.data.reading import Cells
 RARE = 0.01  # of the rows: a category with fewer, or with one row, is pooled with other such
 MOST_LEVELS = 30  # of one column; those with fewest rows are pooled
 WORDS = 5  # from so many on, a text is free
-FEW = 5  # rows, below which numbers may count up by chance
+FEW = 5  # rows; fewer may count up by chance
 MANY = 20  # rows, from which numbers in any order count the rows where most of them follow one another
 ONE_WAY = "goes one way from row to row; drop it if it is an order or a time of measurement"
 CONSTANT = "is the same in every row, so that what another value does is not learnt"

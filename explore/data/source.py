@@ -25,7 +25,7 @@ UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary"
 
-LIMIT = 64 * packed.MIB  # of a download, and of what it unpacks to; the largest set has 4
+LIMIT = 64 * packed.MIB  # of a download, packed and unpacked; the largest set has 4
 
 Rows = list[list[str]]
 

@@ -40,7 +40,7 @@ class Images(NamedTuple):
     test_y: np.ndarray
     classes: tuple[str, ...]  # the name of each class index
     augmentation: str = "none"  # the usual one: "none", "crop" or "crop-flip"
-    note: str = ""  # sentences on what was left out
+    note: str = ""  # sentences on skipped files
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from explore.data import packed
 from explore.data.source import cache, checked, download, local
 from explore.images.base import Images
 
-LIMIT = 256 * packed.MIB  # of a download, and of what it unpacks to
+LIMIT = 256 * packed.MIB  # of a download, packed and unpacked
 HOLDS = "mnist/"  # by which the data folder is recognised
 CIFAR = "https://www.cs.toronto.edu/~kriz"
 

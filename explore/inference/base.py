@@ -45,8 +45,8 @@ class Predictive(ABC):
         "epochs": "[1, 1e6]", "min_batches": "[1, 1e6]", "samples": "[1, 1e4]", "gain_samples": "[1, 1e4]"
     }  # fmt: skip
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
-    by_replica: ClassVar[frozenset[str]] = frozenset()  # settings of which replicas may differ, see `candidates`
-    partial: ClassVar[bool] = True  # whether it learns from targets of which some are NaN, see `PartialGaussian`
+    by_replica: ClassVar[frozenset[str]] = frozenset()  # settings that may differ by replica, see `candidates`
+    partial: ClassVar[bool] = True  # whether it learns from targets with some NaN, see `PartialGaussian`
     no_mixture: ClassVar[str] = ""  # why there are no mixtures of it; empty: there are
     only_anew: ClassVar[str] = ""  # why it cannot begin at the weights of a trained module; empty: it can
 

@@ -54,7 +54,7 @@ class Common(NamedTuple):
     alive: Bool[Tensor, " R"]  # a replica that failed is frozen at its last good state
     step: Int[Tensor, ""]  # updates so far; on the CPU, so that reading it never waits for a device
     taken: Int[Tensor, " R"]  # how many of them each replica took: some posteriors reject steps
-    n_data: Float[Tensor, ""]  # N: how many examples the posterior stands for; on the CPU
+    n_data: Float[Tensor, ""]  # N, the effective data size; on the CPU
     norms: NormState  # batch normalisations
     prior: Prior | None = None  # its learned variances; None: they are a setting
 

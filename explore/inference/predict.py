@@ -61,7 +61,7 @@ class ClassPrediction(NamedTuple):
 
     probabilities: Float[Tensor, "R P C"]  # averaged over the weights
     entropy: Float[Tensor, "R P"]  # of these probabilities
-    information: Float[Tensor, "R P"]  # mutual information of class and weights: what more labels would reduce
+    information: Float[Tensor, "R P"]  # mutual information of class and weights: reducible by labels
 
 
 @dataclass(frozen=True)

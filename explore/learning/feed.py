@@ -14,7 +14,7 @@ from explore.execution import parallel
 from explore.images.base import ImageFiles
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop"]
-PADDING = 4  # pixels at each side, of which a random crop takes as many away
+PADDING = 4  # pixels added at each side before a random crop
 AREA, RATIO = (0.08, 1.0), 4 / 3  # of the part of an image that is resized; of its width to its height, or inverse
 
 

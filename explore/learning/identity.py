@@ -54,7 +54,7 @@ def described(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield name, type(value).__name__
         for f in fields(value):
             inner = f.name if name == "posterior" else f"{name}.{f.name}"  # a mixture's posterior takes its place
-            if f.init and inner != "epochs":  # how long it was fitted, which may depend on the number of labels
+            if f.init and inner != "epochs":  # training time may depend on the number of labels
                 yield from described(inner, getattr(value, f.name))
     else:
         yield name, _text(value)

@@ -302,7 +302,7 @@ class Round(NamedTuple):
     labels: int  # to which the measured fit was made
     metrics: dict[str, Float[Tensor, " R"]]
     info: Info  # of the last training batch
-    choice: Choice | None  # what was labelled next; None in the last round
+    choice: Choice | None  # the points labelled next; None in the last round
     state: State
 
 

@@ -33,7 +33,7 @@ from explore.runs.recorded import Values, read_config, read_part, recorded, run_
 MODEL, SCHEMA, PROBABILITIES = "model.pt", "schema.json", "probabilities.npz"
 FORMAT = 1
 LARGE = 100 * 2**20  # bytes, from which on the size is printed
-COMMANDS = ("active", "classify", "compare", "suggest")  # whose folders have a model
+COMMANDS = ("active", "classify", "compare", "suggest")  # commands that save a model
 LIKELIHOOD = "likelihood."
 
 

@@ -15,7 +15,7 @@ from explore.nets.likelihoods import Categorical, check_logits
 from explore.nets.net import Net
 from explore.runs.recorded import Values
 
-KEPT = 8  # outputs by which a network is known again
+KEPT = 8  # outputs that identify a network
 CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
 
 
@@ -79,7 +79,7 @@ def check_known(name: str, found: Sequence[float], recorded: Sequence[float] | N
 
 
 def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> list[Tensor]:
-    modules.check(module)  # a layer that is not supported is told so, before it is run
+    modules.check(module)  # refuse an unsupported layer before it runs
     rng = torch.Generator().manual_seed(0)
     normalises = any(isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d) for m in module.modules())
     with torch.no_grad():

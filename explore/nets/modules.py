@@ -178,6 +178,6 @@ def without_chance() -> Iterator[None]:
 def _generators() -> dict[str, Any]:
     _, key, *rest = np.random.get_state()
     states: dict[str, Any] = {"numpy.random": (np.asarray(key).tobytes(), rest)}
-    if "beartype" not in sys.modules:  # which draws from Python's generator what it checks of a container
+    if "beartype" not in sys.modules:  # which samples container items with Python's generator
         states["random"] = random.getstate()
     return states

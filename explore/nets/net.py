@@ -167,7 +167,7 @@ class Net(Network):
         return done.out, done.statistics
 
     def _forward(self, layers: Sequence[Layer], x: Tensor, samples: int | None, train: bool) -> tuple[Tensor, Pullback]:
-        points: list[Tensor] = []  # what is differentiated besides the taps
+        points: list[Tensor] = []  # differentiated besides the taps
         with torch.enable_grad():
             if train:
                 points = [v.detach().requires_grad_() for v in layers[len(self._slots) :] if isinstance(v, Tensor)]
@@ -176,9 +176,9 @@ class Net(Network):
         wanted = [*(tap for _, tap in done.calls), *points]
         makers: list[Callable[[Tensor], Taps]] = []
 
-        # With one output an example's gradients are multiples of those of that output: one backward pass is enough.
+        # With one output, an example's gradients are multiples of that output's: one backward pass is enough.
         one: list[Tensor] = []
-        single = done.out.shape[-1] == 1 and not self._norms  # in which examples meet
+        single = done.out.shape[-1] == 1 and not self._norms  # these mix examples
 
         def gradients(dout: Tensor) -> Sequence[Tensor]:
             return torch.autograd.grad(done.out, wanted, dout, retain_graph=not single)
@@ -338,7 +338,7 @@ class _Pass(NamedTuple):
     out: Float[Tensor, "R S B O"]
     calls: list[tuple[Tensor, Tensor]]  # the input and the tap of each layer
     leads: list[Lead]  # R, S or 1, and B of each layer's input
-    statistics: tuple[Tensor, ...]  # what each normalisation saw
+    statistics: tuple[Tensor, ...]  # of each normalisation's inputs
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Module:

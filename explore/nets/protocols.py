@@ -135,7 +135,7 @@ class Part(NamedTuple):
     """A method that a likelihood may have."""
 
     arguments: str
-    users: str  # what needs it
+    users: str  # its users
     classes: bool  # whether it is one of classes, or of real numbers
 
 

@@ -157,7 +157,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "mlp": dense, "lenet5": lenet5, "alexnet": alexnet, "alexnet-dense": alexnet_dense, "vgg16": vgg16,
     "resnet18": resnet18, "resnet50": resnet50,
 }  # fmt: skip
-FIXED = ("in_channels", "classes", "size")  # what the images decide
+FIXED = ("in_channels", "classes", "size")  # determined by the images
 STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -186,7 +186,7 @@ def settings_of(build: Callable[..., nn.Module]) -> dict[str, Any]:
     """
     try:
         hints = get_type_hints(build)
-    except (NameError, TypeError):  # of types that are only imported for a checker, or of what is no function
+    except (NameError, TypeError):  # types imported only for type checking, or not a function
         hints = {}
     types = {name: hints.get(name, _type(default)) for name, default in arguments(build).items()}
     return {name: hint for name, hint in types.items() if registry.is_setting(hint)}

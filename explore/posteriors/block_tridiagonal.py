@@ -253,7 +253,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE,
     "hundreds": HUNDREDS,
     "classes": CLASSES,
-    # Its paper gives it no settings: those of noisy K-FAC.
+    # Its paper gives no settings; these are noisy K-FAC's.
     "paper": {"adaptive_damping": False},
     "small": SMALL | {"factor_interval": 10},
     "vime": {},

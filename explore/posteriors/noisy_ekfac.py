@@ -187,7 +187,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "paper-protein": AS_CODE | {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
     "small": natural.SMALL | {"basis_interval": 10, "omega": 0.05},
     "image": natural.IMAGE | {"omega": 0.02, "basis_interval": 50, "reset_interval": 50},
-    # As noisy K-FAC's, whose file says in what the paper's code differs.
+    # As noisy K-FAC's; its file lists differences to the paper's code.
     "paper-image": natural.IMAGE | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "basis_interval": 200, "reset_interval": 200,

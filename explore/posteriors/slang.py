@@ -64,7 +64,7 @@ class SLANG(natural.NaturalPosterior):
     lr_decay: float = 1.0
     rank: int = 1  # L; at most the number of weights is used
     beta: float = 0.01  # averaging rate of the precision
-    decay: float = 0.0  # p; 0: alpha and beta stay as they are
+    decay: float = 0.0  # p; 0: constant alpha and beta
     trust_region: float | None = None  # how far a step may move q before alpha decays: a KL divergence in nats
     initial_precision: float = 1.0  # of d
     bias_prior_variance: float | None = None  # the prior's on biases, which is then not learned; None: as on weights
@@ -128,7 +128,7 @@ def _less(x: Tensor, p: float | Tensor, m: Tensor) -> Tensor:
     return torch.addcmul(x, p, m, value=-1) if isinstance(p, Tensor) else torch.add(x, m, alpha=-p)
 
 
-DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code, and so does what rounding leaves
+DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code; so do rounding errors
 
 
 Leading = tuple[Vectors, Bool[Tensor, " R"]]

@@ -24,7 +24,7 @@ FORMAT = 3  # of config.json and checkpoint.pt
 Value = bool | int | float | str | tuple[Any, ...] | None
 Values = Mapping[str, Value]  # the settings of a plug-in, by name
 Record = TypeVar("Record")
-BROKEN = (OSError, ValueError, LookupError, TypeError, RecursionError)  # what reading any JSON may raise
+BROKEN = (OSError, ValueError, LookupError, TypeError, RecursionError)  # errors of reading JSON
 
 
 def measured(path: Path, size: int = -1) -> dict[str, Any]:

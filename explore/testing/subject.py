@@ -38,7 +38,7 @@ CONV = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.ReLU(), nn.Flatten(), 
 NORM = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)))
 DENSE_NORM = Net(nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)))
 INTERVAL = re.compile(r"[\[(]-?(inf|[\d.e+-]+), ?-?(inf|[\d.e+-]+)[\])]")
-PARTS = {  # what a posterior may refuse: a net that has it, and nothing else that is refused
+PARTS = {  # parts that a posterior may refuse: a net with only this one unusual part
     "convolutions": CONV,
     "norms": DENSE_NORM,
 }

@@ -25,8 +25,8 @@ class Check(NamedTuple):
     """A function that raises AssertionError if a subject violates a requirement."""
 
     run: Callable[..., None]
-    cases: Mapping[str, Any]  # what it is run for, beside the subject: identifier -> value; empty: once
-    of: Callable[[Any], bool]  # of which subjects it is asked
+    cases: Mapping[str, Any]  # cases to run for each subject: identifier -> value; empty: once
+    of: Callable[[Any], bool]  # selects its subjects
 
 
 class Suite:

@@ -49,7 +49,7 @@ class Reward(NamedTuple):
     """The bonus of some transitions, [n] each."""
 
     raw: Array  # in nats, or for "variance" in standardised units squared
-    scaled: Array  # eta * raw / divisor: what is added to the environment's reward
+    scaled: Array  # eta * raw / divisor, added to the environment's reward
 
 
 class Transitions(NamedTuple):

@@ -142,7 +142,7 @@ class DynamicsSettings:
                     raise InputError(f"{name} needs a posterior named by a string; the posterior given has its own")
             _check_targets(self.posterior, inputs, outputs)
             return self.posterior
-        with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that the posterior draws anew
+        with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that are not used
             net = Net(mlp(inputs, self.hidden, outputs))
         cls = registry.find("posteriors", self.posterior)
         preset = self.preset or recommended_settings(cls, consumer="vime").preset

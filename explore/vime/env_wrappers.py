@@ -56,10 +56,10 @@ class Paid(NamedTuple):
     """Rewards of a step."""
 
     extrinsic: Float[Array, " n"]  # the environment's own reward
-    intrinsic: Float[Array, " n"]  # what is added to it
+    intrinsic: Float[Array, " n"]  # the bonus, added to it
     raw: Float[Array, " n"]  # the bonus before it was scaled
     returns: Float[Array, "2 n"]  # sums of the first two over the episodes so far
-    ended: Bool[Array, " n"]  # the copies whose returns are final, and told
+    ended: Bool[Array, " n"]  # copies that report their final returns
     training: bool  # whether the step was paid and learnt from
 
     def info(self, copy: int) -> dict[str, float]:

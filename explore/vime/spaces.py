@@ -162,7 +162,7 @@ def _flatten(space: spaces.Space[Any], values: Array, name: str) -> Array:
     n, shape = len(values), space.shape or ()
     if values.dtype.kind not in "biuf":
         raise InputError(f"{name} are of type {values.dtype}; expected numbers. {AGREE}")
-    # In its buffers stable-baselines3 adds an axis to single numbers, and flattens what has several axes.
+    # In its buffers stable-baselines3 adds an axis to single numbers, and flattens arrays of several axes.
     if values.shape[1:] not in (shape, (size := math.prod(shape),)):
         expected = ", ".join(map(str, ("n", *shape)))
         raise InputError(f"{name} have shape {list(values.shape)}; expected [{expected}]. {AGREE}")

@@ -14,7 +14,7 @@ PLUG_INS = {
             labels=1,
             train=tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
             test="test_batch.bin",
-            shards={  # in another order than the publisher's, which decides what a part is
+            shards={  # in another order than the publisher's, which defines the parts
                 "train_1.npz": "6dbeaf00ed12a618d167376b955d1ebf59e0aeb3e45f4f69a68c3dc3384a5f17",
                 "train_2.npz": "b8f044197177a5111a6e066e2328cdf2bf967971b108d1f457a3f4c3aa401b95",
                 "train_3.npz": "b7fb86f885ee4b25d602e3fd32ab1671ea108bbddfc5e86c8bb11a5e3ff3b6d7",
@@ -36,7 +36,7 @@ PLUG_INS = {
             "worm",
             "cifar-100-binary.tar.gz",
             "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-            labels=2,  # of which the fine one is taken
+            labels=2,  # coarse and fine; the fine one is used
             train=("train.bin",),
             test="test.bin",
         ),

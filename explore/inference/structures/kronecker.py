@@ -245,7 +245,7 @@ def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple
     matrices = [m for moments in statistics for m in moments]
     shares = [share for moments, c in pairs for share in split_damping(moments, c)]
     eye = torch.eye(max(len(m[0]) for m in matrices), dtype=matrices[0].dtype, device=matrices[0].device)
-    whole = eye.repeat(len(matrices), len(matrices[0]), 1, 1)  # what is beyond a corner stays the identity
+    whole = eye.repeat(len(matrices), len(matrices[0]), 1, 1)  # the identity outside the corners
     sides = [slice(m.shape[1]) for m in matrices]
     for padded, side, m, share in zip(whole, sides, matrices, shares, strict=True):
         padded[:, side, side] = m

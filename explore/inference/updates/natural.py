@@ -50,7 +50,7 @@ class NaturalPosterior(GaussianPosterior):
     weight_noise: bool = True  # False: one gradient, at the mean (plain K-FAC, OGN, ...); the density stays
     warm_start: float = 0.0  # gradients are taken at the mean, too, up to this part of the training
     lr: float = 0.01  # alpha
-    lr_decay: float = 0.1  # what alpha (and averaging rates, but for VOGN's) are multiplied with ...
+    lr_decay: float = 0.1  # factor of alpha (and of averaging rates, except VOGN's) ...
     lr_decay_at: float = 0.5  # ... after this part of the training
     lr_schedule: Schedule = "step"  # or "linear": in a straight line from there to the end
     momentum: float = 0.9  # of the gradient, before preconditioning
@@ -97,7 +97,7 @@ class NaturalState(NamedTuple):
     statistics: Statistics  # of F, the Fisher matrix
     damping: Float[Tensor, " R"]  # gamma' - gamma
     sampling: Factor  # F + gamma: the posterior's precision, times lambda / N
-    step_factor: Factor  # F + gamma': what the mean step is preconditioned with
+    step_factor: Factor  # F + gamma': preconditions the mean step
 
 
 @dataclass(frozen=True, kw_only=True)

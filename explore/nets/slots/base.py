@@ -31,7 +31,7 @@ class Slot(nn.Module, ABC):
     _lead_in: Lead  # of the inputs
 
     def __init__(self, layer: nn.Module, name: str):
-        nn.Module.__init__(self)  # not that of the layer's class, which would make weights
+        nn.Module.__init__(self)  # not the layer class's, which would make weights
         self.called = called(name)
         absent = {key: None for key, tensor in layer._parameters.items() if tensor is None}
         vars(self).update({key: getattr(layer, key) for key in layer.__constants__}, **absent)  # type: ignore[union-attr]
@@ -135,7 +135,7 @@ class WeightSlot(Slot):
             return h
         tap = h if h.requires_grad else h.detach().requires_grad_()
         self._call, self._version = (a, tap), a._version
-        return tap.clone()  # what follows may change its input in place (ReLU(inplace=True), x += y)
+        return tap.clone()  # later layers may change their input in place (ReLU(inplace=True), x += y)
 
     @abstractmethod
     def apply_matrix(self, a: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         windows = a.as_strided(
             (channels, *self.kernel_size, count, height, width), (*steps, column * self.stride[1]), a.storage_offset()
         )
-        if not self.has_bias:  # a copy, too, where a view would do: what gets it may work in place
+        if not self.has_bias:  # always a copy, not a view: its users may work in place
             return windows.clone(memory_format=torch.contiguous_format).view(self.inputs, count, height * width)
         patches = a.new_empty(self.inputs, count, height * width)
         patches[:-1].view_as(windows).copy_(windows)

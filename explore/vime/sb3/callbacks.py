@@ -93,7 +93,7 @@ class VIMECallback(BaseCallback):
             rewards beside it, or observations inside the environments.
     """
 
-    bonus: Any  # of the type that was given; `RolloutBonus` is what is relied on
+    bonus: Any  # of the given type; only `RolloutBonus` is required
 
     def __init__(self, bonus: RolloutBonus | None = None, *, seed: int | None = None, **settings: Any):
         super().__init__()

@@ -81,7 +81,7 @@ class Problem:
             raise InputError(str(error)) from error
         if self.fingerprint not in (None, fingerprint(dataset)):
             raise InputError(
-                f"the data of {dataset.name} have changed since the run began; restore them to continue, or begin anew "
+                f"the data of {dataset.name} have changed since the run began; restore them to continue, or start over "
                 "where a newer version reads them in another way"
             )
         if not self.net:

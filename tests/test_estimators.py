@@ -262,9 +262,9 @@ def test_what_is_not_supported_is_refused(regressor):
         explore.BayesianRegressor(**QUICK).fit(X, Y, **{"sample_weight": np.ones(40)})
     with pytest.raises(InputError, match="one class, 'setosa'"):
         explore.BayesianClassifier(**QUICK).fit(IRIS.data[:10], NAMES[:10])
-    with pytest.raises(InputError, match="noise is that of numbers, and classes have none"):
+    with pytest.raises(InputError, match="noise is only for regression"):
         explore.BayesianClassifier(**QUICK, noise={"noise_std": 0.1}).fit(IRIS.data, NAMES)
-    with pytest.raises(InputError, match="target_transform='log' is of numbers, and these are classes"):
+    with pytest.raises(InputError, match="target_transform='log' is only for regression"):
         explore.BayesianClassifier(**QUICK, target_transform="log").fit(IRIS.data, NAMES)
 
 

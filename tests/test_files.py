@@ -91,10 +91,10 @@ def test_other_files_are_refused_in_a_sentence(path, tmp_path):
         return message.removeprefix(f"{path} ")
 
     assert refused(kind="bonus") == "is a checkpoint, not a bonus"
-    assert refused(format=3) == "is of an older version of explore; continue it with that version, or begin anew"
+    assert refused(format=3) == "is of an older version of explore; continue it with that version, or start over"
     assert refused(format=1) == "is of a newer version of explore; update it"
     torch.save(CONTENT, path)
-    assert refused() == "is of an older version of explore; continue it with that version, or begin anew"
+    assert refused() == "is of an older version of explore; continue it with that version, or start over"
     marker = tmp_path / "executed"
     files.save(path, "checkpoint", 2, Code(marker))
     assert refused() == "is no checkpoint of explore, which holds tensors and plain values only"

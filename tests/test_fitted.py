@@ -346,7 +346,7 @@ def test_what_a_trained_module_does_not_know_is_refused(standardise):
     given = registry.posterior("noisy-kfac", Net(trained_module(), trained=True), "gaussian", "default")
     with pytest.raises(InputError, match="give standardise='none'"):
         FittedModel.fit(given, X, Y, standardise=standardise)
-    with pytest.raises(InputError, match="begin apart"):
+    with pytest.raises(InputError, match="different initial weights"):
         registry.posterior("noisy-kfac", Net(trained_module(), trained=True), "gaussian", members=2)
 
 

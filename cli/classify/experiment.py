@@ -159,7 +159,7 @@ class Experiment:
 
     def warnings(self) -> Iterator[str]:
         if self._missing:
-            yield f"there is no test on images of another kind, {self.settings.ood}: {self._missing}"
+            yield f"there is no out-of-distribution test on {self.settings.ood}: {self._missing}"
 
     def events(self, folder: Path, emit: Callable[[Event], None]) -> None:
         if self.finished:

@@ -104,7 +104,7 @@ class Settings:
             if not Path(self.ood).exists():
                 raise InputError(f"--ood: there is no {self.ood} any more; restore it to continue")
             inputs = read_inputs(Path(self.ood), shape)
-            return inputs.x, f"Images of another kind: {inputs.note}" if inputs.note else ""
+            return inputs.x, f"Out-of-distribution images: {inputs.note}" if inputs.note else ""
         images = _by_name(self.ood, "; --ood takes an image, a folder of them and an .npz file with x, too, or none")
         if images.shape != shape:
             raise InputError(
@@ -152,7 +152,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if options["images"] and options["dataset"]:
         raise InputError("give --dataset or --images, not both")
     if not options["images"] and (options["size"] or options["grey"] or options["stream"] is not None):
-        raise InputError("--size, --grey and --stream belong to --images; a set by name is as it is")
+        raise InputError("--size, --grey and --stream belong to --images, not to --dataset")
     texts = parameters.split(options["parameters"], ("", "net"), epochs=options["epochs"])
     posterior = problem.configured(options["posterior"], texts[""], options["preset"], "images")
     settings = dict(registry.complete(posterior.make, posterior.settings))

@@ -105,8 +105,8 @@ def _of_run(run: Opened, tested: Tested) -> Iterator[Section]:
     yield _confusions(tested)
     if tested.ood is not None:
         names = (Path(run.config["dataset"] or run.config["images"]).name, Path(run.config["ood"]).name)
-        note = "Shares of the images; the uncertainty of images of another kind should be the larger one."
-        yield Section("Images of another kind", report.uncertainties(tested.tested, tested.ood, names), [note])
+        note = "Shares of the images; out-of-distribution images should be more uncertain."
+        yield Section("Out-of-distribution images", report.uncertainties(tested.tested, tested.ood, names), [note])
     yield from _images(run, tested)
 
 

@@ -44,7 +44,7 @@ class Position:
 
     def __post_init__(self) -> None:
         if not all(type(n) is int and n >= 0 for n in (self.iteration, self.timesteps)):
-            raise TypeError("a position in a seed is counted in whole numbers")
+            raise TypeError("a seed's position must be integers")
 
 
 class Piece(NamedTuple):

@@ -77,7 +77,7 @@ def choose(table: Table, rows: Rows, settings: Settings, k: int, device: str, pr
     if not getattr(registry.find("posteriors", settings.posterior), "partial", True):
         rows = rows.complete()
     if missing := every - len(rows.measured):
-        notes.append(f"{settings.posterior} does not learn from {counted(missing, 'row')} with a target that is open.")
+        notes.append(f"{settings.posterior} does not learn from {counted(missing, 'row')} with an unmeasured target.")
     if _has_enough(rows, settings):
         choice = _choose_by_model(table, rows, settings, k, device, progress)
     else:

@@ -171,7 +171,7 @@ def _read(folder: Path, trusted: Sequence[str]) -> State | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({error}); remove it, and give the settings anew") from error
+        raise InputError(f"{path} is damaged ({error}); remove it, and set the options again") from error
     if content.get("format") != FORMAT:
         raise files.older(path)
     trust.check(folder, recorded, trusted)

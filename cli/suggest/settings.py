@@ -81,7 +81,7 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
         **_model(options, old, task, goal),
     )  # fmt: skip
     if task == "classification" and new.transform != NONE:
-        raise InputError("--transform is for numbers; classes have none")
+        raise InputError("--transform is only for regression")
     if any(limit.name == "gain" for limit in limits(new)) and new.acquisition in GAINLESS:
         raise InputError(
             f"--stop-when gain<X goes with rules whose best score is a gain; that of {new.acquisition} is none"
@@ -135,7 +135,7 @@ def changes(old: Settings, new: Settings) -> Iterator[str]:
     """
     if old.task != new.task:
         raise InputError(
-            f"the task of {Path(new.data or '').name} is {old.task}; for {new.task} begin anew with a copy of the table"
+            f"the task of {Path(new.data or '').name} is {old.task}; for {new.task} start over with a copy of the table"
         )
     replaced = [name for name in ("acquisition", "posterior") if vars(old)[name] != vars(new)[name]]
     silent = SILENT | {f"{name}_settings" for name in replaced}

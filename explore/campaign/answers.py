@@ -32,7 +32,7 @@ class Answers(Sheet):
         self._ids = [identifiers(file.columns[name]) for name in columns if name in file.columns]
         self._has_all_features = set(schema.features) <= set(file.columns)
         if not set(schema.targets) & set(file.columns):
-            raise InputError(f"{file.path} has no column {listed(schema.targets)}, which measurements are told in")
+            raise InputError(f"{file.path} has no column {listed(schema.targets)} of measurements")
         if not self._ids and not self._has_all_features:
             names = listed(map(shown, columns))
             raise InputError(f"{file.path} does not say which rows it is of; it needs {names}, or all features")

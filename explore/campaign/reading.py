@@ -123,7 +123,7 @@ class Reading:
         if old is not None and old.classes != new.classes:
             kinds = [("numbers", "classes")[classes] for classes in (old.classes, new.classes)]
             raise InputError(
-                f"the measurements so far are {kinds[0]}, not {kinds[1]}; begin anew with a copy of the table"
+                f"the measurements so far are {kinds[0]}, not {kinds[1]}; start over with a copy of the table"
             )
         if old and (old.targets, {*old.features}, old.id_column) == (new.targets, {*new.features}, new.id_column):
             return False
@@ -138,7 +138,7 @@ class Reading:
                     self.notes.append(f"These columns are {verb} as {role}s: {listed(sorted(names))}.")
         if old.id_column != new.id_column:
             kinds = [shown(c) if c else "their features" for c in (old.id_column, new.id_column)]
-            self.notes.append(f"Rows were known by {kinds[0]} and are now known by {kinds[1]}.")
+            self.notes.append(f"Rows were identified by {kinds[0]}, now by {kinds[1]}.")
         return old.id_column != new.id_column
 
     def _move_rows(self, groups: Mapping[str, list[int]], has_other_ids: bool) -> None:

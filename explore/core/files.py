@@ -133,7 +133,7 @@ def damaged(path: Path) -> InputError:
 
 def older(path: Path) -> InputError:
     """Return the error for a file of a layout that is no longer read."""
-    return InputError(f"{path} is of an older version of explore; continue it with that version, or begin anew")
+    return InputError(f"{path} is of an older version of explore; continue it with that version, or start over")
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class Quantity(ABC):
         return texts.objection(cell, decimal, fixed=True)
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """The features [N, columns], and notes on imputed or unusual cells; those of another kind are refused."""
+        """The features [N, columns], and notes on imputed or unusual cells; refuse cells of another type."""
         column = cells.columns[self.name]
         values, odd = self._read(column, cells.decimal)
         if len(odd):
@@ -257,7 +257,7 @@ class Schema:
         try:
             return Schema(tuple(_column(dict(entry)) for entry in value["columns"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{shown(value)} is no schema of a table ({error}); make it anew from the table") from None
+            raise InputError(f"{shown(value)} is no schema of a table ({error}); make one from the table") from None
 
 
 def _column(entry: dict[str, Any]) -> Column:

@@ -79,7 +79,7 @@ class Published(NamedTuple):
 
     def _downloaded(self) -> tuple[bytes, str]:
         """The canonical text, with a note if its rows are reordered; refuse other numbers."""
-        again = f"delete it in {cache()} to download it anew, or let EXPLORE_DATA_DIR name a folder with the sets"
+        again = f"delete it in {cache()} to download it again, or set EXPLORE_DATA_DIR to a folder with the sets"
         try:
             text = "".join(" ".join(row) + "\n" for row in self.fetch()).encode()
         except (OSError, ImportError):
@@ -107,7 +107,7 @@ def checked(content: bytes, sha256: str, path: Path) -> bytes:
     if (actual := _sha256(content)) != sha256:
         raise InputError(
             f"{path} has the wrong content (sha256 {actual}, expected {sha256}); replace it, or delete it to "
-            "download it anew"
+            "download it again"
         )
     return content
 

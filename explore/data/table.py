@@ -120,7 +120,7 @@ def load_table(
     else:
         columns = {column.name for column in schema.columns}
         if both := [name for name in targets if name in columns]:
-            raise InputError(f"target {shown(both[0])} is a feature of the schema; make the schema anew")
+            raise InputError(f"target {shown(both[0])} is a feature of the schema; make a new schema")
         new = listed([name for name in names if name not in columns], 5)
         notes = (f"Columns that were not there before are left out: {new}.",) if new else ()
     matrix = schema.apply(cells)

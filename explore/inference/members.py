@@ -55,7 +55,7 @@ class Mixture(Predictive):
     batch_norm: NormPolicy = field(init=False, repr=False)
     batch_norm_lr: float = field(init=False, repr=False)
 
-    only_anew: ClassVar[str] = "the members of a mixture begin apart, and cannot all begin at one module's weights"
+    only_anew: ClassVar[str] = "mixture members need different initial weights, not one module's"
     no_mixture: ClassVar[str] = "a mixture has members already; give their number once"
 
     def __post_init__(self) -> None:

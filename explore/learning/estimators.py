@@ -201,11 +201,9 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         x, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         if self.noise is not None:
-            raise InputError("noise is that of numbers, and classes have none; leave it out")
+            raise InputError("noise is only for regression; leave it out")
         if self.target_transform != "none":
-            raise InputError(
-                f"target_transform={shown(self.target_transform)} is of numbers, and these are classes; leave it out"
-            )
+            raise InputError(f"target_transform={shown(self.target_transform)} is only for regression; leave it out")
         self._check_marks(y)
         encoder = LabelEncoder().fit(y)
         self.classes_ = encoder.classes_

@@ -115,7 +115,7 @@ class Pool:
         if [n for n in shape if n > 1] != [n for n in values.shape if n > 1]:
             raise InputError(f"the labels of these points come as {list(values.shape)}; got {shape}")
         if self._partial and values.isnan().all(-1).any():
-            raise InputError("a label is NaN in all its outputs; leave out a point of which nothing is measured")
+            raise InputError("a label is NaN in all its outputs; leave out points without measurements")
         self.mask = self.mask.scatter(1, points, False)
         self.points = torch.cat([self.points, points], 1)
         self.y = values if self.y is None else torch.cat([self.y, values], 1)

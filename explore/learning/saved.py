@@ -157,7 +157,7 @@ def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
     settings, path = settings_of(folder, trusted), folder / MODEL
     if not path.exists():
         raise InputError(
-            f"{folder} has no {MODEL}; it is written when a run has finished, so finish it with --resume, or begin anew"
+            f"{folder} has no {MODEL}; it is written when a run has finished, so finish it with --resume, or start over"
         )
     content = _load(folder)
     try:

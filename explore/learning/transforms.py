@@ -67,7 +67,7 @@ class Transform:
         try:
             knots, scores = (tuple(tuple(map(float, row)) for row in value[name]) for name in ("knots", "scores"))
             if value["kind"] not in KINDS or list(map(len, knots)) != list(map(len, scores)):
-                raise ValueError("its parts do not fit")
+                raise ValueError("its parts are inconsistent")
             return Transform(value["kind"], knots, scores)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{shown(value)} is no transform of targets ({error})") from None

@@ -85,7 +85,7 @@ def _refusal(layer: nn.Module, holds: bool) -> str:
             f"which would be lost; use a plain {type(layer).__name__}"
         )
     if not all(p.requires_grad for p in layer.parameters()):
-        return "is frozen (requires_grad=False), but every layer is learnt anew; move what is fixed out of the network"
+        return "is frozen (requires_grad=False), but all layers are trained; move fixed ones out of the network"
     return ""
 
 

@@ -89,7 +89,7 @@ class Net(Network):
         self.weights = sum(i * o for i, o in self.shapes)
         self.outputs = self.shapes[-1][1] if outputs is None else outputs
         if not all(bool(t.isfinite().all()) for t in (*self._matrices, *self._statistics)):
-            raise InputError("the module has weights that are not finite; leave trained=True out to begin anew")
+            raise InputError("the module has weights that are not finite; leave trained=True out to start over")
 
     def _replace(self, root: nn.Sequential) -> None:
         for path, layer in list(root.named_modules()):
@@ -104,7 +104,7 @@ class Net(Network):
             setattr(root.get_submodule(parent), name, slot)
 
     def __repr__(self) -> str:
-        begun = "at which posteriors begin" if self.trained else "begun anew by posteriors (the module's are not used)"
+        begun = "at which posteriors begin" if self.trained else "initialised by posteriors (the module's are not used)"
         return f"Net of {self.weights} weights, {begun}:\n{self.text}"
 
     @property

@@ -26,7 +26,7 @@ class Ensemble(PointEstimate):
     members: int = 5
     ranges: ClassVar[dict[str, str]] = {"members": "[1, 1e4]"}
     by_replica = frozenset({"lr", "prior_variance"})
-    only_anew: ClassVar[str] = "the members of an ensemble begin apart, and cannot all begin at one module's weights"
+    only_anew: ClassVar[str] = "ensemble members need different initial weights, not one module's"
     no_mixture: ClassVar[str] = "an ensemble is a mixture of nets already; its members are a setting of its own"
 
     @property

@@ -270,7 +270,7 @@ def _check_scale(env: Any) -> None:
 def refuse_relabelling(name: str) -> NoReturn:
     """Refuse to recompute rewards, which would lose the bonus."""
     raise InputError(
-        f"HerReplayBuffer computes rewards anew, without the bonus; use VIMEHerReplayBuffer in place of {name}"
+        f"HerReplayBuffer recomputes rewards without the bonus; use VIMEHerReplayBuffer in place of {name}"
     )
 
 

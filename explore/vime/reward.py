@@ -205,7 +205,7 @@ class IntrinsicReward:
             parts[part][rest] = value
         reward = parts["reward"]
         if int(reward.get("format", torch.tensor(1))) != FORMAT:
-            raise InputError("another version of explore wrote it; continue with that one, or begin anew")
+            raise InputError("another version of explore wrote it; continue with that one, or start over")
         if "meaning" in reward:  # older versions did not save it
             before, now = tree.to_plain(reward["meaning"]), self._meaning()
             if different := next((name for name in now if before.get(name) != now[name]), None):
@@ -276,7 +276,7 @@ class IntrinsicReward:
         self.dynamics.train(self.replay, self.rng.stream("fit", self.batches))
         if not self.dynamics.alive and not self.restarts:
             warnings.warn(
-                f"the dynamics model failed; it was begun anew from the {len(self.replay)} stored transitions",
+                f"the dynamics model failed; it was restarted from {len(self.replay)} stored transitions",
                 stacklevel=2,
             )
             self.restarts = 1
@@ -285,7 +285,7 @@ class IntrinsicReward:
             self.dynamics.train(self.replay, self.rng.stream("fit", self.batches, 1))
         if not self.dynamics.alive:
             raise Failure(
-                "the dynamics model failed again after it was begun anew; give its posterior another step size or more "
+                "the dynamics model failed again after a restart; give its posterior another step size or more "
                 "damping, or choose another posterior"
             )
         self._trained = True

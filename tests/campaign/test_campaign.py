@@ -435,7 +435,7 @@ def test_from_features_to_ids_and_back(folder):
     ids = Schema(("y",), SCHEMA.features, "name")
     campaign = read(folder, text(POOL), schema=ids)
     assert values(campaign) == {"c": [1.5]} and [row.id for row in campaign.pending] == ["a"]
-    assert "Rows were known by their features and are now known by 'name'." in campaign.notes
+    assert "Rows were identified by their features, now by 'name'." in campaign.notes
     campaign = read(folder, text(POOL), schema=SCHEMA)
     assert of(campaign, 4) == [1.5] and campaign.pool == (1, 3)
 
@@ -593,7 +593,7 @@ def test_classes_are_kept_as_text(folder):
     third = read(folder, text(POOL), back, schema=schema)
     row = third.memory.find("c")
     assert row.mean == {"y": "low"} and "Measured more than once; the most frequent class is used" in said(third)
-    with pytest.raises(InputError, match="the measurements so far are classes, not numbers; begin anew with a copy"):
+    with pytest.raises(InputError, match="the measurements so far are classes, not numbers; start over with a copy"):
         read(folder, text(POOL), schema=IDS)
 
 

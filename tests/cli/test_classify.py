@@ -352,7 +352,7 @@ def test_what_is_left_out_and_converted_of_others_is_said(explore, tmp_path):
         "-p", "batch_size=10", "--augment", "crop", "--posterior", "vogn", "--ood", photos, "--name", "x",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert f"Images of another kind: Files of {photos} that are left out: 1; they have other endings" in result.stderr
+    assert f"distribution images: Files of {photos} that are left out: 1; they have other endings" in result.stderr
     assert "folder of a class" not in result.stderr and "laid on white: 1." in result.stderr
     run = package.load_run("runs/classify-x")
     assert run.about == "vogn; fitted to 20 examples, each counted for 10"
@@ -378,7 +378,7 @@ def test_others_that_cannot_be_had_are_said(explore, monkeypatch):
     monkeypatch.setitem(settings.PAIRS, "digits", "no-such-set")
     result = explore(*TINY, "--train", 50)
     assert result.exit_code == 0, result.output
-    assert "there is no test on images of another kind, no-such-set" in result.stderr and "AUROC" not in result.stdout
+    assert "there is no out-of-distribution test on no-such-set" in result.stderr and "AUROC" not in result.stdout
 
 
 def test_a_set_goes_before_a_folder_of_its_name(monkeypatch, tmp_path):

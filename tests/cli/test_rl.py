@@ -778,12 +778,10 @@ def test_spaces_that_no_policy_takes_are_refused_by_name(explore, broken, space)
 
 
 def test_a_model_that_fails_again_ends_the_run(explore):
-    with pytest.warns(UserWarning, match="begun anew from the 64 stored transitions"):
+    with pytest.warns(UserWarning, match="restarted from 64 stored transitions"):
         result = explore("rl", *TINY, *LEARN, "-p", "lr=1e30", "-p", "adaptive_damping=false", "--quiet")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(
-        "Error: the dynamics model failed again after it was begun anew; give its posterior"
-    )
+    assert result.stderr.startswith("Error: the dynamics model failed again after a restart; give its posterior")
 
 
 @pytest.mark.parametrize(

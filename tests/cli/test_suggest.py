@@ -321,7 +321,7 @@ def test_classes(pool):
     said = suggest(pool)
     assert "p_middle" in said["rows"][0] and said["measured"] == 17
     assert any(f"kind is corrected from {kinds[0]} to" in note for note in said["notes"])
-    assert "the task of pool.csv is classification; for regression begin anew" in refused(pool, "--task", "regression")
+    assert "the task of pool.csv is classification; for regression start over" in refused(pool, "--task", "regression")
 
 
 def test_a_failed_experiment_is_done(pool):
@@ -695,7 +695,7 @@ def test_limits_that_are_none(pool, text):
         (None, ("--target", "yield", "--out", "notes.csv"), "notes.csv exists, and was not written by explore suggest"),
         (None, ("--target", "yield", "--categorical", "x"), "--categorical: pool.csv has no feature 'x'"),
         (None, ("--target", "y", "--goal", "maximise", "--task", "classification"), "takes one target of numbers"),
-        (None, ("--target", "y", "--transform", "log", "--task", "classification"), "--transform is for numbers"),
+        (None, ("--target", "y", "--transform", "log", "--task", "classification"), "only for regression"),
         (None, ("--target", "y", "--stop-when", "width<2", "--task", "classification"), "classes have no intervals"),
         (None, ("--target", "yield", "-p", "epochs=3"), "give the passes over the labels by --epochs"),
         (("name", "S-001", "S-000"), ("--target", "yield", "--id", "name"), "lines 2 and 3, column 'name': both rows"),

@@ -449,7 +449,7 @@ def test_a_model_that_fails_is_begun_anew_once(call):
     reward = with_batch(made(interval=30))
     getattr(reward, call)(transitions(30, 1))
     fail(reward)
-    with pytest.warns(UserWarning, match="the dynamics model failed; it was begun anew from the 120 stored"):
+    with pytest.warns(UserWarning, match="the dynamics model failed; it was restarted from 120 stored"):
         getattr(reward, call)(transitions(30, 2))
     assert reward.restarts == reward.metrics["vime/restarts"] == 1 and reward.dynamics.alive
     found = getattr(reward, call)(transitions(30, 3))
@@ -458,13 +458,13 @@ def test_a_model_that_fails_is_begun_anew_once(call):
     again.load_state_dict(reward.state_dict())
     for each in (reward, again):
         fail(each)
-        with pytest.raises(Failure, match="failed again after it was begun anew"):
+        with pytest.raises(Failure, match="failed again after a restart"):
             getattr(each, call)(transitions(30, 4))
 
 
 def test_a_model_that_cannot_learn_fails():
     reward = made(posterior_settings={"lr": 1e30, "adaptive_damping": False})
-    with pytest.warns(UserWarning, match="begun anew from the 60"), pytest.raises(Failure):
+    with pytest.warns(UserWarning, match="restarted from 60"), pytest.raises(Failure):
         reward.batch(transitions(60))
 
 

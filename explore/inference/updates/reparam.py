@@ -164,7 +164,7 @@ class Reparameterised(GaussianPosterior):
         super().__post_init__()
         if self.net.trained and not self.over_weights:
             raise InputError(
-                f"{type(self).__name__} makes weights of other numbers, which a module does not have; leave "
+                f"{type(self).__name__} makes weights of coordinates that a module does not have; leave "
                 "trained=True out of Net"
             )
 

@@ -31,8 +31,7 @@ class VIMEVecEnv(VecEnvWrapper):
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
         if unwrap_vec_normalize(venv) is not None:
             raise InputError(
-                "VIMEVecEnv takes observations and rewards as the environment gives them; put VecNormalize around it, "
-                "not inside"
+                "VIMEVecEnv needs unnormalised observations and rewards; put VecNormalize around it, not inside"
             )
         check_wrapped(venv)
         super().__init__(venv)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from explore.cli.active.experiment import Experiment
@@ -131,9 +130,7 @@ def plot(experiment: Experiment, path: Path) -> None:
     for axes, metric in zip(every, shown, strict=True):
         arms = curves(experiment, metric)
         for arm, style in zip(experiment.arms, ("o-", "s--"), strict=False):
-            values = arms[arm].numpy()
-            # The mean of fewer trials would be another curve: a gap stands where one of them has no number.
-            band(axes, labels, np.where(np.isnan(values).any(1, keepdims=True), np.nan, values), arm, style)
+            band(axes, labels, arms[arm].numpy(), arm, style)
         axes.set(xlabel="labelled points", ylabel=TITLES[metric] + unit(metric))
         whole(axes)
     every[0].legend()

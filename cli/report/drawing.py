@@ -41,9 +41,15 @@ def curve(axes: Axes, values: pd.Series, label: str) -> None:
     axes.plot(values.index, values, style, label=literal(label))
 
 
-def band(axes: Axes, steps: Sequence[float], values: np.ndarray, label: str, style: str = "o-") -> None:
-    """Draw the mean of values [steps, T] with a band of one standard error; missing numbers are left out."""
-    mean, se = center(values)
+def band(
+    axes: Axes, steps: Sequence[float], values: np.ndarray, label: str, style: str = "o-", partial: bool = False
+) -> None:
+    """Draw the mean of values [steps, T] with a band of one standard error.
+
+    Where one of the T has no number there is a gap, as the mean of the others would be another curve; `partial` draws
+    it all the same.
+    """
+    mean, se = center(values if partial else np.where(np.isnan(values).any(1, keepdims=True), np.nan, values))
     (line,) = axes.plot(steps, mean, style, markersize=3, label=literal(label))
     axes.fill_between(steps, mean - se, mean + se, alpha=0.2, color=line.get_color(), linewidth=0)
 

@@ -49,7 +49,7 @@ def _has(table: pd.DataFrame, name: str) -> bool:
 
 def _draw(axes: Axes, table: pd.DataFrame, name: str, label: str) -> None:
     values = table.pivot(index="timesteps", columns="seed", values=name)
-    band(axes, values.index.to_list(), values.to_numpy(), label, "-")
+    band(axes, values.index.to_list(), values.to_numpy(), label, "-", partial=True)
 
 
 def _returns(tables: dict[str, pd.DataFrame], runs: Sequence[Opened]) -> Section:

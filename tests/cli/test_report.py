@@ -4,11 +4,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from explore.cli.active import report
 from explore.cli.active.experiment import Experiment
+from explore.cli.report.drawing import band
 
 
 def experiment(active, random, metric="rmse"):
@@ -82,3 +85,11 @@ def test_small_numbers_keep_their_figures():
 
 def test_no_minus_before_zero():
     assert report.Estimate(-1e-7, 1e-7).text(3) == "0.000 ± 0.000"
+
+
+@pytest.mark.parametrize(("partial", "mean"), [(False, [2.0, np.nan]), (True, [2.0, 5.0])])
+def test_a_curve_has_a_gap_where_a_trial_has_no_number(partial, mean):
+    """Two trials, of which the second one lacks the last number."""
+    axes = Figure().add_subplot()
+    band(axes, [1, 2], np.array([[1.0, 3.0], [5.0, np.nan]]), "arm", partial=partial)
+    np.testing.assert_array_equal(axes.lines[0].get_ydata(), mean)

@@ -1,4 +1,4 @@
-"""How commands end: those of `explore`, and scripts such as an experiment's."""
+"""Endings of commands: those of `explore`, and scripts such as an experiment's."""
 
 import errno
 import signal

@@ -35,7 +35,7 @@ HOMES = {"likelihoods": "nets.likelihoods", "data": "data.sets", "images": "imag
 
 
 def hyphened(name: str) -> str:
-    """Return the listed name of a plug-in or preset, with hyphens for underscores; a "module:Class" stays as it is."""
+    """Return the listed name of a plug-in or preset, with hyphens for underscores; "module:Class" is unchanged."""
     return name if ":" in name else name.replace("_", "-")
 
 
@@ -253,7 +253,7 @@ def _beside(cls: Any) -> dict[str, type]:
 
 
 def acquisition(name: str, **settings: Any) -> Any:
-    """Return an acquisition by name: a function as it is, a class with its settings.
+    """Return an acquisition by name: a function itself, or a class with its settings.
 
     Raises:
         InputError: for an unknown name, settings of a rule that has none, or a setting that is unknown or mistyped.

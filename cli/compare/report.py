@@ -63,7 +63,7 @@ def differences(comparison: Experiment, metric: str) -> tuple[str, dict[str, Ten
 
 
 def tables(comparison: Experiment) -> Iterator[tuple[str, Table]]:
-    """Yield a title and a table for each metric, a row a posterior; that of the log-likelihood has the bound too."""
+    """Yield a title and a table for each metric, a row a posterior; log-likelihood includes the bound."""
     splits, validation = comparison.settings.splits, comparison.settings.validation > 0
     spread = f"mean ± s.e. over {splits} splits" if splits > 1 else "one split"
     decisive, _ = metrics(comparison)

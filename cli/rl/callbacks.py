@@ -57,7 +57,7 @@ class TimedVIME(VIMECallback):
 
 
 class Iterations(BaseCallback):
-    """Cuts training into iterations of `batch` steps, of which `number` are done.
+    """Cuts training into iterations of `batch` steps; `number` are done.
 
     The metrics of `bonus` are logged, or the time of `timed`, if that callback computes the bonus. `on_step` receives
     new steps of the environment, `before_log` may add to the log of an iteration, `after_log` receives its row of

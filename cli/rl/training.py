@@ -61,7 +61,7 @@ def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, devic
 
 
 def derived(*keys: int) -> int:
-    """Return a seed for SB3; those of neighbouring keys are independent."""
+    """Return a seed for SB3; neighbouring keys give independent seeds."""
     return int(np.random.SeedSequence(keys).generate_state(1)[0] >> 1)
 
 

@@ -49,11 +49,11 @@ def greedy_given(
     """Choose k points one after another, each the best given the pending points and those before it.
 
     Args:
-        view: what the rule sees; scores are divided by its cost.
+        view: the rule's view; scores are divided by its cost.
         k: how many.
         start: knowledge before the pending points.
         scores: of all candidates, from the knowledge.
-        update: the knowledge once points with these outputs have labels too.
+        update: the knowledge after points with these outputs are labelled.
         apart: candidates whose predictions differ by less than this share of their variance from those of a pending
             or chosen point come after all others.
     """
@@ -112,7 +112,7 @@ class LabelSets(NamedTuple):
 
     @staticmethod
     def none(like: Float[Tensor, "R S ..."]) -> LabelSets:
-        """No point has a label: one set, and equal weights."""
+        """Start without labels: one set, equal weights."""
         replicas, samples = like.shape[:2]
         return LabelSets(like.new_ones(replicas, 1), like.new_full((replicas, 1, samples), 1 / samples))
 
@@ -179,7 +179,7 @@ class Numbers:
     def about(
         self, precision: Tensor | None, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]
     ) -> Information:
-        """Return a function of outputs [R, S, b, O]: the information of their labels about those of the targets."""
+        """Return a function of outputs [R, S, b, O]: the information of their labels about the targets'."""
         root, share = None if precision is None else inverse_root(precision)[0], share.unsqueeze(2)
         other = self._whitened(targets, root)
         outputs, samples = other.shape[2:]
@@ -259,7 +259,7 @@ class Classes:
         return sets.given(self.probabilities(out), self.label_sets, self.rng)
 
     def about(self, sets: LabelSets, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]) -> Information:
-        """Return a function of outputs [R, S, b, O]: the information of their labels about those of the targets."""
+        """Return a function of outputs [R, S, b, O]: the information of their labels about the targets'."""
         p, share = self.probabilities(targets).movedim(3, 2), share.unsqueeze(2)  # [R, S, C, T]
         at_targets = [Weighted.of(p, weights) for weights in sets.weights.unbind(1)]
         adjusted = self.adjusted and p.shape[1] > p.shape[2]

@@ -19,7 +19,7 @@ Number = float | Tensor
 
 
 class World(NamedTuple):
-    """The number of parts of every batch, and those of this process."""
+    """The number of parts of a batch, and this process's parts."""
 
     parts: int = 1
     first: int = 0

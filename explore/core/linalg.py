@@ -1,4 +1,4 @@
-"""Batched linear algebra that never raises on one bad matrix: it marks it and goes on."""
+"""Batched linear algebra that marks bad matrices instead of raising."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _eigh_of_one(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def held(like: Tensor) -> int:
-    """How many numbers an intermediate may have where this tensor is; small parts would leave a device idle."""
+    """The size limit of an intermediate on this tensor's device; small parts would leave a GPU idle."""
     return HELD if like.is_cpu else HELD_ON_DEVICE
 
 

@@ -87,6 +87,6 @@ def attributes(old: str, new: str) -> Callable[[str], Any]:
 
 
 def install() -> None:
-    """Let Python find the old names, after those of all files."""
+    """Let Python find the old names, after all files."""
     if not any(isinstance(finder, Moved) for finder in sys.meta_path):
         sys.meta_path.append(Moved())

@@ -104,7 +104,7 @@ class Rng:
         return self.uniform(replicas, n).argsort(-1)
 
     def tensor(self, values: Any) -> Tensor:
-        """A tensor, an array or lists as a tensor on this device: real numbers in its dtype, others as they are."""
+        """A tensor, an array or lists as a tensor on this device: real numbers in its dtype, others unchanged."""
         # Writable: arrays out of pandas often are not, and torch warns of those.
         writable = values if isinstance(values, Tensor) else np.require(values, requirements="W")
         t = torch.as_tensor(writable, device=self.device)

@@ -81,7 +81,7 @@ def restore(like: Tree, saved: Mapping[str, Tensor]) -> Tree:
 
 
 def part(tree: Tree, replicas: slice | Tensor) -> Tree:
-    """Some of the replicas; leaves without a replica axis stay as they are."""
+    """Some replicas; leaves without a replica axis are unchanged."""
     return map_tensors(lambda t: t[replicas] if t.dim() else t, tree)
 
 

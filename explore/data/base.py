@@ -26,7 +26,7 @@ class Dataset(NamedTuple):
 
 
 def drop_columns(dataset: Dataset, names: Sequence[str]) -> Dataset:
-    """Return the set without the named features, which must exist, and of which at least one must remain."""
+    """Return the set without the named features, which must exist; at least one must remain."""
     for name in names:
         if name not in dataset.features:
             raise one_of(f"feature of {dataset.name}", name, dataset.features)

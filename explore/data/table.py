@@ -45,7 +45,7 @@ def load_csv(
         drop: columns to leave out.
         task: "regression" (the default), or "classification" with one target column of whole numbers or of any text,
             whose distinct values are the classes: in the order of their numbers, or of their letters.
-        id_column: a column of any text that tells the examples apart, and is no feature.
+        id_column: a column of any text that identifies the examples; not a feature.
         keep_na: class targets in which NA, nan, - and other marks are classes; in others they are no label.
 
     Returns:
@@ -93,7 +93,7 @@ def load_table(
         target: see `load_csv`; so are `drop`, `task`, `id_column` and `keep_na`.
         drop: columns to leave out.
         task: "regression" or "classification".
-        id_column: a column that tells the examples apart.
+        id_column: a column that identifies the examples.
         categorical: columns whose numbers are names.
         decimal: the mark in the numbers of a text file, and of texts in other tables, "." or ",".
         schema: of another table, to make the same features; None: it is inferred from this one.

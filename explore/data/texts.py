@@ -101,7 +101,7 @@ def restored(cell: str) -> str:
 
 
 def pointed(cell: str, decimal: str) -> str:
-    """Write a number with a decimal point; any other cell stays as it is."""
+    """Write a number with a decimal point; return other cells unchanged."""
     return cell.replace(decimal, ".") if decimal in cell and number(cell, decimal) is not None else cell
 
 
@@ -165,7 +165,7 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def iso(cells: Sequence[str], form: str) -> list[str]:
-    """Write dates as 2024-03-31 or 2024-03-31T14:30:00; cells that are no date, or ambiguous, stay as they are.
+    """Write dates as 2024-03-31 or 2024-03-31T14:30:00; return other and ambiguous cells unchanged.
 
     `form` is that of the dates, see `dates`; where they do not have it, it is inferred.
     """

@@ -117,7 +117,7 @@ class Graph(NamedTuple):
 
 
 class Updates:
-    """The updates of one fit, or of a posterior that goes on to learn; without a recorder they run one by one.
+    """The updates of one fit, or of a posterior that keeps learning; without a recorder they run one by one.
 
     They draw from `rng` until `draw_from` sets another stream. A graph overwrites the state that it returned before;
     `copied` returns a copy that stays.

@@ -106,7 +106,7 @@ def _read(file: Path, sides: tuple[int, ...] | None, grey: bool) -> tuple[UInt8[
 
 
 def _conversion(image: Image.Image) -> str:
-    """How an image is converted to 8 bits without opacity: `DEEPER`, "transparent", or not ("")."""
+    """The conversion of an image to 8 bits without alpha: `DEEPER`, "transparent", or none ("")."""
     if image.mode.startswith("I"):
         return DEEPER
     return "transparent" if image.mode in ALPHA or "transparency" in image.info else ""

@@ -198,7 +198,7 @@ class VariationalMixture(Mixture):
 
 
 def _replicas(state: State) -> State:
-    """Return a mixture's state as that of R k replicas of its posterior."""
+    """Flatten a mixture's state to R k replicas of its posterior."""
     members = state.common.taken.shape[1]
     flat = tree.map_tensors(lambda t: t.flatten(0, 1) if t.dim() > 1 else t, state)
     return flat._replace(common=flat.common._replace(alive=state.common.alive.repeat_interleave(members)))

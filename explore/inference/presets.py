@@ -67,7 +67,7 @@ def noise_for(preset: str | None) -> dict[str, float]:
 def between(anchors: Mapping[int, Mapping[str, Any]], rows: int) -> dict[str, Any]:
     """Return settings that move geometrically with the number of rows (or units) between those of two anchors.
 
-    Whole numbers stay whole. Outside the anchors, settings are those of the nearest.
+    Whole numbers stay whole. Outside the anchors, the nearest one's apply.
     """
     counts = sorted(anchors)
     rows = min(max(rows, counts[0]), counts[-1])

@@ -37,7 +37,7 @@ class RawInputs:
         return self.shape[0] if self.shape else 0
 
     def __getitem__(self, points: slice | Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
-        """Some of them, [*n, ...]."""
+        """Some inputs, [*n, ...]."""
         part = self.x[points.to(self.x.device) if isinstance(points, Tensor) else points]
         return part.to(self._device, self._dtype)
 

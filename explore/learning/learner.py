@@ -36,7 +36,7 @@ STOPS = 10  # how often a fit in several processes reports its progress
 
 
 class Fitted(NamedTuple):
-    """A fit to the labels told so far."""
+    """A fit to all labels so far."""
 
     state: State
     info: Info
@@ -156,7 +156,7 @@ class ActiveLearner:
 
     @property
     def fitted(self) -> Fitted:
-        """The fit to the labels told so far, which is run if necessary."""
+        """The fit to all labels so far; fits first if necessary."""
         for _ in self.fit():
             pass
         assert self._fitted is not None

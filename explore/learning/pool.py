@@ -35,7 +35,7 @@ class Scales(NamedTuple):
 
 
 class Pool:
-    """P points, of which each of T trials may choose some; R = T * arms, arm by arm.
+    """P points, for each of T trials a subset; R = T * arms, arm by arm.
 
     Args:
         posterior: its net and likelihood determine what a label is.
@@ -49,9 +49,9 @@ class Pool:
     Attributes:
         allowed: [R, P].
         mask: [R, P] the allowed points without a label.
-        points: [R, n] those with one, in the order in which they were told.
+        points: [R, n] those with one, in the order of labelling.
         y: [R, n, O], or [R, n] class indices; None before the first.
-        round: how often labels were told.
+        round: the number of `tell` calls.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Pool:
 
     @cached_property
     def _spread(self) -> Float[Tensor, "1 D"]:
-        """The scale of a column that is constant among the labelled points: that of the whole pool, at least 1.
+        """The scale of a column constant among the labelled points: the whole pool's, at least 1.
 
         In units of 1, a pressure of 200000 would be far from others of 101325. A column that is constant in the pool,
         too, tells nothing about any other value.
@@ -283,7 +283,7 @@ def at_zero(posterior: Predictive, x: Float[Tensor, "n ..."]) -> Float[Tensor, "
 
 
 def _first(mask: Bool[Tensor, "R P"]) -> Int[Tensor, "R P"]:
-    """The points of each replica in their order, those of the mask first."""
+    """The points of each replica in order, masked ones first."""
     return (~mask).to(torch.uint8).argsort(dim=1, stable=True)
 
 

@@ -67,8 +67,8 @@ class Standardiser(NamedTuple):
 
         The scale is the distance between the 5 % and the 95 % quantile, or the median distance from the median of the
         values that differ from it where that is larger, over that of a standard Gaussian. So a column of zeros and ones
-        has the same scale however rare the ones are. A column that has not varied yet gets the median scale of those
-        that have, and at most that of zeros and ones: its first step is bounded, but could vanish under a larger scale.
+        has the same scale however rare the ones are. A column that is still constant gets the median scale of the
+        others, and at most that of zeros and ones: its first step is bounded, but could vanish under a larger scale.
         """
         double, limits = values.double(), torch.finfo(values.dtype)
         low, middle, high = double.quantile(double.new_tensor([0.05, 0.5, 0.95]), -2, keepdim=True)

@@ -1,6 +1,6 @@
 """Networks that take their weights as arguments, the likelihoods of their outputs, and a zoo of them.
 
-`net.Net` wraps a module; `slots` take the place of its layers; `protocols` is what inference sees of all this. May
+`net.Net` wraps a module; `slots` take the place of its layers; `protocols` is the interface to inference. May
 import `core` and `registry`.
 """
 

@@ -41,7 +41,7 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
 def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:
     """A network's outputs for fixed weights and images; empty for built-in networks.
 
-    One that normalises batches has a second part: what it gives once it has seen the images in training.
+    One that normalises batches has a second part: the outputs after a training pass over the images.
 
     Raises:
         InputError: for settings that it does not have, and where it does not take such images, gives another number of

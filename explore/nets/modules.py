@@ -1,4 +1,4 @@
-"""What of a torch module `Net` takes over, and what it refuses by name rather than compute something else.
+"""Support of torch modules by `Net`: checks that refuse unsupported ones by name.
 
 A layer's place is taken by a matrix of weights. So a layer must be what its class says, with nothing around it: what a
 subclass, a parametrisation or a hook adds would be lost, and a frozen layer would be trained.
@@ -38,7 +38,7 @@ INSTEAD: dict[type[nn.Module], str] = {
 
 
 def called(name: str) -> str:
-    """How messages call a layer of a network, which itself has no name."""
+    """Return a layer's name for messages; the network itself has none."""
     return f"layer {name!r}" if name else "the network"
 
 
@@ -46,7 +46,7 @@ def check(module: nn.Module) -> None:
     """Refuse a module that `Net` could not run as it stands.
 
     Raises:
-        InputError: naming the layer, and what is allowed.
+        InputError: naming the layer and the allowed ones.
     """
     if not isinstance(module, nn.Module):
         raise InputError(f"Net takes a torch.nn.Module; got a {type(module).__name__}")
@@ -101,7 +101,7 @@ def _unknown(layer: nn.Module) -> str:
 
 
 class Buffers:
-    """The fixed tensors of a module whose layers are replaced: they stay as they are, on the device of the inputs.
+    """The fixed tensors of a module whose layers are replaced: kept unchanged, on the device of the inputs.
 
     Those of real numbers come in the precision of the inputs.
     """

@@ -93,8 +93,8 @@ class Likelihood(Protocol):
 
     Attributes:
         discrete: whether targets are classes, [R, B] int64, and not real numbers, [R, B, M].
-        scaling: what may be done to real targets before they are learnt: "affine", they are standardised; "none", they
-            stay as they are, as counts must. Classes have "none".
+        scaling: the allowed scaling of real targets before training: "affine" (standardised), or "none", as for
+            counts and classes.
     """
 
     discrete: ClassVar[bool]
@@ -159,7 +159,7 @@ def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
     """One of the `PARTS` of a likelihood.
 
     Raises:
-        InputError: naming the likelihood that lacks it, and what needs it.
+        InputError: naming the likelihood that lacks it, and its users.
     """
     method: Callable[..., Any] | None = getattr(likelihood, name, None)
     if method is None:
@@ -174,7 +174,7 @@ def check_likelihood(likelihood: Any) -> None:
     """Refuse a likelihood without a required part.
 
     Raises:
-        InputError: naming what is missing.
+        InputError: naming the missing part.
     """
     if likelihood is None or isinstance(likelihood, type | str | bool | int | float):
         raise InputError(

@@ -130,7 +130,7 @@ class Dense:
 class Full(NaturalGradient):
     """Natural-gradient inference with a dense covariance; the defaults are noisy K-FAC's.
 
-    `init`, `update` and the density are those of `NaturalGradient`, with F as it is.
+    `init`, `update` and the density are those of `NaturalGradient`, with F in full.
 
     Raises:
         InputError: for a network with more than 4096 weights.

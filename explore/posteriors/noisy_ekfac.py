@@ -7,7 +7,7 @@ K-FAC and their eigenvectors Q_A, Q_S,
     r <- (1 - omega) r + omega E[(Q_A^T dW Q_S)^2]         dW: an example's gradient, targets drawn from the model
     M <- M + alpha Q_A [(Q_A^T V~ Q_S) / (r + gamma')] Q_S^T                       gamma' = gamma + extrinsic damping
 
-V~ as in noisy K-FAC. Every T_eig steps the basis is computed anew; r becomes the diagonal, in the new basis, of the
+V~ as in noisy K-FAC. Every T_eig steps the basis is recomputed; r becomes the diagonal, in the new basis, of the
 matrix that it stood for (the authors keep its numbers). Of a layer at several positions (tokens, pixels) dW is their
 sum, and A and S are those of `explore.inference.structures.kronecker`.
 

@@ -71,7 +71,7 @@ class Run:
 
         Args:
             folder: must not exist, or be empty.
-            settings: all that decides the numbers; what JSON can hold.
+            settings: all that decides the numbers; JSON values.
             state: tensors and plain values to start from.
             session: metadata of this start, from `provenance.session`.
 

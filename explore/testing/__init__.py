@@ -35,7 +35,7 @@ def check_posterior(
 
     Args:
         posteriors: classes, or names from `explore list posteriors`.
-        contract: what the checks need to know of them, see `Contract`; None: `CONTRACT` in the file of each.
+        contract: facts that the checks need, see `Contract`; None: `CONTRACT` in the file of each.
         members: 1 for themselves; more for mixtures of so many of their fits.
     """
     behind = f"-members-{members}" if members > 1 else ""

@@ -1,6 +1,6 @@
 """Requirements on updates that are recorded, compiled, or run as candidates of one fit.
 
-A `Tape` repeats recorded operations on the same memory: on the CPU what a CUDA graph is on a GPU. What the host decides
+A `Tape` repeats recorded operations on the same memory: the CPU counterpart of a CUDA graph. What the host decides
 or computes while it records, a replay repeats unseen.
 """
 

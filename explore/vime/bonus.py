@@ -22,14 +22,14 @@ class RewardSettings:
         bonus: "kl", the information gained from the transition (posteriors with a density); "expected-gain", the
             information expected from o, a before o' is seen, 1/2 log det(I + Cov_f / s^2); "variance", the mean
             predictive variance over the weights.
-        normalise: what the bonus is divided by: "latest", the median of the latest batch, so that the middle transition
+        normalise: the divisor of the bonus: "latest", the median of the latest batch, so that the middle transition
             of a batch is paid eta whatever the scale; "median", the mean of the last 10 batches' medians, as in the
             paper, which stays with the largest of them and so pays next to nothing for as many batches where bonuses
             fall by orders of magnitude; "rms", the root mean square of the last 10 batches; "none".
-        clip: the bonus of one transition is cut at so many times what it is divided by; None: never, as in the paper.
+        clip: the bonus of one transition is cut at this multiple of the divisor; None: never, as in the paper.
             Where the mean is hundreds of times the median, a policy seeks the few transitions that make it so.
         samples: weight samples for "expected-gain" and "variance", and for the quality of the model.
-        interval: transitions a batch, where experience comes step by step; the divisor is then that of past batches.
+        interval: transitions a batch, where experience comes step by step; the divisor then comes from past batches.
     """
 
     eta: float = 0.001
@@ -67,7 +67,7 @@ class RolloutBonus(Protocol):
     Attributes:
         observations: the observation space's vectors.
         actions: the action space's vectors.
-        metrics: what there is to log about the last batch, by TensorBoard tag.
+        metrics: numbers to log about the last batch, by TensorBoard tag.
     """
 
     observations: Vectors

@@ -95,7 +95,7 @@ class DynamicsSettings:
         n_eff: N, how many transitions the posterior stands for; "replay": as many as are stored. Under a fixed N
             it never gets more certain than that many transitions can make it, and the bonus does not fade: theirs
             is 50, the five batches of ten to which they spread the prior.
-        target: what is predicted, the next observation or its difference to the last.
+        target: the prediction target: the next observation or its difference to the last.
         updates: steps of the posterior after each batch of experience.
         batch_size: transitions a step.
         capacity: transitions that the replay holds.

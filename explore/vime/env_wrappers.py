@@ -2,7 +2,7 @@
 
     env = VIME(gym.make("explore/SparseMountainCar-v0"), posterior="noisy-kfac", eta=0.001)
 
-The environment's own reward stays in `info["extrinsic_reward"]`; `info["intrinsic_reward"]` is what was added to it,
+The environment's own reward stays in `info["extrinsic_reward"]`; `info["intrinsic_reward"]` is the added bonus,
 `info["intrinsic_raw"]` the same before scaling; outside training both are 0. With the last step of an episode
 come the sums over it, `info["extrinsic_return"]` and `info["intrinsic_return"]`. Experience comes step by step here, so
 the model is trained after every `interval` steps, and the bonus of a step is divided by the level of the batches

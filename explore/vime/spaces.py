@@ -35,7 +35,7 @@ class Vectors:
 
     Args:
         space: of one element.
-        name: what messages call the elements.
+        name: the elements' name in messages.
         encoder: for elements that are no vectors of numbers, such as images; or "module:function".
 
     Raises:

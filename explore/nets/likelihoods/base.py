@@ -1,4 +1,4 @@
-"""What likelihoods share: `Parameterless`, for those that learn no noise, and the check of logits."""
+"""Shared parts of likelihoods: `Parameterless`, for those without noise, and a check of logits."""
 
 from __future__ import annotations
 

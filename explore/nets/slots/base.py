@@ -146,7 +146,7 @@ class WeightSlot(Slot):
         """The layer's folded input as [R, S or 1, B, T, I]."""
 
     def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
-        """What makes the layer's taps of gradients [R, S, B, T, O]."""
+        """A function from gradients [R, S, B, T, O] to the layer's taps."""
         return partial(Taps, self.examples(a, lead))
 
     @abstractmethod

@@ -89,7 +89,7 @@ class VIMECallback(BaseCallback):
         settings: of `IntrinsicReward`, for a new one.
 
     Raises:
-        InputError: for settings beside a bonus, and for `interval`; when training begins, for wrappers that normalise
+        InputError: for settings given with a bonus, and `interval`; when training begins, for wrappers that normalise
             rewards beside it, or observations inside the environments.
     """
 

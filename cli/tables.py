@@ -41,7 +41,7 @@ def check(out: Path, table: Path, command: str, column: str, kinds: Collection[s
 
 
 def _header(path: Path) -> list[str]:
-    """Return the columns of a file, whichever delimiter it has; none for a file that is no table."""
+    """Return the columns of a file, whichever delimiter it has; none if it is not a table."""
     try:
         if path.suffix.lower() == ".xlsx":
             packed.check_workbook(path.read_bytes(), path)

@@ -233,7 +233,7 @@ def posterior(name: str, net: Any, likelihood: Any = "gaussian", preset: str | N
 
 
 def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> Any:
-    """Make a posterior of a class; with `members`, unless that is one of its fields, a mixture of so many fits.
+    """Make a posterior of a class; with `members`, unless that is one of its fields, a mixture of fits.
 
     Raises:
         InputError: for a class that is no posterior, or a value that is not allowed.

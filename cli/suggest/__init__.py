@@ -23,7 +23,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.option(
     "--failed", multiple=True, metavar="TEXT",
     help="Text in a target's cell that marks a failed experiment, like failed, fail and error among numbers; "
-    "repeatable, none takes it back.",
+    "repeatable; none: the default.",
 )  # fmt: skip
 @click.option("--skip", multiple=True, metavar="ID", help="Never suggest this row; repeatable.")
 @click.option("--release", multiple=True, metavar="ID|all", help="Let a pending or skipped row be suggested again.")
@@ -42,7 +42,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 )
 @click.option(
     "--stop-when", multiple=True, metavar="LIMIT",
-    help="gain<X, width<X, budget<=X or labels<=X: suggest nothing then; repeatable, none takes it back.",
+    help="gain<X, width<X, budget<=X or labels<=X: suggest nothing then; repeatable; none: no limit.",
 )  # fmt: skip
 @click.option("--posterior", type=NAMES, metavar="NAME", help="From `explore list posteriors`.  [default: noisy-kfac]")
 @click.option(

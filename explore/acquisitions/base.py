@@ -165,7 +165,7 @@ def needs_of(rule: Acquisition) -> Needs:
 
 
 def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) -> None:
-    """Refuse a rule that cannot choose k points with this posterior and so many weight samples."""
+    """Refuse a rule that cannot choose k points with this posterior and number of samples."""
     try:
         inspect.signature(rule).bind("view", "k")
     except (TypeError, ValueError):  # as functions without a signature raise

@@ -38,7 +38,7 @@ def gains(view: View) -> Float[Tensor, "R C"]:
 class BatchBALD:
     """The k points whose labels tell most about the weights together; scores in nats, each given those before it."""
 
-    label_sets: int = 1000  # of the points before, for classes: so many are averaged over at most
+    label_sets: int = 1000  # of the points before, for classes: the most to average over
 
     def __post_init__(self) -> None:
         check_fields(self, {})

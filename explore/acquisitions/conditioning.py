@@ -247,7 +247,7 @@ class Classes:
 
     probabilities: Callable[[Tensor], Tensor]  # of the classes, from outputs
     adjusted: bool
-    label_sets: int  # at most; of more, so many are drawn
+    label_sets: int  # at most; of more, a sample is drawn
     rng: Rng  # for that
 
     def start(self, out: Float[Tensor, "R S n O"]) -> LabelSets:

@@ -33,7 +33,7 @@ from explore.core.errors import check_fields
 class EPIG:
     """The k points most informative about the targets' labels; scores in nats, averaged over targets."""
 
-    targets: int = 1000  # at most; of more candidates so many are drawn, the same for all points of a batch
+    targets: int = 1000  # at most; of more candidates a sample is drawn, the same for a whole batch
     adjusted: bool = True  # less the dependence that independent points have in so few samples
     label_sets: int = 16  # of the points chosen before, for classes; exact where they have no more
     alike: float = 0.01  # points are, whose predictions differ by less than this share of their variance

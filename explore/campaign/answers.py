@@ -25,7 +25,7 @@ class Answers(Sheet):
     """A file of labels, read for a table; lines without a measurement are skipped."""
 
     def __init__(self, file: Cells, reading: Reading):
-        """Read the file; refuse one without targets or without names of rows, and targets that are no numbers."""
+        """Read the file; refuse one without targets or without names of rows, and non-numeric targets."""
         schema = reading.table.schema
         columns = ["_id", *([schema.id_column] if schema.id_column else [])]
         self._reading, self._id_column, self._rows = reading, schema.id_column, reading.memory.rows

@@ -100,7 +100,7 @@ def check_run(path: Path, actual: str, run: str) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a path that is no regular file: reading a pipe may wait for ever, and a device may never end.
+    """Refuse all but regular files: reading a pipe may wait for ever, and a device may never end.
 
     Raises:
         FileNotFoundError: when it does not exist.

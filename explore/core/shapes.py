@@ -50,7 +50,7 @@ class Taps:
     Args:
         inputs: a, [R, S or 1, B, T, I], the constant 1 last; 1 where all samples see the same. Or what makes them for
             some of the examples: the patches of a convolution are many times the size of its input, so
-            they are made anew whenever they are asked for. Hold them no longer than they are needed.
+            they are recomputed on every access. Hold them no longer than they are needed.
         grads: d log p(y | x, W) / d pre-activation, [R, S, B, T, O], per example, never averaged.
         weight_gradient: makes `gradients()` of the grads, faster than by the inputs; with False beside them their sum
             over samples, [R, 1, I, O].

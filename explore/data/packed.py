@@ -21,7 +21,7 @@ from explore.core.errors import InputError, listed, shown
 MIB = 2**20
 # What a table may unpack to. A plain file has no limit: its size is seen before it is read.
 LIMIT = 1024 * MIB
-RATIO, FREE = 100, 128 * MIB  # nor may anything unpack to more than so many times its size, or this if it is more
+RATIO, FREE = 100, 128 * MIB  # the largest unpacked size, relative to the packed one; or this if more
 STREAMS: dict[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (".gz", ".bz2", ".xz", ".zip", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz")
 

@@ -192,7 +192,7 @@ class ImageFiles:
         return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
 
     def check(self) -> ImageFiles:
-        """Inspect every file; refuse those that are no image or, without `sides`, have another size."""
+        """Inspect every file; refuse non-images and, without `sides`, other sizes."""
         for i, (sides, conversion) in enumerate(self._threads.map(_inspect, self.files)):
             self._converted[i] = conversion
             if self._sides is None:

@@ -47,8 +47,8 @@ class Predictive(ABC):
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
     by_replica: ClassVar[frozenset[str]] = frozenset()  # settings that may differ by replica, see `candidates`
     partial: ClassVar[bool] = True  # whether it learns from targets with some NaN, see `PartialGaussian`
-    no_mixture: ClassVar[str] = ""  # why there are no mixtures of it; empty: there are
-    only_anew: ClassVar[str] = ""  # why it cannot begin at the weights of a trained module; empty: it can
+    no_mixture: ClassVar[str] = ""  # why mixtures of it are refused; empty: they are not
+    only_anew: ClassVar[str] = ""  # why it cannot start from a trained module's weights; empty: it can
 
     @property
     def certain(self) -> bool:
@@ -74,7 +74,7 @@ class Predictive(ABC):
 
     @abstractmethod
     def init(self, n_data: float, replicas: int, rng: Rng) -> State:
-        """Return the state of R replicas before any data, for so many examples or an effective data size."""
+        """Return the state of R replicas before any data, for n examples or an effective data size."""
 
     @abstractmethod
     def update(self, state: State, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[State, Info]:

@@ -28,7 +28,7 @@ from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samp
 BUDGET = 2**21  # numbers a chunk may hold in one layer, over all R and S
 CACHE = 2**20  # the same where the order of sums does not depend on it: a few MiB stay in the processor's cache
 DEVICE = 2**27  # the same on a GPU, which small chunks leave idle
-FEW, IMAGES = 8, 2**24  # images at least, where a chunk of so many stays within so many numbers
+FEW, IMAGES = 8, 2**24  # images at least, if a chunk of them stays within this many numbers
 KEPT = 2**25 - 2**12  # bytes, see `_keep_freed`
 
 

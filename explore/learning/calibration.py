@@ -23,7 +23,7 @@ from explore.learning.fit import last_epoch
 from explore.nets import protocols
 
 LEAST, MOST = 1e-2, 1e2  # of a factor
-GRID, ROUNDS = 21, 4  # of the search: after so many rounds the factor has an error of a thousandth
+GRID, ROUNDS = 21, 4  # of the search: these leave an error of a thousandth in the factor
 
 
 def held_out_factors(

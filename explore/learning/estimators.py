@@ -74,7 +74,7 @@ class _Bayesian(BaseEstimator):
         )  # fmt: skip
 
     def _recommended(self, x: np.ndarray, classes: bool) -> Recommended:
-        """The settings for so many examples, without a preset."""
+        """The settings for n examples, without a preset."""
         task = "classification" if classes else "regression"
         posterior, units = registry.find("posteriors", self.posterior), max(self._widths(), default=1)
         return recommended_settings(posterior, len(x), x.shape[1], task, units=units)
@@ -256,7 +256,7 @@ def _check_types(y: Any) -> None:
 
 
 def _seed(random_state: Any) -> int:
-    """Return an integer seed, drawn from a generator or at random for None."""
+    """Return an integer seed unchanged, or draw one from a generator."""
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(2**31 - 1))

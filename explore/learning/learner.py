@@ -62,7 +62,7 @@ class ActiveLearner:
             needs "none".
         device, dtype: where to compute, and in which floating-point type.
         jobs: processes that share the trials of each fit, see `explore.learning.fit.sharded_fit`.
-        posterior_for: the posterior for so many labels; None: always the same.
+        posterior_for: the posterior by number of labels; None: always the same.
     """
 
     def __init__(

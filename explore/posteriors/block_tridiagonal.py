@@ -45,7 +45,7 @@ POSITIONS = (
     "several: use noisy-kfac"
 )
 DENSE = 4096  # up to this many weights the trace of a KL is exact
-PROBES = 1024  # beyond it, so many random vectors estimate it
+PROBES = 1024  # beyond it, random vectors that estimate it
 
 
 class Conditional(NamedTuple):

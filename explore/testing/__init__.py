@@ -36,7 +36,7 @@ def check_posterior(
     Args:
         posteriors: classes, or names from `explore list posteriors`.
         contract: facts that the checks need, see `Contract`; None: `CONTRACT` in the file of each.
-        members: 1 for themselves; more for mixtures of so many of their fits.
+        members: 1 for themselves; more for mixtures of that many fits.
     """
     behind = f"-members-{members}" if members > 1 else ""
     return values.POSTERIORS.test(

@@ -29,7 +29,7 @@ OUTPUTS: tuple[tuple[Likelihood, int], ...] = ((Gaussian(), 2), (Gaussian(), 1),
 
 
 class RuleSubject:
-    """A rule under test, with targets of a likelihood, and a net of so many outputs, that it can predict."""
+    """A rule under test, with a likelihood's targets and a net that it can predict."""
 
     def __init__(self, name: str, rule: Acquisition, likelihood: Likelihood, outputs: int):
         self.name, self.rule, self.likelihood = name, rule, likelihood

@@ -78,7 +78,7 @@ class Subject:
         name: of the class in messages.
         cls: the class.
         contract: `CONTRACT`; None: the one that its file declares.
-        members: more than 1: mixtures of so many members stand in its place.
+        members: more than 1: mixtures of that size replace it.
 
     Attributes:
         informative: whether it has a `gain`.

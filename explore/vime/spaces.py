@@ -97,7 +97,7 @@ class Vectors:
 
 
 def _check(space: spaces.Space[Any], name: str) -> None:
-    """Refuse images, and spaces that are no vectors."""
+    """Refuse images and non-vector spaces."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
             _check(part, name)

@@ -156,7 +156,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
 
     def _weight_gradient(self, a: Tensor, lead: Lead, grads: Tensor, each: bool) -> Tensor:
         """The sum over B and T of a g^T, with a [(S or 1, B), C, H, W] and g [1, S, B, T, O]: [1, S or 1, I, O]."""
-        if not each:  # samples are so many more examples
+        if not each:  # samples act as more examples
             shared = lead[1] < grads.shape[1]
             grads = grads.sum(1, keepdim=True) if shared else grads.flatten(1, 2).unsqueeze(1)
             lead = (1, 1, len(a))

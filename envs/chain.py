@@ -40,7 +40,7 @@ class Chain(Simulation):
         self.state[where] = 1
 
     def step(self, actions: Array) -> tuple[Array, Array]:
-        self.state = np.clip(self.state + 2 * np.asarray(actions) - 1, 0, self.length - 1)
+        self.state = np.clip(self.state + 2 * np.clip(actions, 0, 1) - 1, 0, self.length - 1)
         reward = np.where(self.state == 0, 0.001, 0.0) + (self.state == self.length - 1)
         return reward, np.zeros(self.n, bool)
 

@@ -165,7 +165,8 @@ def test_the_page_has_every_rule_and_what_it_says_of_itself():
         needs = needs_of(registry.acquisition(name))
         targets = {"any": "both"}.get(needs.targets, needs.targets)
         said[name] = (targets, "one by one" if needs.alone else "jointly")
-    assert {name: (targets, batches) for name, targets, batches in rows} == said
+    on_page = {name: (targets, batches) for name, targets, batches in rows}
+    assert on_page == said, "each acquisition has a row in the table of docs/active.md"
 
 
 def test_the_page_of_results_names_every_experiment():

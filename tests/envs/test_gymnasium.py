@@ -96,10 +96,17 @@ def test_seeds_of_a_batch():
         env.reset(seed=[1, 2])
 
 
-def test_actions_are_clipped():
-    one, two = (gym.make("explore/SparseDoublePendulum-v0") for _ in range(2))
+@every
+def test_actions_outside_the_space_are_clipped_or_refused(name):
+    one, two = gym.make(name), gym.make(name)
     one.reset(seed=0), two.reset(seed=0)
-    np.testing.assert_array_equal(one.step(np.array([7.0]))[0], two.step(np.array([1.0]))[0])
+    space: Any = one.action_space
+    high = space.n - 1 if isinstance(space, gym.spaces.Discrete) else space.high
+    try:
+        outside = one.step(high + 6)[0]
+    except InputError:
+        return
+    np.testing.assert_array_equal(outside, two.step(high)[0])
 
 
 def test_batches_refuse_what_they_cannot():

@@ -137,7 +137,7 @@ def report(*arguments):
 PAGES = {
     "active": (["active-one", "active-two"], ["learning-curves", "difference-from-labelling-at-random",
                "what-was-chosen-when", "calibration-and-residuals", "score-of-what-was-chosen"]),
-    "classify": (["classify-k"], ["while-they-learnt", "calibration", "confusions", "images-of-another-kind",
+    "classify": (["classify-k"], ["while-they-learnt", "calibration", "confusions", "out-of-distribution-images",
                  "surest-of-what-is-wrong", "least-sure"]),
     "compare": (["compare-c"], ["scores", "while-they-learnt", "calibration"]),
     "rl": (["rl-r"], ["returns", "rewards-bonus-and-dynamics"]),

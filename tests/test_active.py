@@ -92,11 +92,11 @@ def test_asking_changes_nothing():
         ([8, 9], [1.0, 2.0, 3.0, 4.0], "2 points cannot have 4 labels; each has 1"),
         ([], [], "0 points cannot have 0 labels"),
         ([], [1.0], "0 points cannot have 1 label"),
-        ([8.7], [1.0], "whole numbers, of an integer type; got torch.float64"),
-        (np.array([8.0]), [1.0], "whole numbers, of an integer type"),
-        ([True], [1.0], "whole numbers, of an integer type; got torch.bool"),
-        (["8"], [1.0], "points are named by whole numbers"),
-        (None, [1.0], "points are named by whole numbers"),
+        ([8.7], [1.0], "must be of an integer type; got torch.float64"),
+        (np.array([8.0]), [1.0], "must be of an integer type"),
+        ([True], [1.0], "must be of an integer type; got torch.bool"),
+        (["8"], [1.0], "indices of points must be whole numbers"),
+        (None, [1.0], "indices of points must be whole numbers"),
         ([8, 9], [[1.0], [2.0, 3.0]], "labels must be numbers"),
     ],
 )
@@ -112,10 +112,10 @@ def test_wrong_labels_are_refused_and_change_nothing(indices, y, message):
 
 def test_other_errors():
     own = human()
-    with pytest.raises(InputError, match="there is no label yet"):
+    with pytest.raises(InputError, match="no labels yet"):
         own.ask()
     own.tell([3], [0.0])
-    for k, message in ((0, "k is 0; it must be a whole number"), (30, "asked for 30 points, but 29 are left")):
+    for k, message in ((0, "k is 0; it must be a whole number"), (30, "cannot suggest 30 points: only 29")):
         with pytest.raises(InputError, match=message):
             own.ask(k)
     with pytest.raises(InputError, match="replicas': 1}, this one .*'replicas': 4"):
@@ -593,7 +593,7 @@ def test_too_many_points_are_refused_before_the_first_fit():
     own.tell([3], [0.0])
     with pytest.raises(InputError, match="chooses at most 2 at once; got 3"):
         own.ask(3)
-    for rounds, k, message in ((2, 3, "chooses at most 2 at once"), (16, 2, "asked for 15 times 2 points, but 29 are")):
+    for rounds, k, message in ((2, 3, "chooses at most 2 at once"), (16, 2, "cannot suggest 15 times 2 points")):
         with pytest.raises(InputError, match=message):
             next(active_loop(own, Y, TEST[:1], rounds, k))
     assert own.ask(2).indices.shape == (1, 2)

@@ -73,7 +73,7 @@ def test_inputs_that_matter_are_seen_in_the_units_of_the_model():
         ([0], "held out for testing"),
         ([5, 5], "named twice"),
         ([P], "points are numbered 0 to 29"),
-        ([1.5], "whole numbers"),
+        ([1.5], "integer type"),
     ],
 )
 def test_points_that_could_not_have_been_handed_out_are_refused(pending, message):
@@ -82,7 +82,7 @@ def test_points_that_could_not_have_been_handed_out_are_refused(pending, message
         own.ask(1, pending)
     with pytest.raises(InputError, match=r"the points of 2 replicas come as \[2, k\]; got \[2\]"):
         learner("random").ask(1, [1, 2])
-    with pytest.raises(InputError, match="asked for 25 points, but 24 are left"):
+    with pytest.raises(InputError, match="cannot suggest 25 points: only 24 candidates left"):
         own.ask(25, [1, 2])
 
 

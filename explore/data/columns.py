@@ -74,8 +74,8 @@ class Quantity(ABC):
         if rows:
             example = f"{shown(column[rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
             notes.append(
-                f"Column {shown(self.name)}: {counted(len(rows), 'cell', be=True)} not what every row had when the "
-                f"table was first read, such as {example}; what another value does was not learnt."
+                f"Column {shown(self.name)}: {counted(len(rows), 'cell', be=True)} other than the one value that every "
+                f"row had when the table was first read, such as {example}; its effect was not learnt."
             )
         return np.stack(parts, 1), notes
 

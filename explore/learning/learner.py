@@ -21,7 +21,7 @@ from explore import registry
 from explore.acquisitions import base
 from explore.acquisitions.base import Acquisition, Choice, View, name_of, needs_of
 from explore.core import tree
-from explore.core.errors import FailedFitWarning, InputError, check_count
+from explore.core.errors import FailedFitWarning, InputError, check_count, counted
 from explore.core.rng import Rng
 from explore.core.shapes import Info, State
 from explore.execution import parallel
@@ -172,7 +172,7 @@ class ActiveLearner:
         check_count("k", k)
         if k * times > available:
             asked = f"{k} points" if times == 1 else f"{times} times {k} points"
-            raise InputError(f"asked for {asked}, but {available} are left")
+            raise InputError(f"cannot suggest {asked}: only {counted(available, 'candidate')} left")
         for rule in self.acquisitions:
             base.check(rule, self.posterior, self.samples, k)
 
@@ -249,7 +249,7 @@ class ActiveLearner:
             raise InputError(f"cost is a positive number for each of the {len(self.x)} points")
         for rule in self.acquisitions:
             if not needs_of(rule).costs:
-                raise InputError(f"{name_of(rule)} does not go by what labels cost; epig and information-gain do")
+                raise InputError(f"{name_of(rule)} ignores the cost of labels; use epig or information-gain")
         return prices
 
     def _sample(self, stream: str) -> Predictor:

@@ -147,9 +147,9 @@ class Pool:
         try:
             points = self._rng.tensor(indices)
         except (TypeError, ValueError):
-            raise InputError("points are named by whole numbers") from None
+            raise InputError("indices of points must be whole numbers") from None
         if points.numel() and (points.dtype == torch.bool or points.is_floating_point() or points.is_complex()):
-            raise InputError(f"points are named by whole numbers, of an integer type; got {points.dtype}")
+            raise InputError(f"indices of points must be of an integer type; got {points.dtype}")
         if points.numel() and not (0 <= int(points.min()) and int(points.max()) < len(self.x)):
             raise InputError(f"points are numbered 0 to {len(self.x) - 1}; got {points.tolist()}")
         return points.long()
@@ -160,7 +160,7 @@ class Pool:
     def scales(self) -> Scales:
         """The scales of the labelled points; input scales follow `standardise`."""
         if self.y is None:
-            raise InputError("there is no label yet; tell some first")
+            raise InputError("no labels yet; call tell() before ask()")
         fit = Standardiser.fit_measured if self._partial else Standardiser.fit
         x, y = UNSCALED, fit(self.y) if self._scaled else UNSCALED
         if isinstance(self._standardise, Standardiser):

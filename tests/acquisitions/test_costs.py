@@ -76,5 +76,5 @@ def test_a_learner_goes_by_costs():
 def test_what_is_no_cost(cost):
     with pytest.raises(InputError, match="cost is a positive number for each of the 8 points"):
         learner(cost)
-    with pytest.raises(InputError, match="random does not go by what labels cost; epig and"):
+    with pytest.raises(InputError, match="random ignores the cost of labels; use epig or"):
         learner(np.ones(8), "random")

@@ -267,8 +267,8 @@ def test_a_constant_column_is_kept_and_said_and_so_are_other_values_later(csv, c
     later = csv(column([cell, other, "", other]))
     found = load_table(later, "y", schema=Schema.from_json(table.schema.to_json())).notes
     assert found[1:] == (
-        f"Column 'a': 2 cells are not what every row had when the table was first read, such as '{other}' in line 3; "
-        "what another value does was not learnt.",
+        "Column 'a': 2 cells are other than the one value that every row had when the table was first read, such as "
+        f"'{other}' in line 3; its effect was not learnt.",
     )
     old = table.schema.to_json()  # as it was kept before this was known
     del old["columns"][0]["same"]

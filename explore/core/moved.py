@@ -22,7 +22,27 @@ ROOMS = {
     "nets": "likelihoods modules",
     "runs": "provenance record recorded",
 }
-MOVED = {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items() for old in names.split()} | {
+MERGED = {  # files that took in others
+    "acquisitions.conditioning": "acquisitions.dependence",
+    "data.base": "data.splits",
+    "data.columns": "data.kinds",
+    "data.recognition": "data.orders",
+    "envs.environments": "envs.render envs.single envs.vector",
+    "envs.physics": "envs.solver envs.worlds",
+    "images.base": "images.disk",
+    "images.reading": "images.arrays images.own",
+    "inference.updates.steps": "inference.step_rules inference.updates.step_rules inference.updates.sub_batches",
+    "learning.identity": "learning.fingerprints",
+    "nets.slots.base": "nets.slots.linear nets.slots.normalisation",
+    "testing.density": "testing.bounds",
+    "testing.updates": "testing.tape",
+    "vime.dynamics": "vime.replay",
+    "vime.env_wrappers": "vime.stepwise",
+    "vime.sb3.callbacks": "vime.sb3.log vime.sb3.on_policy",
+    "vime.sb3.wrappers": "vime.sb3.batched",
+}
+MOVED = {old: new for new, names in MERGED.items() for old in names.split()}
+MOVED |= {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items() for old in names.split()} | {
     "active": "learning.learner",
     "cli.loaded": "learning.loaded",
     "cli.own_network": "nets.custom",
@@ -32,13 +52,10 @@ MOVED = {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items(
     "execution.streams": "execution.parallel",
     "inference.norms": "inference.common",
     "inference.prior": "inference.common",
-    "inference.step_rules": "inference.updates.steps",
     "inference.structures.weight_sharing": "inference.structures.kronecker",
     "execution.turns": "core.context",
     "inference.turns": "core.context",
-    "inference.updates.step_rules": "inference.updates.steps",
     "inference.updates.dropout": "inference.updates.noisy_layers",
-    "inference.updates.sub_batches": "inference.updates.steps",
     "inference.weight_sharing": "inference.structures.kronecker",
     "learning.shards": "learning.fit",
     "models": "nets.protocols",

@@ -111,8 +111,8 @@ compute = _together(
     click.option("--threads", type=THREADS, help="CPU threads.  [default: 1]"),
     click.option(
         "--graphs/--no-graphs", default=None,
-        help="Record updates: as CUDA graphs on a GPU, compiled (half a minute) on a CPU.  [default: on a GPU, "
-        "for nets of up to 30 million weights]",
+        help="Capture updates as CUDA graphs on a GPU, or compile them on a CPU.  [default: on a GPU, for nets of up "
+        "to 30 million weights]",
     ),
 )  # fmt: skip
 quiet = click.option("--quiet", is_flag=True, help="No notes, only the result.")
@@ -120,8 +120,8 @@ json_object = click.option("--json", "as_json", is_flag=True, help="Print the re
 # How to compute, and the form of the result.
 session = _together(
     compute,
-    click.option("--out", default="runs", type=click.Path(file_okay=False), help="Folder of the run folders."),
-    click.option("--name", help="The run's name.  [default: made of the settings]"),
+    click.option("--out", default="runs", type=click.Path(file_okay=False), help="Parent of the run folder."),
+    click.option("--name", help="The run's name.  [default: derived from the settings]"),
     click.option("--resume", metavar="RUN", help="Continue this run, with its settings."),
     trust,
     click.option("--quiet", is_flag=True, help="No progress and no notes, only the result."),

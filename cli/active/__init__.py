@@ -6,7 +6,7 @@ from explore.cli import options
 from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 
 
-@click.command("active", short_help="Label a pool point by point; compare with random.")
+@click.command("active", short_help="Simulate active learning, and compare it with random choice.")
 @options.data
 @click.option("--id", "id_column", type=COLUMN, help="Column of FILE that names the points; not a feature.")
 @click.option(
@@ -20,12 +20,12 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
     help="Table of target inputs, with the columns of --data.  [default: the pool]",
 )  # fmt: skip
 @click.option("--trials", type=TRIALS, default=20, help="Independent repetitions, trained side by side.")
-@click.option("--rounds", type=POSITIVE, default=10, help="Fits, with acquisitions between.")
+@click.option("--rounds", type=POSITIVE, default=10, help="Number of fits; points are labelled between fits.")
 @click.option("--initial", type=POSITIVE, default=20, help="Labelled points at the start.")
 @click.option("--acquire", type=POSITIVE, default=1, help="Points labelled after each fit.")
 @click.option(
     "--test-size", type=POSITIVE, show_default=False,
-    help="Points held out for testing in each trial.  [default: 100; of images 1000]",
+    help="Points held out for testing in each trial.  [default: 100; for images 1000]",
 )  # fmt: skip
 @click.option("--pool", type=POSITIVE, metavar="N", help="Choose among N random points.  [default: all candidates]")
 @click.option("--control/--no-control", default=True, help="Also label at random, from the same start.")
@@ -36,13 +36,13 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 @click.option("--epochs", type=POSITIVE, help="Passes over the labels in each fit.  [default: the preset's]")
 @click.option(
     "--standardise", type=click.Choice(["labelled", "pool", "none"]),
-    help="Points whose mean and deviation scale the inputs.  [default: the learner's]",
+    help="Points whose mean and standard deviation scale the inputs of a table.  [default: labelled]",
 )  # fmt: skip
 @options.jobs
 @options.run
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
-    """Label the points of a pool one by one, and compare with labelling at random.
+    """Simulate pool-based active learning on labelled data, and compare it with random choice.
 
     Every trial splits the data at random into labelled points, test points and a pool. In every round, the posterior
     is fitted from scratch and tested, and the acquisition chooses the next point of the pool.

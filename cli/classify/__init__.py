@@ -10,26 +10,26 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 @click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list images`.  [default: mnist]")
 @click.option(
     "--images", type=click.Path(exists=True), metavar="PATH",
-    help="Your images instead: a folder train/CLASS/... and test/CLASS/..., or an .npz of x, y, test_x, test_y. Those "
-    "for testing may be left out with --validate.",
+    help="Your images instead: a folder train/CLASS/... and test/CLASS/..., or an .npz of x, y, test_x, test_y. With "
+    "--validate, test images may be missing.",
 )  # fmt: skip
 @click.option("--size", type=click.IntRange(1, 4096), help="Scale images of a folder to this many pixels a side.")
 @click.option("--grey", is_flag=True, help="Read the images of a folder as grey-scale.")
 @click.option(
     "--stream/--no-stream", default=None,
-    help="Decode the images of a folder on demand, or all at the start.  [default: when they would take "
-    "more than a quarter of the memory]",
+    help="Read the images of a folder during training, or keep them in memory.  [default: stream if they need more "
+    "than a quarter of the memory]",
 )  # fmt: skip
 @click.option(
     "--net", metavar="NAME",
     help="mlp, lenet5, alexnet, alexnet-dense, vgg16, resnet18, resnet50 or MODULE:FUNCTION of (in_channels, classes, "
-    "size).  [default: lenet5, of digits mlp]",
+    "size).  [default: lenet5; for digits mlp]",
 )  # fmt: skip
-@click.option("--amp", is_flag=True, help="Network products in bfloat16 (mixed precision).")
+@click.option("--amp", is_flag=True, help="Mixed precision: matrix products and convolutions in bfloat16.")
 @click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
 @click.option(
     "--preset", type=NAMES, metavar="NAME",
-    help="Settings: image, default, plain or a paper's.  [default: image, if any]",
+    help="Settings: image, default, plain or a paper's.  [default: image, if the posterior has it]",
 )  # fmt: skip
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",
@@ -39,8 +39,9 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 @click.option("--warmup", type=click.IntRange(0, 10**6), default=0, help="Epochs of learning-rate warm-up.")
 @click.option(
     "--augment", type=click.Choice(["none", "crop", "crop-flip", "resized-crop"]),
-    help="Random crops of padded images, mirrored or not, or random parts at full size, mirrored.  [default: as is "
-    "common for the set]",
+    help="Augmentation of training images: random crops of padded images (crop), mirrored half of the time "
+    "(crop-flip), or random parts scaled to full size and mirrored (resized-crop).  [default: crop-flip for CIFAR and "
+    "folders, else none]",
 )  # fmt: skip
 @click.option("--train", type=POSITIVE, metavar="N", help="Take N training images at random.  [default: all]")
 @click.option("--test", type=POSITIVE, metavar="N", help="Test on N of the test images at random.  [default: all]")
@@ -64,7 +65,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 def command(ctx: click.Context, **values: object) -> None:
     """Train a posterior over the weights of an image network, and test its probabilities.
 
-    Measured are test error, log-likelihood, Brier score, calibration error (15 bins), and the detection of
+    Report test error, log-likelihood, Brier score, calibration error (15 bins), and the detection of
     out-of-distribution images. The run folder keeps the model, for `explore predict`, and all test probabilities.
 
     \b

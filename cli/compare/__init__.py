@@ -31,8 +31,8 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 )  # fmt: skip
 @click.option(
     "--grid", multiple=True, metavar="KEY=A,B",
-    help="Values to search for a setting of all posteriors that have it, POSTERIOR.KEY or likelihood.KEY; "
-    "repeatable.",
+    help="Candidate values of a setting, for all posteriors that have it; POSTERIOR.KEY for one posterior, or "
+    "likelihood.KEY; repeatable.",
 )  # fmt: skip
 @click.option(
     "--validate", type=click.FloatRange(0, 0.5, min_open=True), metavar="SHARE",

@@ -13,10 +13,10 @@ from explore.cli.options import NAMES, POSITIVE
 @click.option("--level", type=float, help="Coverage of the predictive interval.  [default: 0.9]")
 @click.option("--quantiles", metavar="A,B", help="Additional quantiles, e.g. 0.05,0.5,0.95.")
 @click.option("--sheet", metavar="NAME", help="Sheet of TABLE, if Excel.  [default: the first]")
-@click.option("--posterior", type=NAMES, metavar="NAME", help="In a comparison.  [default: the first]")
-@click.option("--arm", type=NAMES, metavar="NAME", help="The acquisition or random.  [default: the acquisition]")
-@click.option("--trial", type=POSITIVE, help="In active learning.  [default: 1]")
-@click.option("--split", type=POSITIVE, help="In a comparison.  [default: 1]")
+@click.option("--posterior", type=NAMES, metavar="NAME", help="Posterior of a comparison.  [default: the first]")
+@click.option("--arm", type=NAMES, metavar="NAME", help="Arm of a run of `explore active`.  [default: the acquisition]")
+@click.option("--trial", type=POSITIVE, help="Trial of a run of `explore active`.  [default: 1]")
+@click.option("--split", type=POSITIVE, help="Split of a comparison.  [default: 1]")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @options.trust
 @options.quiet

@@ -16,8 +16,8 @@ def command(ctx: click.Context, **values: object) -> None:
     """Draw runs of one command on a self-contained page, without scripts or network access.
 
     RUN is a folder of `explore active`, `classify`, `compare` or `rl`, or POOL.explore of `explore suggest`. The page
-    shows learning curves with errors and differences, the chosen points by round, calibration and residuals on
-    held-out data, misclassified images, and settings.
+    shows learning curves with standard errors, paired differences, the chosen points by round, calibration and
+    residuals on held-out data, misclassified images, and settings.
 
     \b
     explore report runs/active-boston-noisy-kfac-epig

@@ -20,17 +20,18 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 )  # fmt: skip
 @click.option(
     "--posterior", default="noisy-kfac", type=NAMES, metavar="NAME",
-    help="The dynamics model's, from `explore list posteriors`; none: no bonus.",
+    help="Posterior of the dynamics model, from `explore list posteriors`; none: no bonus.",
 )  # fmt: skip
 @click.option(
     "--bonus", type=click.Choice(["kl", "expected-gain", "variance"]),
     help="Bonus: information gain, expected information gain, or variance.  [default: kl]",
 )  # fmt: skip
 @click.option("--eta", type=float, help="Weight of the bonus.  [default: 0.001]")
-@click.option("--n-eff", metavar="N", help="Effective data size in transitions; replay: all stored.  [default: 50]")
+@click.option("--n-eff", metavar="N", help="Effective number of transitions; replay: all stored ones.  [default: 50]")
 @click.option(
     "--normalise", type=click.Choice(["latest", "median", "rms", "none"]),
-    help="Divisor of the bonus: the latest batch's median, or a mean of the last 10.  [default: latest]",
+    help="Divisor of the bonus: the latest batch's median, the mean of the last 10 medians, or the root mean square of "
+    "the last 10 batches.  [default: latest]",
 )  # fmt: skip
 @click.option(
     "-p", "parameters", multiple=True, metavar="KEY=VALUE",
@@ -41,10 +42,12 @@ WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
 @click.option("--seed", type=SEED, default=0, help="The first random seed.")
 @click.option("--seeds", type=TRIALS, default=1, help="Number of seeds, trained one by one unless --jobs is set.")
 @click.option("--vec-normalize", is_flag=True, help="Standardise the policy's observations (SB3's VecNormalize).")
-@click.option("--eval-freq", type=POSITIVE, metavar="STEPS", help="Steps between evaluations, without noise and bonus.")
+@click.option(
+    "--eval-freq", type=POSITIVE, metavar="STEPS", help="Steps between evaluations of the deterministic policy."
+)
 @click.option("--checkpoint-freq", type=POSITIVE, default=1, help="Iterations between checkpoints.")
 @click.option("--jobs", type=THREADS, default=1, help="Seeds to train in parallel processes.")
-@click.option("--watch", metavar="RUN", help="Write a GIF of a trained policy into its run folder; --seed chooses.")
+@click.option("--watch", metavar="RUN", help="Write a GIF of a trained policy into its run folder; --seed selects it.")
 @options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:

@@ -6,12 +6,17 @@ from explore.cli import options
 from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 
 
-@click.command("suggest", short_help="Say which rows of your table to measure next.")
+@click.command("suggest", short_help="Suggest which rows of your table to measure next.")
 @click.argument("table", metavar="POOL", type=click.Path(exists=True, dir_okay=False))
 @click.option("--target", multiple=True, type=COLUMN, help="Column to predict, empty where unknown; repeatable.")
 @click.option("--batch", type=POSITIVE, help="Rows to measure next.  [default: 5]")
 @click.option("--out", metavar="FILE", help="File for the suggestions.  [default: next.csv beside POOL, or next.xlsx]")
-@click.option("--labels", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="More measurements.")
+@click.option(
+    "--labels",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="File with more measurements, such as next.csv.",
+)
 @click.option("--id", "id_column", type=COLUMN, help="Column that names the rows; not a feature.")
 @click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]")
 @click.option("--drop-columns", type=COLUMN, metavar="A,B", help=f"Columns to leave out{options.QUOTED}")
@@ -22,8 +27,8 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @options.keep_na
 @click.option(
     "--failed", multiple=True, metavar="TEXT",
-    help="Text in a target's cell that marks a failed experiment, like failed, fail and error among numbers; "
-    "repeatable; none: the default.",
+    help="Target text that marks a failed experiment; numeric targets also take failed, fail and error; repeatable; "
+    "none: no other text.",
 )  # fmt: skip
 @click.option("--skip", multiple=True, metavar="ID", help="Never suggest this row; repeatable.")
 @click.option("--release", multiple=True, metavar="ID|all", help="Let a pending or skipped row be suggested again.")
@@ -34,7 +39,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.option(
     "--goal", type=click.Choice(["learn", "maximise", "minimise"]), help="Aim of the suggestions.  [default: learn]"
 )
-@click.option("--cost", type=COLUMN, help="Cost of a row, which divides its score; none: no costs.")
+@click.option("--cost", type=COLUMN, help="Column with the cost of each row; scores are divided by it; none: no costs.")
 @click.option(
     "--transform",
     type=click.Choice(["none", "log", "rank"]),
@@ -42,7 +47,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 )
 @click.option(
     "--stop-when", multiple=True, metavar="LIMIT",
-    help="gain<X, width<X, budget<=X or labels<=X: suggest nothing then; repeatable; none: no limit.",
+    help="Stop when gain<X or width<X, or before budget<=X or labels<=X is exceeded; repeatable; none: no limit.",
 )  # fmt: skip
 @click.option("--posterior", type=NAMES, metavar="NAME", help="From `explore list posteriors`.  [default: noisy-kfac]")
 @click.option(
@@ -59,7 +64,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SAMPLES, SEED
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
-    """Say which rows of a table to measure next.
+    """Suggest which rows of a table to measure next.
 
     A model learns from the measured rows; rows with an empty target are candidates. Write measurements into the table
     or next.csv, and run the command again. Measurements, suggestions and settings are kept in a folder beside the

@@ -47,10 +47,8 @@ def load_box2d() -> Any:
             warnings.simplefilter("ignore")  # SWIG's; made an error, it kills the interpreter
             import Box2D
     except ImportError as error:
-        raise InputError(
-            'this environment needs Box2D: pip install "box2d>=2.3.10" (wheels for Python 3.11 to 3.13); the cart-pole '
-            'and the double pendulum also run without it, by physics="equations"'
-        ) from error
+        hint = 'cart-pole and double pendulum also run with physics="equations"'
+        raise InputError(f'this environment needs Box2D: pip install "box2d>=2.3.10"; {hint}') from error
     return Box2D
 
 

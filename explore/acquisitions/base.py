@@ -169,16 +169,12 @@ def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) ->
     try:
         inspect.signature(rule).bind("view", "k")
     except (TypeError, ValueError):  # as functions without a signature raise
-        raise InputError(
-            f"{rule!r} is no acquisition; it must be a function of a view and a number of points"
-        ) from None
+        raise InputError(f"{rule!r} is no acquisition; it must be a function of a View and k") from None
     needs, name, method = needs_of(rule), name_of(rule), type(posterior).__name__
     kind = "classes" if posterior.likelihood.discrete else "numbers"
     if needs.spread and (posterior.certain or samples < 2):
-        raise InputError(
-            f"{name} goes by how predictions vary over the weights, and with {method} and samples={samples} nothing "
-            "varies; choose random, or a posterior with several samples"
-        )
+        why = f"but {method} with samples={samples} has no spread"
+        raise InputError(f"{name} needs predictions that vary over the weights, {why}; use random or more samples")
     if needs.density and not isinstance(posterior, Variational):
         raise InputError(f"{name} needs a posterior with a density, and {method} has none; choose another one")
     if needs.targets not in ("any", kind):
@@ -257,10 +253,7 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
         return ""
     together = [f"{k} chosen together may be near-duplicates"] if k > 1 else []
     beside = [f"what it chooses may be near-duplicates of the {pending} pending points, which it ignores"]
-    return (
-        f"{name_of(rule)} scores points one by one and does not ask what the others tell, so that "
-        f"{', and '.join(together + beside * (pending > 0))}; epig does"
-    )
+    return f"{name_of(rule)} scores points one by one: {', and '.join(together + beside * (pending > 0))}; use epig"
 
 
 def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:

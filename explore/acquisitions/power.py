@@ -31,9 +31,7 @@ class Power:
         if self._base.scores is None:
             rules = {name: registry.find("acquisitions", name) for name in registry.names("acquisitions")}
             allowed = [name for name, rule in rules.items() if not isinstance(rule, type) and needs_of(rule).scores]
-            raise InputError(
-                f"power draws by scores of single points, and {self.rule} gives none; allowed: {', '.join(allowed)}"
-            )
+            raise InputError(f"power needs scores of single points, not {self.rule}; allowed: {', '.join(allowed)}")
 
     @property
     def _base(self) -> Needs:

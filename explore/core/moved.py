@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 ROOMS = {
-    "core": "errors files hadamard linalg mixture patch_products rng shapes spread tree",
+    "core": "errors files hadamard linalg patch_products rng shapes spread tree",
     "execution": "compiled graphs parallel",
     "inference": "candidates",
     "inference.structures": "inference.kronecker inference.low_rank",
@@ -31,6 +31,7 @@ MERGED = {  # files that took in others
     "envs.physics": "envs.solver envs.worlds",
     "images.base": "images.disk",
     "images.reading": "images.arrays images.own",
+    "inference.base": "inference.common",
     "inference.updates.steps": "inference.step_rules inference.updates.step_rules inference.updates.sub_batches",
     "learning.identity": "learning.fingerprints",
     "nets.slots.base": "nets.slots.linear nets.slots.normalisation",
@@ -49,9 +50,11 @@ MOVED |= {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items
     "cli.saved": "learning.saved",
     "cli.trust": "learning.trust",
     "fitted": "learning.model",
+    "core.mixture": "inference.predict",
     "execution.streams": "execution.parallel",
-    "inference.norms": "inference.common",
-    "inference.prior": "inference.common",
+    "mixture": "inference.predict",
+    "inference.norms": "inference.base",
+    "inference.prior": "inference.base",
     "inference.structures.weight_sharing": "inference.structures.kronecker",
     "execution.turns": "core.context",
     "inference.turns": "core.context",

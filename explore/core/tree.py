@@ -67,15 +67,11 @@ def restore(like: Tree, saved: Mapping[str, Tensor]) -> Tree:
     """
     expected = dict(leaves(like))
     if expected.keys() != saved.keys():
-        raise InputError(
-            f"the saved state does not belong here: it differs in {sorted(expected.keys() ^ saved.keys())}"
-        )
+        raise InputError(f"the saved state does not fit: it differs in {sorted(expected.keys() ^ saved.keys())}")
     for path, leaf in expected.items():
         if leaf.shape != saved[path].shape:
-            raise InputError(
-                f"the saved state does not belong here: {path} is {list(saved[path].shape)}, "
-                f"expected {list(leaf.shape)}"
-            )
+            shapes = f"{list(saved[path].shape)}, expected {list(leaf.shape)}"
+            raise InputError(f"the saved state does not fit: {path} is {shapes}")
     values = iter([saved[path].to(leaf).clone() for path, leaf in expected.items()])
     return map_tensors(lambda _: next(values), like)
 

@@ -89,10 +89,8 @@ def local_part(part: slice) -> slice:
     """
     count = (part.stop - part.start) // world().parts
     if not count:
-        raise InputError(
-            f"a batch of {counted(part.stop - part.start, 'example')} does not divide into {world().parts} parts; take "
-            "larger batches or fewer processes"
-        )
+        examples = counted(part.stop - part.start, "example")
+        raise InputError(f"a batch of {examples} does not divide into {world().parts} parts; take larger batches")
     start = part.start + world().first * count
     return slice(start, start + world().held * count)
 
@@ -167,9 +165,8 @@ def share(count: int) -> slice:
         InputError: for fewer things than processes.
     """
     if count < world().processes:
-        raise InputError(
-            f"{counted(count, 'example')} cannot be divided among {world().processes} processes; take fewer of these"
-        )
+        processes = world().processes
+        raise InputError(f"{counted(count, 'example')} cannot be divided among {processes} processes; take fewer")
     bounds = [round(i * count / world().processes) for i in range(world().processes + 1)]
     return slice(bounds[world().rank], bounds[world().rank + 1])
 

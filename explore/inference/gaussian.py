@@ -15,9 +15,8 @@ from explore.core.errors import InputError
 from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
-from explore.inference.base import Variational
-from explore.inference.common import Prior, best_variance
-from explore.inference.structures.base import Factor
+from explore.inference.base import Prior, Variational, best_variance
+from explore.inference.structures.base import Factor, dot
 from explore.inference.updates.steps import settle
 from explore.nets.protocols import Layer
 
@@ -80,7 +79,7 @@ class GaussianPosterior(Variational):
     def log_prob(self, state: State, coordinates: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
         mean, precision, scale = self.gaussian(state)
         d = tuple(w - m.unsqueeze(1) for w, m in zip(coordinates[: len(mean)], mean, strict=True))
-        mahalanobis = _dot(d, precision.multiply(d)) / scale
+        mahalanobis = dot(d, precision.multiply(d)) / scale
         normaliser = self.dimension * math.log(2 * math.pi * scale) - precision.logdet()
         return -0.5 * (mahalanobis + normaliser.unsqueeze(1))
 
@@ -93,7 +92,7 @@ class GaussianPosterior(Variational):
         mean0, precision0, scale0 = self.gaussian(old)
         d = tuple((m - m0).unsqueeze(1) for m, m0 in zip(mean, mean0, strict=True))
         trace = precision0.trace(precision) * (scale / scale0)
-        mahalanobis = _dot(d, precision0.multiply(d)).squeeze(1) / scale0
+        mahalanobis = dot(d, precision0.multiply(d)).squeeze(1) / scale0
         logdet = precision.logdet() - precision0.logdet() - self.dimension * math.log(scale / scale0)
         return 0.5 * (trace + mahalanobis - self.dimension + logdet)
 
@@ -142,7 +141,3 @@ class GaussianPosterior(Variational):
         # |dmu|^2 / 2 and tr[(Sigma dLambda)^2] / 4, in units in which Sigma = scale * P^-1.
         mean = 0.5 * self.gain_step**2 * scale * precision.quad(taps)
         return mean + 0.25 * (self.gain_step * scale) ** 2 * precision.curvature(taps)
-
-
-def _dot(u: Weights, v: Weights) -> Float[Tensor, "R S"]:
-    return torch.stack([(a * b).sum((2, 3)) for a, b in zip(u, v, strict=True)]).sum(0)

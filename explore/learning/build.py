@@ -71,8 +71,6 @@ def for_rows(run: Any, rows: int) -> tuple[Values, Values]:
 def dense(widths: Sequence[int]) -> nn.Module:
     """Return a network with these layer widths, if its weights fit into memory."""
     if (weights := sum((i + 1) * o for i, o in pairwise(widths))) > MOST_WEIGHTS:
-        raise InputError(
-            f"a network of {listed(widths)} units has {weights} weights; the most are {MOST_WEIGHTS}, so take fewer "
-            "units in --hidden"
-        )
+        sizes = f"{listed(widths)} units has {weights} weights"
+        raise InputError(f"a network of {sizes}; the most are {MOST_WEIGHTS}. Use fewer units in --hidden")
     return mlp(widths[0], widths[1:-1], widths[-1])

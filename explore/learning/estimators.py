@@ -218,10 +218,8 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         marks = [label for label in y.ravel().tolist() if isinstance(label, str) and unmeasured(label.strip(), True)]
         if marks and not (self.keep_na and all(map(str.strip, marks))):
             names = listed(map(shown, sorted(set(marks))))
-            raise InputError(
-                f"y has {counted(len(marks), 'label')} {names}, which say that nothing is measured; leave these "
-                "examples out, or take keep_na=True, by which all but empty ones are classes"
-            )
+            marked = counted(len(marks), "label")
+            raise InputError(f"y has {marked} {names}, which mark missing ones; drop these rows, or use keep_na=True")
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """Probabilities of the classes [P, C], averaged over the networks."""

@@ -44,9 +44,8 @@ class RawInputs:
     def check_shape(self, shape: tuple[int, ...], which: str) -> None:
         """Refuse inputs of another shape than [n, *shape]; `which` has this shape."""
         if not len(self) or tuple(self.shape[1:]) != shape:
-            raise InputError(
-                f"inputs come as [n, {', '.join(map(str, shape))}], as those {which}; got {list(self.shape)}"
-            )
+            expected = ", ".join(map(str, ("n", *shape)))
+            raise InputError(f"inputs come as [{expected}], as those {which}; got {list(self.shape)}")
 
 
 class StandardisedInputs:

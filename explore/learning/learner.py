@@ -146,12 +146,8 @@ class ActiveLearner:
             yield epoch
         assert epoch is not None
         if failed := int((~epoch.state.common.alive).sum()):
-            warnings.warn(
-                f"the fit of {failed} of {self.replicas} replicas failed and was stopped where it stood; what it "
-                "predicts and chooses means nothing",
-                FailedFitWarning,
-                stacklevel=2,
-            )
+            count = f"{failed} of {self.replicas} replicas"
+            warnings.warn(f"the fit of {count} failed; ignore their predictions", FailedFitWarning, stacklevel=2)
         self._fitted = Fitted(epoch.state, epoch.info, scales)
 
     @property
@@ -286,9 +282,7 @@ class ActiveLearner:
 def _rules(acquisitions: Sequence[Acquisition | str]) -> Iterator[Acquisition]:
     """Check the rules, one per arm."""
     if isinstance(acquisitions, str) or not isinstance(acquisitions, Sequence) or not acquisitions:
-        raise InputError(
-            f"acquisitions is {acquisitions!r:.100}; it must be a list of at least one rule, as ['random']"
-        )
+        raise InputError(f"acquisitions is {acquisitions!r:.100}; it must be a list of rules, such as ['random']")
     for rule in (registry.acquisition(rule) if isinstance(rule, str) else rule for rule in acquisitions):
         if not callable(rule) or isinstance(rule, type):
             raise InputError(f"an acquisition is {rule!r:.100}; it must be a name, or a function of a View and k")

@@ -290,10 +290,7 @@ class FittedModel:
         restored = tree.restore(like, _noise_by_output(state, tree.save(like)))
         model = FittedModel(posterior, restored, scales, shape, factor=factor, **whole)
         if probed is not None and not alike(posterior.net, outputs(posterior.net, shape, model.rng), probed):
-            raise InputError(
-                "the saved model does not belong here: its net has the layers of the one given, but computes something "
-                "else with the same weights; give the posterior that was fitted"
-            )
+            raise InputError("the saved model's net computes something else; give the posterior that was fitted")
         return model
 
 

@@ -68,18 +68,12 @@ class Pool:
             raise one_of("standardise", standardise, STANDARDISE)
         self._trained = posterior.net.trained
         if self._trained and standardise != "none":
-            raise InputError(
-                "a trained network knows inputs and targets as it was trained on them; give standardise='none', which "
-                "leaves both as they are"
-            )
+            raise InputError("a trained network takes data as it was trained on; use standardise='none'")
         self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
         self._raw = RawInputs(x, rng)
         self.x = self._raw.x
         if self.x.dtype == torch.uint8 and self.x.dim() > 2 and standardise in ("labelled", "pool"):
-            raise InputError(
-                "images are not standardised here, and these are bytes; give numbers whose channels have mean 0 and "
-                "deviation 1, or standardise='none' to take 0 to 255 as they are"
-            )
+            raise InputError("images of bytes are not standardised; scale each channel, or use standardise='none'")
         if not len(self._raw):
             raise InputError("a pool needs at least one point, [points, ...]")
         likelihood, out = posterior.likelihood, at_zero(posterior, self._raw[:2].to(rng.dtype))
@@ -235,19 +229,13 @@ class Pool:
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Load labels, see `ActiveLearner.load_state_dict`."""
         if "format" not in saved or int(saved["format"]) != FORMAT:
-            raise InputError(
-                "the saved learner is of another version of explore; tell its labels, saved['y'] of the points "
-                "saved['labelled'], to a new one"
-            )
+            raise InputError("the saved learner is of another version of explore; tell its labels to a new one")
         before, now = tree.to_plain(saved["meaning"]), self._meaning()
         if before != now:
             a, b = ({k: v for k, v in one.items() if before.get(k) != now.get(k)} for one in (before, now))
             raise InputError(f"the saved learner has {a}, this one {b}")
         if not np.array_equal(saved["pool"].cpu().numpy(), self._digest):
-            raise InputError(
-                "the saved learner's pool has other points than this one, or others may be chosen; "
-                "only the order of the points may differ"
-            )
+            raise InputError("the saved learner's pool has other points; only their order may differ")
         places = saved["labelled"].to(self._rng.device)
         self.points = identity.find(saved["fingerprints"].cpu().numpy(), places, self._prints, self.allowed)
         self.mask = self.allowed.scatter(1, self.points, False)
@@ -293,8 +281,5 @@ def _mask(allowed: np.ndarray | Tensor | None, trials: int, points: int) -> Bool
         return torch.ones(trials, points, dtype=torch.bool)
     mask = allowed if isinstance(allowed, Tensor) else np.asarray(allowed)
     if mask.dtype not in (torch.bool, np.bool_) or tuple(mask.shape) != (trials, points):
-        raise InputError(
-            f"allowed is true or false for {counted(trials, 'trial')} and {counted(points, 'point')}, "
-            f"[{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}"
-        )
+        raise InputError(f"allowed must be a mask [{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}")
     return torch.as_tensor(mask)

@@ -31,10 +31,8 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
     known = zoo.settings_of(make)
     for key in texts:
         if key not in known and key in zoo.arguments(make):
-            raise InputError(
-                f"{key} of {name} cannot be set; it must be annotated as int, float, bool, str, or a tuple or choice of"
-                " these"
-            )
+            options = "int, float, bool, str, or a tuple or choice of these"
+            raise InputError(f"{key} of {name} cannot be set; annotate it as {options}")
     return registry.parse(known, texts)
 
 
@@ -55,15 +53,10 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
     found, again = (_outputs(name, module, shape) for module in made)
     one = found[0]
     if one.shape != (2, wanted):
-        raise InputError(
-            f"{name} gives {list(one.shape)} for two images; it must give logits of the classes, [2, {wanted}]"
-        )
+        raise InputError(f"{name} gives {list(one.shape)} for two images; expected logits, [2, {wanted}]")
     check_logits(Categorical(), one[None, None])
     if not torch.allclose(torch.cat(found), torch.cat(again), *CLOSE):
-        raise InputError(
-            f"{name} computes something else each time that it is called, with the same weights; draw what is random "
-            "in it by a generator with a seed of its own"
-        )
+        raise InputError(f"{name} computes something else at each call; draw random numbers by a seeded generator")
     images = torch.randn(1, 2, *shape, generator=torch.Generator().manual_seed(0))
     Net(made[0]).check(images)
     return tuple(value for given in found for value in given.flatten()[:KEPT].tolist())

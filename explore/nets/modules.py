@@ -24,6 +24,7 @@ from explore.core.errors import InputError
 
 LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d)
 ALLOWED = "layers with parameters must be Linear, Conv2d, BatchNorm1d or BatchNorm2d"
+DROPOUT = "the posterior mc-dropout drops inputs of every layer itself, at its `rate`"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 INSTEAD: dict[type[nn.Module], str] = {
     nn.LayerNorm: "LayerNorm(..., elementwise_affine=False) has none",
@@ -69,10 +70,7 @@ def _refusal(layer: nn.Module, holds: bool) -> str:
     if isinstance(layer, LazyModuleMixin):
         return "has no size yet; run the module on an example first"
     if isinstance(layer, _DropoutNd | nn.RReLU):
-        return (
-            "is not supported, for it would be off in training; leave it out: the posterior mc-dropout drops inputs of "
-            "every layer itself, at its `rate`"
-        )
+        return f"is not supported; leave it out: {DROPOUT}"
     if type(layer) not in LAYERS:
         base = next((cls.__name__ for cls in LAYERS if isinstance(layer, cls)), None)
         if base:
@@ -80,10 +78,7 @@ def _refusal(layer: nn.Module, holds: bool) -> str:
         return _unknown(layer) if holds or isinstance(layer, _BatchNorm) else ""
     names = {*layer._parameters, *layer._modules} - {"weight", "bias"}
     if names or "forward" in vars(layer) or any(getattr(layer, hooks) for hooks in HOOKS):
-        return (
-            "is not supported: it has hooks, parameters or a forward of its own, as weight_norm and pruning give it, "
-            f"which would be lost; use a plain {type(layer).__name__}"
-        )
+        return f"has hooks, parameters or a forward of its own; use a plain {type(layer).__name__}"
     if not all(p.requires_grad for p in layer.parameters()):
         return "is frozen (requires_grad=False), but all layers are trained; move fixed ones out of the network"
     return ""
@@ -169,10 +164,7 @@ def without_chance() -> Iterator[None]:
         yield
     names = drawn.names + [name for name, state in _generators().items() if state != before[name]]
     if names:
-        raise InputError(
-            f"the network's forward draws random numbers ({names[0]}); its output must depend on its input alone, so "
-            "leave out dropout and noise: the posterior mc-dropout drops inputs of every layer itself, at its `rate`"
-        )
+        raise InputError(f"the network's forward draws random numbers ({names[0]}); leave them out: {DROPOUT}")
 
 
 def _generators() -> dict[str, Any]:

@@ -238,8 +238,7 @@ class Net(Network):
         except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # of the user's forward
             reason = str(error) or type(error).__name__
             raise InputError(
-                f"the network fails on an input {list(folded.shape)} ({reason}); its forward must take one tensor "
-                "[B, ...] and may only call its layers"
+                f"the network fails on an input {list(folded.shape)} ({reason}); its forward may only call its layers"
             ) from error
         finally:
             for each in (*self._slots, *self._norms):
@@ -283,17 +282,13 @@ class Net(Network):
             # The last row may know no other's taps, but must know its own.
             taps = torch.autograd.grad(among.out[:, 1, 1].sum(), [tap for _, tap in among.calls], allow_unused=True)
         if unused := [slot.called for slot, tap in zip(self._slots, taps, strict=True) if tap is None]:
-            raise InputError(
-                f"the output does not depend on {listed(unused)} (left out in the forward, or cut off by a detach); "
-                "take such layers out of the network"
-            )
+            raise InputError(f"the output does not depend on {listed(unused)}; take such layers out of the network")
         # Half of the digits may differ on a GPU: other shapes are added up in another way.
         tolerance = 30 * torch.finfo(alone.dtype).eps ** 0.5 * among.out.abs().max()
         differs = bool(((among.out[:, :, 1:] - alone).abs() > tolerance).any())
         if differs or any(tap is not None and bool(tap[:-1].any()) for tap in taps):
             raise InputError(
-                "the network's output for an example depends on the other examples of its batch or on the training "
-                "mode (batch statistics in a forward); each example must be predicted by itself"
+                "the network's output for an example depends on the other examples of its batch or on the training mode"
             )
         self._check_alone([layer[:, :1] for layer in layers], x)
         self._checked = True
@@ -303,10 +298,7 @@ class Net(Network):
         try:
             self._pass(layers, x[:, 1:], None)
         except Exception as error:
-            raise InputError(
-                f"the network takes no example alone ({raised(error)}); squeeze() would lose the axis of examples, "
-                "which flatten(1) keeps"
-            ) from error
+            raise InputError(f"the network takes no example alone ({raised(error)}); use flatten(1)") from error
         if any(self.convolutions):
             self._layout = torch.channels_last
             try:

@@ -163,10 +163,8 @@ def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
     """
     method: Callable[..., Any] | None = getattr(likelihood, name, None)
     if method is None:
-        raise InputError(
-            f"{type(likelihood).__name__} has no {name}({PARTS[name].arguments}), which {PARTS[name].users}; add "
-            "the method, and test it by explore.testing.check_likelihood"
-        )
+        method = f"{name}({PARTS[name].arguments})"
+        raise InputError(f"{type(likelihood).__name__} has no {method}, which {PARTS[name].users}; add the method")
     return method
 
 
@@ -177,21 +175,13 @@ def check_likelihood(likelihood: Any) -> None:
         InputError: naming the missing part.
     """
     if likelihood is None or isinstance(likelihood, type | str | bool | int | float):
-        raise InputError(
-            f"likelihood is {shown(likelihood)}; it must be made by Gaussian, Categorical, Bernoulli or a class with "
-            "their methods"
-        )
+        raise InputError(f"likelihood is {shown(likelihood)}; it must be an object such as Gaussian() or Categorical()")
     kind = type(likelihood).__name__
     if missing := [name for name in ("discrete", *METHODS) if not hasattr(likelihood, name)]:
-        raise InputError(
-            f"the likelihood {kind} has no {listed(missing)}; explore.nets.protocols.Likelihood says what each must "
-            "be, and explore.nets.likelihoods.Parameterless has those of the noise where there is none to learn"
-        )
+        raise InputError(f"the likelihood {kind} has no {listed(missing)}; see explore.nets.protocols.Likelihood")
     if getattr(likelihood, "scaling", None) not in SCALINGS:
-        raise InputError(
-            f"the likelihood {kind} has the scaling {shown(getattr(likelihood, 'scaling', None))}; it must be 'affine' "
-            "(targets are standardised) or 'none' (they are learnt as they are, as counts)"
-        )
+        scaling = shown(getattr(likelihood, "scaling", None))
+        raise InputError(f"the likelihood {kind} has the scaling {scaling}; it must be 'affine' or 'none'")
 
 
 def width(likelihood: Likelihood, outputs: int) -> int:

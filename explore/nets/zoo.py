@@ -216,9 +216,7 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
     make = network(name)
     parameters = inspect.signature(make).parameters
     if height != width and "size" in parameters:
-        raise InputError(
-            f"images are {height} x {width} pixels; {name} takes square ones, resnet18 and functions without a size all"
-        )
+        raise InputError(f"images are {height} x {width} pixels; {name} takes square ones, resnet18 any")
     fixed = zip(FIXED, (channels, classes, height), strict=True)
     values = {key: value for key, value in fixed if key in parameters} | dict(settings)
     bare = {key for key, p in parameters.items() if p.default is p.empty and p.kind not in STARRED}

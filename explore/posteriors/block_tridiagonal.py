@@ -114,8 +114,8 @@ class BlockTridiagonalFactor(NamedTuple):
     def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
         """Return it exactly up to 4096 weights, and beyond as an unbiased estimate by fixed random vectors.
 
-        Their squared lengths are subtracted and W, the expectation, is added, so that the error falls with the
-        difference of the two matrices.
+        Subtracting their squared lengths and adding W, the expectation, makes the error fall with the matrices'
+        difference.
         """
         like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
         if weights <= DENSE:
@@ -223,10 +223,7 @@ class BlockTridiagonalKronecker:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockTridiagonal(NaturalGradient):
-    """Noisy block-tridiagonal K-FAC; the paper gives it no settings, so the defaults are noisy K-FAC's.
-
-    `init`, `update` and the density are those of `NaturalGradient`, with one factor over all layers.
-    """
+    """Noisy block-tridiagonal K-FAC: a `NaturalGradient` with one factor over all layers and noisy K-FAC's defaults."""
 
     by_replica = NaturalGradient.by_replica
 

@@ -9,9 +9,8 @@ A Gaussian's unknown precisions tau_o ~ Gamma(a0, b0) are integrated out, which 
     log p(D | w) = -a sum_o log b_o(w) + constant,    a = a0 + N / 2,  b_o(w) = b0 + (N/B) |y_o - f_o(x; w)|^2 / 2
     tau_o | w, D ~ Gamma(a, b_o(w))
 
-An update moves every chain by `thinning` transitions and keeps its end. The batch stands for N/B copies of each of its
-examples, so the posterior is exact only where a batch is the whole data, the default. The first `warmup` updates tune
-the sampler; the last `epochs - warmup` draws of each chain are kept. NumPyro computes in double precision on the CPU.
+An update moves every chain by `thinning` transitions and keeps its end. The first `warmup` updates tune the sampler;
+the last `epochs - warmup` draws of each chain are kept. NumPyro computes in double precision on the CPU.
 """
 
 from __future__ import annotations
@@ -293,8 +292,7 @@ class _Sampler:
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Move the chains by `thinning` transitions each on `copies` copies of the batch.
 
-        Returns:
-            (their state; z [R, C, W], -log p(D, w) [R, C], and acceptance and share of divergences [R]).
+        Return their state, and z [R, C, W], -log p(D, w) [R, C], acceptance and share of divergences [R].
         """
         lead = chains[0].shape[:2]
         keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)

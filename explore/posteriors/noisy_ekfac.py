@@ -44,7 +44,6 @@ from explore.inference.structures.kronecker import (
     WeightSharing,
     damped,
     eigenbases,
-    eigenbasis,
     rotated_squares,
 )
 from explore.inference.updates import natural
@@ -73,7 +72,7 @@ class EigenRule:
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Eigen:
         moments = self.kronecker.init(inputs, outputs, replicas, rng)
-        return Eigen(moments, *eigenbasis(moments))
+        return Eigen(moments, *eigenbases([moments])[0])
 
     def observe(self, q: Eigen, taps: Taps, schedule: Number, step: int) -> Eigen:
         return EigenLayers(self).observe((q,), (taps,), schedule, step)[0]
@@ -124,10 +123,10 @@ def _turned(old: Eigen, new: Eigen) -> Eigen:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyEKFAC(NaturalGradient):
-    """Noisy EK-FAC; the defaults are the paper's for the UCI sets, but for restarts and `adaptive_damping`.
+    """Noisy EK-FAC, a `NaturalGradient` with an `EigenRule`; the defaults are the paper's for the UCI sets.
 
-    `init`, `update` and the density are those of `NaturalGradient`, with `EigenRule` for the Fisher matrix of a layer.
-    Work with an interval is due at steps that both it and `statistics_interval` divide.
+    The exceptions are restarts and `adaptive_damping`. Work with an interval is due at steps that both it and
+    `statistics_interval` divide.
     """
 
     omega: float = 0.01  # averaging rate of r

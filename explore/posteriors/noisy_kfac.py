@@ -27,10 +27,7 @@ from explore.inference.updates.natural import TABLE, NaturalGradient
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyKFAC(NaturalGradient):
-    """Noisy K-FAC; the defaults are the paper's for regression on the UCI sets, but for `adaptive_damping`.
-
-    `init`, `update` and the density are those of `NaturalGradient`, with A (x) S for the Fisher matrix of a layer.
-    """
+    """Noisy K-FAC; the defaults are the paper's for regression on the UCI sets, but for `adaptive_damping`."""
 
     damping: Literal["split", "exact"] = "split"
     weight_sharing: WeightSharing = "auto"  # of factors by the positions of a layer, see `structures.kronecker`

@@ -32,8 +32,7 @@ from explore.core.linalg import basis, eigh, moved
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, Means, Taps, flatten, unflatten
 from explore.execution import parallel
-from explore.inference.base import Common, common
-from explore.inference.common import Rows
+from explore.inference.base import Common, Rows, common
 from explore.inference.structures.base import example_gradients, gradient_moments
 from explore.inference.structures.low_rank import (
     LowRankFactor,
@@ -138,8 +137,7 @@ Leading = tuple[Vectors, Bool[Tensor, " R"]]
 def leading(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, iterations: int, rng: Rng) -> Leading:
     """Return U+ with U+ U+^T = the leading L eigenpairs of X = keep U U^T + weight E[g g^T], and where that succeeded.
 
-    With few examples the eigenvalues are those of a small Gram matrix; with few weights X itself is small. Otherwise
-    the randomised method is cheapest.
+    Few examples: those of a Gram matrix. Few weights: X itself. Otherwise the randomised method is cheapest.
     """
     weights = sum(x.shape[2] * x.shape[3] for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2] * parallel.world().processes

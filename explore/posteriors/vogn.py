@@ -12,11 +12,9 @@ With loss l = -log p(y|x,w), N the number of data times the augmentation factor 
     mu <- mu - alpha m / (s + delta~ + gamma)                no square root
 
 delta is the prior's precision and tau the weight of the KL, which rises to its full value at the start of training.
-gamma damps the posterior's variance too. At the fixed point s = h the precision is (N/tau) (h + gamma) + delta; the
-paper's rule s <- (1 - tau beta2) s + beta2 h has h/tau there, which for tau other than 1 is not the posterior of its
-bound. The first gradients are taken at mu, and their h becomes s; before, the density has the prior's width. beta2 near
-1 forgets earlier batches. The paper's workers each take a part of the batch and their own samples; so do `sub_batches`,
-each with its normalisations.
+gamma damps the posterior's variance too. The paper's rule s <- (1 - tau beta2) s + beta2 h has the fixed point h/tau,
+which for tau other than 1 is not the posterior of its bound. The first gradients are taken at mu, and their h becomes
+s. Like the paper's workers, each of the `sub_batches` has its own samples and normalisations.
 """
 
 from __future__ import annotations

@@ -5,21 +5,17 @@ Rossi, Marmin, Filippone: Walsh-Hadamard Variational Inference for Bayesian Deep
     W = sqrt(D) S1 H diag(g) H S2,   q(g) = N(mu, diag sigma^2) or N(mu, Sigma),   prior g ~ N(0, eta)
     y = S1 sqrt(D) H [g o (H S2 x)]                                       two transforms, g drawn for every example
 
-H [D, D] is the orthonormal Walsh-Hadamard matrix. S1 and S2 are diagonal and optimised; they start as random signs, so
-that weights have the variance of g's entries. (The paper's H has entries +-1 and no sqrt(D), so that g is smaller by
-sqrt(D).) Inputs are padded with zeros to D = 2^ceil(log2 inputs); ceil(outputs / D) blocks are stacked, with a shared g
-and separate S1 and S2, and surplus rows are dropped. Biases are Gaussian, and so are weights of the last layer.
-
-The covariance of W has rank D, so W has no density: the KL, the entropy and the gain are those of the coordinates g,
-biases and the last layer.
+H [D, D] is the orthonormal Walsh-Hadamard matrix. (The paper's has entries +-1 and no sqrt(D).) S1 and S2 are diagonal
+and optimised; they start as random signs. Inputs are padded to D = 2^ceil(log2 inputs); ceil(outputs / D) blocks are
+stacked, with a shared g and separate S1 and S2. Biases and weights of the last layer are Gaussian. W has rank D and so
+no density: KL, entropy and gain are those of the coordinates g, biases and the last layer.
 
 Normalising flows (Rezende, Mohamed 2015) make q(g) other than Gaussian, the KL being estimated with the samples:
 
     g_k = g_{k-1} + u tanh(w^T g_{k-1} + b),   log |det| = log(1 + w^T u (1 - tanh^2))
     KL  = E[log q_0(g_0) - sum log |det| - log p(g_K)]
 
-Entropy, log-density and the divergence between two states are then those of g_0. The gain is also that of g, as a map
-of both densities does not change a divergence.
+Entropy, log-density and divergences are then those of g_0; a map of both densities does not change a divergence.
 """
 
 from __future__ import annotations
@@ -56,11 +52,11 @@ Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH"
 
 @dataclass(frozen=True, kw_only=True)
 class WHVI(Reparameterised):
-    """Walsh-Hadamard variational inference: `init`, `update` and `sample` are those of `Reparameterised`.
+    """Walsh-Hadamard variational inference.
 
     In the `structure`, the factors of W from left to right, a diagonal S is optimised and V is Gaussian like g. Without
-    a second diagonal every stacked block has a separate g, as the blocks would be equal. A layer with one input or
-    output, see `vectors`, takes its n weights from a square W of at least n entries, or is stacked like any other.
+    a second diagonal every stacked block has its own g. A layer with one input or output, see `vectors`, takes its n
+    weights from a square W of at least n entries, or is stacked like any other.
     """
 
     structure: Structure = "S1HGHS2"
@@ -77,9 +73,7 @@ class WHVI(Reparameterised):
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:
         if self.flows or any(isinstance(form, DropoutForm) for form in self.forms):
-            raise InputError(
-                "WHVI learns its prior's variance without flows and dropout only; prior_variance is a number"
-            )
+            raise InputError("WHVI with flows or dropout cannot learn prior_variance; give it a number")
         layers = zip(self.forms, self.net.biases, strict=True)
         return tuple(isinstance(form, Factorised) and bias for form, bias in layers for _ in form.coordinates)
 

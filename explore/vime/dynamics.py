@@ -123,9 +123,7 @@ class DynamicsSettings:
         if self.capacity < self.minimum:
             raise InputError(f"capacity is {self.capacity}; it must be at least minimum, {self.minimum}")
         if not all(1 <= units <= 10**5 for units in self.hidden):
-            raise InputError(
-                f"hidden is {shown(self.hidden)}; every layer must have at least one unit, and at most 100000"
-            )
+            raise InputError(f"hidden is {shown(self.hidden)}; every layer must have 1 to 100000 units")
 
     def build(self, inputs: int, outputs: int) -> Predictive:
         """The posterior over the weights of a net from I inputs to O outputs.
@@ -179,10 +177,7 @@ class Dynamics:
         self.settings, self._rng = settings, rng
         self.posterior = settings.build(inputs, outputs)
         if self.posterior.net.trained:
-            raise InputError(
-                "the dynamics model standardises what it sees, which a trained network does not know; leave "
-                "trained=True out of Net"
-            )
+            raise InputError("the dynamics model standardises its data; leave trained=True out of Net")
         self._updates: graphs.Updates | None = None
         n = settings.n_eff if isinstance(settings.n_eff, int | float) else settings.minimum
         zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
@@ -264,17 +259,12 @@ class Dynamics:
 def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
     """Refuse a posterior of classes, counts or other output sizes."""
     if (kind := posterior.likelihood).scaling == "none":
-        raise InputError(
-            f"the dynamics model standardises what it predicts, and {type(kind).__name__} takes targets as they are; "
-            "give a posterior with a Gaussian"
-        )
+        raise InputError(f"a dynamics model standardises its targets; use a Gaussian, not {type(kind).__name__}")
     net, last = posterior.net, width(posterior.likelihood, posterior.net.outputs)
     first = net.shapes[0][0]
     if (first - net.biases[0], last) != (inputs, outputs):
-        raise InputError(
-            f"the posterior's net maps {first - net.biases[0]} numbers to {last}; "
-            f"for this environment it must map {inputs} to {outputs}"
-        )
+        maps = f"{first - net.biases[0]} numbers to {last}"
+        raise InputError(f"the posterior's net maps {maps}; for this environment it must map {inputs} to {outputs}")
 
 
 def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
@@ -286,11 +276,7 @@ def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
         raise InputError(f"{name} takes all data at once, and a dynamics model learns from parts; choose another one")
     if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # a mixture's is its members'
         has_preset = isinstance(asked, str) and "vime" in registry.presets(registry.find("posteriors", asked))
-        raise InputError(
-            f"{name} begins its training without weight noise, and a dynamics model's never leaves its beginning; "
-            f"give it warm_start=0{', or take its preset vime' if has_preset else ''}"
-        )
+        hint = ", or take its preset vime" if has_preset else ""
+        raise InputError(f"{name} trains without weight noise at first, where VIME stays; give it warm_start=0{hint}")
     if bonus == "kl" and not hasattr(posterior, "gain"):
-        raise InputError(
-            f"bonus='kl' needs a posterior with a density, and {name} has none; use bonus='expected-gain' or 'variance'"
-        )
+        raise InputError(f"bonus='kl' needs a posterior with a density; with {name} use 'expected-gain' or 'variance'")

@@ -269,9 +269,7 @@ def _check_scale(env: Any) -> None:
 
 def refuse_relabelling(name: str) -> NoReturn:
     """Refuse to recompute rewards, which would lose the bonus."""
-    raise InputError(
-        f"HerReplayBuffer recomputes rewards without the bonus; use VIMEHerReplayBuffer in place of {name}"
-    )
+    raise InputError(f"HerReplayBuffer recomputes rewards without the bonus; replace {name} by VIMEHerReplayBuffer")
 
 
 def refuse_moving(name: str) -> NoReturn:

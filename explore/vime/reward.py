@@ -275,19 +275,14 @@ class IntrinsicReward:
     def _train(self) -> None:
         self.dynamics.train(self.replay, self.rng.stream("fit", self.batches))
         if not self.dynamics.alive and not self.restarts:
-            warnings.warn(
-                f"the dynamics model failed; it was restarted from {len(self.replay)} stored transitions",
-                stacklevel=2,
-            )
+            count = len(self.replay)
+            warnings.warn(f"the dynamics model failed and was restarted from {count} stored transitions", stacklevel=2)
             self.restarts = 1
             self._levels.clear()  # of another model
             self.dynamics = self._fresh(1)
             self.dynamics.train(self.replay, self.rng.stream("fit", self.batches, 1))
         if not self.dynamics.alive:
-            raise Failure(
-                "the dynamics model failed again after a restart; give its posterior another step size or more "
-                "damping, or choose another posterior"
-            )
+            raise Failure("the dynamics model failed again after a restart; change lr, damping or the posterior")
         self._trained = True
 
     def _quality(self, inputs: Tensor, following: Tensor, when: str) -> dict[str, float]:
@@ -309,11 +304,7 @@ class IntrinsicReward:
     def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
         dropped = int((~finite).sum())
         if dropped and not self.dropped:
-            warnings.warn(
-                "a transition has a number that is not finite; such ones get no bonus, are not learnt from, and are "
-                "counted as vime/dropped",
-                stacklevel=2,
-            )
+            warnings.warn("ignored transitions with numbers that are not finite, see vime/dropped", stacklevel=2)
         self.dropped += dropped
         if self.dropped:  # also where all are, and no batch is ever full
             self.metrics = self.metrics | {"vime/dropped": float(self.dropped)}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from explore import registry
-from explore.core.errors import InputError, raised, shown
+from explore.core.errors import InputError, one_of, raised, shown
 
 Array = NDArray[Any]
 LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds
@@ -21,10 +21,8 @@ Encoder = Callable[[Any], Array]
 """Maps a batch of observations, as a vector environment gives them, to an array or a tensor [n, D]."""
 ENCODER = "give an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
 
-AGREE = (
-    "Correct the environment, or the space it declares (several environments: single_observation_space and "
-    "single_action_space)"
-)
+AGREE = "Correct the environment, or the space it declares"
+FLAT = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
 class Vectors:
@@ -53,10 +51,7 @@ class Vectors:
             self.size = int(spaces.flatdim(space))
             if self.size > LARGEST:
                 hint = f"; {ENCODER}" if name == "observations" else ""
-                raise InputError(
-                    f"{name} are vectors of {self.size} numbers (a choice of n has n), and the dynamics model takes at "
-                    f"most {LARGEST}{hint}"
-                )
+                raise InputError(f"{name} are vectors of {self.size} numbers; the most are {LARGEST}{hint}")
         else:
             try:
                 self.size = self.one(deepcopy(space).sample()).shape[1]  # whose random numbers are the environment's
@@ -89,10 +84,7 @@ class Vectors:
         output: Any = self._encoder(elements)
         encoded = np.array(output.numpy(force=True) if isinstance(output, Tensor) else output, np.float32)
         if encoded.ndim != 2 or len(encoded) != n:
-            raise InputError(
-                f"the encoder must give an array [n, D], a row for each element; of {n} it gave one of shape "
-                f"{list(encoded.shape)}"
-            )
+            raise InputError(f"the encoder must give an array [{n}, D]; it gave one of shape {list(encoded.shape)}")
         return encoded
 
 
@@ -102,15 +94,10 @@ def _check(space: spaces.Space[Any], name: str) -> None:
         for part in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
             _check(part, name)
     elif isinstance(space, spaces.Box) and len(space.shape) > 1 and space.dtype == np.uint8:
-        raise InputError(
-            f"{name} are images of shape {list(space.shape)}, and the dynamics model takes vectors"
-            f"{f'; {ENCODER}' if name == 'observations' else ''}"
-        )
-    elif not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        raise InputError(
-            f"{name} of type {type(space).__name__} are not supported; "
-            "allowed: Box, Discrete, MultiDiscrete, MultiBinary, Dict, Tuple"
-        )
+        hint = f"; {ENCODER}" if name == "observations" else ""
+        raise InputError(f"{name} are images {list(space.shape)}, but the dynamics model takes vectors{hint}")
+    elif not isinstance(space, FLAT):
+        raise one_of(f"space of {name}", type(space).__name__, ("Dict", "Tuple", *(kind.__name__ for kind in FLAT)))
 
 
 def _children(space: spaces.Space[Any], elements: Any, name: str) -> list[tuple[Any, spaces.Space[Any], str]]:
@@ -183,9 +170,8 @@ def _checked(values: Array, first: Array, choices: Array, name: str) -> Array:
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         last = first[column] + choices[column] - 1
-        raise InputError(
-            f"{name} hold {values[row, column]}; expected whole numbers from {first[column]} to {last}. {AGREE}"
-        )
+        numbers = f"{first[column]} to {last}"
+        raise InputError(f"{name} hold {values[row, column]}; expected whole numbers from {numbers}. {AGREE}")
     return values.astype(int) - first
 
 

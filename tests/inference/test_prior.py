@@ -9,7 +9,7 @@ from explore import registry
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
-from explore.inference import common
+from explore.inference import base as common
 from explore.learning.fit import last_epoch
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp

@@ -1,8 +1,7 @@
-"""The protocol of structures of the Fisher matrix, and the parts that several share.
+"""Structures of the Fisher matrix, and the parts that several share.
 
 A `Structure` keeps running statistics of the Fisher matrix F. For a damping it makes a `Factor`, the positive definite
-matrix F + damping over all weights of all layers, with its algebra. A structure may couple layers; `PerLayer` makes one
-of a `Rule`, a structure of a single layer, whose factors are `Block`s.
+matrix F + damping over all weights of all layers. `PerLayer` makes one of a `Rule`, a structure of a single layer.
 """
 
 from __future__ import annotations
@@ -244,6 +243,11 @@ class Diagonal(NamedTuple):
         return taps if self.inputs is None else rotate(taps, self.inputs, self.outputs)
 
 
+def dot(u: Weights, v: Weights) -> Float[Tensor, "R S"]:
+    """Return the inner products of vectors over all weights."""
+    return torch.stack([(a * b).sum((2, 3)) for a, b in zip(u, v, strict=True)]).sum(0)
+
+
 def mean_gradients(taps: Taps) -> Float[Tensor, "R B I O"]:
     """Return E_s[g_b], each example's weight gradient averaged over samples."""
     return torch.einsum("rsbti,rsbto->rbio", taps.inputs, taps.grads) / taps.grads.shape[1]
@@ -316,8 +320,7 @@ def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
 def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
     """Return E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
 
-    Without positions it is one product of squares, with few of them one of `_pairs`. With more, the per-example
-    gradients in memory stay within `budget` numbers.
+    Without positions it is one product of squares, with few of them one of `_pairs`, else of gradients within `budget`.
     """
     g = taps.grads
     if g.shape[3] == 1:

@@ -1,7 +1,6 @@
-"""Natural-gradient variational inference: gradients, the update shared by several papers, and presets.
+"""Natural-gradient variational inference: gradients, the update that several papers share, and presets.
 
-Posteriors that differ from noisy K-FAC in the structure of the Fisher matrix alone are `NaturalGradient` with another
-`Structure`; those that order things in another way are `NaturalPosterior` with their own `update`.
+Posteriors with another structure of the Fisher matrix are `NaturalGradient`s; other updates are of `NaturalPosterior`.
 """
 
 from __future__ import annotations
@@ -104,9 +103,8 @@ class NaturalState(NamedTuple):
 class NaturalGradient(NaturalPosterior):
     """q = N(M, (lambda/N) (F + gamma)^-1) with a structured Fisher matrix F (Zhang et al. 2017, eqs 6 to 9).
 
-    gamma = lambda / (N eta);  F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;
-    M <- M + alpha (F + gamma')^-1 V~, V~ the bias-corrected moving average of V. The defaults are the paper's for
-    regression, but for `adaptive_damping`.
+    F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;  M <- M + alpha (F + gamma')^-1 V~, V~
+    the bias-corrected moving average of V. The defaults are the paper's for regression, but for `adaptive_damping`.
     """
 
     beta: float = 0.001  # averaging rate of the Fisher matrix
@@ -185,10 +183,7 @@ class NaturalGradient(NaturalPosterior):
         return statistics
 
     def initial_curvature_share(self, state: NaturalState) -> Float[Tensor, " R"]:
-        """Return the largest share, over layers, of the Fisher diagonal that is still its start.
-
-        An average with the rate beta keeps (1 - beta)^k of its start, which is much where gradients are small.
-        """
+        """Return the largest share, over layers, of the Fisher diagonal that is still its start."""
         k = int(state.common.step) // self.statistics_interval
         return ((1 - self.beta) ** k * self.structure.start_share(state.statistics)).clamp_max(1.0)
 

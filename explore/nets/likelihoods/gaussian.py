@@ -87,10 +87,8 @@ class Gaussian:
 
     def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
         if noise.shape[-1] != (outputs := out.shape[-1]):
-            raise InputError(
-                f"the network has {outputs} outputs, and its last layer {noise.shape[-1]}; say so by "
-                f"Net(module, outputs={outputs})"
-            )
+            last = f"the network has {outputs} outputs, and its last layer {noise.shape[-1]}"
+            raise InputError(f"{last}; use Net(module, outputs={outputs})")
         tau = noise.unsqueeze(2)
         normaliser = 0.5 * (tau / (2 * math.pi)).log()
         return torch.addcmul(normaliser, tau, _residual(y, out).square(), value=-0.5).sum(-1)

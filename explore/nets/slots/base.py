@@ -43,9 +43,7 @@ class Slot(nn.Module, ABC):
 
     def __getattr__(self, name: str) -> Any:
         if name in TENSORS:
-            raise InputError(
-                f"{self.called}: a forward may only call layers, as weights come with every sample; it reads {name}"
-            )
+            raise InputError(f"{self.called}: a forward may only call layers; it reads {name}")
         return super().__getattr__(name)  # an AttributeError, which torch and hasattr rely on
 
     def extra_repr(self) -> str:
@@ -60,10 +58,8 @@ class Slot(nn.Module, ABC):
             raise InputError(f"{self.called} is used twice in one forward pass; give each use its own layer")
         self._used = True
         if len(a) != math.prod(self._lead_in):
-            raise InputError(
-                f"{self.called} gets {len(a)} inputs for {math.prod(self._lead_in)} examples; "
-                "these must stay on the first axis"
-            )
+            examples = math.prod(self._lead_in)
+            raise InputError(f"{self.called} gets {len(a)} inputs for {examples} examples; keep them on the first axis")
         if wrong := self.misfit(a.shape[1:]):
             raise InputError(f"{self.called} takes {wrong}; an example comes to it as {list(a.shape[1:])}")
         return self._run(a)
@@ -91,10 +87,7 @@ class _Unreadable(dict[str, Any]):
         self._layer = layer
 
     def items(self) -> Any:
-        raise InputError(
-            "a forward may only call layers, as weights come with every sample; it asks for the parameters of "
-            f"{self._layer}: take the device and the type of its input in place of theirs"
-        )
+        raise InputError(f"a forward may only call layers; it asks for the parameters of {self._layer}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._layer,)  # else a copy would ask for the items
@@ -212,9 +205,7 @@ class NormSlot(Slot):
     def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str):
         super().__init__(layer, name)
         if not layer.track_running_stats or layer.momentum is None:
-            raise InputError(
-                f"{self.called}: batch normalisations must have track_running_stats=True and a momentum in numbers"
-            )
+            raise InputError(f"{self.called} must have track_running_stats=True and a momentum that is a number")
         self.norm = Norm(layer.num_features, layer.affine, layer.momentum, layer.eps)
 
     @staticmethod

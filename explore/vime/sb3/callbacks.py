@@ -69,12 +69,9 @@ class VIMELog(BaseCallback):
 
     def _on_training_end(self) -> None:
         if not self._bonus.paid:
-            warnings.warn(
-                f"the bonus was 0 throughout: it is paid after a batch of `interval` transitions "
-                f"({self._bonus.settings.interval}) with which `minimum` ({self._bonus.dynamics_settings.minimum}) are "
-                f"stored, and {self._bonus.replay.total} were",
-                stacklevel=2,
-            )
+            bonus = self._bonus
+            sizes = f"interval={bonus.settings.interval}, minimum={bonus.dynamics_settings.minimum}"
+            warnings.warn(f"the bonus was always 0: {bonus.replay.total} transitions, {sizes}", stacklevel=2)
 
 
 class VIMECallback(BaseCallback):
@@ -100,9 +97,7 @@ class VIMECallback(BaseCallback):
         if bonus is not None and settings:
             raise InputError(f"{min(settings)} is a setting of a fresh bonus; the one given has its own")
         if "interval" in settings:
-            raise InputError(
-                "interval is for a bonus that is paid step by step; VIMECallback's model learns every rollout"
-            )
+            raise InputError("interval is for step-by-step bonuses; VIMECallback learns after every rollout")
         self._seed, self._settings = seed, settings
         if bonus is not None:
             self.bonus = bonus
@@ -113,10 +108,7 @@ class VIMECallback(BaseCallback):
             raise InputError(f"VIMECallback is for on-policy algorithms; for {type(self.model).__name__} use {other}")
         env, normalise = self.training_env, self.model.get_vec_normalize_env()
         if normalise is not None and normalise.observation_space != env.observation_space:
-            raise InputError(
-                f"{type(env).__name__} around VecNormalize changes the observations, of which VecNormalize keeps the "
-                "raw ones; put VecNormalize around it"
-            )
+            raise InputError(f"put VecNormalize around {type(env).__name__}, which changes observations, not inside")
         check_rewards(normalise)
         check_wrapped(env)
         if not hasattr(self, "bonus"):
@@ -150,10 +142,7 @@ class VIMECallback(BaseCallback):
             self._unpaid()
 
     def _unpaid(self) -> None:
-        warnings.warn(
-            "the bonus was 0 throughout: it is paid after a rollout with which `minimum` transitions are stored",
-            stacklevel=2,
-        )
+        warnings.warn("the bonus was always 0: no rollout came after `minimum` stored transitions", stacklevel=2)
 
     def _on_rollout_start(self) -> None:
         self._steps: list[tuple[Array, ...]] = []

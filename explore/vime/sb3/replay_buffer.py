@@ -66,10 +66,7 @@ class VIMEReplayBuffer(ReplayBuffer):
     ):
         name = type(self).__name__
         if isinstance(observation_space, spaces.Dict) and not isinstance(self, DictReplayBuffer):
-            raise InputError(
-                f"{name} takes no dictionaries of observations; use VIMEDictReplayBuffer, flatten them, or take an "
-                "on-policy algorithm (ppo, trpo)"
-            )
+            raise InputError(f"{name} takes no dictionaries of observations; use VIMEDictReplayBuffer, ppo or trpo")
         if isinstance(self, DictReplayBuffer) and not isinstance(observation_space, spaces.Dict):
             raise InputError(f"{name} takes dictionaries of observations alone; use VIMEReplayBuffer")
         if optimize_memory_usage:

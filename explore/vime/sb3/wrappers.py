@@ -30,9 +30,7 @@ class VIMEVecEnv(VecEnvWrapper):
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
         if unwrap_vec_normalize(venv) is not None:
-            raise InputError(
-                "VIMEVecEnv needs unnormalised observations and rewards; put VecNormalize around it, not inside"
-            )
+            raise InputError("VIMEVecEnv needs raw observations and rewards; put VecNormalize around it, not inside")
         check_wrapped(venv)
         super().__init__(venv)
         self._stepwise = Stepwise(venv.observation_space, venv.action_space, venv.num_envs, seed, **settings)
@@ -93,10 +91,8 @@ def check_wrapped(venv: VecEnv) -> None:
 def check_rewards(normalise: VecNormalize | None) -> None:
     """Refuse a bonus with rewards that are divided by a running deviation."""
     if normalise is not None and normalise.norm_reward and normalise.training:
-        raise InputError(
-            "VecNormalize divides rewards by a deviation that moves, and the bonus would not be; give it "
-            "norm_reward=False, or put it around VIMEVecEnv, for it to divide both"
-        )
+        advice = "give it norm_reward=False, or put it around VIMEVecEnv"
+        raise InputError(f"VecNormalize divides rewards by a moving deviation, but not the bonus; {advice}")
 
 
 def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:

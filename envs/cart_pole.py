@@ -25,12 +25,9 @@ POLE_INERTIA = POLE_MASS * (0.1**2 + 1) / 12  # about its centre of mass, half a
 class CartPoleSwingup(RigidBodies):
     """A force of up to 10 N on the cart; observed are x, its velocity, the pole's angle (0 is up) and velocity.
 
-    Sparse reward: 1 where cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The
-    episode ends where abs(x) > 3.
-
-    `reset="rllab"` leaves the cart above its rail, and the pole's hinge at x = 0 and its centre of mass at rest,
-    whatever the cart does; the solver's first step joins them with a jolt. "consistent" starts from the same x,
-    velocities and angle, joined.
+    Sparse reward: 1 where cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The episode
+    ends where abs(x) > 3. `reset="rllab"` leaves the cart above its rail, and the pole's hinge at x = 0 and its centre
+    of mass at rest; the solver's first step joins them with a jolt. "consistent" starts joined.
     """
 
     about = "swing a pole up on a cart and keep it there"
@@ -80,10 +77,10 @@ class CartPoleSwingup(RigidBodies):
             pole[4] = -0.5 * spin * np.sin(angle)
 
     def advance(self, force: Array) -> None:
-        """One step of Box2D: gravity and force, joints' impulses, semi-implicit Euler, joints' positions.
+        """Take one step of Box2D: gravity and force, joints' impulses, semi-implicit Euler, joints' positions.
 
-        Its impulses have converged after 8 iterations and are solved for here; positions have not after 3, so these
-        are iterated.
+        Impulses are solved for (Box2D's have converged after 8 iterations); positions are iterated, as its 3 do not
+        converge.
         """
         h, (cart, pole) = self.step_size, self.bodies
         x, angle = cart[0], pole[2]
@@ -125,10 +122,9 @@ class CartPoleSwingup(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """One iteration of Box2D's position correction: the hinge, then the track; where a joint was off [M].
+    """Iterate Box2D's position correction once: the hinge, then the track; return where a joint was off [M].
 
-    `state` [5, M] is changed: the cart's x and y, the pole's centre of mass and angle. The hinge turns and lifts the
-    cart as well, which the track undoes exactly.
+    `state` [5, M] is changed: the cart's x and y, the pole's centre of mass and angle.
     """
     x, y, cx, cy, angle = state
     arm = HEIGHT / 2

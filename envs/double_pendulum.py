@@ -23,9 +23,8 @@ ABOUT_END = INERTIA + MASS / 4
 class DoublePendulum(RigidBodies):
     """A torque of up to 50 N m between the links; observed are sine, cosine and velocity of both angles (0 hangs).
 
-    Sparse reward: 1 where the tip is nearer to (0, 2), upright, than the threshold (m). VIME's code has 1, where white
-    noise succeeds in nearly every episode, its paper 0.1. Dense reward: minus the distance. It never ends. The tip
-    is rllab's, whose x has the wrong sign; at the target this makes no difference.
+    Sparse reward: 1 where the tip, with rllab's x of the wrong sign, is nearer to (0, 2) than the threshold (m): 1 in
+    VIME's code, 0.1 in its paper. Dense reward: minus the distance. It never ends.
     """
 
     about = "swing two links up by the joint between them"
@@ -62,10 +61,9 @@ class DoublePendulum(RigidBodies):
         bodies[:, 5] = 0.01 * draws[2:]
 
     def advance(self, force: Array) -> None:
-        """One step of Box2D: gravity and motor, joints' impulses, semi-implicit Euler, joints' positions.
+        """Take one step of Box2D: gravity and motor, joints' impulses, semi-implicit Euler, joints' positions.
 
-        Its impulses have converged after 20 iterations and are solved for here; its position correction stops at an
-        error, so that it is iterated.
+        Impulses are solved for (Box2D's have converged after 20 iterations); positions are iterated until an error.
         """
         h, (one, two) = self.step_size, self.bodies
         a1, a2 = one[2], two[2]

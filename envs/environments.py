@@ -110,11 +110,10 @@ MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
 
 
 class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
-    """`num_envs` copies of a simulation; the same episodes as that many single environments with the same seeds.
+    """`num_envs` copies of a simulation, with the episodes of single environments with the same seeds.
 
-    Episodes are truncated after `max_episode_steps`, or where the simulation says. In autoreset mode NEXT_STEP the step
-    after an end ignores the action; in SAME_STEP observations are those after the reset, with the last ones in
-    `info["final_obs"]`.
+    In autoreset mode NEXT_STEP the step after an end ignores the action; in SAME_STEP observations are those after the
+    reset, with the last ones in `info["final_obs"]`.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}

@@ -20,13 +20,10 @@ TRACK = np.stack([_I / 50, 1 + np.sin((_I / 100 - 0.5) * np.pi)], axis=1)
 
 
 class MountainCar(RigidBodies):
-    """A force of up to 1 N along the car; observed are x and its velocity.
+    """A force of up to 1 N along the car; observed are x and its velocity. Only Box2D simulates it.
 
     The episode ends where x >= threshold or abs(x) >= 2, which the sparse reward pays with 1; the left end counts too,
     as in VIME. Dense reward: the car's height minus 1.
-
-    The car loses energy where it touches the track, which decides how hard the task is, so there is no other physics
-    than "box2d".
     """
 
     about = "drive a weak car out of a valley"

@@ -37,11 +37,7 @@ def drive(joint: Any, torque: float) -> None:
 
 
 def load_box2d() -> Any:
-    """The module Box2D.
-
-    Raises:
-        InputError: where it is not installed.
-    """
+    """Return the module Box2D; refuse to go on without it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SWIG's; made an error, it kills the interpreter
@@ -101,10 +97,7 @@ def limited(spin: Array, step_size: float) -> Array:
 
 
 def join(state: Array, correct: Callable[[Array], Array], iterations: int) -> None:
-    """Correct positions, state [D, n], until the joints hold or the iterations are used up.
-
-    `correct` changes a state by one iteration and says where [n] a joint had been off before it.
-    """
+    """Correct positions, state [D, n], until the joints hold or the iterations are used up; `correct` iterates once."""
     off = np.flatnonzero(correct(state))
     for _ in range(iterations - 1):
         if not off.size:

@@ -25,11 +25,7 @@ class Shape(NamedTuple):
 
 
 class Simulation(ABC):
-    """`n` copies of one environment.
-
-    A copy is reset from an array of random numbers that `draw` takes from the copy's own generator, so that
-    a copy in a batch and an environment alone see the same episodes.
-    """
+    """`n` copies of one environment, reset from numbers that `draw` takes from each copy's own generator."""
 
     about: ClassVar[str]  # one line for `explore list envs`
     #: Beginning of the name under which it is registered -> what is special about it, and its settings.
@@ -66,11 +62,11 @@ class Simulation(ABC):
 
 
 class RigidBodies(Simulation):
-    """Bodies in the plane, moved by one force or torque.
+    """Bodies in the plane, moved by one force or torque; `sparse` is VIME's reward instead of rllab's.
 
-    `bodies` [K, 6, n] holds x, y, angle of each body's origin and vx, vy of its centre of mass, and its angular
-    velocity, as Box2D does. With `physics="box2d"` they follow Box2D worlds, the reference; with "equations" the
-    same physics in NumPy, all copies at once. `sparse` is VIME's reward instead of rllab's.
+    `bodies` [K, 6, n] holds x, y, angle of each body's origin, vx, vy of its centre of mass, and its angular velocity.
+    With `physics="box2d"` they follow Box2D worlds, the reference; with "equations" the same physics in NumPy, all
+    copies at once.
     """
 
     variants: ClassVar = {
@@ -146,11 +142,7 @@ def box(width: float, height: float, bottom: float) -> Array:
 
 
 def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
-    """`n` copies of the simulation "module:Class".
-
-    Raises:
-        InputError: for a setting that it does not have, or a class that is no simulation.
-    """
+    """Return `n` copies of the simulation "module:Class"."""
     cls = registry.load(simulation, "simulation")
     if not (isinstance(cls, type) and issubclass(cls, Simulation)):
         raise InputError(f"{simulation} is no Simulation; give a class that is one")

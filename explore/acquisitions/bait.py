@@ -4,12 +4,9 @@ Gone Fishing: Neural Active Learning with Fisher Embeddings, Section 3. With a p
 
     min_B tr((P + sum_B I_x)^-1 sum_U I_x),   I_x the Fisher information of a label at x.
 
-The paper uses the weights of a net's last layer. Here z are the coordinates of S sampled nets: f = mean + F^T z with
-z ~ N(0, I_S), so that P = I and no matrix is larger than [S, S]. I_x = V V^T and V = F G; G G^T is the information
-about the output at its mean: the precision of the noise for numbers, diag(p) - p p^T for classes.
-
-Points are chosen greedily forward, each given those before it and the pending ones; the paper's backward pass, which
-takes twice as many and drops half, is omitted. Near-duplicates of a chosen or pending point come after all others.
+The paper uses the weights of a net's last layer, here z are the coordinates of S sampled nets: f = mean + F^T z with z
+~ N(0, I_S), so that P = I. I_x = V V^T and V = F G; G G^T is the information about the output at its mean. Points are
+chosen greedily forward; the paper's backward pass, which takes twice as many and drops half, is omitted.
 """
 
 from __future__ import annotations
@@ -60,7 +57,7 @@ def _pool(view: View) -> Float[Tensor, "R S S"]:
 
 
 def _fall(v: Float[Tensor, "R S b K"], root: Tensor | None, pool: Float[Tensor, "R S S"]) -> Float[Tensor, "R b"]:
-    """Tr(P^-1 M) - tr((P + V V^T)^-1 M) of each point; M is the pool's, `root` is L^-1, and P = L L^T.
+    """Return tr(P^-1 M) - tr((P + V V^T)^-1 M) of each point; M is the pool's, `root` is L^-1, and P = L L^T.
 
     By the Woodbury identity this is tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V).
     """

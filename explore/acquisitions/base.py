@@ -30,10 +30,7 @@ CACHED = 2**26  # numbers that the outputs of all images may have to be stored: 
 
 
 class Choice(NamedTuple):
-    """The points to label next, best first, with their scores.
-
-    A rule numbers the candidates of its view from 0; `ActiveLearner.ask` answers with indices into the pool.
-    """
+    """The points to label next, best first, with their scores; a rule numbers the candidates of its view from 0."""
 
     indices: Int[Tensor, "R k"]
     scores: Float[Tensor, "R k"]
@@ -202,10 +199,7 @@ def best(
     behind: Bool[Tensor, "R C"] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
-    """Choose the k allowed points of the highest score, or score per cost; one that is not finite ranks last.
-
-    Points `behind` rank below all others, among themselves by score.
-    """
+    """Choose the k allowed points of the highest score, or score per cost; those `behind` or not finite rank last."""
     # A negative score must not improve by a high cost.
     worth = scores if cost is None else torch.where(scores > 0, scores / cost, scores * cost)
     ranked = worth.masked_fill(~worth.isfinite(), torch.finfo(scores.dtype).min)
@@ -226,14 +220,8 @@ def greedy(
 ) -> Choice:
     """Choose k points one after another, each the best given those before it.
 
-    Args:
-        mask: [R, C] which points may be chosen.
-        k: how many.
-        start: the state before the first choice.
-        scores: of all candidates, from the state.
-        given: the state once the points [R, 1] are chosen too.
-        behind: which candidates rank below all others, from the state.
-        cost: of each candidate, by which scores are divided.
+    `scores` are of all candidates, from the state; `given` is the state once the points [R, 1] are chosen too; `behind`
+    marks candidates that rank below all others.
     """
     state, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
     for _ in range(k - 1):

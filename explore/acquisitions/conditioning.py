@@ -1,18 +1,16 @@
 """Information of unseen labels about the sampled nets and about each other.
 
-Numbers: let f be Gaussian over the weights, and F its S centred samples over sqrt(S - 1). Then f = F^T z with
-z ~ N(0, I). Labels change only the precision of z, an [S, S] matrix, and their values do not matter. With V the
-`signals` of a point, W = (V^T V + 1)^-1/2 V^T and M = W W*^T, the labels of two points have the mutual information
-I = -1/2 log det(1 - M M^T); for one output M is the correlation of y and y*.
+Numbers: let f be Gaussian over the weights, and F its S centred samples over sqrt(S - 1), so that f = F^T z with z ~
+N(0, I). Labels change only the precision of z, [S, S]. With V the `signals` of a point, W = (V^T V + 1)^-1/2 V^T and M
+= W W*^T, two labels have the mutual information I = -1/2 log det(1 - M M^T).
 
-Classes: a label y multiplies the weight of net s by p_s(y). All sets of labels that the points may have are listed with
-their probabilities while they are few. Beyond that, some are drawn by systematic resampling (Kitagawa 1996), which
-leaves every average over the sets unbiased. I is that of the table p(y, y*) = sum_s w_s p_s(y) p_s(y*).
+Classes: a label y multiplies the weight of net s by p_s(y). All sets of labels that points may have are listed while
+they are few; of more, some are drawn by systematic resampling (Kitagawa 1996), without bias. I is that of the table
+p(y, y*) = sum_s w_s p_s(y) p_s(y*).
 
-Points that have nothing in common still show E |M|^2 = tr(W W^T) tr(W* W*^T) / (S - 1) in S samples, so that I would
-be too large. `adjusted` subtracts this from |M|^2, as Ezekiel's R^2 (1930) does, and ignores dependence that is no
-larger. For classes W = (p_s - p) / sqrt(p), so that |M|^2 is twice the information to second order, and S is the
-effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
+Independent points still show E |M|^2 = tr(W W^T) tr(W* W*^T) / (S - 1) in S samples. `adjusted` subtracts this, as
+Ezekiel's R^2 (1930) does. For classes W = (p_s - p) / sqrt(p), so that |M|^2 is twice the information to second order,
+and S is the effective number of samples, 1 / sum_s w_s^2 (Kish 1965).
 """
 
 from __future__ import annotations
@@ -48,14 +46,9 @@ def greedy_given(
 ) -> Choice:
     """Choose k points one after another, each the best given the pending points and those before it.
 
-    Args:
-        view: the rule's view; scores are divided by its cost.
-        k: how many.
-        start: knowledge before the pending points.
-        scores: of all candidates, from the knowledge.
-        update: the knowledge after points with these outputs are labelled.
-        apart: candidates whose predictions differ by less than this share of their variance from those of a pending
-            or chosen point come after all others.
+    `scores` are of all candidates, from the knowledge; `update` is the knowledge after points with these outputs are
+    labelled. Candidates whose predictions differ by less than the share `apart` of their variance from those of a
+    pending or chosen point come after all others.
     """
     none = torch.zeros_like(view.mask)
 
@@ -79,10 +72,9 @@ def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
 
 
 def signals(likelihood: Likelihood, noise: Noise, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:
-    """V = F G of each point: its label tells as much about z as K numbers V^T z with noise of variance 1.
+    """Return V = F G of each point: its label tells as much about z as K numbers V^T z with noise of variance 1.
 
-    G G^T is the Fisher information of a label about the output, at its mean. It is exact for Gaussian noise, and that
-    of a generalised linear model otherwise.
+    G G^T is the Fisher information of a label about the output, at its mean: exact for Gaussian noise.
     """
     root = likelihood.fisher_root(noise, out.mean(1, keepdim=True))  # [K, R, 1, b, O]
     return torch.einsum("rsbo,krbo->rsbk", centred(out), root.squeeze(2))
@@ -141,10 +133,7 @@ class LabelSets(NamedTuple):
 
 
 def alike(view: View, points: Float[Tensor, "R S p O"], share: float) -> Bool[Tensor, "R C"]:
-    """Candidates that would merely repeat one of the points with these outputs.
-
-    The difference of the two predictions varies over the nets by less than this share of the larger variance.
-    """
+    """Return candidates whose difference from one of the points varies by less than this share of the variance."""
     references = [view.likelihood.mean(points[:, :, i : i + 1]) for i in range(points.shape[2])]
 
     def near(out: Tensor) -> Tensor:

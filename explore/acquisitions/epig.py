@@ -4,13 +4,9 @@ Bickford Smith, Kirsch, Farquhar, Gal, Foster, Rainforth: Prediction-Oriented Ba
 
     EPIG(x) = E_{x* ~ targets} I(y; y* | x, x*)
 
-The targets x* are the inputs at which the model will be used: the candidates themselves (the point itself, measured
-again, among them), or those passed to the learner; test points never are. What a label tells about weights on which no
-target depends counts for nothing, so that outliers are not chased as by the variance.
-
-Several points are chosen one after another, each given the labels of those before it and of the pending ones. Where
-noise is large, repeating a measurement can tell most; near-duplicates of a chosen or pending point therefore come after
-all others.
+The targets x* are the inputs at which the model will be used: the candidates, or those passed to the learner. What a
+label tells about weights on which no target depends counts for nothing. Points are chosen one after another, each given
+the labels of those before it and of the pending ones; near-duplicates of these come after all others.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
     qEI(x_1..x_k) = E max(0, max_i f(x_i) - best)
 
-f is the output without noise, and best the highest posterior mean at a labelled point, since labels are noisy. Pending
-points count as part of the batch. The first score is the closed form from f's mean and variance; the i-th is what the
-point adds to the expectation, over `draws` of the values before it (`explore/acquisitions/optimum.py`).
+f is the output without noise, and best the highest posterior mean at a labelled point. Pending points count as part of
+the batch. The first score is the closed form, the i-th what the point adds to the expectation, see `optimum`.
 """
 
 from __future__ import annotations

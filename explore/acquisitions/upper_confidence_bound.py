@@ -2,9 +2,8 @@
 
     qUCB(x_1..x_k) = E max_i (mean_i + kappa sqrt(pi / 2) |f(x_i) - mean_i|)
 
-which is mean + kappa * deviation for one point, f being the output without noise; to minimise, -f is maximised. Pending
-points count as part of the batch. The expectation is over `draws` of the values of the points before a candidate
-(`explore/acquisitions/optimum.py`); the scores are the bounds of each point by itself.
+which is mean + kappa * deviation for one point, f being the output without noise. Pending points count as part of the
+batch; the scores are the bounds of each point by itself.
 """
 
 from __future__ import annotations

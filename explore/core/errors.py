@@ -117,12 +117,7 @@ def check_count(name: str, value: Any) -> None:
 
 
 def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
-    """Refuse a dataclass with a value of another type than its field's, or a number outside its field's interval.
-
-    Args:
-        record: the dataclass.
-        ranges: name -> interval; other numbers must be positive. Whole numbers end at 1e10.
-    """
+    """Refuse a dataclass with values of other types than its fields', or numbers outside `ranges` (else (0, inf))."""
     hints = get_type_hints(type(record))
     for f in fields(record):
         value = getattr(record, f.name)
@@ -136,13 +131,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
 
 
 def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Refuse recorded settings that are unknown or not of their type, before anything is called with them.
-
-    Args:
-        name: of the plug-in, for messages.
-        types: of its settings, from `registry.settings_of`.
-        settings: by name.
-    """
+    """Refuse recorded settings that are unknown or not of these types, before a plug-in is called with them."""
     for key, value in settings.items():
         if key not in types:
             raise one_of(f"setting of {name}", key, types)

@@ -14,7 +14,7 @@ from typing import Any
 
 ROOMS = {
     "core": "errors files hadamard linalg patch_products rng shapes spread tree",
-    "execution": "compiled graphs parallel",
+    "execution": "graphs parallel",
     "inference": "candidates",
     "inference.structures": "inference.kronecker inference.low_rank",
     "inference.updates": "inference.adam inference.natural inference.points inference.reparam",
@@ -34,7 +34,9 @@ MERGED = {  # files that took in others
     "inference.base": "inference.common",
     "inference.updates.steps": "inference.step_rules inference.updates.step_rules inference.updates.sub_batches",
     "learning.identity": "learning.fingerprints",
+    "nets.protocols": "nets.likelihoods.base",
     "nets.slots.base": "nets.slots.linear nets.slots.normalisation",
+    "nets.zoo": "nets.custom",
     "testing.density": "testing.bounds",
     "testing.updates": "testing.tape",
     "vime.dynamics": "vime.replay",
@@ -46,11 +48,13 @@ MOVED = {old: new for new, names in MERGED.items() for old in names.split()}
 MOVED |= {old: f"{room}.{old.rpartition('.')[2]}" for room, names in ROOMS.items() for old in names.split()} | {
     "active": "learning.learner",
     "cli.loaded": "learning.loaded",
-    "cli.own_network": "nets.custom",
+    "cli.own_network": "nets.zoo",
     "cli.saved": "learning.saved",
     "cli.trust": "learning.trust",
     "fitted": "learning.model",
     "core.mixture": "inference.predict",
+    "compiled": "execution.graphs",
+    "execution.compiled": "execution.graphs",
     "execution.streams": "execution.parallel",
     "mixture": "inference.predict",
     "inference.norms": "inference.base",

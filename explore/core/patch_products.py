@@ -1,9 +1,8 @@
 """The second moment of a convolution's patches, without the patches.
 
-Of inputs x_c, an entry of the sum over positions t of patches a a^T is that of x_c(t + u) x_c'(t + v) for two places u
-and v of the kernel. With s = t + u it is the sum of x_c(s) x_c'(s + d) with d = v - u, over a box of positions s. So
-what is multiplied are pairs of shifted images, one for each d up to its sign (13 for a kernel of 3 x 3, whose patches
-have 81 pairs of places), and what is left are sums over boxes, few of which differ.
+An entry of the sum over positions t of patches a a^T is that of x_c(t + u) x_c'(t + v) for two places u, v of the
+kernel, and so, with s = t + u and d = v - u, of x_c(s) x_c'(s + d) over a box of positions s. Pairs of shifted images
+are multiplied once for each d up to its sign, and summed over boxes, few of which differ.
 """
 
 from __future__ import annotations
@@ -20,14 +19,7 @@ Pair = tuple[int, ...]
 
 
 def products(x: Float[Tensor, "R N C height width"], kernel: Pair, pad: Pair, one: bool) -> Float[Tensor, "R I I"]:
-    """The sum over examples N and positions of a a^T, for patches a of a convolution with stride 1 and zero padding.
-
-    Args:
-        x: the inputs.
-        kernel: its height and width.
-        pad: rows and columns of zeros that are added at either end.
-        one: whether patches end with the constant 1.
-    """
+    """Return the sum over N and positions of a a^T, for patches a with stride 1 that end with 1 where `one` is set."""
     r, n, c, h, w = x.shape
     places = kernel[0] * kernel[1]
     sides = tuple(size + 2 * p - k + 1 for size, p, k in zip((h, w), pad, kernel, strict=True))

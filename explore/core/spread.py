@@ -1,7 +1,6 @@
-"""Points spread over a space before anything is known of it: farthest-first traversal (Gonzalez 1985).
+"""Points spread over a space: farthest-first traversal (Gonzalez 1985), a 2-approximation of the k-centre problem.
 
-Every next point is the one whose nearest neighbour among those before it is farthest away, which is a 2-approximation
-of the k-centre problem; the first one lies nearest to the mean.
+Every next point is the one whose nearest neighbour among those before is farthest; the first lies nearest to the mean.
 """
 
 from __future__ import annotations
@@ -17,17 +16,11 @@ MOST = 2**24  # numbers of a chunk of distances
 def farthest_first(
     x: Float[np.ndarray, "N D"], candidates: Sequence[int], taken: Sequence[int], k: int
 ) -> tuple[list[int], list[float]]:
-    """Choose k candidates, far from each other and from points already taken.
+    """Choose k candidates (rows), far from each other and from the points taken.
 
-    Args:
-        x: features, which are standardised by all rows first, so that their units do not matter.
-        candidates: rows that may be chosen; of several as far away the first one is.
-        taken: rows that were chosen before, or measured.
-        k: how many; at most as many as there are candidates.
-
-    Returns:
-        The rows, and how far each was from the nearest one before it, in root mean square standard deviations a
-        feature; infinite for the first of all.
+    Features are standardised by all rows first; of several candidates as far away the first one is chosen. Return them
+    and how far each was from the nearest one before it, in root mean square standard deviations; infinite for the
+    first.
     """
     z = standardised(x)
     free = np.asarray(candidates, np.int64)

@@ -23,7 +23,7 @@ from explore.core.context import Turn
 from explore.core.errors import InputError, check_fields
 from explore.core.linalg import over
 from explore.core.rng import Rng
-from explore.core.shapes import Batch, Info, Means, NormTaps, State, Weights
+from explore.core.shapes import Batch, Info, NormTaps, State, Weights
 from explore.execution import parallel
 from explore.inference.structures.base import Dampings
 from explore.inference.updates import adam
@@ -343,17 +343,3 @@ def start_prior(
         for (inputs, _), bias in zip(shapes, biases, strict=True)
     )
     return Prior(variance, variance)
-
-
-def best_variance(second: Means, biases: Sequence[bool]) -> tuple[Float[Tensor, "R _I 1"], ...]:
-    """Return eta at the maximum of the bound, from the second moments E_q[w^2], a tuple of [R, I, O]."""
-    variances = []
-    for squares, bias in zip(second, biases, strict=True):
-        rows = squares.mean(2, keepdim=True)
-        if bias:
-            weights = rows[:, :-1].mean(1, keepdim=True).expand_as(rows[:, :-1])
-            rows = torch.cat([weights, rows[:, -1:]], 1)
-        else:
-            rows = rows.mean(1, keepdim=True)
-        variances.append(rows.clamp(LEAST, MOST))
-    return tuple(variances)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from explore.core.errors import InputError
 from explore.core.linalg import moved, over
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Means, State, Taps, Weights
-from explore.inference.base import Prior, Variational, best_variance
+from explore.inference.base import LEAST, MOST, Prior, Variational
 from explore.inference.structures.base import Factor, dot
 from explore.inference.updates.steps import settle
 from explore.nets.protocols import Layer
@@ -141,3 +142,17 @@ class GaussianPosterior(Variational):
         # |dmu|^2 / 2 and tr[(Sigma dLambda)^2] / 4, in units in which Sigma = scale * P^-1.
         mean = 0.5 * self.gain_step**2 * scale * precision.quad(taps)
         return mean + 0.25 * (self.gain_step * scale) ** 2 * precision.curvature(taps)
+
+
+def best_variance(second: Means, biases: Sequence[bool]) -> tuple[Float[Tensor, "R _I 1"], ...]:
+    """Return eta at the maximum of the bound, from the second moments E_q[w^2], a tuple of [R, I, O]."""
+    variances = []
+    for squares, bias in zip(second, biases, strict=True):
+        rows = squares.mean(2, keepdim=True)
+        if bias:
+            weights = rows[:, :-1].mean(1, keepdim=True).expand_as(rows[:, :-1])
+            rows = torch.cat([weights, rows[:, -1:]], 1)
+        else:
+            rows = rows.mean(1, keepdim=True)
+        variances.append(rows.clamp(LEAST, MOST))
+    return tuple(variances)

@@ -12,7 +12,7 @@ from explore import registry
 from explore.core.errors import InputError, check_settings, listed
 from explore.inference import presets
 from explore.inference.base import Predictive
-from explore.nets import custom, zoo
+from explore.nets import zoo
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.runs.recorded import Values
@@ -33,20 +33,14 @@ def outputs(likelihood: str, classes: int, targets: int) -> int:
 def posterior(
     run: Any, shape: tuple[int, ...], outputs: int, name: str, settings: Values, noise: Mapping[str, Any]
 ) -> Predictive:
-    """Make a posterior on the network of a run.
+    """Make the posterior `name` with `settings` on the network and likelihood that a command's settings `run` name.
 
-    Args:
-        run: settings of a command, or `saved.ModelSettings`, which name network and likelihood.
-        shape: of an input.
-        outputs: of the network.
-        name: of the posterior.
-        settings: of the posterior.
-        noise: settings of the likelihood.
+    `run` may be `saved.ModelSettings`; `shape` is that of an input, `noise` are settings of the likelihood.
     """
     if run.net:
         image: Any = shape
-        now = custom.outputs(run.net, image, outputs, run.net_settings)
-        custom.check_known(run.net, now, getattr(run, "outputs", None))
+        now = zoo.outputs(run.net, image, outputs, run.net_settings)
+        zoo.check_known(run.net, now, getattr(run, "outputs", None))
         net = Net(zoo.build(run.net, image, outputs, run.net_settings), getattr(run, "amp", False))
     else:
         net = Net(dense([*shape, *run.hidden, outputs]))

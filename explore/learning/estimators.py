@@ -145,10 +145,10 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
-        """The mean, in the shape of y; with `return_std` also the standard deviation of a label, noise included.
+        """Return the mean, in the shape of y; with `return_std` also the standard deviation of a label, noise included.
 
-        For transformed targets it is the median, since the far tail dominates a mean, and half the distance of the
-        quantiles that are one deviation of a Gaussian away from its median.
+        For transformed targets it is the median, and half the distance of the quantiles one deviation of a Gaussian
+        around.
         """
         x = self._inputs(X)
         if self.transform_.kind == "none":
@@ -185,8 +185,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for two or more classes with any names.
 
-    Its parameters are those of `BayesianRegressor` except `noise`, `calibrate` and `target_transform`, which are
-    refused here, as `keep_na` is there.
+    Its parameters are those of `BayesianRegressor` except `noise`, `calibrate` and `target_transform`.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.

@@ -1,11 +1,8 @@
 """Fitting from scratch: epochs over shuffled batches, in one process or several.
 
-`fit` yields after every epoch; it prints and saves nothing. With `execution.parallel`, each process works on its part
-of every batch, and all have the same states.
-
-`sharded_fit` divides the replicas into equal shards, each with its own random numbers. The number of shards therefore
-affects the results, but when and where a shard is trained does not. joblib sends them to processes of this machine or,
-inside `joblib.parallel_config(backend=...)`, to a cluster of Dask or Ray.
+`sharded_fit` divides the replicas into equal shards, each with its own random numbers: their number affects the
+results, but when and where a shard is trained does not. joblib sends them to processes of this machine or, inside
+`joblib.parallel_config(backend=...)`, to a cluster of Dask or Ray.
 """
 
 from __future__ import annotations
@@ -54,19 +51,16 @@ def fit(
     done: int = 0,
     state: State | None = None,
 ) -> Iterator[Epoch]:
-    """Train on n examples per replica.
+    """Train on n examples per replica; yield an `Epoch` after each pass, the last of them with `finish`ed state.
 
     Args:
         posterior: what to train; its settings include the number of epochs.
         x: [R, n, ...] inputs, or images that become such batches as they are needed.
         y: [R, n, O] targets, or [R, n] class indices.
         rng: the stream of this fit; it fixes start, order and noise.
-        done: epochs of an interrupted fit; to continue it bit for bit, `rng.generator` must be as it was after them.
+        done: epochs of an interrupted fit; `rng.generator` must be as it was after them.
         state: where to start, after those epochs; None: the posterior's initial state. It must have been fitted to as
             many examples, by whose number it weighs the prior.
-
-    Yields:
-        `Epoch` after each pass; the last state is that of the posterior's `finish`.
     """
     replicas, n = x.shape[:2]
     state = posterior.init(n, replicas, rng) if state is None else state
@@ -120,16 +114,10 @@ def sharded_fit(
     done: int = 0,
     state: State | None = None,
 ) -> Iterator[Epoch]:
-    """Train as `fit` does, in one process a stream; with several, yield only after the epochs in `at`.
+    """Train as `fit` does, in one process a stream of `rngs`; with several, yield only after the epochs in `at`.
 
-    Args:
-        posterior: what to train.
-        x: inputs; of the blocks of `Rng.arms` each shard has the same part.
-        y: targets.
-        rngs: one stream a shard, see `streams`. They advance as that of `fit` does.
-        at: epochs in ascending order, including the last.
-        done: see `fit`.
-        state: see `fit`; of all replicas.
+    Of the blocks of `Rng.arms` each shard has the same part. The streams advance as that of `fit` does. `at` ascends to
+    the last epoch; `done` and `state` are those of `fit`, of all replicas.
     """
     if len(rngs) == 1:
         yield from fit(posterior, x, y, rngs[0], done, state)

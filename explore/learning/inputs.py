@@ -19,12 +19,9 @@ ROWS = 2**14  # that are checked together
 
 
 class RawInputs:
-    """Inputs [P, ...] in their own units and type; a memory map stays in its file.
+    """Inputs [P, ...] in their own units and type, finite, on the device of `rng`; a memory map stays in its file.
 
-    Args:
-        x: an array of finite numbers; anything else is refused.
-        rng: its device is where they go. Features become double precision, since single would merge neighbouring time
-            stamps; images become the dtype of `rng`.
+    Features become double precision, since single would merge neighbouring time stamps; images the dtype of `rng`.
     """
 
     def __init__(self, x: Any, rng: Rng):

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.errors import InputError, counted, one_of
+from explore.core.errors import InputError, one_of
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.inference.base import Predictive
@@ -35,16 +35,7 @@ class Scales(NamedTuple):
 
 
 class Pool:
-    """P points, for each of T trials a subset; R = T * arms, arm by arm.
-
-    Args:
-        posterior: its net and likelihood determine what a label is.
-        x: [P, ...] inputs, which must be finite and fit the net.
-        allowed: [T, P] which points may ever be chosen; None: all.
-        trials: T.
-        arms: their names.
-        standardise: see `ActiveLearner`.
-        rng: the root of the experiment.
+    """P points, for each of T trials a subset; R = T * arms, arm by arm. See `ActiveLearner` for its arguments.
 
     Attributes:
         allowed: [R, P].
@@ -173,8 +164,7 @@ class Pool:
     def _spread(self) -> Float[Tensor, "1 D"]:
         """The scale of a column constant among the labelled points: the whole pool's, at least 1.
 
-        In units of 1, a pressure of 200000 would be far from others of 101325. A column that is constant in the pool,
-        too, tells nothing about any other value.
+        In units of 1, a pressure of 200000 would be far from others of 101325.
         """
         chunks = list(parts(len(self._raw), self.x.shape[1]))
         return Standardiser.of(lambda: (self._raw[part] for part in chunks), math.inf).scale.clamp_min(1.0)
@@ -202,11 +192,7 @@ class Pool:
     def candidates(
         self, arm: slice, pending: Int[Tensor, "R p"] | None = None
     ) -> tuple[Int[Tensor, "T C"], Bool[Tensor, "T C"], Float[Tensor, "T C"]]:
-        """The points that an arm may choose, which of them exist, and a uniform number for each.
-
-        Where a trial has fewer than another, its first point fills the places of missing ones. The numbers are drawn
-        for all points of the pool and are the same in every arm, so that no point's number depends on others.
-        """
+        """Return the points that an arm may choose, which of them exist, and uniform numbers, the same in every arm."""
         mask = (self.mask if pending is None else self.mask.scatter(1, pending, False))[arm]
         points = _first(mask)[:, : int(mask.sum(1).max())]
         present = mask.gather(1, points)

@@ -23,11 +23,7 @@ class Standardiser(NamedTuple):
 
     @staticmethod
     def fit(values: Float[Tensor, "*R n D"], constant: float = 1.0) -> Standardiser:
-        """Fit to n examples, one at least; a constant column gets the scale `constant`.
-
-        With `math.inf` all its values become 0, also in new inputs: nothing could be learnt from it. A column with
-        a number that is not finite has no finite deviation; one whose squares double precision cannot hold is refused.
-        """
+        """Fit to n examples, one at least; a constant column gets the scale `constant` (`math.inf` makes it 0)."""
         return Standardiser.of(lambda: [values], constant)
 
     @staticmethod
@@ -65,10 +61,10 @@ class Standardiser(NamedTuple):
     def robust(values: Float[Tensor, "*R n D"]) -> Standardiser:
         """Fit a centre and scale robust to outliers and rare events, for `bounded`.
 
-        The scale is the distance between the 5 % and the 95 % quantile, or the median distance from the median of the
-        values that differ from it where that is larger, over that of a standard Gaussian. So a column of zeros and ones
-        has the same scale however rare the ones are. A column that is still constant gets the median scale of the
-        others, and at most that of zeros and ones: its first step is bounded, but could vanish under a larger scale.
+        The scale is the distance between the 5 % and the 95 % quantile, or the median distance from the median of
+        values that differ from it where that is larger, over that of a standard Gaussian. A column that is still
+        constant gets the median scale of the others, and at most that of zeros and ones: under a larger scale its first
+        step could vanish.
         """
         double, limits = values.double(), torch.finfo(values.dtype)
         low, middle, high = double.quantile(double.new_tensor([0.05, 0.5, 0.95]), -2, keepdim=True)

@@ -1,7 +1,4 @@
-"""Targets learnt in another scale: their logarithm, or the normal score of their rank.
-
-The inverse keeps the order, so that it maps quantiles to quantiles; it does not map means to means.
-"""
+"""Targets learnt in another scale that keeps their order: their logarithm, or the normal score of their rank."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Support of torch modules by `Net`: checks that refuse unsupported ones by name.
+"""Checks of torch modules that refuse those that `Net` does not support, by name.
 
-A layer's place is taken by a matrix of weights. So a layer must be what its class says, with nothing around it: what a
-subclass, a parametrisation or a hook adds would be lost, and a frozen layer would be trained.
+A layer's place is taken by a matrix of weights. What a subclass, a parametrisation or a hook adds would be lost, and a
+frozen layer would be trained.
 """
 
 from __future__ import annotations
@@ -44,11 +44,7 @@ def called(name: str) -> str:
 
 
 def check(module: nn.Module) -> None:
-    """Refuse a module that `Net` could not run as it stands.
-
-    Raises:
-        InputError: naming the layer and the allowed ones.
-    """
+    """Refuse a module that `Net` could not run as it stands."""
     if not isinstance(module, nn.Module):
         raise InputError(f"Net takes a torch.nn.Module; got a {type(module).__name__}")
     if hasattr(module, "_orig_mod"):  # of torch.compile
@@ -96,10 +92,7 @@ def _unknown(layer: nn.Module) -> str:
 
 
 class Buffers:
-    """The fixed tensors of a module whose layers are replaced: kept unchanged, on the device of the inputs.
-
-    Those of real numbers come in the precision of the inputs.
-    """
+    """The fixed tensors of a module whose layers are replaced, on the device and in the precision of the inputs."""
 
     def __init__(self, root: nn.Module):
         every = ((m, name, tensor) for m in root.modules() for name, tensor in m._buffers.items())
@@ -115,11 +108,7 @@ class Buffers:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Refuse passes that change a buffer.
-
-        Raises:
-            InputError: naming it.
-        """
+        """Refuse passes that change a buffer."""
         before = self._versions()
         yield
         if changed := [name for name, version in self._versions().items() if version != before[name]]:
@@ -154,11 +143,7 @@ class _RandomOperations(TorchDispatchMode):
 
 @contextmanager
 def without_chance() -> Iterator[None]:
-    """Refuse passes that draw random numbers: torch's by the kind of operation, Python's and NumPy's by their states.
-
-    Raises:
-        InputError: saying by what.
-    """
+    """Refuse passes that draw random numbers: torch's by the operations, Python's and NumPy's by their states."""
     before = _generators()
     with _RandomOperations() as drawn:
         yield

@@ -2,14 +2,10 @@
 
 `Net(module)` keeps a copy of the module with a `Slot` in place of each of these layers. The module runs once, on inputs
 whose R, S and B are folded into one batch axis. A slot unfolds them, applies its R x S weight matrices, and folds back.
-Activations, pooling and residual sums stay the user's own code; no vmap, functional_call or hook is involved.
+All samples of a replica see the same inputs: a first layer is given them once, as one [I, S O] matrix.
 
-All samples of a replica see the same inputs. A first layer is given them once, not S times: its matrices become one
-[I, S O] matrix, and its taps have a sample axis of 1.
-
-A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1.
-
-A batch normalisation is a tensor [R, S, 4, C] of scale, shift, running mean and variance, after the matrices. `forward`
+A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1. A
+batch normalisation is a tensor [R, S, 4, C] of scale, shift, running mean and variance, after the matrices. `forward`
 and `output` use the running statistics; `train_forward` and `train_output` normalise every replica and sample by their
 own batch, and return its statistics. The taps before it are then gradients of the summed log-likelihood.
 """
@@ -43,7 +39,7 @@ class Net(Network):
 
     Args:
         module: maps [B, ...] to [B, O], each example by itself; built of Linear, Conv2d, BatchNorm1d and BatchNorm2d
-            layers and anything without parameters. It is copied (in eval mode) and never changed.
+            layers and anything without parameters. It is copied (in eval mode) and never changed; see `check`.
         amp: whether products are of bfloat16, by torch's autocast. Outputs, taps and curvature keep the inputs' type.
         trained: whether posteriors start from the module's weights and normalisations; else from scratch.
         outputs: O; None: as many as the last layer has.
@@ -55,11 +51,6 @@ class Net(Network):
         sequence: the kinds of module that run one after the other; anything but a plain nn.Sequential counts as one.
         norms: the batch normalisations.
         weights: number of weights.
-
-    Raises:
-        InputError: for other layers with parameters, subclasses and parametrisations of these, frozen layers, dropout,
-            layers without a size, and trained weights that are not finite; in the first pass over several examples,
-            see `check`; in every pass for a forward that does not call each layer once, or fails on its inputs.
     """
 
     def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False, outputs: int | None = None):
@@ -136,16 +127,11 @@ class Net(Network):
     def forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """The output [R, S, B, O], and its pullback to every layer's pre-activation.
+        """Return the output [R, S, B, O], and its pullback to every layer's pre-activation.
 
-        Args:
-            layers: one `Layer` a layer, then the batch normalisations.
-            x: [R, B, ...] inputs.
-            samples: S, needed only where no layer has it.
-
-        Returns:
-            (out, pullback). `pullback(dout [R, S, B, O])` gives one `Taps` a layer, with the gradient of
-            sum(dout * out); it may be called again, with other targets.
+        `layers` are one `Layer` a layer, then the batch normalisations; `samples`, S, is needed only where no layer has
+        it. The pullback of dout [R, S, B, O] gives one `Taps` a layer, with the gradient of sum(dout * out); it may be
+        called again.
         """
         return self._forward(layers, x, samples, train=False)
 
@@ -262,9 +248,8 @@ class Net(Network):
     def check(self, x: Float[Tensor, "R B ..."]) -> None:
         """Refuse an unsupported forward, tested on the first and last of two or more examples.
 
-        Raises:
-            InputError: where examples or samples meet, training mode or chance changes the output, a layer is left out,
-                or an example cannot come alone.
+        Unsupported: examples or samples meet, training mode or chance changes the output, a layer is left out, or an
+        example cannot come alone.
         """
         rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
         norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))

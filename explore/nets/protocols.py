@@ -23,6 +23,7 @@ patches it is told their channels and the places of the kernel, too. One of a si
 by a matrix of its own may have `of_examples()`, these matrices [R, B, I, O].
 A normalisation is always a tensor, [R, S, 4, C]: scale, shift, running mean and running variance.
 """
+Layers = Sequence[Layer]
 Pullback = Callable[[Tensor], LayerTaps]
 Phi = Any
 Noise = Any
@@ -52,27 +53,15 @@ class Network(Protocol):
 
     @property
     def width(self) -> int: ...
-
     def glorot(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]: ...
-
     def initial(self, replicas: int, rng: Rng, *samples: int) -> tuple[Tensor, ...]: ...
-
     def initial_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]: ...
-
     def unit_norms(self, replicas: int, rng: Rng) -> tuple[Float[Tensor, "R 1 4 _C"], ...]: ...
-
-    def forward(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
-    ) -> tuple[Float[Tensor, "R S B O"], Pullback]: ...
-
-    def train_forward(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
-    ) -> tuple[Float[Tensor, "R S B O"], Pullback]: ...
-
-    def output(self, layers: Sequence[Layer], x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]: ...
-
+    def forward(self, layers: Layers, x: Tensor, samples: int | None = None) -> tuple[Tensor, Pullback]: ...
+    def train_forward(self, layers: Layers, x: Tensor, samples: int | None = None) -> tuple[Tensor, Pullback]: ...
+    def output(self, layers: Layers, x: Tensor, samples: int | None = None) -> Float[Tensor, "R S B O"]: ...
     def train_output(
-        self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
+        self, layers: Layers, x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], tuple[Float[Tensor, "R S 2 _C"], ...]]: ...
 
 
@@ -89,12 +78,9 @@ def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
 class Likelihood(Protocol):
     """The interface of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`.
 
-    `PARTS` are what predictions of some kinds need besides; `explore.testing.check_likelihood` checks all of it.
-
     Attributes:
         discrete: whether targets are classes, [R, B] int64, and not real numbers, [R, B, M].
-        scaling: the allowed scaling of real targets before training: "affine" (standardised), or "none", as for
-            counts and classes.
+        scaling: of real targets before training: "affine" (standardised), or "none", as for counts and classes.
     """
 
     discrete: ClassVar[bool]
@@ -156,11 +142,7 @@ METHODS = "mean init sample_noise expected log_prob score sample fisher_root kl 
 
 
 def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
-    """One of the `PARTS` of a likelihood.
-
-    Raises:
-        InputError: naming the likelihood that lacks it, and its users.
-    """
+    """Return one of the `PARTS` of a likelihood; refuse one that lacks it."""
     method: Callable[..., Any] | None = getattr(likelihood, name, None)
     if method is None:
         method = f"{name}({PARTS[name].arguments})"
@@ -169,11 +151,7 @@ def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
 
 
 def check_likelihood(likelihood: Any) -> None:
-    """Refuse a likelihood without a required part.
-
-    Raises:
-        InputError: naming the missing part.
-    """
+    """Refuse a likelihood without a required part."""
     if likelihood is None or isinstance(likelihood, type | str | bool | int | float):
         raise InputError(f"likelihood is {shown(likelihood)}; it must be an object such as Gaussian() or Categorical()")
     kind = type(likelihood).__name__
@@ -187,3 +165,30 @@ def check_likelihood(likelihood: Any) -> None:
 def width(likelihood: Likelihood, outputs: int) -> int:
     """M, the number of targets or classes predicted from these outputs."""
     return likelihood.mean(torch.zeros(1, 1, 1, outputs)).shape[-1]
+
+
+class Parameterless:
+    """A likelihood without parameters of its own, such as one of classes or counts: phi and noise are empty."""
+
+    def init(self, outputs: int, replicas: int, rng: Rng) -> Phi:
+        return torch.zeros(replicas, dtype=rng.dtype, device=rng.device)
+
+    def sample_noise(self, phi: Phi, samples: int, rng: Rng) -> Noise:
+        return None
+
+    def expected(self, phi: Phi) -> Noise:
+        return None
+
+    def kl(self, phi: Phi) -> Float[Tensor, " R"]:
+        return torch.zeros_like(phi)
+
+    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi:
+        return phi
+
+
+def check_logits(likelihood: Likelihood, out: Float[Tensor, "R S B O"]) -> None:
+    """Refuse outputs that are probabilities; outputs at zero weights reveal a sigmoid too."""
+    total = out.sum(-1) if out.shape[-1] > 1 else 2 * out.squeeze(-1)
+    if likelihood.discrete and bool((out > 0).all()) and bool(((total - 1).abs() < 1e-4).all()):
+        kind, end = type(likelihood).__name__, "softmax" if out.shape[-1] > 1 else "sigmoid"
+        raise InputError(f"the network gives probabilities, where {kind} takes logits; leave out the {end} at its end")

@@ -20,14 +20,11 @@ class RewardSettings:
         eta: weight of the bonus beside the environment's reward.
         eta_decay: factor on eta after each batch.
         bonus: "kl", the information gained from the transition (posteriors with a density); "expected-gain", the
-            information expected from o, a before o' is seen, 1/2 log det(I + Cov_f / s^2); "variance", the mean
-            predictive variance over the weights.
-        normalise: the divisor of the bonus: "latest", the median of the latest batch, so that the middle transition
-            of a batch is paid eta whatever the scale; "median", the mean of the last 10 batches' medians, as in the
-            paper, which stays with the largest of them and so pays next to nothing for as many batches where bonuses
-            fall by orders of magnitude; "rms", the root mean square of the last 10 batches; "none".
+            information expected from o, a, 1/2 log det(I + Cov_f / s^2); "variance", the mean predictive variance.
+        normalise: the divisor of the bonus: "latest", the median of the latest batch, which pays its middle transition
+            eta; "median", the mean of the last 10 batches' medians, as in the paper; "rms", the root mean square of the
+            last 10 batches; "none".
         clip: the bonus of one transition is cut at this multiple of the divisor; None: never, as in the paper.
-            Where the mean is hundreds of times the median, a policy seeks the few transitions that make it so.
         samples: weight samples for "expected-gain" and "variance", and for the quality of the model.
         interval: transitions a batch, where experience comes step by step; the divisor then comes from past batches.
     """
@@ -62,13 +59,7 @@ class Transitions(NamedTuple):
 
 @runtime_checkable
 class RolloutBonus(Protocol):
-    """The interface of a bonus for `VIMECallback`: `IntrinsicReward`, or your own.
-
-    Attributes:
-        observations: the observation space's vectors.
-        actions: the action space's vectors.
-        metrics: numbers to log about the last batch, by TensorBoard tag.
-    """
+    """The interface of a bonus for `VIMECallback`: `IntrinsicReward`, or your own."""
 
     observations: Vectors
     actions: Vectors

@@ -26,10 +26,9 @@ from explore.nets.protocols import width
 
 
 class Replay:
-    """The last `capacity` transitions on one device, first in, first out.
+    """The last `capacity` transitions on one device, first in, first out, each stored whole.
 
-    A transition is stored whole, so that none ever pairs the end of one episode with the start of the next. `inputs`
-    are the I numbers of an observation and an action together, `outputs` the O of an observation.
+    `inputs` are the I numbers of an observation and an action together, `outputs` the O of an observation.
     """
 
     def __init__(self, capacity: int, inputs: int, outputs: int, device: str | torch.device = "cpu"):
@@ -90,11 +89,9 @@ class DynamicsSettings:
         preset: of the posterior's settings; None: "vime" where it has one, else its first.
         posterior_settings: settings of the posterior on top of the preset's.
         hidden: units of the hidden layers.
-        noise_std: standard deviation of the transitions' noise in standardised units; None: learnt. Theirs is 5, under
-            which the model hardly learns.
+        noise_std: standard deviation of the transitions' noise in standardised units; None: learnt. Theirs is 5.
         n_eff: N, how many transitions the posterior stands for; "replay": as many as are stored. Under a fixed N
-            it never gets more certain than that many transitions can make it, and the bonus does not fade: theirs
-            is 50, the five batches of ten to which they spread the prior.
+            (theirs is 50) the bonus does not fade.
         target: the prediction target: the next observation or its difference to the last.
         updates: steps of the posterior after each batch of experience.
         batch_size: transitions a step.
@@ -126,11 +123,7 @@ class DynamicsSettings:
             raise InputError(f"hidden is {shown(self.hidden)}; every layer must have 1 to 100000 units")
 
     def build(self, inputs: int, outputs: int) -> Predictive:
-        """The posterior over the weights of a net from I inputs to O outputs.
-
-        Raises:
-            InputError: for a given posterior whose net has other sizes.
-        """
+        """Return the posterior over the weights of a net from I inputs to O outputs."""
         if not isinstance(self.posterior, str):
             if not hasattr(self.posterior, "likelihood"):
                 raise InputError(f"posterior is a {type(self.posterior).__name__}; it must be a name or a posterior")
@@ -163,14 +156,8 @@ class DynamicsState(NamedTuple):
 class Dynamics:
     """p(o' | o, a) with a posterior over the weights of its net; everything it sees is standardised.
 
-    Centres and scales are those of the replay at the last training: transitions are scored in the scales that the model
-    learnt with. `Standardiser.robust` says how rare values and outliers count.
-
-    Args:
-        settings: of the model.
-        inputs: I, size of an observation and an action together; the observation stands first.
-        outputs: O, size of an observation.
-        rng: the stream of the initial weights; it decides device and floating-point type.
+    Transitions are scored in the scales of the last training, see `Standardiser.robust`. Of I `inputs`, an observation
+    and an action, the O `outputs` of the observation stand first. `rng` decides device and floating-point type.
     """
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):
@@ -219,10 +206,7 @@ class Dynamics:
 
     @property
     def learned(self) -> dict[str, float]:
-        """Values that the posterior learns once per training, and the initial share of its curvature.
-
-        See `Predictive.learned` and `Predictive.initial_curvature_share`.
-        """
+        """Return `Predictive.learned`, and the initial share of the posterior's curvature."""
         state = self.state.posterior
         values = self.posterior.learned(state) | {
             "initial_curvature_share": self.posterior.initial_curvature_share(state)

@@ -7,9 +7,8 @@ every batch of experience, in this order:
     d    = this batch's median KL
     the batch joins the replay, and q is trained on it
 
-Theirs is d = the mean over the last 10 batches of their median KL, this batch included (normalise="median"), and their
-code cuts the KL itself, at 1000. A bonus is measured before the model has learnt from the transition, and none is
-paid before its first training.
+Theirs is d = the mean over the last 10 batches of their median KL (normalise="median"), and their code cuts the KL at
+1000. No bonus is paid before the first training.
 """
 
 from __future__ import annotations
@@ -48,9 +47,8 @@ COUNTERS = ("batches", "dropped", "restarts")
 class IntrinsicReward:
     """Scores transitions, stores them, and learns from them.
 
-    A transition with a number that is not finite is dropped: it gets no bonus and is not learnt from. One whose bonus
-    overflows gets the largest, at most 1e12, and counts neither in the divisor nor in the logged mean. A model that
-    fails is restarted once, and trained on all stored transitions.
+    Transitions with numbers that are not finite are dropped. One whose bonus overflows gets the largest, at most 1e12,
+    and does not count in the divisor. A model that fails is restarted once, and trained on all stored transitions.
 
     Args:
         observation_space: of one environment.
@@ -134,11 +132,7 @@ class IntrinsicReward:
         return np.minimum(cut * (self.eta / self.divisor), MOST)
 
     def batch(self, transitions: Transitions) -> Reward:
-        """The bonus of a whole batch, whose own values enter the divisor, as in the paper; then learns from it.
-
-        Raises:
-            Failure: when the model fails again.
-        """
+        """Return the bonus of a whole batch, whose own values enter the divisor, as in the paper; then learn."""
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, 0)
         self._store(finite, tensors)
@@ -149,12 +143,9 @@ class IntrinsicReward:
         return reward
 
     def step(self, transitions: Transitions) -> Reward:
-        """The bonus of the next transitions, one or more; learns after every `interval` of them.
+        """Return the bonus of the next transitions, one or more; learn after every `interval` of them.
 
         The divisor is that of finished batches; the first batch is scored for it after the model was trained on it.
-
-        Raises:
-            Failure: when the model fails again.
         """
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, len(self._open) + 1)
@@ -186,11 +177,7 @@ class IntrinsicReward:
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict`.
-
-        Raises:
-            InputError: when it is no such state, or one of a model of other sizes; nothing has changed then.
-        """
+        """Continue from a `state_dict`; where it is of another model or version, refuse it and change nothing."""
         before = dict(vars(self))
         try:
             self._restore(saved)

@@ -21,24 +21,20 @@ Encoder = Callable[[Any], Array]
 """Maps a batch of observations, as a vector environment gives them, to an array or a tensor [n, D]."""
 ENCODER = "give an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
 
-AGREE = "Correct the environment, or the space it declares"
+AGREE = "Correct the environment, or the space it declares (of several environments: single_observation_space)"
 FLAT = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
 class Vectors:
     """Turns the elements of a Gymnasium space into vectors of single precision.
 
-    Numbers stay as they are; Discrete and MultiDiscrete become one-hot; Dict and Tuple are laid end to end in their own
-    order, as `gymnasium.spaces.flatten` does it.
+    Numbers stay as they are; Discrete and MultiDiscrete become one-hot; Dict and Tuple are laid end to end, as
+    `gymnasium.spaces.flatten` does it. Images and vectors of more than 1024 numbers need an encoder.
 
     Args:
         space: of one element.
         name: the elements' name in messages.
         encoder: for elements that are no vectors of numbers, such as images; or "module:function".
-
-    Raises:
-        InputError: for images and vectors of more than 1024 numbers without an encoder, an encoder that is not there or
-            gives no row for each, vectors of no number, and spaces of no fixed size.
     """
 
     def __init__(self, space: spaces.Space[Any], name: str, encoder: Encoder | str | None = None):
@@ -67,11 +63,9 @@ class Vectors:
         return self.many(_batched(self.space, element, self._name), 1)
 
     def many(self, elements: Any, n: int | None = None) -> Array:
-        """N elements, stacked as vector environments and stable-baselines3 do, as [n, D]; always a copy.
+        """Return n elements, stacked as vector environments and stable-baselines3 do, as [n, D]; always a copy.
 
-        Raises:
-            InputError: for elements that are not of the space, but for numbers beyond the bounds of a Box, and for
-                another number of them than n.
+        Elements that are not of the space are refused, but for numbers beyond the bounds of a Box.
         """
         parts = list(_parts(self.space, elements, self._name))
         counts = [len(values) for _, values, _ in parts]

@@ -1,7 +1,6 @@
 """Real numbers with Gaussian noise, of one unknown precision for each output.
 
-`phi` is a Gamma distribution over each precision. Targets have a sample axis here: those of the data come as
-[R, 1, B, O], those sampled from the model as [R, S, B, O].
+Targets have a sample axis: those of the data come as [R, 1, B, O], those sampled from the model as [R, S, B, O].
 """
 
 from __future__ import annotations
@@ -29,13 +28,10 @@ class Gamma(NamedTuple):
 class Gaussian:
     """Independent Gaussian noise, of an unknown precision tau for each output (of standardised targets).
 
-    q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N / (2 lambda), b = b0 + N E(y - f)^2 / (2 lambda) for
-    each output (lambda: weight of the KL). Each batch moves (a, b) a fraction `rate` towards its own estimate of it,
-    which is stochastic natural-gradient ascent for this conjugate pair.
-
-    Prior Gam(6, 6): Zhang et al. 2017, Appendix C.1; it weighs as much as 12 points of unit residual. Gam(1, 0.01),
-    with which the presets for tables were chosen, says next to nothing; `explore.posterior(name, net, "gaussian",
-    preset)` takes the one that goes with the preset.
+    q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N / (2 lambda), b = b0 + N E(y - f)^2 / (2 lambda)
+    (lambda: weight of the KL). Each batch moves (a, b) a fraction `rate` towards its own estimate of it: stochastic
+    natural-gradient ascent. The prior Gam(6, 6) is that of Zhang et al. 2017, Appendix C.1, and weighs as much as 12
+    points of unit residual; presets for tables were chosen with Gam(1, 0.01), which says next to nothing.
     """
 
     noise_std: float | None = None  # a known noise standard deviation instead of q(tau)

@@ -43,10 +43,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return self._convolved(a, self._layer.flatten(0, 1), self._lead_in[0] * self._lead_in[1])
 
     def apply_callable(self, a: Tensor) -> Tensor:
-        """A layer that says what it is `through` products with matrices needs no patches, where R = 1.
-
-        Nor does one that says the matrices of all examples, where their kernels are smaller than the patches.
-        """
+        """Apply a layer by products with matrices where R = 1, by smaller matrices of all examples, or by patches."""
         of_examples = getattr(self._layer, "of_examples", None)
         if of_examples and self._layer.samples == 1 and self._by_examples(a):
             return self._convolved(a, of_examples().flatten(0, 1), len(a))
@@ -103,10 +100,7 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         return patches.permute(1, 2, 0).unflatten(0, lead)
 
     def _patches(self, a: Tensor) -> Tensor:
-        """[N, C, H, W] -> [I, N, T] by one copy, several times as fast as torch's `unfold`, which goes by examples.
-
-        Each input is a row, so that examples and positions merge for free.
-        """
+        """[N, C, H, W] -> [I, N, T] by one copy, several times as fast as torch's `unfold`, which goes by examples."""
         (height, width), (down, across) = self._output_size(a.shape), self.pad
         a = F.pad(a, (across, across, down, down)) if down or across else a
         count, channels = a.shape[:2]

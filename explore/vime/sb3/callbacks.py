@@ -78,16 +78,13 @@ class VIMECallback(BaseCallback):
     """VIME for on-policy algorithms, in the order of the paper.
 
     When a rollout is complete, the model of the rollouts before scores its transitions, the bonus joins the rewards of
-    the rollout buffer, returns and advantages are computed again, and the model learns.
+    the rollout buffer, returns and advantages are computed again, and the model learns. Wrappers that normalise
+    rewards, or observations inside the environments, are refused when training begins.
 
     Args:
-        bonus: the attribute `bonus`, to continue with: an `IntrinsicReward` or another `RolloutBonus`; None: a new one.
+        bonus: an `IntrinsicReward` or another `RolloutBonus` to continue with; None: a new one.
         seed: root of a new one's random numbers; None: the algorithm's seed, or 0 if it has none.
-        settings: of `IntrinsicReward`, for a new one.
-
-    Raises:
-        InputError: for settings given with a bonus, and `interval`; when training begins, for wrappers that normalise
-            rewards beside it, or observations inside the environments.
+        settings: of `IntrinsicReward`, for a new one; without `interval`.
     """
 
     bonus: Any  # of the given type; only `RolloutBonus` is required
@@ -165,10 +162,7 @@ class VIMECallback(BaseCallback):
         return self.bonus.observations.many(normalise.get_original_obs() if normalise else observations)
 
     def _last_values(self) -> Tensor:
-        """The critic's values of the observations after the rollout.
-
-        Algorithms of sb3_contrib do not tell callbacks.
-        """
+        """Return the critic's values of the observations after the rollout; sb3_contrib does not tell them."""
         policy: Any = self.model.policy
         observations = obs_as_tensor(self.locals["new_obs"], self.model.device)
         with torch.no_grad():

@@ -21,11 +21,8 @@ class VIMEVecEnv(VecEnvWrapper):
     """Environments whose rewards include the bonus, for any algorithm; the model learns every `interval` steps.
 
     Arguments and attributes are those of `VIME`; an algorithm's seed is the bonus's. Put it around the raw
-    environments, and VecNormalize around it: otherwise the scales of observations and rewards would move.
-
-    Raises:
-        InputError: for wrappers inside that normalise; when `HerReplayBuffer` computes rewards, which would have no
-            bonus.
+    environments, and VecNormalize around it. `HerReplayBuffer` is refused: rewards that it computes would have no
+    bonus.
     """
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
@@ -72,10 +69,7 @@ class VIMEVecEnv(VecEnvWrapper):
 
 
 def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
-    """`VIME` around an environment whose episodes are monitored inside, so that ep_rew_mean is without the bonus.
-
-    Stable-baselines3 puts a Monitor around everything that has none inside, which would count the bonus too.
-    """
+    """Return `VIME` around an environment that is monitored inside, so that ep_rew_mean is without the bonus."""
     env = gym.make(env) if isinstance(env, str) else env
     return VIME(env if is_wrapped(env, Monitor) else Monitor(env), **settings)
 
@@ -101,11 +95,7 @@ def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
 
 
 class BatchedVecEnv(VecEnv):
-    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, as stable-baselines3 takes it.
-
-    Raises:
-        InputError: for another mode.
-    """
+    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, as stable-baselines3 takes it."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         if not same_step(env):

@@ -12,8 +12,20 @@ from typing import Any
 import numpy as np
 
 from explore.core.errors import check_range, one_of
-from explore.envs.physics import ANGULAR_SLOP, GRAVITY, SLOP, World, join, limited, push, solve
-from explore.envs.simulation import Array, RigidBodies, Shape, box
+from explore.envs.simulation import (
+    ANGULAR_SLOP,
+    GRAVITY,
+    SLOP,
+    Array,
+    RigidBodies,
+    Shape,
+    World,
+    box,
+    join,
+    limited,
+    push,
+    solve,
+)
 
 WIDTH, HEIGHT = 4 / 12**0.5, 3 / 12**0.5
 RAIL = -0.1  # rllab's rail joins the centres of track and cart, so that the cart drops to it from HEIGHT / 2

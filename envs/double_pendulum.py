@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from explore.core.errors import check_range
-from explore.envs.physics import GRAVITY, SLOP, World, drive, join, limited, solve
-from explore.envs.simulation import Array, RigidBodies, Shape, box
+from explore.envs.simulation import GRAVITY, SLOP, Array, RigidBodies, Shape, World, box, drive, join, limited, solve
 
 MASS = 0.5  # of a link of 1 m
 INERTIA = MASS * (0.1**2 + 1) / 12  # about its centre

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from explore.core.errors import InputError, check_range
-from explore.envs.physics import World, push
-from explore.envs.simulation import Array, RigidBodies, Shape, box
+from explore.envs.simulation import Array, RigidBodies, Shape, World, box, push
 
 _I = np.arange(-100, 101)
 TRACK = np.stack([_I / 50, 1 + np.sin((_I / 100 - 0.5) * np.pi)], axis=1)

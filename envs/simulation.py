@@ -1,20 +1,56 @@
-"""Simulations: `n` copies of an environment, stepped together, without episodes or Gymnasium."""
+"""Simulations: `n` copies of an environment, stepped together, by Box2D or by parts of its solver."""
 
 from __future__ import annotations
 
 import inspect
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from explore import registry
 from explore.core.errors import InputError, one_of
-from explore.envs.physics import Array, World, Worlds
 
 LARGE = 1e6  # rllab's bound of an observation
+Array = NDArray[Any]
+GRAVITY = 10.0
+SLOP, ANGULAR_SLOP = 0.005, 2 / 180 * np.pi  # errors of a joint that Box2D lets be (m, rad)
+MAX_ROTATION = 0.5 * np.pi  # of a body in a step
+
+
+class World(NamedTuple):
+    """A Box2D world, its moving bodies in simulation order, and the function that applies force or torque."""
+
+    world: Any
+    bodies: list[Any]
+    act: Callable[[float], None]
+
+
+def push(body: Any, force: float) -> None:
+    """Apply a force (N) at the centre of a body along its own x axis."""
+    body.ApplyForce(body.GetWorldVector((force, 0)), body.worldCenter, True)
+
+
+def drive(joint: Any, torque: float) -> None:
+    """Apply a torque (N m): the motor runs at its maximum torque."""
+    joint.motorSpeed = 1e5 if torque > 0 else -1e5
+    joint.maxMotorTorque = abs(torque)
+
+
+def load_box2d() -> Any:
+    """Return the module Box2D; refuse to go on without it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SWIG's; made an error, it kills the interpreter
+            import Box2D
+    except ImportError as error:
+        hint = 'cart-pole and double pendulum also run with physics="equations"'
+        raise InputError(f'this environment needs Box2D: pip install "box2d>=2.3.10"; {hint}') from error
+    return Box2D
 
 
 class Shape(NamedTuple):
@@ -88,9 +124,8 @@ class RigidBodies(Simulation):
         self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
         if physics not in ("box2d", "equations"):
             raise one_of("physics", physics, ("box2d", "equations"))
-        self.worlds = None
-        if physics == "box2d":
-            self.worlds = Worlds(self.build, self.bodies, self.step_size, self.iterations)
+        self.box2d = load_box2d() if physics == "box2d" else None
+        self.worlds: dict[int, World] = {}
 
     @staticmethod
     @abstractmethod
@@ -114,17 +149,30 @@ class RigidBodies(Simulation):
         bodies[:, :2] = self.initial[:, :, None]
         self.place(bodies, draws.T)
         self.bodies[:, :, where] = bodies
-        if self.worlds:
-            self.worlds.start(where)
+        for i in where.tolist() if self.box2d else ():  # the joints of old worlds remember impulses
+            self.worlds[i] = self.build(self.box2d)
+            for body, (x, y, angle, vx, vy, spin) in zip(
+                self.worlds[i].bodies, self.bodies[:, :, i].tolist(), strict=True
+            ):
+                body.position, body.angle = (x, y), angle
+                body.linearVelocity, body.angularVelocity = (vx, vy), spin
 
     def step(self, actions: Array) -> tuple[Array, Array]:
         force = np.clip(np.asarray(actions, float)[:, 0], -1.0, 1.0) * self.limit
         for _ in range(self.frame_skip):
-            if self.worlds:
-                self.worlds.step(force)
+            if self.box2d:
+                self._step_worlds(force)
             else:
                 self.advance(force)
         return self.outcome()
+
+    def _step_worlds(self, force: Array) -> None:
+        for i, f in enumerate(force.tolist()):
+            world = self.worlds[i]
+            world.act(f)
+            world.world.Step(self.step_size, *self.iterations)
+            for k, body in enumerate(world.bodies):
+                self.bodies[k, :, i] = (*body.position, body.angle, *body.linearVelocity, body.angularVelocity)
 
     def outlines(self, i: int, locals_: Sequence[Array], fills: Sequence[str]) -> list[Shape]:
         """The bodies of copy `i` from their corners in their own frames."""
@@ -151,3 +199,27 @@ def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
         if setting not in allowed:
             raise one_of("setting", setting, allowed)
     return cls(n, **settings)
+
+
+def solve(a: Array, b: Array, d: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    """Solve the symmetric 2 x 2 systems [[a, b], [b, d]] p = (x, y); all [n]."""
+    det = a * d - b * b
+    return (d * x - b * y) / det, (a * y - b * x) / det
+
+
+def limited(spin: Array, step_size: float) -> Array:
+    """Angular velocities [n], limited to the largest turn in one step."""
+    most = MAX_ROTATION / step_size
+    return np.minimum(np.maximum(spin, -most), most)
+
+
+def join(state: Array, correct: Callable[[Array], Array], iterations: int) -> None:
+    """Correct positions, state [D, n], until the joints hold or the iterations are used up; `correct` iterates once."""
+    off = np.flatnonzero(correct(state))
+    for _ in range(iterations - 1):
+        if not off.size:
+            return
+        some = state[:, off]
+        still = correct(some)
+        state[:, off] = some
+        off = off[still]

@@ -12,39 +12,36 @@ chosen greedily forward; the paper's backward pass, which takes twice as many an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View
-from explore.acquisitions.conditioning import greedy_given, precision_given, signals
-from explore.core.errors import check_fields
-from explore.core.linalg import inverse_root
+from explore.acquisitions.conditioning import Numbers, greedy_given, root_of, signals
+from explore.core.errors import Checked
 from explore.execution import parallel
 
 
 @Needs(spread=True, aims=True, costs=True)
 @dataclass(frozen=True)
-class BAIT:
+class BAIT(Checked):
     """The k points that lower the trace most; scores: the decrease, averaged over the pool (or `view.targets`)."""
 
     alike: float = 0.01  # points are, whose predictions differ by less than this share of their variance
 
-    def __post_init__(self) -> None:
-        check_fields(self, {"alike": "[0, 1]"})
+    ranges: ClassVar[dict[str, str]] = {"alike": "[0, 1]"}
 
     def __call__(self, view: View, k: int) -> Choice:
-        pool = _pool(view)
+        pool, labels = _pool(view), Numbers(partial(signals, view.likelihood, view.noise))
 
         def scores(precision: Tensor | None) -> Tensor:
-            root = None if precision is None else inverse_root(precision)[0]
-            return view.each(lambda out: _fall(signals(view.likelihood, view.noise, out), root, pool))
+            root = root_of(precision)
+            return view.each(lambda out: _fall(labels.signals(out), root, pool))
 
-        def update(precision: Tensor | None, out: Tensor) -> Tensor | None:
-            return precision_given(precision, signals(view.likelihood, view.noise, out))
-
-        return greedy_given(view, k, None, scores, update, self.alike)
+        return greedy_given(view, k, None, scores, labels.given, self.alike)
 
 
 def _pool(view: View) -> Float[Tensor, "R S S"]:

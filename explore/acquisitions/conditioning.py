@@ -29,7 +29,7 @@ from explore.core.rng import Rng
 from explore.inference import predict
 from explore.nets.protocols import Likelihood, Noise
 
-__all__ = ["Classes", "LabelSets", "Numbers", "centred", "greedy_given", "joint_gain", "precision_given", "signals"]
+__all__ = ["Classes", "LabelSets", "Numbers", "centred", "greedy_given", "joint_gain", "root_of", "signals"]
 
 TINY = 1e-12  # a probability below this is as good as none
 Knowledge = TypeVar("Knowledge")
@@ -96,6 +96,11 @@ def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor
     return 0.5 * torch.logdet(eye + covariance)
 
 
+def root_of(precision: Float[Tensor, "R S S"] | None) -> Float[Tensor, "R S S"] | None:
+    """Return L^-1, where the precision is L L^T; None: the identity."""
+    return None if precision is None else inverse_root(precision)[0]
+
+
 class LabelSets(NamedTuple):
     """Sets of labels that some points may have, and the weights of the nets given each set."""
 
@@ -132,6 +137,14 @@ class LabelSets(NamedTuple):
         return LabelSets(mass, weights / weights.sum(2, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny))
 
 
+def information_of_classes(p: Float[Tensor, "R S b C"], sets: LabelSets | None = None) -> Float[Tensor, "R b"]:
+    """Return the entropy of mean probabilities minus their mean entropy, in nats, over sets of other points' labels."""
+    mass, weights = sets or LabelSets.none(p)
+    average = torch.einsum("rm,rms,rsb->rb", mass, weights, torch.special.entr(p).sum(3))
+    joint = (torch.einsum("rms,rsbc->rmbc", weights, part) for part in _parts(p, 2, mass.shape[1] * p.shape[3]))
+    return torch.cat([torch.einsum("rm,rmb->rb", mass, torch.special.entr(q).sum(3)) for q in joint], 1) - average
+
+
 def alike(view: View, points: Float[Tensor, "R S p O"], share: float) -> Bool[Tensor, "R C"]:
     """Return candidates whose difference from one of the points varies by less than this share of the variance."""
     references = [view.likelihood.mean(points[:, :, i : i + 1]) for i in range(points.shape[2])]
@@ -156,20 +169,22 @@ class Numbers:
     """Real-valued labels; their information is the precision of z (None: the identity)."""
 
     signals: Callable[[Tensor], Float[Tensor, "R S b K"]]  # V of points with these outputs
-    adjusted: bool
-
-    def start(self, out: Float[Tensor, "R S n O"]) -> None:
-        """No labels."""
+    adjusted: bool = False
 
     def given(self, precision: Float[Tensor, "R S S"] | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
         """The precision after points with these outputs are labelled."""
         return precision_given(precision, self.signals(out))
 
+    def gain(self, precision: Float[Tensor, "R S S"] | None) -> Information:
+        """Return a function of outputs [R, S, b, O]: the information of their labels about the weights."""
+        root = root_of(precision)
+        return lambda out: joint_gain(self.signals(out), root)
+
     def about(
         self, precision: Tensor | None, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]
     ) -> Information:
         """Return a function of outputs [R, S, b, O]: the information of their labels about the targets'."""
-        root, share = None if precision is None else inverse_root(precision)[0], share.unsqueeze(2)
+        root, share = root_of(precision), share.unsqueeze(2)
         other = self._whitened(targets, root)
         outputs, samples = other.shape[2:]
         pairs = _of_one_output if outputs == 1 else _of_outputs
@@ -239,17 +254,21 @@ class Classes:
     label_sets: int  # at most; of more, a sample is drawn
     rng: Rng  # for that
 
-    def start(self, out: Float[Tensor, "R S n O"]) -> LabelSets:
-        """Start without labels."""
-        return LabelSets.none(out)
+    def given(self, sets: LabelSets | None, out: Float[Tensor, "R S p O"]) -> LabelSets:
+        """Return the sets after points with these outputs are labelled."""
+        p = self.probabilities(out)
+        return (sets or LabelSets.none(p)).given(p, self.label_sets, self.rng)
 
-    def given(self, sets: LabelSets, out: Float[Tensor, "R S p O"]) -> LabelSets:
-        """The sets after points with these outputs are labelled."""
-        return sets.given(self.probabilities(out), self.label_sets, self.rng)
+    def gain(self, sets: LabelSets | None) -> Information:
+        """Return a function of outputs [R, S, b, O]: the information of their labels about the weights."""
+        return lambda out: information_of_classes(self.probabilities(out), sets)
 
-    def about(self, sets: LabelSets, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]) -> Information:
+    def about(
+        self, sets: LabelSets | None, targets: Float[Tensor, "R S T O"], share: Float[Tensor, "R T"]
+    ) -> Information:
         """Return a function of outputs [R, S, b, O]: the information of their labels about the targets'."""
         p, share = self.probabilities(targets).movedim(3, 2), share.unsqueeze(2)  # [R, S, C, T]
+        sets = sets or LabelSets.none(p)
         at_targets = [Weighted.of(p, weights) for weights in sets.weights.unbind(1)]
         adjusted = self.adjusted and p.shape[1] > p.shape[2]
 

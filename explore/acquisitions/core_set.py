@@ -18,18 +18,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from explore.acquisitions.base import Choice, View, greedy
-from explore.core.errors import check_fields
+from explore.core.errors import Checked
 from explore.inference.predict import filled, parts
 
 
 @dataclass(frozen=True)
-class CoreSet:
+class CoreSet(Checked):
     """The k points farthest from all that are labelled, pending or chosen before; scores are the distances."""
 
     space: Literal["predictions", "inputs"] = "predictions"  # where distances are measured
-
-    def __post_init__(self) -> None:
-        check_fields(self, {})
 
     def __call__(self, view: View, k: int) -> Choice:
         def update(nearest: Tensor, chosen: Int[Tensor, "R 1"]) -> Tensor:

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View, best
 from explore.acquisitions.conditioning import Classes, Numbers, greedy_given, signals
-from explore.core.errors import check_fields
+from explore.core.errors import Checked
 
 
 @Needs(spread=True, aims=True, costs=True)
 @dataclass(frozen=True)
-class EPIG:
+class EPIG(Checked):
     """The k points most informative about the targets' labels; scores in nats, averaged over targets."""
 
     targets: int = 1000  # at most; of more candidates a sample is drawn, the same for a whole batch
@@ -36,9 +36,6 @@ class EPIG:
 
     ranges: ClassVar[dict[str, str]] = {"targets": "[1, 1e5]", "label_sets": "[1, 1e4]", "alike": "[0, 1]"}
 
-    def __post_init__(self) -> None:
-        check_fields(self, self.ranges)
-
     def __call__(self, view: View, k: int) -> Choice:
         x, share = self._targets(view)
         labels: Any = self._labels(view)
@@ -47,7 +44,7 @@ class EPIG:
         def scores(knowledge: Any) -> Tensor:
             return view.each(labels.about(knowledge, at_targets, share))
 
-        return greedy_given(view, k, labels.start(at_targets), scores, labels.given, self.alike)
+        return greedy_given(view, k, None, scores, labels.given, self.alike)
 
     def _targets(self, view: View) -> tuple[Tensor, Float[Tensor, "R T"]]:
         """Inputs whose labels matter [R, T, ...], and the share of each in the mean."""

@@ -17,20 +17,17 @@ from torch import Tensor
 
 from explore.acquisitions.base import Choice, Needs, View
 from explore.acquisitions.optimum import SIGNS, Forecast, in_turn, ramp
-from explore.core.errors import check_fields
+from explore.core.errors import Checked
 
 
 @Needs(spread=True, targets="numbers", single=True)
 @dataclass(frozen=True)
-class UpperConfidenceBound:
+class UpperConfidenceBound(Checked):
     """The k points with the highest joint bound; scores: each point's upper (or lower) bound, standardised."""
 
     direction: Literal["maximise", "minimise"] = "maximise"  # direction of improvement
     kappa: float = 2.0  # deviations added to the mean
     draws: int = 500  # of the values at pending and chosen points
-
-    def __post_init__(self) -> None:
-        check_fields(self, {})
 
     def __call__(self, view: View, k: int) -> Choice:
         width = self.kappa * (pi / 2) ** 0.5

@@ -10,7 +10,7 @@ from dataclasses import fields
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 UNITS = (1e-150, 1e150)  # of a deviation: its square, and a slightly larger one, fit into double precision
 
@@ -128,6 +128,15 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
         if isinstance(value, Real) and not isinstance(value, bool):
             interval = ranges.get(f.name, "(0, inf)")
             check_range(f.name, value, interval.replace("inf)", "1e10]") if hints[f.name] is int else interval)
+
+
+class Checked:
+    """A dataclass that checks its fields when it is made; `ranges` are those of `check_fields`."""
+
+    ranges: ClassVar[dict[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.ranges)
 
 
 def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -21,9 +21,8 @@ from explore.inference.predict import ClassPrediction, Predictor, filled
 from explore.learning.calibration import held_out_factors
 from explore.learning.fit import last_epoch
 from explore.learning.identity import alike, check_same, described, outputs
-from explore.learning.inputs import RawInputs, StandardisedInputs, examples, labels, numbers
 from explore.learning.pool import Pool, Scales, at_zero
-from explore.learning.scaling import Standardiser
+from explore.learning.scaling import RawInputs, StandardisedInputs, Standardiser, examples, labels, numbers
 
 WHOLE = ("samples", "seed", "round", "arms")  # fields that are whole numbers
 

@@ -19,8 +19,7 @@ from explore.core.shapes import Batch
 from explore.inference.base import Predictive
 from explore.inference.predict import parts
 from explore.learning import identity
-from explore.learning.inputs import RawInputs, StandardisedInputs, labels
-from explore.learning.scaling import UNSCALED, Standardiser
+from explore.learning.scaling import UNSCALED, RawInputs, StandardisedInputs, Standardiser, labels
 from explore.nets.likelihoods import check_logits
 
 FORMAT = 2  # of a state_dict

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
-from explore.core.errors import check_fields
+from explore.core.errors import Checked
 from explore.vime.spaces import Array, Vectors
 
 Kind = Literal["kl", "expected-gain", "variance"]
@@ -13,7 +13,7 @@ Normalise = Literal["latest", "median", "rms", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardSettings:
+class RewardSettings(Checked):
     """Settings of the bonus: its kind, scale and weight.
 
     Args:
@@ -37,9 +37,9 @@ class RewardSettings:
     samples: int = 30
     interval: int = 5000
 
-    def __post_init__(self) -> None:
-        ranges = {"eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, 1e4]", "interval": "[1, inf)"}
-        check_fields(self, ranges)
+    ranges: ClassVar[dict[str, str]] = {
+        "eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, 1e4]", "interval": "[1, inf)"
+    }  # fmt: skip
 
 
 class Reward(NamedTuple):

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from explore import registry
-from explore.acquisitions.batch_bald import information_of_classes
-from explore.acquisitions.conditioning import LabelSets
+from explore.acquisitions.conditioning import LabelSets, information_of_classes
 from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.inference import predict

@@ -44,8 +44,10 @@ def curvature_note(shares: Sequence[float]) -> str:
         return ""
     size = f"{100 * max(high):.0f} %" if len(shares) == 1 else f"Up to {100 * max(high):.0f} %"
     where = "" if len(shares) == 1 else f" in {len(high)} of {len(shares)} fits"
-    advice = "take more epochs, a larger beta or a smaller statistics_interval"
-    return f"{size} of the posterior's curvature is still its start{where}; intervals are too narrow: {advice}."
+    return (
+        f"{size} of the posterior's curvature is still its start{where}, so that intervals are too narrow; take more "
+        "epochs, a larger beta or a smaller statistics_interval."
+    )
 
 
 def shown(value: object, most: int = 80) -> str:

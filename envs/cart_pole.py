@@ -12,20 +12,8 @@ from typing import Any
 import numpy as np
 
 from explore.core.errors import check_range, one_of
-from explore.envs.simulation import (
-    ANGULAR_SLOP,
-    GRAVITY,
-    SLOP,
-    Array,
-    RigidBodies,
-    Shape,
-    World,
-    box,
-    join,
-    limited,
-    push,
-    solve,
-)
+from explore.envs import simulation
+from explore.envs.simulation import ANGULAR_SLOP, GRAVITY, SLOP, Array, RigidBodies, Shape, World, box
 
 WIDTH, HEIGHT = 4 / 12**0.5, 3 / 12**0.5
 RAIL = -0.1  # rllab's rail joins the centres of track and cart, so that the cart drops to it from HEIGHT / 2
@@ -73,7 +61,7 @@ class CartPoleSwingup(RigidBodies):
         track.CreatePolygonFixture(box=(100, 0.1), friction=2e-6, groupIndex=-1)
         world.CreateJoint(type=box2d.b2RevoluteJoint, bodyA=cart, bodyB=pole, anchor=(0, HEIGHT))
         world.CreateJoint(type=box2d.b2PrismaticJoint, bodyA=track, bodyB=cart)
-        return World(world, [cart, pole], partial(push, cart))
+        return World(world, [cart, pole], partial(simulation.push, cart))
 
     def draw(self, rng: np.random.Generator) -> Array:
         return rng.random(4)
@@ -104,13 +92,13 @@ class CartPoleSwingup(RigidBodies):
         # The hinge moves with the cart, which the track lets move along x alone: impulse (px, py) on the pole.
         kxx = 1 / POLE_MASS + 1 / CART_MASS + ry * ry / POLE_INERTIA
         kyy = 1 / POLE_MASS + rx * rx / POLE_INERTIA
-        px, py = solve(kxx, -rx * ry / POLE_INERTIA, kyy, u - vx + spin * ry, -vy - spin * rx)
+        px, py = simulation.solve(kxx, -rx * ry / POLE_INERTIA, kyy, u - vx + spin * ry, -vy - spin * rx)
         u = u - px / CART_MASS
         vx, vy = vx + px / POLE_MASS, vy + py / POLE_MASS
-        spin = limited(spin + (rx * py - ry * px) / POLE_INERTIA, h)
+        spin = simulation.limited(spin + (rx * py - ry * px) / POLE_INERTIA, h)
 
         state = np.stack([x + h * u, cart[1], cx + h * vx, cy + h * vy, angle + h * spin])
-        join(state, _correct, self.iterations[1])
+        simulation.join(state, _correct, self.iterations[1])
         cart[0], cart[1], cx, cy, angle = state
         cart[3] = u
         pole[0], pole[1] = cx + 0.5 * np.sin(angle), cy - 0.5 * np.cos(angle)
@@ -145,7 +133,7 @@ def _correct(state: Array) -> Array:
     masses = 1 / POLE_MASS + 1 / CART_MASS
     kxx = masses + arm * arm / CART_INERTIA + ry * ry / POLE_INERTIA
     kyy = masses + rx * rx / POLE_INERTIA
-    px, py = solve(kxx, -rx * ry / POLE_INERTIA, kyy, -ex, -ey)
+    px, py = simulation.solve(kxx, -rx * ry / POLE_INERTIA, kyy, -ex, -ey)
     off = ex * ex + ey * ey > SLOP * SLOP
     off |= np.abs(y - py / CART_MASS - RAIL) > SLOP
     off |= np.abs(px) * arm / CART_INERTIA > ANGULAR_SLOP

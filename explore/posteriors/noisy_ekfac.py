@@ -37,15 +37,9 @@ from explore.core.context import Number, Turn
 from explore.core.linalg import over
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
+from explore.inference.structures import kronecker
 from explore.inference.structures.base import Damping, Diagonal, PerLayer, Statistics, each_layer
-from explore.inference.structures.kronecker import (
-    KroneckerMoments,
-    KroneckerRule,
-    WeightSharing,
-    damped,
-    eigenbases,
-    rotated_squares,
-)
+from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRule, WeightSharing
 from explore.inference.updates import natural
 from explore.inference.updates.natural import TABLE, NaturalGradient, NaturalState
 
@@ -72,14 +66,14 @@ class EigenRule:
 
     def init(self, inputs: int, outputs: int, replicas: int, rng: Rng) -> Eigen:
         moments = self.kronecker.init(inputs, outputs, replicas, rng)
-        return Eigen(moments, *eigenbases([moments])[0])
+        return Eigen(moments, *kronecker.eigenbases([moments])[0])
 
     def observe(self, q: Eigen, taps: Taps, schedule: Number, step: int) -> Eigen:
         return EigenLayers(self).observe((q,), (taps,), schedule, step)[0]
 
     def scaled(self, q: Eigen, taps: Taps, schedule: Number) -> Eigen:
         """Move r towards the batch's."""
-        new = rotated_squares(taps, q.inputs, q.outputs)
+        new = kronecker.rotated_squares(taps, q.inputs, q.outputs)
         return q._replace(scale=torch.lerp(q.scale, new, over(self.omega * schedule, new)))
 
     def factor(self, q: Eigen, damping: Damping) -> tuple[Diagonal, Bool[Tensor, " R"]]:
@@ -90,7 +84,7 @@ class EigenRule:
 
     def restart(self, q: Eigen, damping: Damping | None = None) -> Eigen:
         """Set r to K-FAC's, the diagonal in the basis of A (x) S, or with a damping of A^gamma (x) S^gamma."""
-        moments = q.moments if damping is None else damped(q.moments, damping)
+        moments = q.moments if damping is None else kronecker.damped(q.moments, damping)
         a, s = (((m @ b) * b).sum(1).clamp_min(0) for m, b in zip(moments, (q.inputs, q.outputs), strict=True))
         return q._replace(scale=a.unsqueeze(2) * s.unsqueeze(1))
 
@@ -108,7 +102,7 @@ class EigenLayers(PerLayer):
             moments = (rule.kronecker.observe(q.moments, t, schedule, step) for q, t in pairs)
             statistics = tuple(q._replace(moments=m) for q, m in zip(statistics, moments, strict=True))
         if step % rule.basis_interval == 0:
-            bases = eigenbases([q.moments for q in statistics])
+            bases = kronecker.eigenbases([q.moments for q in statistics])
             statistics = tuple(_turned(q, Eigen(q.moments, *b)) for q, b in zip(statistics, bases, strict=True))
         if step % rule.scale_interval == 0:
             statistics = tuple(rule.scaled(q, t, schedule) for q, t in zip(statistics, taps, strict=True))
@@ -169,8 +163,8 @@ class NoisyEKFAC(NaturalGradient):
 
     @property
     def _rule(self) -> EigenRule:
-        kronecker = KroneckerRule(self.beta, weight_sharing=self.weight_sharing)
-        return EigenRule(kronecker, self.omega, self.moments_interval, self.basis_interval, self.scale_interval)
+        moments = KroneckerRule(self.beta, weight_sharing=self.weight_sharing)
+        return EigenRule(moments, self.omega, self.moments_interval, self.basis_interval, self.scale_interval)
 
 
 AS_CODE: dict[str, object] = {"reset_interval": 1, "reset_damped": True}  # as the authors' code restarts

@@ -58,18 +58,15 @@ PRESETS: dict[str, dict[str, object]] = {
     "small": natural.SMALL,
     "image": natural.IMAGE | {"factor_interval": 20},
     # VGG16 on CIFAR-10 without augmentation or batch normalisation. The paper's code adds up steps of 0.01, clipped at
-    # 1e-3 each, with momentum 0.9, ten times that in all; here the gradient is averaged, so that lr is ten times and
-    # kl_clip, which bounds a square, a hundred times as large. The code's bound shrinks to a two-thousandth; here steps
-    # shrink linearly, as with constant ones LeNet-5 diverged on MNIST once its factors had left their start. The code
-    # has the extrinsic damping in place of gamma in the mean step. Before the first factorisation its weights have
-    # almost no noise, here a deviation of (lambda / N)^1/2 = 0.003.
+    # 1e-3 each, with momentum 0.9; here the gradient is averaged, so that lr is ten times and kl_clip, which bounds a
+    # square, a hundred times as large. Its bound shrinks; here steps do, linearly. It has the extrinsic damping in place
+    # of gamma in the mean step, and almost no noise before the first factorisation.
     "paper-image": natural.IMAGE | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,
         "prior_variance": 0.1, "statistics_interval": 10, "factor_interval": 200,
     },
-    # VIME's dynamics model, trained without end on batches of 10, with its prior. Chosen, like others of this name, by
-    # the likelihood of new transitions of two tasks over a short grid. Every fifth batch's Fisher matrix is enough, and
-    # five times as fast. With a fixed damping the model diverged on one-hot observations of which some are rare.
+    # VIME's dynamics model, trained without end on batches of 10, with its prior. Chosen by the likelihood of new
+    # transitions of two tasks. With a fixed damping the model diverged on one-hot observations of which some are rare.
     "vime": {
         "prior_variance": 0.25, "samples": 5, "beta": 0.05, "adaptive_damping": True, "statistics_interval": 5,
         "factor_interval": 25,

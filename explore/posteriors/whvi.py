@@ -33,18 +33,9 @@ from torch import Tensor
 from explore.core.errors import InputError
 from explore.core.hadamard import hadamard
 from explore.core.rng import Rng
+from explore.inference.updates import reparam
 from explore.inference.updates.noisy_layers import Masked, Own, dropout_mask, signs
-from explore.inference.updates.reparam import (
-    EXCESS_SAMPLES,
-    SMALL,
-    TABLE,
-    Factorised,
-    Form,
-    Reparameterised,
-    Tensors,
-    glorot,
-    spread_of,
-)
+from explore.inference.updates.reparam import SMALL, TABLE, Factorised, Form, Reparameterised, Tensors, glorot
 from explore.nets.protocols import Layer
 
 Structure = Literal["S1HGHS2", "V1HGHS2", "S1HGHV2", "V1HGHV2", "S1HGH", "V1HGH", "GH"]
@@ -116,14 +107,14 @@ class WalshForm(Form):
         if structure.endswith("S2"):
             points["s2"] = (blocks, inputs)
         self.names, self.coordinates, self.points = tuple(shapes), tuple(shapes.values()), points
-        self.excess_samples = EXCESS_SAMPLES if settings.flows else 0
+        self.excess_samples = reparam.EXCESS_SAMPLES if settings.flows else 0
 
     def init(self, replicas: int, std: float, rng: Rng) -> tuple[Tensors, Tensors, Tensors]:
         means = []
         for name, shape in zip(self.names, self.coordinates, strict=True):
             means.append(signs(rng, replicas, *shape) if name[0] == "s" else glorot(replicas, shape, self.layer, rng))
         full = self.settings.covariance == "full"
-        spreads = [spread_of(m, std, full and name == "g") for name, m in zip(self.names, means, strict=True)]
+        spreads = [reparam.spread_of(m, std, full and name == "g") for name, m in zip(self.names, means, strict=True)]
         points = [signs(rng, replicas, *shape) for shape in self.points.values()]
         if self.settings.flows:
             points += start_flows(replicas, self.settings.flows, means[0][0].numel(), rng)
@@ -266,14 +257,12 @@ def _power_of_two(n: float) -> int:
 PRESETS: dict[str, dict[str, object]] = {
     "default": TABLE | {"kl_weight": 1.0},
     "hundreds": TABLE | {"kl_weight": 1.0, "min_batches": 16},  # experiments/table_defaults/few.py
-    # The paper's learning rate, batches and samples; its prior variance of 1e-5 is ambiguous. It takes 50 500 steps, so
-    # `epochs` should be 3 232 000 / N.
+    # The paper's, but for its ambiguous prior variance of 1e-5. It takes 50 500 steps: `epochs` = 3 232 000 / N.
     "power": {"lr": 1e-3, "schedule": "power", "batch_size": 64, "samples": 1, "noise_start": 500, "vectors": "stack"},
     # Tried on four splits of Boston only, with two hidden layers of 128.
     "uci": {"epochs": 150, "batch_size": 64, "samples": 1},
     "small": SMALL,
-    # The paper's image networks. Chosen on validation parts of 5,000 images of CIFAR-10 (LeNet-5, AlexNet with dense
-    # layers); with the default deviation, noise drowns layers of 4096, and nothing is learnt.
+    # The paper's image networks, chosen on validation parts of CIFAR-10; more noise drowns layers of 4096.
     "image": {
         "epochs": 150, "batch_size": 64, "samples": 1, "lr": 1e-3, "initial_std": 1e-3, "vectors": "stack",
         "last_layer": "whvi", "convolutions": "mc-dropout",

@@ -30,21 +30,8 @@ from explore.core.linalg import added, averaged, inverse_root, inverse_triangle,
 from explore.core.rng import Rng
 from explore.core.shapes import Taps
 from explore.execution import parallel
-from explore.inference.structures.base import (
-    Block,
-    Blocks,
-    Damping,
-    Dampings,
-    Diagonal,
-    PerLayer,
-    Statistics,
-    each_layer,
-    example_gradients,
-    gathered,
-    mean_squares,
-    rotate,
-    two_sided,
-)
+from explore.inference.structures import base
+from explore.inference.structures.base import Block, Blocks, Damping, Dampings, Diagonal, PerLayer, Statistics
 
 WeightSharing = Literal["auto", "expand", "reduce"]
 TOGETHER = 64  # rows of the largest factor that is padded to be factorised with others
@@ -61,16 +48,16 @@ class KroneckerFactor(NamedTuple):
 
     def solve(self, v: Tensor) -> Tensor:
         if v.shape[1] > 1:
-            return two_sided(_gram(self.inputs), v, _gram(self.outputs))
+            return base.two_sided(_gram(self.inputs), v, _gram(self.outputs))
         # One vector is multiplied by each root faster than the roots are with each other.
-        return self.root(two_sided(self.inputs.mT, v, self.outputs.mT, upper=False))
+        return self.root(base.two_sided(self.inputs.mT, v, self.outputs.mT, upper=False))
 
     def multiply(self, v: Tensor) -> Tensor:
         a, s = self._matrices()
-        return two_sided(a, v, s)
+        return base.two_sided(a, v, s)
 
     def root(self, eps: Tensor) -> Tensor:
-        return two_sided(self.inputs, eps, self.outputs, upper=True)
+        return base.two_sided(self.inputs, eps, self.outputs, upper=True)
 
     def logdet(self) -> Float[Tensor, " R"]:
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
@@ -137,8 +124,8 @@ class KroneckerFactor(NamedTuple):
 def rotated_squares(taps: Taps, inputs: Float[Tensor, "R I I"], outputs: Float[Tensor, "R O O"]) -> Tensor:
     """Return `mean_squares` in other bases. With more positions than outputs, gradients are rotated: they are fewer."""
     if taps.grads.shape[3] <= taps.grads.shape[4]:
-        return mean_squares(rotate(taps, inputs, outputs))
-    each = (two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in example_gradients((taps,)))
+        return base.mean_squares(base.rotate(taps, inputs, outputs))
+    each = (base.two_sided(inputs, x.flatten(1, 2), outputs) for (x,) in base.example_gradients((taps,)))
     return parallel.mean(added([x.square_().sum(1) for x in each]) / (taps.grads.shape[1] * taps.grads.shape[2]))
 
 
@@ -216,12 +203,12 @@ class KroneckerLayers(PerLayer):
             return super().factor(statistics, damping)
         if largest <= TOGETHER:
             return together(statistics, damping)
-        return gathered(parallel.side_by_side(self.each_factor(statistics, damping), device))
+        return base.gathered(parallel.side_by_side(self.each_factor(statistics, damping), device))
 
 
 def together(statistics: Sequence[KroneckerMoments], damping: Dampings) -> tuple[Blocks, Bool[Tensor, " R"]]:
     """Return all layers' factors with split damping by one factorisation, each in a corner of the largest size."""
-    pairs = list(zip(statistics, each_layer(damping, len(statistics)), strict=True))
+    pairs = list(zip(statistics, base.each_layer(damping, len(statistics)), strict=True))
     matrices = [m for moments in statistics for m in moments]
     shares = [share for moments, c in pairs for share in split_damping(moments, c)]
     eye = torch.eye(max(len(m[0]) for m in matrices), dtype=matrices[0].dtype, device=matrices[0].device)

@@ -252,8 +252,7 @@ def _raised(gamma: Dampings, damping: Float[Tensor, " R"]) -> Dampings:
 SMALL: dict[str, object] = {
     "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
 }  # fmt: skip
-"""The preset `small`, for a few dozen labels: whole-batch steps, and averages that forget their start within 1000 of
-them. Chosen by the test error of active learning with noisy K-FAC on Boston, seeds 7, 8, 9 and 100."""
+"""The preset `small`, for a few dozen labels, chosen by active learning with noisy K-FAC on Boston, seeds 7-9 and 100."""
 
 TABLE: dict[str, object] = {
     "epochs": 120, "batch_size": 64, "min_batches": 16, "samples": 2, "lr": 1.0, "lr_schedule": "linear",
@@ -263,10 +262,8 @@ TABLE: dict[str, object] = {
 }  # fmt: skip
 """The preset `default` of posteriors with Kronecker factors, for tables from some hundred rows on.
 
-Gradients are taken at the mean first, then at samples, in steps within a fraction of the posterior's deviation. Chosen
-for noisy K-FAC on validation parts of splits that no table reports: experiments/table_defaults. A prior twice as wide
-as the papers' predicts as well, and is less sure where there are no data. Training mostly at the mean is a little
-better on tables with little noise, and far worse on small ones with much.
+Chosen for noisy K-FAC on validation parts of splits that no table reports: experiments/table_defaults. A prior twice as
+wide as the papers' predicts as well, and is less sure where there are no data.
 """
 
 _FEW: dict[str, object] = TABLE | {"epochs": 300, "min_batches": 8, "prior_variance": 1.0}
@@ -278,10 +275,7 @@ TABLE_BY_ROWS: dict[int, dict[int, dict[str, object]]] = {
         250: TABLE,
     },
 }
-"""The same by units and rows, see `recommended_settings`. Chosen on Boston, Concrete, Yacht and Power.
-
-With more units the prior must be narrower, as few rows would be explained by noise alone.
-"""
+"""The same by units and rows, see `recommended_settings`; more units need a narrower prior. Chosen on UCI sets."""
 
 HUNDREDS = TABLE | {"prior_variance": 0.3}
 """The former preset for 64 to 250 rows, which settings by rows have replaced."""
@@ -296,9 +290,7 @@ IMAGE: dict[str, object] = {
 }  # fmt: skip
 """The preset `image` of posteriors with Kronecker factors, for image networks, from one epoch on.
 
-Averages forget their start, the identity, within some hundred steps. At the paper's rate (`paper-image`) it dominates
-the small gradients of later layers for thousands of steps. Steps and noise are smaller than the paper's. Chosen on
-validation parts of MNIST (LeNet-5) and of 5,000 images of CIFAR-10 (LeNet-5, VGG16s of quarter and half width). The
-best noise depends on the net: under a prior twice as wide the VGG16s are a little better, and the LeNet-5 is far too
-sure; twice the KL weight calibrates it better. The narrow prior keeps noise small where the likelihood says nothing.
+Averages forget their start within some hundred steps, in `paper-image` within thousands. Steps and noise are smaller
+than the paper's. Chosen on validation parts of MNIST (LeNet-5) and CIFAR-10 (LeNet-5, narrow VGG16s). Under a prior
+twice as wide the VGG16s are a little better, and the LeNet-5 is far too sure.
 """

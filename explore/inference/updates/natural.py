@@ -252,7 +252,7 @@ def _raised(gamma: Dampings, damping: Float[Tensor, " R"]) -> Dampings:
 SMALL: dict[str, object] = {
     "batch_size": 30, "samples": 5, "lr": 0.02, "beta": 0.02, "prior_variance": 0.3, "kl_weight": 0.35,
 }  # fmt: skip
-"""The preset `small`, for a few dozen labels, chosen by active learning with noisy K-FAC on Boston, seeds 7-9 and 100."""
+"""The preset `small`, for a few dozen labels; chosen by active learning with noisy K-FAC on Boston."""
 
 TABLE: dict[str, object] = {
     "epochs": 120, "batch_size": 64, "min_batches": 16, "samples": 2, "lr": 1.0, "lr_schedule": "linear",

@@ -34,15 +34,7 @@ class Scales(NamedTuple):
 
 
 class Pool:
-    """P points, for each of T trials a subset; R = T * arms, arm by arm. See `ActiveLearner` for its arguments.
-
-    Attributes:
-        allowed: [R, P].
-        mask: [R, P] the allowed points without a label.
-        points: [R, n] those with one, in the order of labelling.
-        y: [R, n, O], or [R, n] class indices; None before the first.
-        round: the number of `tell` calls.
-    """
+    """P points, for each of T trials a subset; R = T * arms, arm by arm. See `ActiveLearner` for its arguments."""
 
     def __init__(
         self,
@@ -73,10 +65,10 @@ class Pool:
         self._scaled = likelihood.scaling == "affine" and not self._trained  # whether targets are standardised
         self._partial = bool(getattr(likelihood, "partial", False))  # whether labels may be NaN in some outputs
         self.allowed: Bool[Tensor, "R P"] = _mask(allowed, trials, len(self.x)).to(rng.device).repeat(len(arms), 1)
-        self.mask, self.replicas = self.allowed, len(self.allowed)
+        self.mask, self.replicas = self.allowed, len(self.allowed)  # the allowed points without a label
         self.points: Int[Tensor, "R n"] = torch.zeros(self.replicas, 0, dtype=torch.long, device=rng.device)
-        self.y: Tensor | None = None
-        self.round = 0
+        self.y: Tensor | None = None  # [R, n, O], or [R, n] class indices, in the order of `points`
+        self.round = 0  # the number of `tell` calls
 
     def like(self, x: Any) -> RawInputs:
         """Check that other inputs have the shape of the pool's."""

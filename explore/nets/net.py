@@ -43,14 +43,6 @@ class Net(Network):
         amp: whether products are of bfloat16, by torch's autocast. Outputs, taps and curvature keep the inputs' type.
         trained: whether posteriors start from the module's weights and normalisations; else from scratch.
         outputs: O; None: as many as the last layer has.
-
-    Attributes:
-        shapes: (I, O) of each layer, in the order of `module.modules()`.
-        biases: whether each layer has a bias, the last row of its matrix.
-        convolutions: whether each layer is a convolution.
-        sequence: the kinds of module that run one after the other; anything but a plain nn.Sequential counts as one.
-        norms: the batch normalisations.
-        weights: number of weights.
     """
 
     def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False, outputs: int | None = None):

@@ -40,15 +40,15 @@ class Norm(NamedTuple):
 
 @runtime_checkable
 class Network(Protocol):
-    """The interface of `Net` to posteriors; see `Net` for these attributes and methods."""
+    """The interface of `Net` to posteriors; see `Net` for the methods."""
 
-    shapes: tuple[tuple[int, int], ...]
-    biases: tuple[bool, ...]
-    convolutions: tuple[bool, ...]
-    sequence: tuple[type[nn.Module], ...]
-    norms: tuple[Norm, ...]
+    shapes: tuple[tuple[int, int], ...]  # (I, O) of each layer, in the order of `module.modules()`
+    biases: tuple[bool, ...]  # whether each layer has a bias, the last row of its matrix
+    convolutions: tuple[bool, ...]  # whether each layer is a convolution
+    sequence: tuple[type[nn.Module], ...]  # modules that run one after the other; one but for a plain nn.Sequential
+    norms: tuple[Norm, ...]  # the batch normalisations
     outputs: int
-    weights: int
+    weights: int  # their number
     trained: bool
 
     @property
@@ -76,45 +76,28 @@ def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
 
 @runtime_checkable
 class Likelihood(Protocol):
-    """The interface of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`.
+    """The interface of a likelihood. `out` is [R, S, B, O]; `noise` comes from `sample_noise` or `expected`."""
 
-    Attributes:
-        discrete: whether targets are classes, [R, B] int64, and not real numbers, [R, B, M].
-        scaling: of real targets before training: "affine" (standardised), or "none", as for counts and classes.
-    """
+    discrete: ClassVar[bool]  # whether targets are classes, [R, B] int64, and not real numbers, [R, B, M]
+    scaling: ClassVar[str]  # of real targets before training: "affine", or "none", as for counts and classes
 
-    discrete: ClassVar[bool]
-    scaling: ClassVar[str]
-
-    def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]:
-        """The mean of a target: M numbers, or the probabilities of M classes."""
-
-    def init(self, outputs: int, replicas: int, rng: Rng) -> Phi:
-        """The prior of the noise, for a net of O outputs; every tensor is [R, ...]."""
-
-    def sample_noise(self, phi: Phi, samples: int, rng: Rng) -> Noise:
-        """Noise parameters of each replica and weight sample; every tensor is [R, S, ...], and None is none."""
-
-    def expected(self, phi: Phi) -> Noise:
-        """The noise parameters at their posterior mean, with S = 1."""
-
-    def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
-        """Log density (or probability) of each target, in nats."""
-
-    def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]:
-        """D log_prob / d out, in closed form."""
-
-    def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor:
-        """Targets drawn from the model: [R, S, B, M] or, of classes, [R, S, B]."""
-
-    def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]:
-        """K vectors whose outer products add up to E[score score^T] over the model's own targets, in closed form."""
-
-    def kl(self, phi: Phi) -> Float[Tensor, " R"]:
-        """KL from the noise's prior, in nats."""
-
-    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi:
-        """The noise's posterior after seeing a batch; a weight of the KL may be a tensor [R]."""
+    # The mean of a target: M numbers, or the probabilities of M classes.
+    def mean(self, out: Tensor) -> Float[Tensor, "R S B M"]: ...
+    # The prior of the noise, for a net of O outputs; every tensor is [R, ...].
+    def init(self, outputs: int, replicas: int, rng: Rng) -> Phi: ...
+    # Noise parameters of each replica and weight sample; every tensor is [R, S, ...], and None is none.
+    def sample_noise(self, phi: Phi, samples: int, rng: Rng) -> Noise: ...
+    def expected(self, phi: Phi) -> Noise: ...  # the noise parameters at their posterior mean, with S = 1
+    # Log density (or probability) of each target, in nats, and its gradient in `out`, in closed form.
+    def log_prob(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]: ...
+    def score(self, noise: Noise, out: Tensor, y: Tensor) -> Float[Tensor, "R S B O"]: ...
+    # Targets drawn from the model: [R, S, B, M] or, of classes, [R, S, B].
+    def sample(self, noise: Noise, out: Tensor, rng: Rng) -> Tensor: ...
+    # K vectors whose outer products add up to E[score score^T] over the model's own targets, in closed form.
+    def fisher_root(self, noise: Noise, out: Tensor) -> Float[Tensor, "K R S B O"]: ...
+    def kl(self, phi: Phi) -> Float[Tensor, " R"]: ...  # from the noise's prior, in nats
+    # The noise's posterior after seeing a batch; a weight of the KL may be a tensor [R].
+    def update(self, phi: Phi, out: Tensor, y: Tensor, n_data: float, kl_weight: float | Tensor) -> Phi: ...
 
 
 class Part(NamedTuple):

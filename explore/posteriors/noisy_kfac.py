@@ -57,9 +57,9 @@ PRESETS: dict[str, dict[str, object]] = {
     "paper-protein": {"adaptive_damping": False, "batch_size": 100, "epochs": 500},
     "small": natural.SMALL,
     "image": natural.IMAGE | {"factor_interval": 20},
-    # VGG16 on CIFAR-10 without augmentation or normalisation. The paper's code adds up steps of 0.01, clipped at
+    # VGG16 on CIFAR-10 without augmentation or normalisation. The paper's code adds up steps of 0.01, clipped to
     # 1e-3 each, with momentum 0.9; here the gradient is averaged, so that lr is ten times and kl_clip, which bounds a
-    # square, a hundred times as large. Its bound shrinks; here steps do, linearly. It has the extrinsic damping in place
+    # square, a hundred times as large. Its bound shrinks, here steps do. It has the extrinsic damping in place
     # of gamma in the mean step, and almost no noise before the first factorisation.
     "paper-image": natural.IMAGE | {
         "lr": 0.1, "beta": 0.01, "kl_weight": 0.5, "extrinsic_damping": 1e-3, "kl_clip": 0.1,

@@ -14,28 +14,19 @@ Normalise = Literal["latest", "median", "rms", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class RewardSettings(Checked):
-    """Settings of the bonus: its kind, scale and weight.
+    """Settings of the bonus: its kind, scale and weight."""
 
-    Args:
-        eta: weight of the bonus beside the environment's reward.
-        eta_decay: factor on eta after each batch.
-        bonus: "kl", the information gained from the transition (posteriors with a density); "expected-gain", the
-            information expected from o, a, 1/2 log det(I + Cov_f / s^2); "variance", the mean predictive variance.
-        normalise: the divisor of the bonus: "latest", the median of the latest batch, which pays its middle transition
-            eta; "median", the mean of the last 10 batches' medians, as in the paper; "rms", the root mean square of the
-            last 10 batches; "none".
-        clip: the bonus of one transition is cut at this multiple of the divisor; None: never, as in the paper.
-        samples: weight samples for "expected-gain" and "variance", and for the quality of the model.
-        interval: transitions a batch, where experience comes step by step; the divisor then comes from past batches.
-    """
-
-    eta: float = 0.001
-    eta_decay: float = 1.0
+    eta: float = 0.001  # weight of the bonus beside the environment's reward
+    eta_decay: float = 1.0  # factor on eta after each batch
+    # "kl": the information gained from the transition (posteriors with a density); "expected-gain": the information
+    # expected from o, a, 1/2 log det(I + Cov_f / s^2); "variance": the mean predictive variance.
     bonus: Kind = "kl"
+    # The divisor of the bonus. "latest": the median of the latest batch, whose middle is paid eta; "median":
+    # the mean of the last 10 batches' medians, as in the paper; "rms": the root mean square of the last 10 batches.
     normalise: Normalise = "latest"
-    clip: float | None = 10.0
-    samples: int = 30
-    interval: int = 5000
+    clip: float | None = 10.0  # a bonus is cut at this multiple of the divisor; None: never, as in the paper
+    samples: int = 30  # weight samples for "expected-gain" and "variance", and for the quality of the model
+    interval: int = 5000  # transitions a batch, where experience comes step by step
 
     ranges: ClassVar[dict[str, str]] = {
         "eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, 1e4]", "interval": "[1, inf)"
@@ -61,9 +52,9 @@ class Transitions(NamedTuple):
 class RolloutBonus(Protocol):
     """The interface of a bonus for `VIMECallback`: `IntrinsicReward`, or your own."""
 
-    observations: Vectors
+    observations: Vectors  # of the observation space
     actions: Vectors
-    metrics: dict[str, float]
+    metrics: dict[str, float]  # to log about the last batch, by TensorBoard tag
 
     def batch(self, transitions: Transitions) -> Reward:
-        """The bonus of all transitions of a rollout; then learns from them."""
+        """Return the bonus of all transitions of a rollout; then learn from them."""

@@ -81,39 +81,23 @@ SCALED = 2**20  # numbers that scales are taken from
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicsSettings:
-    """Settings of the dynamics model; the defaults are those of Houthooft et al. (2016), but for the noise.
+    """Settings of the dynamics model; the defaults are those of Houthooft et al. (2016), but for the noise."""
 
-    Args:
-        posterior: a name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation
-            and an action to an observation; not "map" and "hmc", which are not uncertain or take all data at once.
-        preset: of the posterior's settings; None: "vime" where it has one, else its first.
-        posterior_settings: settings of the posterior on top of the preset's.
-        hidden: units of the hidden layers.
-        noise_std: standard deviation of the transitions' noise in standardised units; None: learnt. Theirs is 5.
-        n_eff: N, how many transitions the posterior stands for; "replay": as many as are stored. Under a fixed N
-            (theirs is 50) the bonus does not fade.
-        target: the prediction target: the next observation or its difference to the last.
-        updates: steps of the posterior after each batch of experience.
-        batch_size: transitions a step.
-        capacity: transitions that the replay holds.
-        minimum: transitions stored before the first training.
-    """
-
+    # A name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation and an action
+    # to an observation; not "map" and "hmc", which are not uncertain or take all data at once.
     posterior: str | Predictive = "noisy-kfac"
-    preset: str | None = None
-    posterior_settings: Mapping[str, Any] = field(default_factory=dict)
-    hidden: tuple[int, ...] = (32,)
-    noise_std: float | None = None
-    n_eff: float | Literal["replay"] = 50.0
-    target: Literal["next", "difference"] = "next"
-    updates: int = 500
-    batch_size: int = 10
-    capacity: int = 100_000
-    minimum: int = 500
+    preset: str | None = None  # None: "vime" where it has one, else its first
+    posterior_settings: Mapping[str, Any] = field(default_factory=dict)  # on top of the preset's
+    hidden: tuple[int, ...] = (32,)  # units of the hidden layers
+    noise_std: float | None = None  # of standardised transitions; None: learnt. Theirs is 5
+    n_eff: float | Literal["replay"] = 50.0  # N; under a fixed N the bonus does not fade. "replay": as many as stored
+    target: Literal["next", "difference"] = "next"  # the next observation or its difference to the last
+    updates: int = 500  # steps of the posterior after each batch of experience
+    batch_size: int = 10  # transitions a step
+    capacity: int = 100_000  # transitions that the replay holds
+    minimum: int = 500  # transitions stored before the first training
 
     def __post_init__(self) -> None:
-        if isinstance(self.n_eff, str) and self.n_eff != "replay":
-            raise InputError(f"n_eff is {self.n_eff!r}; it must be a positive number or 'replay'")
         check_fields(self, dict.fromkeys(("updates", "batch_size", "capacity", "minimum"), "[1, 1e7]"))
         if not isinstance(self.posterior_settings, Mapping):
             raise InputError(f"posterior_settings is {shown(self.posterior_settings)}; it must be a dict of settings")

@@ -57,13 +57,6 @@ class IntrinsicReward:
         device: of the model.
         encoder: for observations that are no vectors, see `Vectors`.
         settings: those of `RewardSettings` and of `DynamicsSettings`.
-
-    Attributes:
-        metrics: values to log of the last finished batch, by TensorBoard tag.
-        batches: number of finished batches.
-        dropped: number of dropped transitions.
-        paid: whether any bonus was not 0, before its weight eta.
-        restarts: number of restarts of the model, at most one.
     """
 
     def __init__(
@@ -93,9 +86,9 @@ class IntrinsicReward:
         self.rng = Rng(seed, self._device)
         self.dynamics = self._fresh()
         self.replay = Replay(self.dynamics_settings.capacity, *self._sizes, self._device)
-        self.metrics: dict[str, float] = {}
-        self.batches = self.dropped = self.restarts = 0
-        self.paid = False
+        self.metrics: dict[str, float] = {}  # of the last finished batch, by TensorBoard tag
+        self.batches = self.dropped = self.restarts = 0  # finished batches, dropped transitions, restarts of the model
+        self.paid = False  # whether any bonus was not 0, before its weight eta
         self._trained = False
         self._levels: deque[float] = deque(maxlen=QUEUE)  # one a batch; the divisor is computed from them
         self._open: list[Array] = []  # raw bonuses of the steps of the unfinished batch ...

@@ -33,41 +33,28 @@ DENSE = 2048  # up to this many weights a matrix is written out for its eigenval
 
 @runtime_checkable
 class Factor(Protocol):
-    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers.
+    """The matrix P = F + damping, [R, W, W], never written out. Vectors are tuples of [R, S, I, O] over layers."""
 
-    solve        P^-1 v
-    multiply     P v
-    root         X eps with X X^T = P^-1, which gives white noise the covariance P^-1
-    logdet       log |P|
-    variance     the diagonal of P^-1
-    trace        tr(P new^-1) for another factor of the same structure
-    quad         g_b^T P^-1 g_b for each example's gradient g_b, averaged over S first
-    curvature    |P^-1/2 D P^-1/2|_F^2, D being E_s[g_b g_b^T] projected on the directions the structure can take
-    eigenvalues  of P, unordered; NaN where a factor that couples layers has too many
-    dense        P written out
-    """
-
-    def solve(self, v: Weights) -> Weights: ...
-    def multiply(self, v: Weights) -> Weights: ...
-    def root(self, eps: Weights) -> Weights: ...
-    def logdet(self) -> Float[Tensor, " R"]: ...
-    def variance(self) -> Means: ...
-    def trace(self, new: Any) -> Float[Tensor, " R"]: ...
-    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
+    def solve(self, v: Weights) -> Weights: ...  # P^-1 v
+    def multiply(self, v: Weights) -> Weights: ...  # P v
+    def root(self, eps: Weights) -> Weights: ...  # X eps with X X^T = P^-1, which gives white noise that covariance
+    def logdet(self) -> Float[Tensor, " R"]: ...  # log |P|
+    def variance(self) -> Means: ...  # the diagonal of P^-1
+    def trace(self, new: Any) -> Float[Tensor, " R"]: ...  # tr(P new^-1) for another factor of the same structure
+    def quad(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...  # g_b^T P^-1 g_b, g_b averaged over S first
+    # |P^-1/2 D P^-1/2|_F^2, D being E_s[g_b g_b^T] projected on the directions the structure can take
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]: ...
-    def eigenvalues(self) -> Float[Tensor, "R W"]: ...
-    def dense(self) -> Float[Tensor, "R W W"]: ...
+    def eigenvalues(self) -> Float[Tensor, "R W"]: ...  # of P, unordered; NaN where a joint factor has too many
+    def dense(self) -> Float[Tensor, "R W W"]: ...  # P written out
 
 
 @runtime_checkable
 class Structure(Protocol):
     """Running statistics of the Fisher matrix.
 
-    init         statistics before any data
-    observe      the statistics moved towards those of a batch, by the averaging rates times `schedule`; `step` counts
-                 updates from 1, and an interval's work is due where it divides the step
-    factor       F + damping, and the replicas for which it succeeded
-    start_share  the start's mean diagonal over the statistics', the largest ratio of all layers
+    `observe` moves them towards those of a batch, by the averaging rates times `schedule`; `step` counts updates from
+    1, and an interval's work is due where it divides the step. `factor` returns F + damping, and the replicas for which
+    it succeeded, `start_share` the start's mean diagonal over the statistics', the largest ratio of all layers.
     """
 
     def init(self, shapes: tuple[tuple[int, int], ...], replicas: int, rng: Rng) -> Statistics: ...

@@ -77,11 +77,7 @@ class CartPoleSwingup(RigidBodies):
             pole[4] = -0.5 * spin * np.sin(angle)
 
     def advance(self, force: Array) -> None:
-        """Take one step of Box2D: gravity and force, joints' impulses, semi-implicit Euler, joints' positions.
-
-        Impulses are solved for (Box2D's have converged after 8 iterations); positions are iterated, as its 3 do not
-        converge.
-        """
+        """Take one step of Box2D: gravity, force, joints' impulses (solved for), Euler, positions (iterated)."""
         h, (cart, pole) = self.step_size, self.bodies
         x, angle = cart[0], pole[2]
         rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)  # from the pole's centre of mass to the hinge
@@ -122,10 +118,7 @@ class CartPoleSwingup(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """Iterate Box2D's position correction once: the hinge, then the track; return where a joint was off [M].
-
-    `state` [5, M] is changed: the cart's x and y, the pole's centre of mass and angle.
-    """
+    """Iterate Box2D's position correction of `state` [5, M]: the hinge, then the track; return where it was off [M]."""
     x, y, cx, cy, angle = state
     arm = HEIGHT / 2
     rx, ry = 0.5 * np.sin(angle), -0.5 * np.cos(angle)

@@ -60,10 +60,7 @@ class DoublePendulum(RigidBodies):
         bodies[:, 5] = 0.01 * draws[2:]
 
     def advance(self, force: Array) -> None:
-        """Take one step of Box2D: gravity and motor, joints' impulses, semi-implicit Euler, joints' positions.
-
-        Impulses are solved for (Box2D's have converged after 20 iterations); positions are iterated until an error.
-        """
+        """Take one step of Box2D: gravity, motor, joints' impulses (solved for), Euler, positions (iterated)."""
         h, (one, two) = self.step_size, self.bodies
         a1, a2 = one[2], two[2]
         s1, c1, s2, c2 = np.sin(a1), np.cos(a1), np.sin(a2), np.cos(a2)  # (c, s): where a link's end moves
@@ -119,10 +116,7 @@ class DoublePendulum(RigidBodies):
 
 
 def _correct(state: Array) -> Array:
-    """One iteration of Box2D's position correction: the lower joint, then the upper; where a joint was off [M].
-
-    `state` [6, M] is changed: the links' centres of mass and angles.
-    """
+    """Iterate Box2D's position correction of `state` [6, M]: lower joint, then upper; return where it was off [M]."""
     x1, y1, a1, x2, y2, a2 = state
     px1, py1 = 0.5 * np.sin(a1), -0.5 * np.cos(a1)  # from the centre to the lower end
     px2, py2 = 0.5 * np.sin(a2), -0.5 * np.cos(a2)

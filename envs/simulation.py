@@ -100,9 +100,8 @@ class Simulation(ABC):
 class RigidBodies(Simulation):
     """Bodies in the plane, moved by one force or torque; `sparse` is VIME's reward instead of rllab's.
 
-    `bodies` [K, 6, n] holds x, y, angle of each body's origin, vx, vy of its centre of mass, and its angular velocity.
-    With `physics="box2d"` they follow Box2D worlds, the reference; with "equations" the same physics in NumPy, all
-    copies at once.
+    `bodies` [K, 6, n] holds x, y, angle of each body's origin, vx, vy of its centre of mass, and its angular velocity,
+    as simulated by Box2D, the reference, or by the same "equations" in NumPy, all copies at once.
     """
 
     variants: ClassVar = {

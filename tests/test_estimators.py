@@ -25,7 +25,7 @@ import explore
 from explore.core.errors import InputError
 from explore.inference import presets
 from explore.learning.model import FittedModel
-from explore.learning.transforms import Transform
+from explore.learning.scaling import Transform
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 

@@ -640,9 +640,9 @@ def test_deep_nets_are_not_suspected(build, dtype):
 @pytest.mark.parametrize(
     ("module", "shape", "message"),
     [
-        (Forward(lambda h, _: (h, h)), (3,), "must give one tensor .*; it gave a tuple"),
+        (Forward(lambda h, _: (h, h)), (3,), "one tensor .*; it gave a tuple"),
         (Forward(lambda h, _: h.detach()), (3,), "cuts its output off from its layers"),
-        (Forward(lambda h, _: h.sum(0, keepdim=True)), (3,), r"to \[B, outputs\]; of 2 it made 1"),
+        (Forward(lambda h, _: h.sum(0, keepdim=True)), (3,), r"to one tensor \[2, outputs\]; it gave \[1, "),
         (nn.Sequential(nn.Flatten(0, 1), nn.Linear(3, 1)), (5, 3), r"'1' gets 10 inputs for 2 examples"),
         (mlp(3, [4], 1), (2,), r"'0' takes 3 features; an example comes to it as \[2\]"),
         (mlp(3, [4], 1), (), r"'0' takes 3 features; an example comes to it as \[\]"),

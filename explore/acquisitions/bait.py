@@ -54,10 +54,7 @@ def _pool(view: View) -> Float[Tensor, "R S S"]:
 
 
 def _fall(v: Float[Tensor, "R S b K"], root: Tensor | None, pool: Float[Tensor, "R S S"]) -> Float[Tensor, "R b"]:
-    """Return tr(P^-1 M) - tr((P + V V^T)^-1 M) of each point; M is the pool's, `root` is L^-1, and P = L L^T.
-
-    By the Woodbury identity this is tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V).
-    """
+    """Return tr((I + V^T P^-1 V)^-1 V^T P^-1 M P^-1 V), the fall of tr(P^-1 M); `root` is L^-1 with P = L L^T."""
     if root is not None:
         v, pool = torch.einsum("rzs,rsbk->rzbk", root, v), root @ pool @ root.mT
     gram = torch.einsum("rsbk,rsbl->rbkl", v, v)

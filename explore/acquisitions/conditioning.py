@@ -72,10 +72,7 @@ def centred(out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b O"]:
 
 
 def signals(likelihood: Likelihood, noise: Noise, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R S b K"]:
-    """Return V = F G of each point: its label tells as much about z as K numbers V^T z with noise of variance 1.
-
-    G G^T is the Fisher information of a label about the output, at its mean: exact for Gaussian noise.
-    """
+    """Return V = F G of each point, G G^T the Fisher information of a label about the output, at its mean."""
     root = likelihood.fisher_root(noise, out.mean(1, keepdim=True))  # [K, R, 1, b, O]
     return torch.einsum("rsbo,krbo->rsbk", centred(out), root.squeeze(2))
 

@@ -16,10 +16,7 @@ UNITS = (1e-150, 1e150)  # of a deviation: its square, and a slightly larger one
 
 
 class InputError(ValueError):
-    """Invalid input; the message says what is wrong, and what is allowed.
-
-    The command line shows the message alone; any other exception is a defect and keeps its traceback.
-    """
+    """Invalid input, which the command line shows without a traceback: what is wrong, and what is allowed."""
 
 
 class Failure(RuntimeError):

@@ -28,10 +28,7 @@ END = b"PK\x05\x06"  # of a zip archive: 22 bytes, of which the last two are the
 
 
 def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> None:
-    """Write tensors and plain values as a file of a kind and format; at any moment the old file or the new one exists.
-
-    `content` is what `torch.load(weights_only=True)` accepts, `run` the id of the run that it belongs to, if any.
-    """
+    """Write tensors and plain values that `torch.load(weights_only=True)` accepts, as a file of a kind and format."""
     import torch  # takes seconds, for which readers of text need not wait
 
     buffer = io.BytesIO()  # torch's own writer hides the system's message about a full disk
@@ -44,11 +41,7 @@ def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> Non
 
 
 def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
-    """Read the content of a file that `save` wrote, on the CPU; no code in it is executed.
-
-    Raises:
-        InputError: when the file is missing, damaged, of another kind, version or run (None: any).
-    """
+    """Read the content of a file that `save` wrote; refuse a damaged file, and one of another kind, version or run."""
     import torch
 
     try:
@@ -121,10 +114,7 @@ def older(path: Path) -> InputError:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a draft of a file or folder, which replaces `path` on success and is removed on failure.
-
-    The draft has a new folder to itself beside `path`. A folder replaces only a missing or an empty one.
-    """
+    """Yield a draft, in a new folder, of a file or folder that replaces `path` on success and goes on failure."""
     prefix = f".{path.name[:100]}."
     with tempfile.TemporaryDirectory(DRAFT, prefix, path.parent, ignore_cleanup_errors=True) as folder:
         draft = Path(folder, path.name)

@@ -23,10 +23,7 @@ CHUNK = 2**17  # numbers that a CPU transforms together, so that intermediate re
 
 
 def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:
-    """Transform the last axis of x [..., D], D a power of two, in natural (Hadamard, not sequency) order.
-
-    The orthonormal transform is its own inverse. It is differentiable any number of times.
-    """
+    """Transform the last axis of x [..., D], D a power of two, in natural (Hadamard, not sequency) order."""
     if not x.is_floating_point():
         raise InputError(f"the Walsh-Hadamard transform takes floating-point numbers; got {x.dtype}")
     d = x.shape[-1] if x.dim() else 0

@@ -18,7 +18,7 @@ ROOMS = {
     "inference": "candidates",
     "inference.structures": "inference.kronecker inference.low_rank",
     "inference.updates": "inference.adam inference.natural inference.points inference.reparam",
-    "learning": "calibration classification compare estimators feed pool scaling toys transforms",
+    "learning": "calibration classification compare estimators feed pool scaling toys",
     "nets": "likelihoods modules",
     "runs": "provenance record recorded",
 }
@@ -34,7 +34,7 @@ MERGED = {  # files that took in others
     "inference.base": "inference.common",
     "inference.updates.steps": "inference.step_rules inference.updates.step_rules inference.updates.sub_batches",
     "learning.identity": "learning.fingerprints",
-    "learning.scaling": "inputs learning.inputs",
+    "learning.scaling": "inputs transforms learning.inputs learning.transforms",
     "nets.protocols": "nets.likelihoods.base",
     "nets.slots.base": "nets.slots.linear nets.slots.normalisation",
     "nets.zoo": "nets.custom",

@@ -80,10 +80,7 @@ class Rng:
         return self.draw(torch.rand, shape)
 
     def gamma(self, concentration: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Draw Gamma(concentration, rate 1) numbers, for a concentration of at least 1 (Marsaglia and Tsang 2000).
-
-        Six proposals are drawn at once; the chance that all are refused is below 2e-8, and then the last is taken.
-        """
+        """Draw Gamma(concentration >= 1, rate 1) numbers, the first accepted of six (Marsaglia and Tsang 2000)."""
         if self.arms == 1 and not concentration.is_cpu:  # in one launch; arms are to have the same proposals
             return torch._standard_gamma(concentration, self.generator).clamp_min(1e-30)
         d = (concentration - 1 / 3).unsqueeze(-1)

@@ -16,17 +16,13 @@ MOST = 2**24  # numbers of a chunk of distances
 def farthest_first(
     x: Float[np.ndarray, "N D"], candidates: Sequence[int], taken: Sequence[int], k: int
 ) -> tuple[list[int], list[float]]:
-    """Choose k candidates (rows), far from each other and from the points taken.
+    """Choose k candidates (rows), far from each other and from the points taken, by standardised features.
 
-    Features are standardised by all rows first; of several candidates as far away the first one is chosen. Return them
-    and how far each was from the nearest one before it, in root mean square standard deviations; infinite for the
-    first.
+    Return them and how far each was from the nearest one before, in root mean square standard deviations.
     """
     z = standardised(x)
     free = np.asarray(candidates, np.int64)
-    distance = np.full(len(free), np.inf)
-    for i in taken:
-        distance = np.minimum(distance, _squares(z, free, z[i]))
+    distance = _squares_to_nearest(z, free, taken)
     chosen, distances = [], []
     for _ in range(k):
         first = np.isinf(distance).all()
@@ -49,11 +45,14 @@ def standardised(x: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N D"]:
 
 def nearest(z: Float[np.ndarray, "N D"], rows: Sequence[int], centres: Sequence[int]) -> Float[np.ndarray, " n"]:
     """Distances of rows to the nearest centre, see `farthest_first`."""
-    free = np.asarray(rows, np.int64)
-    distance = np.full(len(free), np.inf)
+    return np.sqrt(_squares_to_nearest(z, np.asarray(rows, np.int64), centres))
+
+
+def _squares_to_nearest(z: np.ndarray, rows: np.ndarray, centres: Sequence[int]) -> np.ndarray:
+    distance = np.full(len(rows), np.inf)
     for i in centres:
-        distance = np.minimum(distance, _squares(z, free, z[i]))
-    return np.sqrt(distance)
+        distance = np.minimum(distance, _squares(z, rows, z[i]))
+    return distance
 
 
 def _squares(z: np.ndarray, rows: np.ndarray, centre: np.ndarray) -> np.ndarray:

@@ -194,10 +194,7 @@ class Graph(NamedTuple):
 
 
 class Updates:
-    """The updates of one fit, or of a posterior that keeps learning; without a recorder they run one by one.
-
-    A graph overwrites the state that it returned before; `copied` returns a copy that stays.
-    """
+    """The updates of one fit, or of a posterior that keeps learning; graphs overwrite the state that they returned."""
 
     def __init__(self, posterior: Any, rng: Rng, recorder: Recorder | None):
         self.posterior, self.recorder, self.recordable = posterior, recorder, True

@@ -200,10 +200,7 @@ def _sharing() -> Iterator[None]:
 
 
 def side_by_side(works: Sequence[Callable[[], T]], device: torch.device) -> list[T]:
-    """Return the results of independent work: on a GPU from several streams, elsewhere one after the other.
-
-    All streams begin after earlier work of the GPU and end before its next; a recorded graph takes them as branches.
-    """
+    """Return the results of independent work: on a GPU from several streams, elsewhere one after the other."""
     if device.type != "cuda":
         return [work() for work in works]
     main, streams = torch.cuda.current_stream(device), _streams(device)[: len(works)]

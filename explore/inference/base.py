@@ -175,10 +175,9 @@ class Predictive(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Variational(Predictive):
-    """A posterior with a density q, trained to maximise E_q[log p(D|w)] - kl_weight * KL(q || prior).
+    """A posterior with a density q over `coordinates`, the weights or fewer numbers that weights are made of.
 
-    The density is over `coordinates`, the weights or fewer numbers that weights are made of, with the prior N(0,
-    prior_variance).
+    It is trained to maximise E_q[log p(D|w)] - kl_weight * KL(q || prior), with the prior N(0, prior_variance).
     """
 
     prior_variance: float | Literal["learned"] = 1.0  # eta
@@ -217,10 +216,7 @@ class Variational(Predictive):
         return self._all(self.eta) if learned is None else learned.variance
 
     def gamma(self, shared: Common, weight: float | Tensor | None = None, held: bool = False) -> Dampings:
-        """Return gamma = lambda / (N eta): a number, or one for each tensor of coordinates where eta is learned.
-
-        `weight` is lambda. A density takes eta as `held` at the last update, as the bound could fall otherwise.
-        """
+        """Return gamma = lambda / (N eta), a number or one for each tensor; `held`: eta as of the last update."""
         weight, n_data = self.kl_weight if weight is None else weight, float(shared.n_data)
         if shared.prior is None:
             gamma = weight / (n_data * self.eta)
@@ -315,10 +311,7 @@ def advance_norms(
     lr: float,
     step: Int[Tensor, " R"],
 ) -> NormState:
-    """Return batch normalisations after a training pass, from the taps of the log-likelihood.
-
-    Samples that share values share the mean of their statistics. `count` has the numbers of samples and examples.
-    """
+    """Return batch normalisations after a training pass, from its taps; `count` has the samples and the examples."""
     values, gradients = [], []
     for v, t, norm in zip(norms.values, taps, net.norms, strict=True):
         statistics, gradient = t.statistics, t.grads / count[1]

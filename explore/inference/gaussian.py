@@ -24,10 +24,7 @@ from explore.nets.protocols import Layer
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianPosterior(Variational):
-    """A posterior with a Gaussian density over the weights.
-
-    For other coordinates, override `over_weights`, `coordinates`, `sample` and `gradients`.
-    """
+    """A posterior with a Gaussian density over the weights, or over other `coordinates`."""
 
     gain_samples: int = 10  # weight samples that `gain` averages gradients over
 

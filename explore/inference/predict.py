@@ -92,10 +92,7 @@ class Predictor:
     def outputs(
         self, x: Inputs, budget: int | None = None, only: slice | None = None
     ) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Yield (positions, outputs) of the points x [R, P, ...], or of those in `only`, chunk by chunk.
-
-        `budget` is the approximate size of a chunk's widest layer on a processor; on a device it is DEVICE.
-        """
+        """Yield (positions, outputs) of the points x [R, P, ...], or of those in `only`, in chunks of a `budget`."""
         torch.empty(KEPT, dtype=torch.uint8)  # freed at once: so glibc keeps the memory of chunks for the next ones
         with torch.no_grad():
             one = self.net.output(self.layers, x[:, :1])  # a point, to learn how wide the layers are
@@ -254,9 +251,8 @@ def mixture_quantile(
 ) -> Float[Tensor, "R b M"]:
     """Return the smallest x at which the mixture's CDF 1/S sum_s F_s, from `cdf`, reaches this level.
 
-    `component` has the quantile of each F_s. The secant method, kept in a bracket as Newton's is in Press et al.,
-    Numerical Recipes, 9.4: the bracket is halved instead where a step leaves it, or is not half as long as the one
-    before. A step function has its jumps at whole numbers.
+    `component` has the quantile of each F_s. The secant method is kept in a bracket as in Press et al., Numerical
+    Recipes, 9.4. A step function has its jumps at whole numbers.
     """
 
     def excess(x: Tensor) -> Tensor:

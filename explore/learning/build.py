@@ -33,10 +33,7 @@ def outputs(likelihood: str, classes: int, targets: int) -> int:
 def posterior(
     run: Any, shape: tuple[int, ...], outputs: int, name: str, settings: Values, noise: Mapping[str, Any]
 ) -> Predictive:
-    """Make the posterior `name` with `settings` on the network and likelihood that a command's settings `run` name.
-
-    `run` may be `saved.ModelSettings`; `shape` is that of an input, `noise` are settings of the likelihood.
-    """
+    """Make the posterior `name` on the network and likelihood that `run` names, a command's or a model's settings."""
     if run.net:
         image: Any = shape
         now = zoo.outputs(run.net, image, outputs, run.net_settings)

@@ -21,7 +21,7 @@ from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data.texts import unmeasured
 from explore.inference.presets import Recommended, noise_for, recommended_settings
 from explore.learning.model import FittedModel
-from explore.learning.transforms import KINDS, Transform
+from explore.learning.scaling import KINDS, Transform
 from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import Likelihood
@@ -147,8 +147,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
         """Return the mean, in the shape of y; with `return_std` also the standard deviation of a label, noise included.
 
-        For transformed targets it is the median, and half the distance of the quantiles one deviation of a Gaussian
-        around.
+        Transformed targets have a median, and half the distance of the quantiles one Gaussian deviation around it.
         """
         x = self._inputs(X)
         if self.transform_.kind == "none":

@@ -121,10 +121,7 @@ def cropped(images: UInt8[Tensor, "N C H W"], places: Float[Tensor, "N 3"], flip
 
 
 def resized(images: Float[Tensor, "N C H W"], places: Float[Tensor, "N 5"]) -> Float[Tensor, "N C H W"]:
-    """Scale a random part of each image to its size, and mirror half of them (Szegedy et al. 2015, Section 6).
-
-    `places` in [0, 1) determine the part's area, the ratio of its sides, its corner, and the mirror.
-    """
+    """Scale a random part of each image to its size, and mirror half of them (Szegedy et al. 2015, Section 6)."""
     area, ratio, down, right, turn = places.unbind(1)
     area, ratio = AREA[0] + (AREA[1] - AREA[0]) * area, RATIO ** (2 * ratio - 1)
     width, height = ((area * r).sqrt().clamp_max(1.0) for r in (ratio, 1 / ratio))  # of the image's

@@ -87,14 +87,6 @@ def last_epoch(posterior: Predictive, x: Float[Tensor, "R n ..."] | ImageFeed, y
     return deque(fit(posterior, x, y, rng), maxlen=1).pop()
 
 
-class _Advanced(NamedTuple):
-    """A shard after more epochs."""
-
-    state: State
-    info: Info
-    generator: Tensor
-
-
 def streams(rng: Rng, shards: int) -> list[Rng]:
     """The random stream of each shard; a single one has that of an undivided fit."""
     return [rng] if shards == 1 else [rng.shard(i) for i in range(shards)]
@@ -130,16 +122,17 @@ def sharded_fit(
     threads, record = torch.get_num_threads(), execution().record  # of this thread: joblib asks for tasks in others too
     with joblib.Parallel(n_jobs=len(rngs)) as workers:
         for stop in (epoch for epoch in at if epoch > done):
-            ends: list[_Advanced] = workers(
+            ends = workers(
                 joblib.delayed(_advance)(shard, x[part], y[part], rng, done, old, stop, threads, record)
                 for shard, part, rng, old in zip(posteriors, parts, rngs, states, strict=True)
             )
-            for rng, end in zip(rngs, ends, strict=True):
-                rng.generator.set_state(end.generator)
-            done, joined = stop, _joined([end.state for end in ends], order)
+            shards, infos, generators = zip(*ends, strict=True)
+            for rng, generator in zip(rngs, generators, strict=True):
+                rng.generator.set_state(generator)
+            done, joined = stop, _joined(shards, order)
             # Not the shards' own tensors: a resumed fit has no other strides than these, which decide last digits.
             states = [tree.part(joined, part) for part in parts]
-            yield Epoch(stop, posterior.epochs, joined, _joined([end.info for end in ends], order))
+            yield Epoch(stop, posterior.epochs, joined, _joined(infos, order))
 
 
 def _advance(
@@ -152,13 +145,13 @@ def _advance(
     stop: int,
     threads: int,
     record: bool | None,
-) -> _Advanced:
-    """Train a shard up to the next stop, in a process of its own."""
+) -> tuple[State, Info, Tensor]:
+    """Train a shard up to the next stop, in a process of its own; return its state, info and generator."""
     torch.set_num_threads(threads)
     execute(record=record)
     for epoch in fit(posterior, x, y, rng, done, state):
         if epoch.epoch == stop:
-            return _Advanced(epoch.state, epoch.info, rng.generator.get_state())
+            return epoch.state, epoch.info, rng.generator.get_state()
     raise AssertionError(f"the fit has no epoch {stop}")
 
 

@@ -217,10 +217,7 @@ class FittedModel:
         return self.predictor().classes(self._standardised(x))
 
     def sample(self, x: Any, n: int) -> Tensor:
-        """Draw n joint samples of the targets at x [P, ...], [R, n, P, O], or of class indices [R, n, P].
-
-        There is one net for all points of each; a posterior with fewer nets uses them in turn.
-        """
+        """Draw n joint samples of targets [R, n, P, O] or classes [R, n, P] at x [P, ...], one net for all points."""
         predictor = self.predictor(n)
         turn = torch.arange(n, device=self.rng.device) % predictor.samples
         noise = tree.map_tensors(lambda t: t[:, turn], predictor.noise)

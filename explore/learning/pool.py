@@ -153,10 +153,7 @@ class Pool:
 
     @cached_property
     def _spread(self) -> Float[Tensor, "1 D"]:
-        """The scale of a column constant among the labelled points: the whole pool's, at least 1.
-
-        In units of 1, a pressure of 200000 would be far from others of 101325.
-        """
+        """The scale of a column constant among the labelled points: the whole pool's, at least 1."""
         chunks = list(parts(len(self._raw), self.x.shape[1]))
         return Standardiser.of(lambda: (self._raw[part] for part in chunks), math.inf).scale.clamp_min(1.0)
 

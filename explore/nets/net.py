@@ -121,9 +121,9 @@ class Net(Network):
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
         """Return the output [R, S, B, O], and its pullback to every layer's pre-activation.
 
-        `layers` are one `Layer` a layer, then the batch normalisations; `samples`, S, is needed only where no layer has
-        it. The pullback of dout [R, S, B, O] gives one `Taps` a layer, with the gradient of sum(dout * out); it may be
-        called again.
+        `layers` are one `Layer` a layer, then the batch normalisations; `samples`, S, is needed where no layer has it.
+        The pullback of dout [R, S, B, O] gives one `Taps` a layer, with the gradient of sum(dout * out), as often as
+        called.
         """
         return self._forward(layers, x, samples, train=False)
 
@@ -238,11 +238,7 @@ class Net(Network):
         return folded
 
     def check(self, x: Float[Tensor, "R B ..."]) -> None:
-        """Refuse an unsupported forward, tested on the first and last of two or more examples.
-
-        Unsupported: examples or samples meet, training mode or chance changes the output, a layer is left out, or an
-        example cannot come alone.
-        """
+        """Refuse a forward in which examples meet, chance acts, layers are left out, or none can come alone."""
         rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
         norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))
         layers, x = (*self.glorot(1, rng, 2), *norms), x[:1, :: x.shape[1] - 1]  # the first and the last
@@ -285,12 +281,9 @@ class Net(Network):
 
 
 def _check_output(out: object, count: int) -> None:
-    if not isinstance(out, Tensor):
-        raise InputError(f"the network must give one tensor [B, outputs]; it gave a {type(out).__name__}")
-    if out.dim() != 2:
-        raise InputError(f"the network must map [B, ...] to [B, outputs]; it gave {out.dim()} axes")
-    if len(out) != count:
-        raise InputError(f"the network must map [B, ...] to [B, outputs]; of {count} it made {len(out)}")
+    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != count:
+        result = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
+        raise InputError(f"the network must map {count} examples to one tensor [{count}, outputs]; it gave {result}")
 
 
 def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:

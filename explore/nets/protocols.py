@@ -128,8 +128,8 @@ def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
     """Return one of the `PARTS` of a likelihood; refuse one that lacks it."""
     method: Callable[..., Any] | None = getattr(likelihood, name, None)
     if method is None:
-        method = f"{name}({PARTS[name].arguments})"
-        raise InputError(f"{type(likelihood).__name__} has no {method}, which {PARTS[name].users}; add the method")
+        call = f"{name}({PARTS[name].arguments})"
+        raise InputError(f"{type(likelihood).__name__} has no {call}, which {PARTS[name].users}; add the method")
     return method
 
 

@@ -111,10 +111,7 @@ class _Block(nn.Module):
 
 
 def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
-    """ResNet-18 (He et al., 2016), for images of any size; its first of four stages has `width` channels.
-
-    The stem "cifar" is a 3 x 3 convolution, "imagenet" one of 7 x 7 and a max-pooling, by 4 in all, as in VOGN's paper.
-    """
+    """ResNet-18 (He et al., 2016) for images of any size; the stem "imagenet" reduces them by 4, as in VOGN's paper."""
     return _resnet(in_channels, classes, stem, width, (2, 2, 2, 2), bottleneck=False)
 
 
@@ -226,11 +223,7 @@ def settings(name: str, texts: Mapping[str, str]) -> Values:
 
 
 def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return a network's outputs for fixed weights and images, which identify it; none of built-in networks.
-
-    One that normalises batches has a second part: the outputs after a training pass. Refuse settings that it does not
-    have, and networks that `Net` or a classification cannot take.
-    """
+    """Return a network's outputs for fixed weights and images, which identify it; none of built-in networks."""
     check_settings(name, settings_of(network(name)), settings)
     if ":" not in name:
         return ()

@@ -104,11 +104,7 @@ class BlockTridiagonalFactor(NamedTuple):
         return tuple(spread)
 
     def trace(self, new: BlockTridiagonalFactor) -> Float[Tensor, " R"]:
-        """Return it exactly up to 4096 weights, and beyond as an unbiased estimate by fixed random vectors.
-
-        Subtracting their squared lengths and adding W, the expectation, makes the error fall with the matrices'
-        difference.
-        """
+        """Return it exactly up to 4096 weights; beyond, fixed random vectors estimate the difference of the two."""
         like, weights = self.conditionals[0].diagonal, sum(i * o for i, o in self._shapes)
         if weights <= DENSE:
             probes, count = self._eye(), 1

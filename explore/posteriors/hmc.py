@@ -16,8 +16,8 @@ the last `epochs - warmup` draws of each chain are kept. NumPyro computes in dou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -290,10 +290,7 @@ class _Sampler:
     def advance(
         self, chains: tuple[Tensor, ...], batch: Batch, copies: float, rng: Rng
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Move the chains by `thinning` transitions each on `copies` copies of the batch.
-
-        Return their state, and z [R, C, W], -log p(D, w) [R, C], acceptance and share of divergences [R].
-        """
+        """Move the chains; return their state, and z [R, C, W], -log p(D, w) [R, C], acceptance, divergences [R]."""
         lead = chains[0].shape[:2]
         keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)
         with self.numbers():
@@ -303,12 +300,11 @@ class _Sampler:
             results = (state.z, state.potential_energy, accepted.mean(1), divergent.mean(1))
             return self._torch(state, rng.device, rng.dtype), self._torch(results, rng.device, rng.dtype)
 
-    def numbers(self) -> Any:
+    @contextmanager
+    def numbers(self) -> Iterator[None]:
         """Compute in double precision on the CPU, within the context."""
-        stack = ExitStack()
-        stack.enter_context(self._jax.enable_x64(True))
-        stack.enter_context(self._jax.default_device(self._jax.devices("cpu")[0]))
-        return stack
+        with self._jax.enable_x64(True), self._jax.default_device(self._jax.devices("cpu")[0]):
+            yield
 
     def _torch(self, values: Any, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
         leaves = (torch.tensor(np.asarray(leaf), device=device) for leaf in self._jax.tree.leaves(values))

@@ -117,10 +117,9 @@ def _turned(old: Eigen, new: Eigen) -> Eigen:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyEKFAC(NaturalGradient):
-    """Noisy EK-FAC, a `NaturalGradient` with an `EigenRule`; the defaults are the paper's for the UCI sets.
+    """Noisy EK-FAC; the defaults are the paper's for the UCI sets, but for restarts and `adaptive_damping`.
 
-    The exceptions are restarts and `adaptive_damping`. Work with an interval is due at steps that both it and
-    `statistics_interval` divide.
+    Work with an interval is due at steps that both it and `statistics_interval` divide.
     """
 
     omega: float = 0.01  # averaging rate of r

@@ -128,10 +128,7 @@ Leading = tuple[Vectors, Bool[Tensor, " R"]]
 
 
 def leading(columns: Vectors, taps: tuple[Taps, ...], keep: float, weight: float, iterations: int, rng: Rng) -> Leading:
-    """Return U+ with U+ U+^T = the leading L eigenpairs of X = keep U U^T + weight E[g g^T], and where that succeeded.
-
-    Few examples: those of a Gram matrix. Few weights: X itself. Otherwise the randomised method is cheapest.
-    """
+    """Return U+ with U+ U+^T = the leading eigenpairs of X = keep U U^T + weight E[g g^T], in the cheapest way."""
     weights = sum(x.shape[2] * x.shape[3] for x in columns)
     rank, n = columns[0].shape[1], taps[0].grads.shape[1] * taps[0].grads.shape[2] * parallel.world().processes
     sketch = min(2 * rank + 2, weights)

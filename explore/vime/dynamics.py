@@ -26,10 +26,7 @@ from explore.nets.protocols import width
 
 
 class Replay:
-    """The last `capacity` transitions on one device, first in, first out, each stored whole.
-
-    `inputs` are the I numbers of an observation and an action together, `outputs` the O of an observation.
-    """
+    """The last `capacity` transitions: I `inputs`, an observation and an action, and O `outputs`, the next one."""
 
     def __init__(self, capacity: int, inputs: int, outputs: int, device: str | torch.device = "cpu"):
         self.capacity, self.total = capacity, 0

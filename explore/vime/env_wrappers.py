@@ -108,9 +108,8 @@ class Stepwise:
     ) -> Paid:
         """Add the bonus of the step to these observations [n, O], reached by these actions [n, A].
 
-        `ended` marks ended episodes [n], `ends` has the last observations of those that have been reset, `real` the
-        copies that took a step and were not only reset (None: all). Without `training`, and in steps of
-        `evaluate_policy`, nothing is paid or learnt, and the sums over episodes restart.
+        `ends` has the last observations of ended episodes that have been reset, `real` the copies that took a step
+        (None: all). Without `training`, and in steps of `evaluate_policy`, nothing is paid, learnt or summed.
         """
         assert self._last is not None, "reset, then step"
         before, self._last = self._last, observations

@@ -136,10 +136,7 @@ class IntrinsicReward:
         return reward
 
     def step(self, transitions: Transitions) -> Reward:
-        """Return the bonus of the next transitions, one or more; learn after every `interval` of them.
-
-        The divisor is that of finished batches; the first batch is scored for it after the model was trained on it.
-        """
+        """Return the bonus of the next transitions, by the divisor of finished batches; learn after `interval`."""
         finite, tensors = self._finite(transitions)
         raw = self._raw(*tensors, len(self._open) + 1)
         reward = Reward(_spread(raw, finite), _spread(self.scaled(raw), finite))

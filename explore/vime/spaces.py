@@ -63,10 +63,7 @@ class Vectors:
         return self.many(_batched(self.space, element, self._name), 1)
 
     def many(self, elements: Any, n: int | None = None) -> Array:
-        """Return n elements, stacked as vector environments and stable-baselines3 do, as [n, D]; always a copy.
-
-        Elements that are not of the space are refused, but for numbers beyond the bounds of a Box.
-        """
+        """Return n elements, stacked as vector environments and stable-baselines3 do, as a new array [n, D]."""
         parts = list(_parts(self.space, elements, self._name))
         counts = [len(values) for _, values, _ in parts]
         n = counts[0] if n is None else n

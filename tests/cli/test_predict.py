@@ -17,8 +17,7 @@ from explore.core.errors import InputError
 from explore.data import load, pool_splits, uci_splits
 from explore.learning import loaded, saved
 from explore.learning.loaded import TableWarning
-from explore.learning.scaling import UNSCALED
-from explore.learning.transforms import Transform
+from explore.learning.scaling import UNSCALED, Transform
 from explore.runs.record import Run
 from explore.runs.recorded import run_id
 

@@ -305,10 +305,7 @@ def gradient_moments(taps: tuple[Taps, ...]) -> tuple[Means, Means]:
 
 
 def mean_squares(taps: Taps, budget: int | None = None) -> Float[Tensor, "R I O"]:
-    """Return E[g^2] over samples and examples of all processes, the diagonal of the Fisher matrix.
-
-    Without positions it is one product of squares, with few of them one of `_pairs`, else of gradients within `budget`.
-    """
+    """Return E[g^2] over samples and examples of all processes; gradients in memory stay within `budget` numbers."""
     g = taps.grads
     if g.shape[3] == 1:
         a = taps.inputs

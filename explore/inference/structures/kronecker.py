@@ -38,10 +38,7 @@ TOGETHER = 64  # rows of the largest factor that is padded to be factorised with
 
 
 class KroneckerFactor(NamedTuple):
-    """The block A (x) S, both positive definite, kept as the inverses of their Cholesky factors.
-
-    A = L L^T, `inputs` = L^-1, so A^-1 = inputs^T inputs; likewise S and `outputs`.
-    """
+    """The block A (x) S, kept as inverses of Cholesky factors: A = L L^T, `inputs` = L^-1; likewise S and `outputs`."""
 
     inputs: Float[Tensor, "R I I"]
     outputs: Float[Tensor, "R O O"]
@@ -80,10 +77,7 @@ class KroneckerFactor(NamedTuple):
         return each.sum((2, 3)) / taps.grads.shape[1] ** 2
 
     def curvature(self, taps: Taps) -> Float[Tensor, "R B"]:
-        """Return |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O) for the whitened D, projected on {dA (x) I + I (x) dS}.
-
-        D_A and D_S are its partial traces; the two subspaces share the identity.
-        """
+        """Return |D_A|^2 / O + |D_S|^2 / I - tr(D)^2 / (I O), D_A and D_S the partial traces of the whitened D."""
         i, o = self.inputs.shape[-1], self.outputs.shape[-1]
         a, g = self._whiten(taps)
         if taps.grads.shape[3] == 1:  # rank one a sample: S x S inner products say it all

@@ -143,10 +143,7 @@ class LowRankFactor(NamedTuple):
         return torch.cat([dot(x, x) for x in map(half.turned, means)], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return tr[(P^-1 D')^2], where P moves by D' along D: U keeps its leading L directions and d the rest.
-
-        With the projector Pi on the span of U, D' = Pi D + D Pi - Pi D Pi + diag(e), e = diag((I - Pi) D (I - Pi)).
-        """
+        """Return tr[(P^-1 D')^2], D' = Pi D + D Pi - Pi D Pi + diag((I - Pi) D (I - Pi)), Pi the projector on U."""
         values, vectors, _ = eigh(inner(self.columns, self.columns))
         large = values > 1e-6 * values[:, -1:].clamp_min(1e-30)
         inverse = torch.where(large, values.clamp_min(1e-30).rsqrt(), 0)

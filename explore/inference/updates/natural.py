@@ -72,10 +72,7 @@ class NaturalPosterior(GaussianPosterior):
         return self.weight_noise and progress >= self.warm_start
 
     def noisy_pass(self, state: State, batch: Batch, noisy: bool, rng: Rng, parts: int = 1) -> tuple[Weights, Pass]:
-        """Return the weights W for an update's gradients, samples of q or its mean, and the pass at them.
-
-        Each of the `parts` of this process's part of the batch has its own samples.
-        """
+        """Return weights W for gradients, samples of q (for each of the `parts`) or its mean, and the pass at them."""
         parts *= parallel.world().held
         if noisy:
             stream = parallel.apart(rng, int(state.common.step) + 1, 1)

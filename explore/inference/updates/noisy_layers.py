@@ -36,10 +36,7 @@ class Own:
 
 
 class Local:
-    """A layer with independent Gaussian weights, drawn for every example: M and sigma are [R, I, O].
-
-    With `apart` every position draws its own pre-activations; their means then have up to T times too little variance.
-    """
+    """A layer with Gaussian weights M, sigma [R, I, O], drawn for every example; `apart`: for every position, too."""
 
     def __init__(self, mean: Tensor, std: Tensor, samples: int, rng: Rng, apart: bool = False):
         self.mean, self.std, self.samples, self.rng, self.apart = mean, std, samples, rng, apart

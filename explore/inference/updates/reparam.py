@@ -56,11 +56,7 @@ class Form(ABC):
 
     @abstractmethod
     def build(self, z: Tensors, points: Tensors, lead: tuple[int, ...], rng: Rng) -> tuple[Layer, Tensor]:
-        """Return the layer, and samples [R, ...] of its KL minus the Gaussian's.
-
-        Coordinates z are [R, S, I, O], or [R, S, B, I, O]; `lead`, (R, S) or (R, S, B), is the shape of other random
-        numbers.
-        """
+        """Return the layer of coordinates z [R, S, (B,) I, O], and samples [R, ...] of its KL minus the Gaussian's."""
 
 
 class Factorised(Form):

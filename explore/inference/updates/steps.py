@@ -69,10 +69,7 @@ def train_nll(posterior: Predictive, state: State, weights: Weights, noise: Nois
 def forward_in_parts(
     net: Network, weights: Weights, x: Float[Tensor, "R B ..."], parts: int
 ) -> tuple[Float[Tensor, "R K b O"], Pullback]:
-    """Run a pass in training mode in which each part of the batch has its own weight samples, as with workers.
-
-    There are K samples for each part, or one for all. The taps have parts * K samples of B / parts examples.
-    """
+    """Run a pass with K samples for each part of the batch; the taps have parts * K samples of B / parts examples."""
     if parts == 1:
         return net.train_forward(weights, x)
     every = [w.expand(-1, parts, -1, -1) if w.shape[1] == 1 else w for w in weights]
@@ -151,10 +148,7 @@ def clipped(direction: Means, image: Means, lr: Number, limit: Number | None) ->
 
 
 def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number) -> Number | None:
-    """Return the limit of `clipped` by `kl_clip` (of predictions) and `trust_region` (of q).
-
-    A step lr d moves q = N(M, scale (F + gamma)^-1) by lr^2 d^T (F + gamma) d / (2 scale) nats.
-    """
+    """Return the limit of `clipped` by `kl_clip` (of predictions) and `trust_region` (of q, in nats)."""
     if trust_region is None:
         return kl_clip
     limit = 2 * scale * trust_region

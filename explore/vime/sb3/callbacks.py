@@ -43,10 +43,7 @@ class Episodes(Sums):
 
 
 class VIMELog(BaseCallback):
-    """Logs the bonus of a wrapper or a replay buffer: `vime/` tags and, for a wrapper, two means over episodes.
-
-    `rollout/ep_extrinsic_mean` is the return without the bonus, `rollout/ep_intrinsic_mean` the sum of the bonus alone.
-    """
+    """Logs the bonus of a wrapper or a replay buffer, `vime/`, and returns of a wrapper, `rollout/ep_..._mean`."""
 
     def __init__(self, bonus: IntrinsicReward):
         super().__init__()

@@ -37,8 +37,7 @@ class VIMEReplayBuffer(ReplayBuffer):
     """A replay buffer that adds the bonus when transitions are sampled: the model's current gain from them.
 
     It takes the arguments of `ReplayBuffer` except `optimize_memory_usage`, `settings` of `IntrinsicReward` (the
-    attribute `bonus`), and `seed`, the root of the bonus's random numbers, by default from NumPy's generator, which an
-    algorithm's seed sets. Dictionaries of observations need VIMEDictReplayBuffer or VIMEHerReplayBuffer. Beside
+    attribute `bonus`), and `seed`, the root of the bonus's random numbers, by default from NumPy's generator. Beside
     VecNormalize, which must not normalise rewards, last observations are those that its `clip_obs` has left.
     """
 

@@ -18,11 +18,9 @@ from explore.vime.spaces import Array
 
 
 class VIMEVecEnv(VecEnvWrapper):
-    """Environments whose rewards include the bonus, for any algorithm; the model learns every `interval` steps.
+    """Environments whose rewards include the bonus, for any algorithm; arguments and attributes are those of `VIME`.
 
-    Arguments and attributes are those of `VIME`; an algorithm's seed is the bonus's. Put it around the raw
-    environments, and VecNormalize around it. `HerReplayBuffer` is refused: rewards that it computes would have no
-    bonus.
+    An algorithm's seed is the bonus's. Put it around the raw environments, and VecNormalize around it.
     """
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):

@@ -289,7 +289,7 @@ def test_a_net_that_prints_alike_and_computes_something_else_is_refused():
     state = saved(model.state_dict())
     FittedModel.from_state_dict(twin(Net(Printed(torch.nn.functional.relu))), state)
     for other in others:
-        with pytest.raises(InputError, match="computes something else with the same weights"):
+        with pytest.raises(InputError, match="net computes something else"):
             FittedModel.from_state_dict(other, state)
     old = {name: value for name, value in state.items() if name != "net"}  # of an older version
     assert torch.equal(FittedModel.from_state_dict(fitted, old).predict(NEW).mean, model.predict(NEW).mean)

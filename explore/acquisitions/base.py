@@ -241,7 +241,9 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
         return ""
     together = [f"{k} chosen together may be near-duplicates"] if k > 1 else []
     beside = [f"what it chooses may be near-duplicates of the {pending} pending points, which it ignores"]
-    return f"{name_of(rule)} scores points one by one: {', and '.join(together + beside * (pending > 0))}; use epig"
+    return (
+        f"{name_of(rule)} scores points one by one: {', and '.join(together + beside * (pending > 0))}; epig does not"
+    )
 
 
 def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:

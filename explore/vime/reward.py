@@ -281,7 +281,9 @@ class IntrinsicReward:
     def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
         dropped = int((~finite).sum())
         if dropped and not self.dropped:
-            warnings.warn("ignored transitions with numbers that are not finite, see vime/dropped", stacklevel=2)
+            warnings.warn(
+                "a transition has a number that is not finite: ignored, and counted as vime/dropped", stacklevel=2
+            )
         self.dropped += dropped
         if self.dropped:  # also where all are, and no batch is ever full
             self.metrics = self.metrics | {"vime/dropped": float(self.dropped)}

@@ -246,7 +246,7 @@ def test_a_bonus_that_is_never_paid_is_said(way):
         if way == "vector":
             env = sb3.VIMEVecEnv(make_vec_env(chain, 2), **settings)
         model, bonus = small(env), env.bonus
-    with pytest.warns(UserWarning, match=r"0 throughout.*`interval`.*\(60\).*`minimum` \(70\).*and 96 were"):
+    with pytest.warns(UserWarning, match="always 0: 96 transitions, interval=60, minimum=70"):
         model.learn(96, sb3.VIMELog(bonus))
     model.learn(64, sb3.VIMELog(bonus), reset_num_timesteps=False)
 
@@ -488,7 +488,7 @@ def test_each_algorithm_has_its_way():
     evolved = ARS("LinearPolicy", batched(n=1), n_delta=1, device="cpu")
     with pytest.raises(InputError, match="for ARS use VIMEVecEnv"):
         evolved.learn(1, sb3.VIMECallback(**FEW))
-    with pytest.raises(InputError, match="dictionaries.*flatten them, or take an on-policy algorithm"):
+    with pytest.raises(InputError, match="dictionaries.*use VIMEDictReplayBuffer"):
         sb3.VIMEReplayBuffer(10, gym.spaces.Dict({}), gym.spaces.Discrete(2))
     with pytest.raises(InputError, match="keeps no last observations"):
         sb3.VIMEReplayBuffer(10, gym.spaces.Box(0, 1, (1,)), gym.spaces.Discrete(2), optimize_memory_usage=True)

@@ -275,7 +275,7 @@ def test_labels_that_say_that_nothing_is_measured_are_no_classes_unless_they_are
     kept = explore.BayesianClassifier(**QUICK, keep_na=True).fit(IRIS.data[:30], y)
     assert kept.classes_.tolist() == ["-", "EU", "NA"]
     y[0] = ""
-    with pytest.raises(InputError, match="y has 16 labels '', '-', 'NA', which say that nothing is measured"):
+    with pytest.raises(InputError, match="y has 16 labels '', '-', 'NA', which mark missing ones"):
         explore.BayesianClassifier(**QUICK, keep_na=True).fit(IRIS.data[:30], y)
     names = np.array(["none", "Na", "failed"] * 10)
     assert explore.BayesianClassifier(**QUICK).fit(IRIS.data[:30], names).classes_.tolist() == ["Na", "failed", "none"]

@@ -13,7 +13,6 @@ Letters, in the order in which they stand in a shape:
     k  points acquired at once
 
 So a batch of weights is one [R, S, I, O] matrix a layer, and the net's output is [R, S, B, O].
-Nothing in the library loops over R, S or B.
 """
 
 from __future__ import annotations

@@ -237,25 +237,18 @@ class Variational(Predictive):
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
         """Draw coordinates from the density, a tuple of [R, n, I, O]; `sample` makes layers of them."""
 
+    # Over all coordinates, in nats: the log density at some [R, S, I, O] each, the entropy, KL(new || old),
+    # KL(q || prior), and KL(q' || q) after one step of size rho on each example's log-likelihood alone.
     @abstractmethod
-    def log_prob(self, state: State, coordinates: tuple[Tensor, ...]) -> Float[Tensor, "R S"]:
-        """Return the log density of coordinates, [R, S, I, O] each; batch normalisations after them are ignored."""
-
+    def log_prob(self, state: State, coordinates: tuple[Tensor, ...]) -> Float[Tensor, "R S"]: ...
     @abstractmethod
-    def entropy(self, state: State) -> Float[Tensor, " R"]:
-        """Return the differential entropy over all coordinates, in nats."""
-
+    def entropy(self, state: State) -> Float[Tensor, " R"]: ...
     @abstractmethod
-    def kl(self, new: State, old: State) -> Float[Tensor, " R"]:
-        """Return KL(new || old) over all coordinates, in nats."""
-
+    def kl(self, new: State, old: State) -> Float[Tensor, " R"]: ...
     @abstractmethod
-    def kl_prior(self, state: State) -> Float[Tensor, " R"]:
-        """Return KL(q || prior) over all coordinates, in nats."""
-
+    def kl_prior(self, state: State) -> Float[Tensor, " R"]: ...
     @abstractmethod
-    def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return KL(q' || q) after one step of size rho on each example's log-likelihood alone, in nats."""
+    def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]: ...
 
     def divergence(self, state: State) -> Float[Tensor, " R"]:
         """Return KL(q || prior) over all coordinates and the likelihood's noise, in nats."""

@@ -7,20 +7,15 @@ K-FAC and their eigenvectors Q_A, Q_S,
     r <- (1 - omega) r + omega E[(Q_A^T dW Q_S)^2]         dW: an example's gradient, targets drawn from the model
     M <- M + alpha Q_A [(Q_A^T V~ Q_S) / (r + gamma')] Q_S^T                       gamma' = gamma + extrinsic damping
 
-V~ as in noisy K-FAC. Every T_eig steps the basis is recomputed; r becomes the diagonal, in the new basis, of the
-matrix that it stood for (the authors keep its numbers). Of a layer at several positions (tokens, pixels) dW is their
-sum, and A and S are those of `explore.inference.structures.kronecker`.
+V~ as in noisy K-FAC. Every T_eig steps the basis is recomputed; r becomes the diagonal, in the new basis, of the matrix
+that it stood for (the authors keep its numbers). At several positions (tokens, pixels) dW is their sum, and A and S are
+those of `explore.inference.structures.kronecker`.
 
-In the paper r restarts from K-FAC's eigenvalues every T_reset steps. Here it does so with `reset_interval`, after the
-step's factors are made of the corrected r, and only where T_reset steps of the training remain. Before a restart,
-(1 - omega)^T_reset of K-FAC is left in r: 0.61 with the paper's settings for regression, and 0.95, almost no
-correction, with a tenth of omega.
-
-The paper's text and code differ. The text restarts with K-FAC's eigenvalues every 50 steps (preset `paper-text`). The
-code takes those of the damped factors A^gamma and S^gamma (`reset_damped`) and adds gamma again when sampling. It never
-advances the counter of its intervals, so that it restarts and renews the basis at every step (preset `paper`, but with
-the text's T_eig = 5 for the basis). So it is noisy K-FAC, damped once more, with a share omega of the last batch's
-diagonal.
+In the paper r restarts from K-FAC's eigenvalues every T_reset steps, here with `reset_interval`, after the step's
+factors are made of the corrected r, and only where T_reset steps remain. Paper and code differ: the text restarts every
+50 steps (preset `paper-text`); the code takes the eigenvalues of A^gamma and S^gamma (`reset_damped`), adds gamma again
+when sampling, and restarts at every step (preset `paper`), so that it is noisy K-FAC, damped once more, with a share
+omega of the last batch's diagonal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Noisy K-FAC: a matrix-variate Gaussian per layer, fitted by natural gradient.
 
-Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2017), Algorithm 2 and Section 3.3.
-
-For one layer with W [I, O], the bias its last row, inputs a with a constant 1 last, g = d log p(y|x,W) / d(a W):
+Zhang, Sun, Duvenaud, Grosse: Noisy Natural Gradient as Variational Inference (2017), Algorithm 2 and Section 3.3. For
+one layer with W [I, O], the bias its last row, inputs a with a constant 1 last, g = d log p(y|x,W) / d(a W):
 
     q(W) = MN(M; (lambda/N) [A^gamma]^-1, [S^gamma]^-1)                      gamma = lambda / (N eta)
     A <- (1 - beta) A + beta E[a a^T],  S <- (1 - beta) S + beta E[g g^T]    targets drawn from the model
@@ -10,8 +9,8 @@ For one layer with W [I, O], the bias its last row, inputs a with a constant 1 l
     M <- M + alpha [A^gamma']^-1 V~ [S^gamma']^-1                            gamma' = gamma + extrinsic damping
 
 with A^gamma = A + pi sqrt(gamma) I, S^gamma = S + sqrt(gamma)/pi I, pi^2 = (tr A / I) / (tr S / O), and V~ the
-bias-corrected moving average of V. eta is the prior's variance, lambda the weight of the KL, N the number of data.
-Of a layer at several positions (tokens, pixels) A and S are those of `explore.inference.structures.kronecker`.
+bias-corrected moving average of V. eta is the prior's variance, lambda the weight of the KL, N the number of data. At
+several positions (tokens, pixels) A and S are those of `explore.inference.structures.kronecker`.
 """
 
 from __future__ import annotations

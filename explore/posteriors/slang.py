@@ -11,11 +11,8 @@ one example at the data's own targets,
 
 E averages over S samples w ~ q and the M examples of a batch; m^ is the bias-corrected moving average of E[g]; eta is
 the prior's variance (biases can have their own), lambda the weight of the KL, N the number of data. With a decay p,
-alpha and beta are divided by 1 + t^p at step t. The diagonal of the precision is that of the update without projection.
-
-The printed algorithm differs: E[g g^T] has a minus sign, the arguments of `fast_eig` lack their square roots and the
-scale N / M, d lacks the factor beta before 1 / eta, the gradient its N / M, and Section 3.1 samples with the precision
-for a covariance. The authors' code follows the equations above. Means start as in the other methods.
+alpha and beta are divided by 1 + t^p at step t. The printed algorithm differs in a sign, in scales and in the sampler;
+the authors' code follows the equations above.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 ROOMS = {
-    "core": "errors files hadamard linalg patch_products rng shapes spread tree",
+    "core": "errors files hadamard linalg rng shapes spread tree",
     "execution": "graphs parallel",
     "inference": "candidates",
     "inference.structures": "inference.kronecker inference.low_rank",
@@ -37,6 +37,7 @@ MERGED = {  # files that took in others
     "learning.scaling": "inputs transforms learning.inputs learning.transforms",
     "nets.protocols": "nets.likelihoods.base",
     "nets.slots.base": "nets.slots.linear nets.slots.normalisation",
+    "nets.slots.convolution": "patch_products core.patch_products",
     "nets.zoo": "nets.custom",
     "testing.density": "testing.bounds",
     "testing.updates": "testing.tape",

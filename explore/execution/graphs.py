@@ -213,7 +213,8 @@ class Updates:
         of_candidates = any(isinstance(number, Tensor) for number in turn.numbers)
         if self.recorder is None or turn.kind is None or of_candidates:
             return self._plain(state, batch, progress)
-        if (constants := _constants(state)) != self._constants:
+        constants = tuple(float(t) for t in tree.tensors(state) if not t.dim() and t is not state.common.step)
+        if constants != self._constants:
             self._graphs, self._counts, self._place, self._constants = {}, {}, None, constants
         for i, number in enumerate(turn.numbers):
             if number != self._values[i]:  # each is a launch, and most stay as they are
@@ -294,11 +295,6 @@ def _healthy(state: State) -> bool:
     """Return whether no replica has failed; True on a device, which the host does not wait for."""
     alive: Tensor = state.common.alive
     return alive.device.type != "cpu" or bool(alive.all())
-
-
-def _constants(state: State) -> tuple[float, ...]:
-    """Return the numbers on the host, except the step."""
-    return tuple(float(t) for t in tree.tensors(state) if not t.dim() and t is not state.common.step)
 
 
 def _with_host(state: State, host: State) -> State:

@@ -126,12 +126,12 @@ class Predictor:
 
     def label_moments(self, x: Inputs) -> LabelMoments:
         """Return the moments of a real label at the points x [R, P, ...]."""
-        return LabelMoments(*self._all(self.label_moments_of, x))
 
-    def label_moments_of(self, out: Float[Tensor, "R S b O"]) -> LabelMoments:
-        """Return `label_moments` from the outputs there."""
-        mean, variance = self.moments_of(out)
-        return LabelMoments(mean, variance, self._noise_of(out).expand_as(mean))
+        def of(out: Float[Tensor, "R S b O"]) -> tuple[Tensor, ...]:
+            mean, variance = self.moments_of(out)
+            return mean, variance, self._noise_of(out).expand_as(mean)
+
+        return LabelMoments(*self._all(of, x))
 
     def _noise_of(self, out: Float[Tensor, "R S b O"]) -> Float[Tensor, "R _b M"]:
         variance: Tensor = find_part(self.likelihood, "variance")(self.noise, out)

@@ -89,7 +89,8 @@ class HMC(Predictive):
         vector = math.sqrt(float(self.prior_variance)) * normal
         chains = _sampler(self).start(vector[:, : self.chains])
         log_joint = -vector.square().sum(2) / (2 * float(self.prior_variance))
-        scales = log_joint.new_zeros(*log_joint.shape, self.net.outputs) if self._unknown_noise else None
+        unknown = getattr(self.likelihood, "noise_std", 1.0) is None
+        scales = log_joint.new_zeros(*log_joint.shape, self.net.outputs) if unknown else None
         return HMCState(shared, unflatten(vector, self.net.shapes), log_joint, scales, chains)
 
     def update(self, state: HMCState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[HMCState, Info]:
@@ -141,10 +142,6 @@ class HMC(Predictive):
     def _shape(self, n_data: float) -> float:
         """Return a = a0 + N / 2."""
         return self.likelihood.prior_shape + 0.5 * n_data  # type: ignore[attr-defined]
-
-    @property
-    def _unknown_noise(self) -> bool:
-        return getattr(self.likelihood, "noise_std", 1.0) is None
 
 
 def _some(draws: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:

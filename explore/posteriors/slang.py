@@ -90,7 +90,10 @@ class SLANG(natural.NaturalPosterior):
         precision = LowRankFactor(columns, tuple(diagonal))
 
         average, corrected = steps.momentum(state.momentum, gradient, self.momentum, 1 - self.momentum**step)
-        ascent = tuple(_less(count * v, p, m) for v, p, m in zip(corrected, prior, state.mean, strict=True))
+        ascent = tuple(
+            torch.addcmul(count * v, p, m, value=-1) if isinstance(p, Tensor) else torch.add(count * v, m, alpha=-p)
+            for v, p, m in zip(corrected, prior, state.mean, strict=True)
+        )
         direction = tuple(d.squeeze(1) for d in precision.solve(tuple(v.unsqueeze(1) for v in ascent)))
         direction = steps.clipped(direction, ascent, self.lr, steps.step_limit(None, self.trust_region, 1.0))
         mean = tuple(moved(m, d, self.lr * schedule) for m, d in zip(state.mean, direction, strict=True))
@@ -110,11 +113,6 @@ class SLANG(natural.NaturalPosterior):
             if bias:
                 rows[-1][:, -1] = self.bias_prior_variance
         return tuple(rows)
-
-
-def _less(x: Tensor, p: float | Tensor, m: Tensor) -> Tensor:
-    """Return x - p m."""
-    return torch.addcmul(x, p, m, value=-1) if isinstance(p, Tensor) else torch.add(x, m, alpha=-p)
 
 
 DROPPED = 1e-6  # eigenvalues up to this count as zero, as in the authors' code; so do rounding errors

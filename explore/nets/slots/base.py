@@ -171,17 +171,14 @@ class LinearSlot(WeightSlot, nn.Linear):
         """[(R S B), ..., C] -> [(R S B), ..., O]."""
         w, (r, s, b) = self._layer, self._lead
         if r == 1 and not self._taps and not torch.is_grad_enabled():
-            h = self._predicted(a, w[0])
+            # S matrices [S, I, O] read shared inputs where they are, and no output has to be moved.
+            h = self._affine(a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(s, -1, -1), w[0])
         elif self._lead_in == self._lead:
             h = self._affine(a.reshape(r * s, -1, a.shape[-1]), w.flatten(0, 1))  # [(R S), I, O]
         else:
             h = self._affine(a.reshape(r, -1, a.shape[-1]), w.transpose(1, 2).flatten(2))  # [R, (B ...), (S O)]
             h = h.unflatten(2, (s, -1)).transpose(1, 2)
         return h.reshape(r * s * b, *a.shape[1:-1], self.outputs)
-
-    def _predicted(self, a: Tensor, w: Tensor) -> Tensor:
-        """The same by S matrices [S, I, O]: they read shared inputs where they are, and no output has to be moved."""
-        return self._affine(a.reshape(self._lead_in[1], -1, a.shape[-1]).expand(len(w), -1, -1), w)
 
     def _affine(self, a: Tensor, w: Tensor) -> Tensor:
         return product(a, w[:, :-1], w[:, -1:]) if self.has_bias else product(a, w)

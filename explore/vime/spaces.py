@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from explore import registry
-from explore.core.errors import InputError, one_of, raised, shown
+from explore.core.errors import InputError, listed, one_of, raised, shown
 
 Array = NDArray[Any]
 LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds
@@ -91,28 +91,22 @@ def _check(space: spaces.Space[Any], name: str) -> None:
         raise one_of(f"space of {name}", type(space).__name__, ("Dict", "Tuple", *(kind.__name__ for kind in FLAT)))
 
 
-def _children(space: spaces.Space[Any], elements: Any, name: str) -> list[tuple[Any, spaces.Space[Any], str]]:
-    """Keys, spaces and names of the parts of a Dict or Tuple; none for other spaces."""
-    if isinstance(space, spaces.Dict):
-        if not isinstance(elements, Mapping):
-            raise InputError(f"{name} are of type {type(elements).__name__}; expected a dict. {AGREE}")
-        keys: list[Any] = list(space.spaces)
-        if missing := [key for key in keys if key not in elements]:
-            raise InputError(f"{name} have no key {missing[0]!r} (keys: {', '.join(map(str, elements))}). {AGREE}")
-    elif isinstance(space, spaces.Tuple):
-        if not isinstance(elements, Sequence | np.ndarray) or len(elements) != len(space.spaces):
-            raise InputError(f"{name} are {shown(elements)}; expected a tuple of {len(space.spaces)} parts. {AGREE}")
-        keys = list(range(len(space.spaces)))
-    else:
-        return []
-    return [(key, cast(Any, space).spaces[key], f"{name}[{key!r}]") for key in keys]
+def _children(space: Any, elements: Any, name: str) -> list[tuple[Any, spaces.Space[Any], str]]:
+    """Return elements, spaces and names of the parts of a Dict or Tuple."""
+    parts: dict[Any, Any] = dict(space.spaces if isinstance(space, spaces.Dict) else enumerate(space.spaces))
+    try:
+        if isinstance(space, spaces.Dict) or len(elements) == len(parts):
+            return [(elements[key], part, f"{name}[{key!r}]") for key, part in parts.items()]
+    except (LookupError, TypeError):
+        pass
+    raise InputError(f"{name} are {shown(elements)}; expected the parts {listed(map(repr, parts))}. {AGREE}")
 
 
 def _parts(space: spaces.Space[Any], elements: Any, name: str) -> Iterator[tuple[spaces.Space[Any], Array, str]]:
     """The arrays of stacked elements, [n, ...], each with its space and its name."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        for key, part, inner in _children(space, elements, name):
-            yield from _parts(part, elements[key], inner)
+        for values, part, inner in _children(space, elements, name):
+            yield from _parts(part, values, inner)
     else:
         values = _array(elements, name)
         if not values.ndim:
@@ -131,8 +125,8 @@ def _batched(space: spaces.Space[Any], element: Any, name: str) -> Any:
     """A stack of one element."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return _array(element, name)[None]
-    parts = {key: _batched(part, element[key], inner) for key, part, inner in _children(space, element, name)}
-    return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
+    parts = tuple(_batched(part, value, inner) for value, part, inner in _children(space, element, name))
+    return dict(zip(space.spaces, parts, strict=True)) if isinstance(space, spaces.Dict) else parts
 
 
 def _flatten(space: spaces.Space[Any], values: Array, name: str) -> Array:

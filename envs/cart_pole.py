@@ -26,8 +26,7 @@ class CartPoleSwingup(RigidBodies):
     """A force of up to 10 N on the cart; observed are x, its velocity, the pole's angle (0 is up) and velocity.
 
     Sparse reward: 1 where cos(angle) > threshold. Dense reward: cos(angle), and -100 for leaving the track. The episode
-    ends where abs(x) > 3. `reset="rllab"` leaves the cart above its rail, and the pole's hinge at x = 0 and its centre
-    of mass at rest; the solver's first step joins them with a jolt. "consistent" starts joined.
+    ends where abs(x) > 3. `reset="rllab"` starts with loose joints, which a jolt closes; "consistent" starts joined.
     """
 
     about = "swing a pole up on a cart and keep it there"

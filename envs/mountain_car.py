@@ -21,8 +21,7 @@ TRACK = np.stack([_I / 50, 1 + np.sin((_I / 100 - 0.5) * np.pi)], axis=1)
 class MountainCar(RigidBodies):
     """A force of up to 1 N along the car; observed are x and its velocity. Only Box2D simulates it.
 
-    The episode ends where x >= threshold or abs(x) >= 2, which the sparse reward pays with 1; the left end counts too,
-    as in VIME. Dense reward: the car's height minus 1.
+    Where x >= threshold or abs(x) >= 2 the episode ends, with the sparse reward 1. Dense reward: the height minus 1.
     """
 
     about = "drive a weak car out of a valley"

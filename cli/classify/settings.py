@@ -20,7 +20,7 @@ from explore.images import read as read_images
 from explore.images.base import ImageFiles
 from explore.inference.base import Predictive
 from explore.learning import build, classification
-from explore.learning.feed import Augmentation
+from explore.learning.fit import Augmentation
 from explore.nets import zoo
 
 WORTH = 10.0  # images that an augmented one counts for, as in VOGN's paper on CIFAR-10

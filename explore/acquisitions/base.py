@@ -220,8 +220,7 @@ def greedy(
 ) -> Choice:
     """Choose k points one after another, each the best given those before it.
 
-    `scores` are of all candidates, from the state; `given` is the state once the points [R, 1] are chosen too; `behind`
-    marks candidates that rank below all others.
+    `scores` are of all candidates, from the state, `given` the state once the points [R, 1] are chosen too.
     """
     state, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
     for _ in range(k - 1):

@@ -22,10 +22,9 @@ NARROW = 16  # columns; a batched product of fewer leaves most of the processor 
 
 
 def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
-    """Return L^-1 for matrix = L L^T, and where that succeeded: matrix^-1 = (L^-1)^T L^-1.
+    """Return L^-1 for matrix = L L^T, and where that succeeded; elsewhere it is the identity.
 
-    A matrix that is not positive definite gets a growing multiple of its mean diagonal added; where that does not help
-    either, the identity comes back and `ok` is False.
+    A matrix that is not positive definite gets a growing multiple of its mean diagonal added.
     """
     if tree.unseen(matrix):  # all at once: finding out which ones need it would synchronise with a device
         return _raised_root(matrix)
@@ -61,8 +60,7 @@ def eigh(
 ) -> tuple[Float[Tensor, "*N n"], Float[Tensor, "*N n n"], Bool[Tensor, " *N"]]:
     """Return eigenvalues (ascending) and eigenvectors of symmetric matrices, and where that succeeded.
 
-    A matrix that holds a NaN or does not converge, in double precision either, is replaced by the identity; the others
-    keep their bits, where `torch.linalg.eigh` raises for the whole batch.
+    A matrix with a NaN or without convergence counts as the identity, where `torch.linalg.eigh` raises for the batch.
     """
     ok = matrix.isfinite().flatten(-2).all(-1)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)

@@ -18,7 +18,7 @@ ROOMS = {
     "inference": "candidates",
     "inference.structures": "inference.kronecker inference.low_rank",
     "inference.updates": "inference.adam inference.natural inference.points inference.reparam",
-    "learning": "calibration classification compare estimators feed pool scaling toys",
+    "learning": "calibration classification compare estimators pool scaling toys",
     "nets": "likelihoods modules",
     "runs": "provenance record recorded",
 }
@@ -33,6 +33,7 @@ MERGED = {  # files that took in others
     "images.reading": "images.arrays images.own",
     "inference.base": "inference.common",
     "inference.updates.steps": "inference.step_rules inference.updates.step_rules inference.updates.sub_batches",
+    "learning.fit": "feed learning.feed",
     "learning.identity": "learning.fingerprints",
     "learning.scaling": "inputs transforms learning.inputs learning.transforms",
     "nets.protocols": "nets.likelihoods.base",

@@ -59,9 +59,9 @@ def updates(posterior: Any, rng: Rng) -> Updates:
 class Recorder(Protocol):
     """Records operations, to repeat them on the same memory.
 
-    `record` returns the numbers that an update logs, and a function that repeats it, valid after its first call. That
-    reads the state from `place` and writes the new one to it; `memory` are further inputs. It may assume that all
-    replicas are `healthy`, and returns False where it could not be done and nothing has changed.
+    `record` returns the numbers that an update logs, and a function that repeats it from the state in `place` and the
+    `memory`, and writes the new state to `place`. It may assume that all replicas are `healthy`, and returns False
+    where it could not be done and nothing has changed.
     """
 
     ahead: int  # updates of a kind before it is recorded
@@ -126,9 +126,8 @@ class Drawn(Rng):
 class Inductor:
     """Updates compiled by torch.compile for a processor; their last digits differ from those of plain ones.
 
-    An update is traced, with random numbers drawn before it from the same stream, and compiled once for each kind and
-    each shape of batch, in up to half a minute. The conditions of an update's shortcuts (positive definite matrices,
-    healthy replicas) are assumed; where one is wrong, nothing has changed yet, and the plain update runs.
+    Random numbers are drawn before from the same stream. The conditions of an update's shortcuts (positive definite
+    matrices, healthy replicas) are assumed; where one is wrong, nothing has changed yet, and the plain update runs.
     """
 
     ahead = 0  # a fit that is resumed has compiled updates from its first one on

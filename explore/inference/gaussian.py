@@ -116,9 +116,8 @@ class GaussianPosterior(Variational):
     def diagnostics(self, state: State) -> dict[str, Float[Tensor, " R"]]:
         """Return how much the data determine, from the precision Lambda = P / scale over W coordinates.
 
-        `damping_share`: tr(prior precision) / tr(Lambda), the prior's share of the precision.
-        `effective_rank`: W - tr(prior precision Lambda^-1), MacKay's (1992) number of well-determined parameters.
-        `condition`: the largest eigenvalue of P over the smallest; NaN where P has too many.
+        `damping_share`: the prior's share of tr(Lambda); `effective_rank`: W - tr(prior precision Lambda^-1), MacKay's
+        (1992) number of well-determined parameters; `condition`: of P, NaN where it has too many eigenvalues.
         """
         mean, precision, scale = self.gaussian(state)
         eigenvalues = precision.eigenvalues().double()

@@ -40,9 +40,8 @@ def recommended_settings(
     """Return the settings of a posterior class without a preset: all rules in one place.
 
     Images and VIME take the `PREFERRED` preset, else the first. For a table, settings and the noise prior move between
-    the entries of `BY_ROWS` in the posterior's file, by rows and by units of the widest hidden layer. Without
-    `BY_ROWS`: `small` below `FEW_ROWS` rows, `hundreds` below 250, `classes` for classification. No rule depends on
-    `columns` yet.
+    the entries of `BY_ROWS` in the posterior's file, by rows and by units. Without `BY_ROWS`: `small` below `FEW_ROWS`
+    rows, `hundreds` below 250, `classes` for classification.
     """
     presets, classes = registry.presets(posterior), task == "classification"
     anchors = getattr(sys.modules[posterior.__module__], "BY_ROWS", None)

@@ -282,7 +282,7 @@ class Round(NamedTuple):
 
 
 def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k: int = 1) -> Iterator[Epoch | Round]:
-    """Run rounds of fit, test and acquire; continues from the learner's round.
+    """Run rounds of fit, test and acquire, from the learner's round on; yield each `Epoch` and each finished `Round`.
 
     Args:
         learner: with its initial labels told (that is round 1).
@@ -290,9 +290,6 @@ def active_loop(learner: ActiveLearner, y: np.ndarray, test: Any, rounds: int, k
         test: [R, m] indices of the held-out points of every replica.
         rounds: fits in all; one acquisition fewer.
         k: points acquired after each fit.
-
-    Yields:
-        `Epoch` after each epoch of a fit, `Round` after each round, when its chosen labels are told.
     """
     labels = np.asarray(y)
     if learner.round < rounds:

@@ -69,9 +69,8 @@ class Standardiser(NamedTuple):
         """Fit a centre and scale robust to outliers and rare events, for `bounded`.
 
         The scale is the distance between the 5 % and the 95 % quantile, or the median distance from the median of
-        values that differ from it where that is larger, over that of a standard Gaussian. A column that is still
-        constant gets the median scale of the others, and at most that of zeros and ones: under a larger scale its first
-        step could vanish.
+        values that differ from it where that is larger, over that of a standard Gaussian. A constant column gets the
+        median scale of the others, and at most that of zeros and ones.
         """
         double, limits = values.double(), torch.finfo(values.dtype)
         low, middle, high = double.quantile(double.new_tensor([0.05, 0.5, 0.95]), -2, keepdim=True)

@@ -49,10 +49,7 @@ class VOGNState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class VOGN(natural.NaturalPosterior):
-    """VOGN; the defaults are the paper's for LeNet-5 on CIFAR-10, but for one worker in place of four.
-
-    `momentum` is beta1; `lr_decay` is of alpha alone.
-    """
+    """VOGN with the paper's defaults for LeNet-5 on CIFAR-10, but for one worker; `momentum` is beta1."""
 
     epochs: int = 211
     batch_size: int = 128

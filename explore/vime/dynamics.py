@@ -135,10 +135,9 @@ class DynamicsState(NamedTuple):
 
 
 class Dynamics:
-    """p(o' | o, a) with a posterior over the weights of its net; everything it sees is standardised.
+    """p(o' | o, a) with a posterior over the weights of its net, on standardised data (as of the last training).
 
-    Transitions are scored in the scales of the last training, see `Standardiser.robust`. Of I `inputs`, an observation
-    and an action, the O `outputs` of the observation stand first. `rng` decides device and floating-point type.
+    Of I `inputs`, an observation and an action, the O `outputs` of the observation stand first.
     """
 
     def __init__(self, settings: DynamicsSettings, inputs: int, outputs: int, rng: Rng):

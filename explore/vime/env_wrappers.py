@@ -193,8 +193,7 @@ class VIME(gym.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 class VIMEVector(VectorWrapper):
     """A vector environment with an intrinsic reward, as `VIME`; one model learns from all copies.
 
-    Steps that only reset a copy (autoreset mode NEXT_STEP) get no bonus and are not learnt from. In mode SAME_STEP the
-    true last observation is taken from `info["final_obs"]`.
+    Steps that only reset a copy get no bonus and are not learnt from.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], *, seed: int | None = None, **settings: Any):

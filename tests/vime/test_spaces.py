@@ -156,7 +156,11 @@ CHOICES = spaces.MultiDiscrete([2, 3], start=[1, 0])
         (BOX, np.zeros((1, 2), complex), "observations are of type complex128; expected numbers"),
         (BOX, [[0, 1], [2]], "observations are no array of numbers"),
         (BOX, None, "observations are None; expected an array"),
-        (spaces.Dict({"a": BOX, "b": BOX}), {"a": [[0, 0]], "c": 1}, r"observations are .*; expected the parts 'a', 'b'"),
+        (
+            spaces.Dict({"a": BOX, "b": BOX}),
+            {"a": [[0, 0]], "c": 1},
+            r"observations are .*; expected the parts 'a', 'b'",
+        ),
         (spaces.Dict({"a": BOX}), np.zeros((1, 2)), "observations are .*; expected the parts 'a'"),
         (spaces.Dict({"a": spaces.Dict({"b": BOX})}), {"a": {}}, r"observations\['a'\] are {}; expected the parts 'b'"),
         (spaces.Dict({"a": BOX}), {"a": [[0, 0, 0]]}, r"observations\['a'\] have shape \[1, 3\]"),

@@ -134,8 +134,7 @@ class KroneckerMoments(NamedTuple):
 class KroneckerRule:
     """The rule for one layer: F = A (x) S.
 
-    damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as the papers do, which over-damps by a cross
-    term; "exact" is A (x) S + gamma I, by eigendecomposition.
+    damping="split" adds pi sqrt(gamma) to A and sqrt(gamma)/pi to S, as the papers do; "exact" is A (x) S + gamma I.
     """
 
     beta: Number = 0.001  # averaging rate

@@ -100,8 +100,7 @@ class NaturalState(NamedTuple):
 class NaturalGradient(NaturalPosterior):
     """q = N(M, (lambda/N) (F + gamma)^-1) with a structured Fisher matrix F (Zhang et al. 2017, eqs 6 to 9).
 
-    F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;  M <- M + alpha (F + gamma')^-1 V~, V~
-    the bias-corrected moving average of V. The defaults are the paper's for regression, but for `adaptive_damping`.
+    F <- (1 - beta) F + beta E[g g^T];  V = E[g] - gamma W, averaged over W ~ q;  M <- M + alpha (F + gamma')^-1 V~
     """
 
     beta: float = 0.001  # averaging rate of the Fisher matrix

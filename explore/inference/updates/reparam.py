@@ -138,8 +138,7 @@ class Reparameterised(GaussianPosterior):
     """A Gaussian over coordinates that weights are made of.
 
     `reparameterisation` says where coordinates are drawn in training. "auto": for every example; "weights": for every
-    sample; "local": for every example and position of a Gaussian layer (Kingma et al. 2015), where noise averages out
-    over positions that meet before the output, so that learnt deviations are too large.
+    sample; "local": also for every position of a Gaussian layer, which makes learnt deviations too large.
     """
 
     samples: int = 10  # S, samples a step

@@ -162,9 +162,8 @@ def adapt(
 ) -> tuple[Float[Tensor, " R"], Bool[Tensor, " R"]]:
     """Return the damping after a step (Levenberg-Marquardt), and which replicas accept the step.
 
-    Martens and Grosse (2015, Section 6.5) compare a step's gain with the quadratic model's, which says little for a
-    moving average. `overshoot` compares the curvature d^T H d with the descent -d^T v: 1 at the minimum along the line,
-    2 where the step ends as high as it began.
+    In place of the gains that Martens and Grosse (2015, Section 6.5) compare, `overshoot` compares the curvature d^T H
+    d with the descent -d^T v: 1 at the minimum along the line, 2 where the step ends as high as it began.
     """
     accepted = overshoot < 2  # never, where it is not a number
     factor = torch.ones_like(damping)

@@ -29,9 +29,9 @@ class Gaussian:
     """Independent Gaussian noise, of an unknown precision tau for each output (of standardised targets).
 
     q(tau) = Gamma(a, b) has the closed-form optimum a = a0 + N / (2 lambda), b = b0 + N E(y - f)^2 / (2 lambda)
-    (lambda: weight of the KL). Each batch moves (a, b) a fraction `rate` towards its own estimate of it: stochastic
-    natural-gradient ascent. The prior Gam(6, 6) is that of Zhang et al. 2017, Appendix C.1, and weighs as much as 12
-    points of unit residual; presets for tables were chosen with Gam(1, 0.01), which says next to nothing.
+    (lambda: weight of the KL). Each batch moves (a, b) a fraction `rate` towards its own estimate of it. The prior
+    Gam(6, 6) is that of Zhang et al. 2017, Appendix C.1; presets for tables were chosen with Gam(1, 0.01), which says
+    next to nothing.
     """
 
     noise_std: float | None = None  # a known noise standard deviation instead of q(tau)

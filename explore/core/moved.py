@@ -44,6 +44,7 @@ MERGED = {  # files that took in others
     "testing.updates": "testing.tape",
     "vime.dynamics": "vime.replay",
     "vime.env_wrappers": "vime.stepwise",
+    "vime.reward": "vime.bonus",
     "vime.sb3.callbacks": "vime.sb3.log vime.sb3.on_policy",
     "vime.sb3.wrappers": "vime.sb3.batched",
 }

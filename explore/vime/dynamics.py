@@ -55,7 +55,8 @@ class Replay:
         self.total += len(inputs)
 
     def last(self, n: int) -> tuple[Float[Tensor, "n I"], Float[Tensor, "n O"]]:
-        """The newest n transitions, the oldest of them first."""
+        """The newest n transitions, or as many as there are, the oldest of them first."""
+        n = min(n, len(self))
         rows = self._rows(self.total - n, n)
         return self._inputs[rows], self._next[rows]
 

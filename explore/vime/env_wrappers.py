@@ -24,8 +24,7 @@ from gymnasium.wrappers import vector as vectorised
 from jaxtyping import Bool, Float
 
 from explore.core.errors import InputError
-from explore.vime.bonus import Transitions
-from explore.vime.reward import IntrinsicReward
+from explore.vime.reward import IntrinsicReward, Transitions
 from explore.vime.spaces import Array, Vectors
 
 KEYS = ("extrinsic_reward", "intrinsic_reward", "intrinsic_raw")

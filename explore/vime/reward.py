@@ -7,8 +7,7 @@ every batch of experience, in this order:
     d    = this batch's median KL
     the batch joins the replay, and q is trained on it
 
-Theirs is d = the mean over the last 10 batches of their median KL (normalise="median"), and their code cuts the KL at
-1000. No bonus is paid before the first training.
+Theirs is d = the mean over the last 10 batches of their medians; their code cuts the KL at 1000.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, cast
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,12 +26,11 @@ from torch import Tensor
 
 from explore.acquisitions.conditioning import joint_gain, signals
 from explore.core import tree
-from explore.core.errors import Failure, InputError, one_of
+from explore.core.errors import Checked, Failure, InputError, one_of
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.inference.base import Variational
 from explore.inference.predict import Predictor
-from explore.vime.bonus import Reward, RewardSettings, Transitions
 from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay, check_posterior
 from explore.vime.spaces import Array, Encoder, Vectors
 
@@ -42,6 +40,54 @@ LARGEST = float(torch.finfo(torch.float32).max)  # stands for the bonus of a tra
 MOST = 1e12  # that is added to a reward: squares of returns made of it are finite in single precision
 FORMAT = 4  # of a saved state
 COUNTERS = ("batches", "dropped", "restarts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardSettings(Checked):
+    """Settings of the bonus: its kind, scale and weight."""
+
+    eta: float = 0.001  # weight of the bonus beside the environment's reward
+    eta_decay: float = 1.0  # factor on eta after each batch
+    # "kl": the information gained from the transition (posteriors with a density); "expected-gain": the information
+    # expected from o, a, 1/2 log det(I + Cov_f / s^2); "variance": the mean predictive variance.
+    bonus: Literal["kl", "expected-gain", "variance"] = "kl"
+    # The divisor of the bonus. "latest": the median of the latest batch, whose middle is paid eta; "median":
+    # the mean of the last 10 batches' medians, as in the paper; "rms": the root mean square of the last 10 batches.
+    normalise: Literal["latest", "median", "rms", "none"] = "latest"
+    clip: float | None = 10.0  # a bonus is cut at this multiple of the divisor; None: never, as in the paper
+    samples: int = 30  # weight samples for "expected-gain" and "variance", and for the quality of the model
+    interval: int = 5000  # transitions a batch, where experience comes step by step
+
+    ranges: ClassVar[dict[str, str]] = {
+        "eta": "[0, inf)", "eta_decay": "(0, 1]", "samples": "[2, 1e4]", "interval": "[1, inf)"
+    }  # fmt: skip
+
+
+class Reward(NamedTuple):
+    """The bonus of some transitions, [n] each."""
+
+    raw: Array  # in nats, or for "variance" in standardised units squared
+    scaled: Array  # eta * raw / divisor, added to the environment's reward
+
+
+class Transitions(NamedTuple):
+    """Steps of an environment, as vectors."""
+
+    observations: Array  # [n, O]
+    actions: Array  # [n, A]
+    following: Array  # [n, O], the true next observations: at the end of an episode not those after the reset
+
+
+@runtime_checkable
+class RolloutBonus(Protocol):
+    """The interface of a bonus for `VIMECallback`: `IntrinsicReward`, or your own."""
+
+    observations: Vectors  # of the observation space
+    actions: Vectors
+    metrics: dict[str, float]  # to log about the last batch, by TensorBoard tag
+
+    def batch(self, transitions: Transitions) -> Reward:
+        """Return the bonus of all transitions of a rollout; then learn from them."""
 
 
 class IntrinsicReward:
@@ -148,7 +194,7 @@ class IntrinsicReward:
                 self._add_level(raws)
             self._learn(raws)
             if self._trained and not self._levels:
-                self._add_level(self._raw(*self._newest(len(raws)), 0))
+                self._add_level(self._raw(*self.replay.last(len(raws)), 0))
         return reward
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -227,14 +273,14 @@ class IntrinsicReward:
         return torch.cat(gains, 1).squeeze(0)
 
     def _add_level(self, raw: Float[Array, " n"]) -> None:
-        if len(exact := _exact(raw)):
+        if len(exact := raw[raw < LARGEST]):  # placeholders of overflows would dominate a mean
             self._levels.append(float(np.mean(exact**2) if self.settings.normalise == "rms" else np.median(exact)))
 
     def _learn(self, raw: Float[Array, " n"]) -> None:
         """Train on the replay, whose last transitions are the finished batch, and set `metrics`."""
-        inputs, following = self._newest(len(raw))
+        inputs, following = self.replay.last(len(raw))
         metrics = {"vime/eta": self.eta, "vime/dropped": float(self.dropped)}
-        if len(exact := _exact(raw)):
+        if len(exact := raw[raw < LARGEST]):
             values = {"bonus_mean": exact.mean(), "bonus_median": np.median(exact), "bonus_max": raw.max()}
             metrics |= {f"vime/{name}": float(value) for name, value in values.items()}
         if self.divisor is not None:
@@ -267,9 +313,6 @@ class IntrinsicReward:
         quality = self.dynamics.quality(self.dynamics.batch(inputs, following), rng, self.settings.samples)
         return {f"vime/dyn_{name}_{when}": value for name, value in quality.items()}
 
-    def _newest(self, n: int) -> tuple[Tensor, Tensor]:
-        return self.replay.last(min(n, len(self.replay)))
-
     def _fresh(self, *index: int) -> Dynamics:
         return Dynamics(self.dynamics_settings, *self._sizes, self.rng.stream("init", *index))
 
@@ -298,11 +341,6 @@ class IntrinsicReward:
     def tensors(self, transitions: Transitions) -> tuple[Tensor, Tensor]:
         inputs = np.concatenate([transitions.observations, transitions.actions], 1)
         return self.rng.tensor(inputs), self.rng.tensor(transitions.following)
-
-
-def _exact(raw: Float[Array, " n"]) -> Float[Array, " m"]:
-    """The bonuses without overflow placeholders, which would dominate a mean."""
-    return raw[raw < LARGEST]
 
 
 def _spread(values: Float[Array, " _m"], where: Bool[Array, " n"]) -> Float[Array, " n"]:

@@ -16,9 +16,8 @@ from stable_baselines3.common.utils import obs_as_tensor
 from torch import Tensor
 
 from explore.core.errors import InputError
-from explore.vime.bonus import RolloutBonus, Transitions
 from explore.vime.env_wrappers import RETURNS, Sums, following
-from explore.vime.reward import IntrinsicReward
+from explore.vime.reward import IntrinsicReward, RolloutBonus, Transitions
 from explore.vime.sb3.wrappers import check_rewards, check_wrapped, last_observations
 from explore.vime.spaces import Array
 

@@ -14,8 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 from stable_baselines3.her import HerReplayBuffer
 
 from explore.core.errors import InputError
-from explore.vime.bonus import Transitions
-from explore.vime.reward import IntrinsicReward
+from explore.vime.reward import IntrinsicReward, Transitions
 from explore.vime.sb3.wrappers import check_rewards
 from explore.vime.spaces import Array
 

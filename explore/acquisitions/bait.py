@@ -41,7 +41,7 @@ class BAIT(Checked):
             root = root_of(precision)
             return view.each(lambda out: _fall(labels.signals(out), root, pool))
 
-        return greedy_given(view, k, None, scores, labels.given, self.alike)
+        return greedy_given(view, k, None, scores, labels.condition, self.alike)
 
 
 def _pool(view: View) -> Float[Tensor, "R S S"]:

@@ -214,18 +214,18 @@ def greedy(
     k: int,
     start: Carry,
     scores: Callable[[Carry], Float[Tensor, "R C"]],
-    given: Callable[[Carry, Int[Tensor, "R 1"]], Carry],
+    update: Callable[[Carry, Int[Tensor, "R 1"]], Carry],
     behind: Callable[[Carry], Bool[Tensor, "R C"]] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
     """Choose k points one after another, each the best given those before it.
 
-    `scores` are of all candidates, from the state, `given` the state once the points [R, 1] are chosen too.
+    `scores` are of all candidates, from the state, `update` the state once the points [R, 1] are chosen too.
     """
     state, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
     for _ in range(k - 1):
         mask = mask.scatter(1, chosen[-1].indices, False)
-        state = given(state, chosen[-1].indices)
+        state = update(state, chosen[-1].indices)
         chosen.append(best(scores(state), mask, 1, behind and behind(state), cost))
     return Choice(*(torch.cat(parts, 1) for parts in zip(*chosen, strict=True)))
 

@@ -41,7 +41,7 @@ class BatchBALD(Checked):
 
     def __call__(self, view: View, k: int) -> Choice:
         labels = _labels(view, self.label_sets)
-        return greedy_given(view, k, None, lambda knowledge: view.each(labels.gain(knowledge)), labels.given)
+        return greedy_given(view, k, None, lambda knowledge: view.each(labels.gain(knowledge)), labels.condition)
 
 
 def _labels(view: View, label_sets: int) -> Any:

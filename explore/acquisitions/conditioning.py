@@ -110,7 +110,7 @@ class LabelSets(NamedTuple):
         replicas, samples = like.shape[:2]
         return LabelSets(like.new_ones(replicas, 1), like.new_full((replicas, 1, samples), 1 / samples))
 
-    def given(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
+    def condition(self, p: Float[Tensor, "R S n C"], most: int, rng: Rng) -> LabelSets:
         """The sets for n more points with these class probabilities; at most `most` are drawn."""
         sets = self
         for point in p.unbind(2):
@@ -168,7 +168,7 @@ class Numbers:
     signals: Callable[[Tensor], Float[Tensor, "R S b K"]]  # V of points with these outputs
     adjusted: bool = False
 
-    def given(self, precision: Float[Tensor, "R S S"] | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
+    def condition(self, precision: Tensor | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
         """The precision after points with these outputs are labelled."""
         return precision_given(precision, self.signals(out))
 
@@ -251,10 +251,10 @@ class Classes:
     label_sets: int  # at most; of more, a sample is drawn
     rng: Rng  # for that
 
-    def given(self, sets: LabelSets | None, out: Float[Tensor, "R S p O"]) -> LabelSets:
+    def condition(self, sets: LabelSets | None, out: Float[Tensor, "R S p O"]) -> LabelSets:
         """Return the sets after points with these outputs are labelled."""
         p = self.probabilities(out)
-        return (sets or LabelSets.none(p)).given(p, self.label_sets, self.rng)
+        return (sets or LabelSets.none(p)).condition(p, self.label_sets, self.rng)
 
     def gain(self, sets: LabelSets | None) -> Information:
         """Return a function of outputs [R, S, b, O]: the information of their labels about the weights."""

@@ -44,7 +44,7 @@ class EPIG(Checked):
         def scores(knowledge: Any) -> Tensor:
             return view.each(labels.about(knowledge, at_targets, share))
 
-        return greedy_given(view, k, None, scores, labels.given, self.alike)
+        return greedy_given(view, k, None, scores, labels.condition, self.alike)
 
     def _targets(self, view: View) -> tuple[Tensor, Float[Tensor, "R T"]]:
         """Inputs whose labels matter [R, T, ...], and the share of each in the mean."""

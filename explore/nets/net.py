@@ -27,7 +27,8 @@ from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps, NormTaps, Taps
 from explore.nets.modules import Buffers, check, without_chance
 from explore.nets.protocols import Layer, Network, Pullback, count_samples
-from explore.nets.slots import ConvSlot, Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
+from explore.nets.slots.base import Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
+from explore.nets.slots.convolution import ConvSlot
 
 SLOTS: dict[type[nn.Module], Any] = {
     nn.Linear: LinearSlot, nn.Conv2d: ConvSlot, nn.BatchNorm1d: Norm1dSlot, nn.BatchNorm2d: Norm2dSlot

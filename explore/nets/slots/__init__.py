@@ -3,8 +3,3 @@
 A slot unfolds the batch axis that the user's module knows to R, S and B, applies R x S weight matrices, or normalises R
 x S batches, and folds back. To the user's forward it is an instance of the layer's class, without readable weights.
 """
-
-from explore.nets.slots.base import Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
-from explore.nets.slots.convolution import ConvSlot
-
-__all__ = ["ConvSlot", "Lead", "LinearSlot", "Norm1dSlot", "Norm2dSlot", "NormSlot", "WeightSlot"]

@@ -18,8 +18,7 @@ from explore.core.errors import InputError
 from explore.core.rng import Rng
 from explore.nets.net import Net, mlp
 from explore.nets.slots.base import LinearSlot
-from explore.nets.slots.convolution import ConvSlot
-from explore.nets.slots.convolution import Patches
+from explore.nets.slots.convolution import ConvSlot, Patches
 from explore.nets.zoo import lenet5, resnet18, vgg16
 from explore.testing import oracles
 

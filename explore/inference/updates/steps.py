@@ -151,7 +151,7 @@ def step_limit(kl_clip: float | None, trust_region: Number | None, scale: Number
     """Return the limit of `clipped` by `kl_clip` (of predictions) and `trust_region` (of q, in nats)."""
     if trust_region is None:
         return kl_clip
-    limit = 2 * scale * trust_region
+    limit = 2 * scale * trust_region  # as a step moves q by lr^2 d^T (F + gamma) d / (2 scale) nats
     if kl_clip is None:
         return limit
     return limit.clamp_max(kl_clip) if isinstance(limit, Tensor) else min(limit, kl_clip)

@@ -77,24 +77,16 @@ class Simulation(ABC):
         self.n = n
 
     @abstractmethod
-    def draw(self, rng: np.random.Generator) -> Array:
-        """The random numbers [D] of one reset."""
-
+    def draw(self, rng: np.random.Generator) -> Array: ...  # the random numbers [D] of one reset
     @abstractmethod
-    def start(self, where: Array, draws: Array) -> None:
-        """Begin episodes in the copies `where` [M] from draws [M, D]."""
-
+    def start(self, where: Array, draws: Array) -> None: ...  # episodes in the copies `where` [M] from draws [M, D]
+    # Act in all copies, actions [n, ...]; return rewards [n] and whether the episode has ended [n].
     @abstractmethod
-    def step(self, actions: Array) -> tuple[Array, Array]:
-        """Act in all copies, actions [n, ...]; rewards [n] and whether the episode has ended [n]."""
-
+    def step(self, actions: Array) -> tuple[Array, Array]: ...
     @abstractmethod
-    def observe(self) -> Array:
-        """Observations [n, O], single precision."""
-
+    def observe(self) -> Array: ...  # observations [n, O], single precision
     @abstractmethod
-    def shapes(self, i: int) -> Sequence[Shape]:
-        """A picture of one copy, from the back to the front."""
+    def shapes(self, i: int) -> Sequence[Shape]: ...  # a picture of one copy, from the back to the front
 
 
 class RigidBodies(Simulation):
@@ -128,16 +120,13 @@ class RigidBodies(Simulation):
 
     @staticmethod
     @abstractmethod
-    def build(box2d: Any) -> World:
-        """A Box2D world, bodies at their initial positions."""
-
+    def build(box2d: Any) -> World: ...  # bodies at their initial positions
     @abstractmethod
-    def place(self, bodies: Array, draws: Array) -> None:
-        """Set what differs between episodes in bodies [K, 6, M], from draws [D, M]."""
-
+    def place(
+        self, bodies: Array, draws: Array
+    ) -> None: ...  # change bodies [K, 6, M] of new episodes, by draws [D, M]
     @abstractmethod
-    def outcome(self) -> tuple[Array, Array]:
-        """Reward [n] and end [n] of the present bodies."""
+    def outcome(self) -> tuple[Array, Array]: ...  # reward [n] and end [n] of the present bodies
 
     def advance(self, force: Array) -> None:
         """Move the bodies one time step by the equations of motion; force [n]. A task for Box2D alone has none."""

@@ -71,12 +71,9 @@ class Slot(nn.Module, ABC):
         return self._call
 
     @abstractmethod
-    def misfit(self, shape: torch.Size) -> str:
-        """The input shape that this layer needs, if an example has another one; else nothing."""
-
+    def misfit(self, shape: torch.Size) -> str: ...  # the input shape that is needed, if an example has another one
     @abstractmethod
-    def _run(self, a: Tensor) -> Tensor:
-        """The layer's output, folded."""
+    def _run(self, a: Tensor) -> Tensor: ...  # the layer's output, folded
 
 
 class _Unreadable(dict[str, Any]):
@@ -131,24 +128,17 @@ class WeightSlot(Slot):
         return tap.clone()  # later layers may change their input in place (ReLU(inplace=True), x += y)
 
     @abstractmethod
-    def apply_matrix(self, a: Tensor) -> Tensor:
-        """The pre-activation, folded."""
-
+    def apply_matrix(self, a: Tensor) -> Tensor: ...  # the pre-activation, folded
     @abstractmethod
-    def examples(self, a: Tensor, lead: Lead) -> Tensor:
-        """The layer's folded input as [R, S or 1, B, T, I]."""
+    def examples(self, a: Tensor, lead: Lead) -> Tensor: ...  # the layer's folded input as [R, S or 1, B, T, I]
+    @abstractmethod
+    def positions(self, g: Tensor, lead: Lead) -> Tensor: ...  # unfold a pre-activation's gradient to [R, S, B, T, O]
+    @abstractmethod
+    def fold(self, h: Tensor, a: Tensor) -> Tensor: ...  # a pre-activation [R, S, B, T, O] as the module expects it
 
     def taps_of(self, a: Tensor, lead: Lead) -> Callable[[Tensor], Taps]:
         """A function from gradients [R, S, B, T, O] to the layer's taps."""
         return partial(Taps, self.examples(a, lead))
-
-    @abstractmethod
-    def positions(self, g: Tensor, lead: Lead) -> Tensor:
-        """Unfold a pre-activation's gradient to [R, S, B, T, O]."""
-
-    @abstractmethod
-    def fold(self, h: Tensor, a: Tensor) -> Tensor:
-        """A pre-activation [R, S, B, T, O] in the shape that the module expects of this layer."""
 
     def apply_callable(self, a: Tensor) -> Tensor:
         return self.fold(self._layer(self.examples(a, self._lead_in)), a)

@@ -77,13 +77,6 @@ def signals(likelihood: Likelihood, noise: Noise, out: Float[Tensor, "R S b O"])
     return torch.einsum("rsbo,krbo->rsbk", centred(out), root.squeeze(2))
 
 
-def precision_given(before: Float[Tensor, "R S S"] | None, v: Float[Tensor, "R S n K"]) -> Float[Tensor, "R S S"]:
-    """The precision of z after n points with signals v are labelled; None: the identity."""
-    v = v.flatten(2)
-    before = torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if before is None else before
-    return before + v @ v.mT
-
-
 def joint_gain(v: Float[Tensor, "R S b K"], root: Tensor | None) -> Float[Tensor, "R b"]:
     """1/2 log det(I + V^T V) of each point, in nats; `root` is L^-1 [R, S, S] if z has the precision L L^T."""
     if root is not None:
@@ -169,8 +162,9 @@ class Numbers:
     adjusted: bool = False
 
     def condition(self, precision: Tensor | None, out: Float[Tensor, "R S p O"]) -> Float[Tensor, "R S S"]:
-        """The precision after points with these outputs are labelled."""
-        return precision_given(precision, self.signals(out))
+        """Return the precision after points with these outputs are labelled."""
+        v = self.signals(out).flatten(2)
+        return v @ v.mT + (torch.eye(v.shape[1], dtype=v.dtype, device=v.device) if precision is None else precision)
 
     def gain(self, precision: Float[Tensor, "R S S"] | None) -> Information:
         """Return a function of outputs [R, S, b, O]: the information of their labels about the weights."""

@@ -122,9 +122,7 @@ class RigidBodies(Simulation):
     @abstractmethod
     def build(box2d: Any) -> World: ...  # bodies at their initial positions
     @abstractmethod
-    def place(
-        self, bodies: Array, draws: Array
-    ) -> None: ...  # change bodies [K, 6, M] of new episodes, by draws [D, M]
+    def place(self, bodies: Array, draws: Array) -> None: ...  # change bodies [K, 6, M] by draws [D, M]
     @abstractmethod
     def outcome(self) -> tuple[Array, Array]: ...  # reward [n] and end [n] of the present bodies
 
@@ -137,7 +135,12 @@ class RigidBodies(Simulation):
         bodies[:, :2] = self.initial[:, :, None]
         self.place(bodies, draws.T)
         self.bodies[:, :, where] = bodies
-        for i in where.tolist() if self.box2d else ():  # the joints of old worlds remember impulses
+        if self.box2d:
+            self.start_worlds(where)
+
+    def start_worlds(self, where: Array) -> None:
+        """Replace the worlds of placed bodies: the joints of old ones remember impulses."""
+        for i in where.tolist():
             self.worlds[i] = self.build(self.box2d)
             for body, (x, y, angle, vx, vy, spin) in zip(
                 self.worlds[i].bodies, self.bodies[:, :, i].tolist(), strict=True
@@ -149,12 +152,13 @@ class RigidBodies(Simulation):
         force = np.clip(np.asarray(actions, float)[:, 0], -1.0, 1.0) * self.limit
         for _ in range(self.frame_skip):
             if self.box2d:
-                self._step_worlds(force)
+                self.step_worlds(force)
             else:
                 self.advance(force)
         return self.outcome()
 
-    def _step_worlds(self, force: Array) -> None:
+    def step_worlds(self, force: Array) -> None:
+        """Take one time step of all worlds under forces [n]."""
         for i, f in enumerate(force.tolist()):
             world = self.worlds[i]
             world.act(f)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from explore.inference.common import LEAST, MOST
+from explore.inference.base import LEAST, MOST
 
 SIGN = {"rmse": 1, "error": 1, "log_likelihood": -1}  # less is better, or more
 TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "test log-likelihood"}

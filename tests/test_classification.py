@@ -11,8 +11,7 @@ from explore.core.rng import Rng
 from explore.inference.predict import Predictor
 from explore.learning import classification
 from explore.learning.classification import Classified, Measured, Task, auroc, check_warmup, classify, follow, scores
-from explore.learning.feed import ImageFeed
-from explore.learning.fit import Epoch
+from explore.learning.fit import Epoch, ImageFeed
 from explore.nets.likelihoods import Categorical
 from explore.nets.net import Net, mlp
 from explore.nets.zoo import build

@@ -25,7 +25,7 @@ import explore
 from explore.core.errors import InputError
 from explore.inference import presets
 from explore.learning.model import FittedModel
-from explore.learning.transforms import Transform
+from explore.learning.scaling import Transform
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 
@@ -270,12 +270,12 @@ def test_what_is_not_supported_is_refused(regressor):
 
 def test_labels_that_say_that_nothing_is_measured_are_no_classes_unless_they_are_kept():
     y = np.array(["EU", "NA", "-", "EU", "NA", "EU"] * 5, object)
-    with pytest.raises(InputError, match="y has 15 labels '-', 'NA', which say that nothing is measured; leave these"):
+    with pytest.raises(InputError, match="y has 15 labels '-', 'NA', which mark missing ones; drop these rows"):
         explore.BayesianClassifier(**QUICK).fit(IRIS.data[:30], y)
     kept = explore.BayesianClassifier(**QUICK, keep_na=True).fit(IRIS.data[:30], y)
     assert kept.classes_.tolist() == ["-", "EU", "NA"]
     y[0] = ""
-    with pytest.raises(InputError, match="y has 16 labels '', '-', 'NA', which say that nothing is measured"):
+    with pytest.raises(InputError, match="y has 16 labels '', '-', 'NA', which mark missing ones"):
         explore.BayesianClassifier(**QUICK, keep_na=True).fit(IRIS.data[:30], y)
     names = np.array(["none", "Na", "failed"] * 10)
     assert explore.BayesianClassifier(**QUICK).fit(IRIS.data[:30], names).classes_.tolist() == ["Na", "failed", "none"]

@@ -278,9 +278,7 @@ def test_images_that_are_not_square():
     """Networks that are called with one size do not take them."""
     module = zoo.build("resnet18", (1, 9, 12), 3, {"width": 2}).eval()
     assert module(torch.zeros(2, 1, 9, 12)).shape == (2, 3)
-    with pytest.raises(
-        InputError, match="9 x 12 pixels; mlp takes square ones, resnet18 and functions without a size all"
-    ):
+    with pytest.raises(InputError, match="9 x 12 pixels; mlp takes square ones, resnet18 any"):
         zoo.build("mlp", (1, 9, 12), 3, {})
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm, rankdata
 
 from explore.core.errors import InputError
-from explore.learning.transforms import KINDS, Transform
+from explore.learning.scaling import KINDS, Transform
 
 
 @pytest.mark.parametrize("kind", KINDS)

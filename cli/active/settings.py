@@ -15,7 +15,7 @@ from explore.core.errors import InputError
 from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of
 from explore.inference import presets
-from explore.nets import custom
+from explore.nets import zoo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))
     texts = parameters.split(options["parameters"], prefixes, epochs=options["epochs"])
     if common.net:
-        common = replace(common, net_settings=custom.settings(common.net, texts["net"]))
+        common = replace(common, net_settings=zoo.settings(common.net, texts["net"]))
     if common.net and options["standardise"]:
         raise InputError("--standardise belongs to tables; images are scaled by the moments of all of them")
     asked = options["posterior"], texts[""], options["preset"]

@@ -21,8 +21,7 @@ from explore.images.base import ImageFiles
 from explore.inference.predict import Predictor
 from explore.learning import classification
 from explore.learning.classification import Classified, Measured, Task
-from explore.learning.feed import ImageFeed
-from explore.learning.fit import Epoch, batches
+from explore.learning.fit import Epoch, ImageFeed, batches
 from explore.learning.model import FittedModel
 from explore.learning.pool import Scales
 from explore.learning.saved import Names, Saved

@@ -20,8 +20,8 @@ from explore.images import read as read_images
 from explore.images.base import ImageFiles
 from explore.inference.base import Predictive
 from explore.learning import build, classification
-from explore.learning.feed import Augmentation
-from explore.nets import custom
+from explore.learning.fit import Augmentation
+from explore.nets import zoo
 
 WORTH = 10.0  # images that an augmented one counts for, as in VOGN's paper on CIFAR-10
 # Options that are settings as they stand.
@@ -76,8 +76,8 @@ class Settings:
         settings = dict(self.posterior_settings)
         if "augmentation" not in settings:
             settings |= self._augmentation(augment != "none")
-        outputs = custom.outputs(self.net, images.shape, len(images.classes), self.net_settings)
-        custom.check_known(self.net, outputs, self.outputs)
+        outputs = zoo.outputs(self.net, images.shape, len(images.classes), self.net_settings)
+        zoo.check_known(self.net, outputs, self.outputs)
         return images, replace(
             self, fingerprint=whole, augment=augment, stream=isinstance(images.x, ImageFiles),
             outputs=outputs if self.outputs is None else self.outputs, posterior_settings=settings,
@@ -164,7 +164,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     return Settings(
         **{name: options[name] for name in PLAIN}, dataset=dataset, net=net, ood=_place(ood),
         images=str(Path(options["images"]).resolve()) if options["images"] else None,
-        net_settings=custom.settings(net, texts["net"]),
+        net_settings=zoo.settings(net, texts["net"]),
         posterior=posterior.name, preset=posterior.preset, posterior_settings=settings,
         validation=options["validate"] or 0.0, processes=parallel.world().processes,
     )  # fmt: skip

@@ -26,7 +26,7 @@ from explore.learning.fit import batches
 from explore.learning.learner import ActiveLearner
 from explore.learning.model import FittedModel
 from explore.learning.saved import Names
-from explore.learning.transforms import Transform
+from explore.learning.scaling import Transform
 
 FAR = 0.9  # share of the candidates that are nearer to a measured row than one that is called far
 SAMPLE = 1_000  # candidates that represent all

@@ -17,7 +17,7 @@ from explore.cli.parameters import Values
 from explore.core.errors import InputError, listed, shown
 from explore.data.texts import number
 from explore.inference import presets
-from explore.learning.transforms import Kind
+from explore.learning.scaling import Kind
 from explore.nets.likelihoods import Gaussian
 
 

@@ -30,10 +30,7 @@ CACHED = 2**26  # numbers that the outputs of all images may have to be stored: 
 
 
 class Choice(NamedTuple):
-    """The points to label next, best first, with their scores.
-
-    A rule numbers the candidates of its view from 0; `ActiveLearner.ask` answers with indices into the pool.
-    """
+    """The points to label next, best first, with their scores; a rule numbers the candidates of its view from 0."""
 
     indices: Int[Tensor, "R k"]
     scores: Float[Tensor, "R k"]
@@ -169,16 +166,12 @@ def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) ->
     try:
         inspect.signature(rule).bind("view", "k")
     except (TypeError, ValueError):  # as functions without a signature raise
-        raise InputError(
-            f"{rule!r} is no acquisition; it must be a function of a view and a number of points"
-        ) from None
+        raise InputError(f"{rule!r} is no acquisition; it must be a function of a View and k") from None
     needs, name, method = needs_of(rule), name_of(rule), type(posterior).__name__
     kind = "classes" if posterior.likelihood.discrete else "numbers"
     if needs.spread and (posterior.certain or samples < 2):
-        raise InputError(
-            f"{name} goes by how predictions vary over the weights, and with {method} and samples={samples} nothing "
-            "varies; choose random, or a posterior with several samples"
-        )
+        why = f"but {method} with samples={samples} has no spread"
+        raise InputError(f"{name} needs predictions that vary over the weights, {why}; use random or more samples")
     if needs.density and not isinstance(posterior, Variational):
         raise InputError(f"{name} needs a posterior with a density, and {method} has none; choose another one")
     if needs.targets not in ("any", kind):
@@ -206,10 +199,7 @@ def best(
     behind: Bool[Tensor, "R C"] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
-    """Choose the k allowed points of the highest score, or score per cost; one that is not finite ranks last.
-
-    Points `behind` rank below all others, among themselves by score.
-    """
+    """Choose the k allowed points of the highest score, or score per cost; those `behind` or not finite rank last."""
     # A negative score must not improve by a high cost.
     worth = scores if cost is None else torch.where(scores > 0, scores / cost, scores * cost)
     ranked = worth.masked_fill(~worth.isfinite(), torch.finfo(scores.dtype).min)
@@ -224,25 +214,18 @@ def greedy(
     k: int,
     start: Carry,
     scores: Callable[[Carry], Float[Tensor, "R C"]],
-    given: Callable[[Carry, Int[Tensor, "R 1"]], Carry],
+    update: Callable[[Carry, Int[Tensor, "R 1"]], Carry],
     behind: Callable[[Carry], Bool[Tensor, "R C"]] | None = None,
     cost: Float[Tensor, "R C"] | None = None,
 ) -> Choice:
     """Choose k points one after another, each the best given those before it.
 
-    Args:
-        mask: [R, C] which points may be chosen.
-        k: how many.
-        start: the state before the first choice.
-        scores: of all candidates, from the state.
-        given: the state once the points [R, 1] are chosen too.
-        behind: which candidates rank below all others, from the state.
-        cost: of each candidate, by which scores are divided.
+    `scores` are of all candidates, from the state, `update` the state once the points [R, 1] are chosen too.
     """
     state, chosen = start, [best(scores(start), mask, 1, behind and behind(start), cost)]
     for _ in range(k - 1):
         mask = mask.scatter(1, chosen[-1].indices, False)
-        state = given(state, chosen[-1].indices)
+        state = update(state, chosen[-1].indices)
         chosen.append(best(scores(state), mask, 1, behind and behind(state), cost))
     return Choice(*(torch.cat(parts, 1) for parts in zip(*chosen, strict=True)))
 
@@ -258,8 +241,7 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
     together = [f"{k} chosen together may be near-duplicates"] if k > 1 else []
     beside = [f"what it chooses may be near-duplicates of the {pending} pending points, which it ignores"]
     return (
-        f"{name_of(rule)} scores points one by one and does not ask what the others tell, so that "
-        f"{', and '.join(together + beside * (pending > 0))}; epig does"
+        f"{name_of(rule)} scores points one by one: {', and '.join(together + beside * (pending > 0))}; epig does not"
     )
 
 

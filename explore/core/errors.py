@@ -10,16 +10,13 @@ from dataclasses import fields
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 UNITS = (1e-150, 1e150)  # of a deviation: its square, and a slightly larger one, fit into double precision
 
 
 class InputError(ValueError):
-    """Invalid input; the message says what is wrong, and what is allowed.
-
-    The command line shows the message alone; any other exception is a defect and keeps its traceback.
-    """
+    """Invalid input, which the command line shows without a traceback: what is wrong, and what is allowed."""
 
 
 class Failure(RuntimeError):
@@ -119,12 +116,7 @@ def check_count(name: str, value: Any) -> None:
 
 
 def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
-    """Refuse a dataclass with a value of another type than its field's, or a number outside its field's interval.
-
-    Args:
-        record: the dataclass.
-        ranges: name -> interval; other numbers must be positive. Whole numbers end at 1e10.
-    """
+    """Refuse a dataclass with values of other types than its fields', or numbers outside `ranges` (else (0, inf))."""
     hints = get_type_hints(type(record))
     for f in fields(record):
         value = getattr(record, f.name)
@@ -137,14 +129,17 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
             check_range(f.name, value, interval.replace("inf)", "1e10]") if hints[f.name] is int else interval)
 
 
-def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Refuse recorded settings that are unknown or not of their type, before anything is called with them.
+class Checked:
+    """A dataclass that checks its fields when it is made; `ranges` are those of `check_fields`."""
 
-    Args:
-        name: of the plug-in, for messages.
-        types: of its settings, from `registry.settings_of`.
-        settings: by name.
-    """
+    ranges: ClassVar[dict[str, str]] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(self, self.ranges)
+
+
+def check_settings(name: str, types: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuse recorded settings that are unknown or not of these types, before a plug-in is called with them."""
     for key, value in settings.items():
         if key not in types:
             raise one_of(f"setting of {name}", key, types)

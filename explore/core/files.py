@@ -1,8 +1,7 @@
 """Files of tensors and plain values that notice damage and are written whole or not at all; and locks.
 
-A file is what `torch.save` writes, a zip archive, and `torch.load(path)["content"]` reads it anywhere. The archive's
-comment, its last bytes, is the SHA-256 of all bytes before: torch itself checks no sums, so that a flipped bit would be
-another number.
+A file is what `torch.save` writes, a zip archive. Its comment, the last bytes, is the SHA-256 of all bytes before, as
+torch itself checks no sums.
 """
 
 from __future__ import annotations
@@ -29,15 +28,7 @@ END = b"PK\x05\x06"  # of a zip archive: 22 bytes, of which the last two are the
 
 
 def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> None:
-    """Write tensors and plain values; at any moment there is the old file or the new one.
-
-    Args:
-        path: of the file.
-        kind: such as "checkpoint", for readers that expect another kind.
-        format: version of its layout.
-        content: what `torch.load(weights_only=True)` accepts.
-        run: the id of the run that it belongs to, if any.
-    """
+    """Write tensors and plain values that `torch.load(weights_only=True)` accepts, as a file of a kind and format."""
     import torch  # takes seconds, for which readers of text need not wait
 
     buffer = io.BytesIO()  # torch's own writer hides the system's message about a full disk
@@ -50,17 +41,7 @@ def save(path: Path, kind: str, format: int, content: Any, run: str = "") -> Non
 
 
 def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
-    """Read the content of a file that `save` wrote, on the CPU; no code in it is executed.
-
-    Args:
-        path: of the file.
-        kind: the expected one.
-        format: the version that is read.
-        run: the id of the run that it must belong to; None: any.
-
-    Raises:
-        InputError: when the file is missing, damaged, of another kind, version or run.
-    """
+    """Read the content of a file that `save` wrote; refuse a damaged file, and one of another kind, version or run."""
     import torch
 
     try:
@@ -100,12 +81,7 @@ def check_run(path: Path, actual: str, run: str) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Refuse all but regular files: reading a pipe may wait for ever, and a device may never end.
-
-    Raises:
-        FileNotFoundError: when it does not exist.
-        InputError: when it is a folder, a pipe or a device.
-    """
+    """Refuse all but regular files: reading a pipe may wait for ever, and a device may never end."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
@@ -138,11 +114,7 @@ def older(path: Path) -> InputError:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a draft of a file or folder, which replaces `path` on success and is removed on failure.
-
-    The draft has a new folder to itself beside `path`, so that other processes may work on drafts of their own. A
-    folder replaces only a missing or an empty one.
-    """
+    """Yield a draft, in a new folder, of a file or folder that replaces `path` on success and goes on failure."""
     prefix = f".{path.name[:100]}."
     with tempfile.TemporaryDirectory(DRAFT, prefix, path.parent, ignore_cleanup_errors=True) as folder:
         draft = Path(folder, path.name)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from explore.core.context import executing, execution
+from explore.core.context import execution
 from explore.core.errors import InputError
 
 Tree = Any
@@ -52,30 +51,19 @@ def tensors(tree: Tree) -> list[Tensor]:
 
 
 def save(tree: Tree) -> dict[str, Tensor]:
-    """A flat dictionary that `torch.load(weights_only=True)` can read back.
-
-    Each tensor is cloned: a saved view would drag its whole storage along.
-    """
+    """Return a flat dictionary for `torch.load(weights_only=True)`; clones, as views would drag their storage along."""
     return {path: leaf.detach().clone() for path, leaf in leaves(tree)}
 
 
 def restore(like: Tree, saved: Mapping[str, Tensor]) -> Tree:
-    """The saved values in the shape of `like`.
-
-    Raises:
-        InputError: if a path is missing or too many, or a shape differs.
-    """
+    """Return the saved values in the shape of `like`; refuse other paths or shapes."""
     expected = dict(leaves(like))
     if expected.keys() != saved.keys():
-        raise InputError(
-            f"the saved state does not belong here: it differs in {sorted(expected.keys() ^ saved.keys())}"
-        )
+        raise InputError(f"the saved state does not fit: it differs in {sorted(expected.keys() ^ saved.keys())}")
     for path, leaf in expected.items():
         if leaf.shape != saved[path].shape:
-            raise InputError(
-                f"the saved state does not belong here: {path} is {list(saved[path].shape)}, "
-                f"expected {list(leaf.shape)}"
-            )
+            shapes = f"{list(saved[path].shape)}, expected {list(leaf.shape)}"
+            raise InputError(f"the saved state does not fit: {path} is {shapes}")
     values = iter([saved[path].to(leaf).clone() for path, leaf in expected.items()])
     return map_tensors(lambda _: next(values), like)
 
@@ -86,13 +74,7 @@ def part(tree: Tree, replicas: slice | Tensor) -> Tree:
 
 
 def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
-    """`new` in the replicas that are alive, `old` in the others; leaves without a replica axis are new's.
-
-    Args:
-        alive: [R] bool.
-        new: a tree whose leaves have a leading replica axis or none at all.
-        old: a tree of the same shape.
-    """
+    """Return `new` in the replicas that are alive [R], `old` in the others; leaves without a replica axis are new's."""
     if surely(alive):
         return new
     before = dict(leaves(old))
@@ -143,16 +125,3 @@ def surely(flags: Tensor) -> bool:
 def unseen(t: Tensor) -> bool:
     """Whether the host must not read the values of a tensor."""
     return not execution().host_reads or t.device.type != "cpu"
-
-
-def unlooked() -> AbstractContextManager[Any]:
-    """Forbid the host to read values within a block."""
-    return executing(host_reads=False)
-
-
-@contextmanager
-def assumed() -> Iterator[list[Tensor]]:
-    """Assume that all flags are true in a block; yield the flags that must be checked."""
-    flags: list[Tensor] = []
-    with executing(assumed=flags):
-        yield flags

@@ -2,12 +2,9 @@
 
     q(w, tau) = 1/k sum_i q_i(w, tau)            tau: the likelihood's noise, which each member learns by itself
 
-Members have independent weights and noise, and see the same batches in the same order. They are R k replicas of their
-posterior, so that k small nets cost far less than k times one. A state's tensors have an axis of members behind that of
-the replicas, [R, k, ...], but for `alive` [R] and for numbers that all share.
-
-A mixture's divergence has no closed form. The members' mean is an upper bound, as the divergence is convex in both
-densities together; from the prior it is at most log k too large, by which the bound on the evidence is too low.
+Members see the same batches in the same order and are R k replicas of their posterior. A state's tensors have an axis
+of members, [R, k, ...], except `alive` [R] and shared numbers. The members' mean divergence is an upper bound of the
+mixture's, as the divergence is convex; from the prior it is at most log k too large.
 """
 
 from __future__ import annotations
@@ -25,17 +22,12 @@ from explore.core.context import Turn
 from explore.core.errors import InputError, check_range, describe, fits, shown
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
-from explore.inference.base import Predictive, Variational
-from explore.inference.common import NormPolicy
+from explore.inference.base import NormPolicy, Predictive, Variational
 from explore.nets.protocols import Layer, Likelihood, Network, Noise, count_samples
 
 
 def mixture(posterior: Predictive, members: int) -> Predictive:
-    """Return a mixture of independent fits of a posterior; the posterior itself where there is one member.
-
-    Raises:
-        InputError: for a posterior without mixtures, or a number that is out of range.
-    """
+    """Return a mixture of independent fits of a posterior; the posterior itself where there is one member."""
     kind: Any = VariationalMixture if isinstance(posterior, Variational) else Mixture
     pooled: Mixture = kind(posterior=posterior, members=members)  # also of one member, for its checks
     return posterior if members == 1 else pooled
@@ -183,10 +175,7 @@ class VariationalMixture(Mixture):
         return self._mean(self.posterior.divergence(_replicas(state)))
 
     def gain(self, state: State, batch: Batch, rng: Rng) -> Float[Tensor, "R B"]:
-        """Return an upper bound of the mixture's gain, in nats.
-
-        It ignores disagreement between members, and information about which of them is right.
-        """
+        """Return an upper bound of the mixture's gain, in nats; it ignores which member a label favours."""
         return self._mean(self.posterior.gain(_replicas(state), self._each(batch), rng))
 
     def elbo(self, state: State, batch: Batch, rng: Rng, samples: int = 10) -> Float[Tensor, " R"]:

@@ -20,8 +20,7 @@ from explore.execution import graphs
 from explore.inference.base import Predictive
 from explore.inference.predict import CACHE, Inputs, Predictor, divided
 from explore.learning.compare import TRAINING, confidence_bins
-from explore.learning.feed import ImageFeed
-from explore.learning.fit import Epoch, fit, stops
+from explore.learning.fit import Epoch, ImageFeed, fit, stops
 
 POINTS = 20  # how often a posterior is measured by default
 

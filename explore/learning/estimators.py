@@ -21,7 +21,7 @@ from explore.core.errors import InputError, counted, listed, one_of, shown
 from explore.data.texts import unmeasured
 from explore.inference.presets import Recommended, noise_for, recommended_settings
 from explore.learning.model import FittedModel
-from explore.learning.transforms import KINDS, Transform
+from explore.learning.scaling import KINDS, Transform
 from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.nets.protocols import Likelihood
@@ -145,10 +145,9 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
-        """The mean, in the shape of y; with `return_std` also the standard deviation of a label, noise included.
+        """Return the mean, in the shape of y; with `return_std` also the standard deviation of a label, noise included.
 
-        For transformed targets it is the median, since the far tail dominates a mean, and half the distance of the
-        quantiles that are one deviation of a Gaussian away from its median.
+        Transformed targets have a median, and half the distance of the quantiles one Gaussian deviation around it.
         """
         x = self._inputs(X)
         if self.transform_.kind == "none":
@@ -185,8 +184,7 @@ class BayesianRegressor(RegressorMixin, _Bayesian):
 class BayesianClassifier(ClassifierMixin, _Bayesian):
     """A Bayesian neural network for two or more classes with any names.
 
-    Its parameters are those of `BayesianRegressor` except `noise`, `calibrate` and `target_transform`, which are
-    refused here, as `keep_na` is there.
+    Its parameters are those of `BayesianRegressor` except `noise`, `calibrate` and `target_transform`.
 
     Attributes:
         classes_: names of the classes, in the order of the columns of probabilities.
@@ -218,10 +216,8 @@ class BayesianClassifier(ClassifierMixin, _Bayesian):
         marks = [label for label in y.ravel().tolist() if isinstance(label, str) and unmeasured(label.strip(), True)]
         if marks and not (self.keep_na and all(map(str.strip, marks))):
             names = listed(map(shown, sorted(set(marks))))
-            raise InputError(
-                f"y has {counted(len(marks), 'label')} {names}, which say that nothing is measured; leave these "
-                "examples out, or take keep_na=True, by which all but empty ones are classes"
-            )
+            marked = counted(len(marks), "label")
+            raise InputError(f"y has {marked} {names}, which mark missing ones; drop these rows, or use keep_na=True")
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """Probabilities of the classes [P, C], averaged over the networks."""

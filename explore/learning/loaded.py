@@ -23,7 +23,7 @@ from explore.images.reading import Inputs, read_inputs
 from explore.learning import saved
 from explore.learning.model import FittedModel
 from explore.learning.saved import ModelSettings, Names, Saved
-from explore.learning.transforms import Transform
+from explore.learning.scaling import Transform
 
 FAR = 10.0  # standard deviations from the mean beyond which a prediction is called extrapolated
 LEARNT = {

@@ -21,9 +21,8 @@ from explore.inference.predict import ClassPrediction, Predictor, filled
 from explore.learning.calibration import held_out_factors
 from explore.learning.fit import last_epoch
 from explore.learning.identity import alike, check_same, described, outputs
-from explore.learning.inputs import RawInputs, StandardisedInputs, examples, labels, numbers
 from explore.learning.pool import Pool, Scales, at_zero
-from explore.learning.scaling import Standardiser
+from explore.learning.scaling import RawInputs, StandardisedInputs, Standardiser, examples, labels, numbers
 
 WHOLE = ("samples", "seed", "round", "arms")  # fields that are whole numbers
 
@@ -41,8 +40,8 @@ class Prediction(NamedTuple):
 class FittedModel:
     """R replicas of a posterior that were fitted side by side, each with its own scales.
 
-    It predicts the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise. Their random
-    numbers come from a stream that `seed` and `round` name, so that the same question has the same answer.
+    It predicts the mixture 1/S sum_s p(y | x, w_s, noise_s) over joint samples of weights and noise, from a stream that
+    `seed` and `round` name, so that the same question has the same answer.
     """
 
     posterior: Predictive  # its settings, with the net and the likelihood
@@ -82,7 +81,7 @@ class FittedModel:
             seed: root of all random numbers.
             standardise: inputs by their mean and deviation ("labelled"), or not at all ("none", and always for images,
                 which must not be bytes then). A net that is `trained` needs "none", which also leaves targets as they
-                are. If a feature is constant here, other values of it change no prediction.
+                are.
             calibrate: the share of the examples, at most 0.5, held out of another fit, to which one factor on the
                 predictive variance is fitted; 0 for none. It takes as long as the fit.
             device: where to compute.
@@ -91,9 +90,6 @@ class FittedModel:
         Raises:
             InputError: for numbers that are not finite or do not fit the net, invalid classes, or calibrated classes.
             Failure: where the fit failed, as with steps that are far too long.
-
-        Warns:
-            InitialCurvatureWarning: where most of the posterior's curvature is still its start.
         """
         check_made(posterior)
         check_count("samples", samples)
@@ -186,11 +182,7 @@ class FittedModel:
         return filled(((part, (below(part, out),)) for part, out in outputs), len(x))[0]
 
     def evaluate(self, x: Any, y: Any) -> dict[str, Float[Tensor, " R"]]:
-        """Metrics in original units on test points x [P, ...] and their labels y, as `fit` takes them.
-
-        Regression: `rmse`, `log_likelihood` of the mixture at each point, `coverage_95`; classes: `error`,
-        `log_likelihood`; both: `epistemic`. See `Predictor.evaluate`.
-        """
+        """Return metrics in original units on test points x [P, ...] and their labels y, see `Predictor.evaluate`."""
         inputs, width = self._standardised(x), self._width
         values = labels(y, width if self.posterior.likelihood.discrete else 0, self.rng.device)
         if self.posterior.likelihood.discrete:
@@ -225,13 +217,7 @@ class FittedModel:
         return self.predictor().classes(self._standardised(x))
 
     def sample(self, x: Any, n: int) -> Tensor:
-        """Draw n joint samples of the targets at x [P, ...]: one net for all points of each, noise for every point.
-
-        A posterior with fewer nets uses them in turn.
-
-        Returns:
-            [R, n, P, O], or class indices [R, n, P].
-        """
+        """Draw n joint samples of targets [R, n, P, O] or classes [R, n, P] at x [P, ...], one net for all points."""
         predictor = self.predictor(n)
         turn = torch.arange(n, device=self.rng.device) % predictor.samples
         noise = tree.map_tensors(lambda t: t[:, turn], predictor.noise)
@@ -265,13 +251,7 @@ class FittedModel:
     def from_state_dict(
         posterior: Predictive, saved: Mapping[str, Any], device: str | torch.device = "cpu"
     ) -> FittedModel:
-        """Undo `state_dict` exactly, given the same posterior.
-
-        Raises:
-            InputError: when the posterior has another class, net, likelihood or setting (epochs apart), or its net
-                prints alike and computes something else. A state of an older version, which describes none, is refused
-                where its tensors do not fit.
-        """
+        """Undo `state_dict` exactly; refuse a posterior of another class, net, likelihood or setting (but epochs)."""
         rng = Rng(0, device)
         try:
             state = {name[6:]: t for name, t in saved.items() if name.startswith("state.")}
@@ -290,10 +270,7 @@ class FittedModel:
         restored = tree.restore(like, _noise_by_output(state, tree.save(like)))
         model = FittedModel(posterior, restored, scales, shape, factor=factor, **whole)
         if probed is not None and not alike(posterior.net, outputs(posterior.net, shape, model.rng), probed):
-            raise InputError(
-                "the saved model does not belong here: its net has the layers of the one given, but computes something "
-                "else with the same weights; give the posterior that was fitted"
-            )
+            raise InputError("the saved model's net computes something else; give the posterior that was fitted")
         return model
 
 

@@ -13,14 +13,13 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from explore.core import tree
-from explore.core.errors import InputError, counted, one_of
+from explore.core.errors import InputError, one_of
 from explore.core.rng import Rng
 from explore.core.shapes import Batch
 from explore.inference.base import Predictive
 from explore.inference.predict import parts
 from explore.learning import identity
-from explore.learning.inputs import RawInputs, StandardisedInputs, labels
-from explore.learning.scaling import UNSCALED, Standardiser
+from explore.learning.scaling import UNSCALED, RawInputs, StandardisedInputs, Standardiser, labels
 from explore.nets.likelihoods import check_logits
 
 FORMAT = 2  # of a state_dict
@@ -35,24 +34,7 @@ class Scales(NamedTuple):
 
 
 class Pool:
-    """P points, for each of T trials a subset; R = T * arms, arm by arm.
-
-    Args:
-        posterior: its net and likelihood determine what a label is.
-        x: [P, ...] inputs, which must be finite and fit the net.
-        allowed: [T, P] which points may ever be chosen; None: all.
-        trials: T.
-        arms: their names.
-        standardise: see `ActiveLearner`.
-        rng: the root of the experiment.
-
-    Attributes:
-        allowed: [R, P].
-        mask: [R, P] the allowed points without a label.
-        points: [R, n] those with one, in the order of labelling.
-        y: [R, n, O], or [R, n] class indices; None before the first.
-        round: the number of `tell` calls.
-    """
+    """P points, for each of T trials a subset; R = T * arms, arm by arm. See `ActiveLearner` for its arguments."""
 
     def __init__(
         self,
@@ -68,18 +50,12 @@ class Pool:
             raise one_of("standardise", standardise, STANDARDISE)
         self._trained = posterior.net.trained
         if self._trained and standardise != "none":
-            raise InputError(
-                "a trained network knows inputs and targets as it was trained on them; give standardise='none', which "
-                "leaves both as they are"
-            )
+            raise InputError("a trained network takes data as it was trained on; use standardise='none'")
         self._rng, self._arms, self._trials, self._standardise = rng, arms, trials, standardise
         self._raw = RawInputs(x, rng)
         self.x = self._raw.x
         if self.x.dtype == torch.uint8 and self.x.dim() > 2 and standardise in ("labelled", "pool"):
-            raise InputError(
-                "images are not standardised here, and these are bytes; give numbers whose channels have mean 0 and "
-                "deviation 1, or standardise='none' to take 0 to 255 as they are"
-            )
+            raise InputError("images of bytes are not standardised; scale each channel, or use standardise='none'")
         if not len(self._raw):
             raise InputError("a pool needs at least one point, [points, ...]")
         likelihood, out = posterior.likelihood, at_zero(posterior, self._raw[:2].to(rng.dtype))
@@ -89,10 +65,10 @@ class Pool:
         self._scaled = likelihood.scaling == "affine" and not self._trained  # whether targets are standardised
         self._partial = bool(getattr(likelihood, "partial", False))  # whether labels may be NaN in some outputs
         self.allowed: Bool[Tensor, "R P"] = _mask(allowed, trials, len(self.x)).to(rng.device).repeat(len(arms), 1)
-        self.mask, self.replicas = self.allowed, len(self.allowed)
+        self.mask, self.replicas = self.allowed, len(self.allowed)  # the allowed points without a label
         self.points: Int[Tensor, "R n"] = torch.zeros(self.replicas, 0, dtype=torch.long, device=rng.device)
-        self.y: Tensor | None = None
-        self.round = 0
+        self.y: Tensor | None = None  # [R, n, O], or [R, n] class indices, in the order of `points`
+        self.round = 0  # the number of `tell` calls
 
     def like(self, x: Any) -> RawInputs:
         """Check that other inputs have the shape of the pool's."""
@@ -177,11 +153,7 @@ class Pool:
 
     @cached_property
     def _spread(self) -> Float[Tensor, "1 D"]:
-        """The scale of a column constant among the labelled points: the whole pool's, at least 1.
-
-        In units of 1, a pressure of 200000 would be far from others of 101325. A column that is constant in the pool,
-        too, tells nothing about any other value.
-        """
+        """The scale of a column constant among the labelled points: the whole pool's, at least 1."""
         chunks = list(parts(len(self._raw), self.x.shape[1]))
         return Standardiser.of(lambda: (self._raw[part] for part in chunks), math.inf).scale.clamp_min(1.0)
 
@@ -208,11 +180,7 @@ class Pool:
     def candidates(
         self, arm: slice, pending: Int[Tensor, "R p"] | None = None
     ) -> tuple[Int[Tensor, "T C"], Bool[Tensor, "T C"], Float[Tensor, "T C"]]:
-        """The points that an arm may choose, which of them exist, and a uniform number for each.
-
-        Where a trial has fewer than another, its first point fills the places of missing ones. The numbers are drawn
-        for all points of the pool and are the same in every arm, so that no point's number depends on others.
-        """
+        """Return the points that an arm may choose, which of them exist, and uniform numbers, the same in every arm."""
         mask = (self.mask if pending is None else self.mask.scatter(1, pending, False))[arm]
         points = _first(mask)[:, : int(mask.sum(1).max())]
         present = mask.gather(1, points)
@@ -235,19 +203,13 @@ class Pool:
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
         """Load labels, see `ActiveLearner.load_state_dict`."""
         if "format" not in saved or int(saved["format"]) != FORMAT:
-            raise InputError(
-                "the saved learner is of another version of explore; tell its labels, saved['y'] of the points "
-                "saved['labelled'], to a new one"
-            )
+            raise InputError("the saved learner is of another version of explore; tell its labels to a new one")
         before, now = tree.to_plain(saved["meaning"]), self._meaning()
         if before != now:
             a, b = ({k: v for k, v in one.items() if before.get(k) != now.get(k)} for one in (before, now))
             raise InputError(f"the saved learner has {a}, this one {b}")
         if not np.array_equal(saved["pool"].cpu().numpy(), self._digest):
-            raise InputError(
-                "the saved learner's pool has other points than this one, or others may be chosen; "
-                "only the order of the points may differ"
-            )
+            raise InputError("the saved learner's pool has other points; only their order may differ")
         places = saved["labelled"].to(self._rng.device)
         self.points = identity.find(saved["fingerprints"].cpu().numpy(), places, self._prints, self.allowed)
         self.mask = self.allowed.scatter(1, self.points, False)
@@ -293,8 +255,5 @@ def _mask(allowed: np.ndarray | Tensor | None, trials: int, points: int) -> Bool
         return torch.ones(trials, points, dtype=torch.bool)
     mask = allowed if isinstance(allowed, Tensor) else np.asarray(allowed)
     if mask.dtype not in (torch.bool, np.bool_) or tuple(mask.shape) != (trials, points):
-        raise InputError(
-            f"allowed is true or false for {counted(trials, 'trial')} and {counted(points, 'point')}, "
-            f"[{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}"
-        )
+        raise InputError(f"allowed must be a mask [{trials}, {points}]; got {list(mask.shape)} of {mask.dtype}")
     return torch.as_tensor(mask)

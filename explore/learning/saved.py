@@ -27,7 +27,7 @@ from explore.inference import presets
 from explore.inference.base import Predictive
 from explore.learning import build, trust
 from explore.learning.model import FittedModel
-from explore.learning.transforms import Transform
+from explore.learning.scaling import Transform
 from explore.runs.recorded import Values, read_config, read_part, recorded, run_id
 
 MODEL, SCHEMA, PROBABILITIES = "model.pt", "schema.json", "probabilities.npz"

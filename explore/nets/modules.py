@@ -1,7 +1,7 @@
-"""Support of torch modules by `Net`: checks that refuse unsupported ones by name.
+"""Checks of torch modules that refuse those that `Net` does not support, by name.
 
-A layer's place is taken by a matrix of weights. So a layer must be what its class says, with nothing around it: what a
-subclass, a parametrisation or a hook adds would be lost, and a frozen layer would be trained.
+A layer's place is taken by a matrix of weights. What a subclass, a parametrisation or a hook adds would be lost, and a
+frozen layer would be trained.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from explore.core.errors import InputError
 
 LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d, nn.BatchNorm1d, nn.BatchNorm2d)
 ALLOWED = "layers with parameters must be Linear, Conv2d, BatchNorm1d or BatchNorm2d"
+DROPOUT = "the posterior mc-dropout drops inputs of every layer itself, at its `rate`"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 INSTEAD: dict[type[nn.Module], str] = {
     nn.LayerNorm: "LayerNorm(..., elementwise_affine=False) has none",
@@ -43,11 +44,7 @@ def called(name: str) -> str:
 
 
 def check(module: nn.Module) -> None:
-    """Refuse a module that `Net` could not run as it stands.
-
-    Raises:
-        InputError: naming the layer and the allowed ones.
-    """
+    """Refuse a module that `Net` could not run as it stands."""
     if not isinstance(module, nn.Module):
         raise InputError(f"Net takes a torch.nn.Module; got a {type(module).__name__}")
     if hasattr(module, "_orig_mod"):  # of torch.compile
@@ -69,10 +66,7 @@ def _refusal(layer: nn.Module, holds: bool) -> str:
     if isinstance(layer, LazyModuleMixin):
         return "has no size yet; run the module on an example first"
     if isinstance(layer, _DropoutNd | nn.RReLU):
-        return (
-            "is not supported, for it would be off in training; leave it out: the posterior mc-dropout drops inputs of "
-            "every layer itself, at its `rate`"
-        )
+        return f"is not supported; leave it out: {DROPOUT}"
     if type(layer) not in LAYERS:
         base = next((cls.__name__ for cls in LAYERS if isinstance(layer, cls)), None)
         if base:
@@ -80,10 +74,7 @@ def _refusal(layer: nn.Module, holds: bool) -> str:
         return _unknown(layer) if holds or isinstance(layer, _BatchNorm) else ""
     names = {*layer._parameters, *layer._modules} - {"weight", "bias"}
     if names or "forward" in vars(layer) or any(getattr(layer, hooks) for hooks in HOOKS):
-        return (
-            "is not supported: it has hooks, parameters or a forward of its own, as weight_norm and pruning give it, "
-            f"which would be lost; use a plain {type(layer).__name__}"
-        )
+        return f"has hooks, parameters or a forward of its own; use a plain {type(layer).__name__}"
     if not all(p.requires_grad for p in layer.parameters()):
         return "is frozen (requires_grad=False), but all layers are trained; move fixed ones out of the network"
     return ""
@@ -101,10 +92,7 @@ def _unknown(layer: nn.Module) -> str:
 
 
 class Buffers:
-    """The fixed tensors of a module whose layers are replaced: kept unchanged, on the device of the inputs.
-
-    Those of real numbers come in the precision of the inputs.
-    """
+    """The fixed tensors of a module whose layers are replaced, on the device and in the precision of the inputs."""
 
     def __init__(self, root: nn.Module):
         every = ((m, name, tensor) for m in root.modules() for name, tensor in m._buffers.items())
@@ -120,11 +108,7 @@ class Buffers:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Refuse passes that change a buffer.
-
-        Raises:
-            InputError: naming it.
-        """
+        """Refuse passes that change a buffer."""
         before = self._versions()
         yield
         if changed := [name for name, version in self._versions().items() if version != before[name]]:
@@ -159,20 +143,13 @@ class _RandomOperations(TorchDispatchMode):
 
 @contextmanager
 def without_chance() -> Iterator[None]:
-    """Refuse passes that draw random numbers: torch's by the kind of operation, Python's and NumPy's by their states.
-
-    Raises:
-        InputError: saying by what.
-    """
+    """Refuse passes that draw random numbers: torch's by the operations, Python's and NumPy's by their states."""
     before = _generators()
     with _RandomOperations() as drawn:
         yield
     names = drawn.names + [name for name, state in _generators().items() if state != before[name]]
     if names:
-        raise InputError(
-            f"the network's forward draws random numbers ({names[0]}); its output must depend on its input alone, so "
-            "leave out dropout and noise: the posterior mc-dropout drops inputs of every layer itself, at its `rate`"
-        )
+        raise InputError(f"the network's forward draws random numbers ({names[0]}); leave them out: {DROPOUT}")
 
 
 def _generators() -> dict[str, Any]:

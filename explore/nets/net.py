@@ -2,14 +2,10 @@
 
 `Net(module)` keeps a copy of the module with a `Slot` in place of each of these layers. The module runs once, on inputs
 whose R, S and B are folded into one batch axis. A slot unfolds them, applies its R x S weight matrices, and folds back.
-Activations, pooling and residual sums stay the user's own code; no vmap, functional_call or hook is involved.
+All samples of a replica see the same inputs: a first layer is given them once, as one [I, S O] matrix.
 
-All samples of a replica see the same inputs. A first layer is given them once, not S times: its matrices become one
-[I, S O] matrix, and its taps have a sample axis of 1.
-
-A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1.
-
-A batch normalisation is a tensor [R, S, 4, C] of scale, shift, running mean and variance, after the matrices. `forward`
+A weight matrix is [I, O] with the bias as its last row (y = [a; 1] W), for a convolution I = C_in * kh * kw + 1. A
+batch normalisation is a tensor [R, S, 4, C] of scale, shift, running mean and variance, after the matrices. `forward`
 and `output` use the running statistics; `train_forward` and `train_output` normalise every replica and sample by their
 own batch, and return its statistics. The taps before it are then gradients of the summed log-likelihood.
 """
@@ -31,7 +27,8 @@ from explore.core.rng import Rng
 from explore.core.shapes import LayerTaps, NormTaps, Taps
 from explore.nets.modules import Buffers, check, without_chance
 from explore.nets.protocols import Layer, Network, Pullback, count_samples
-from explore.nets.slots import ConvSlot, Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
+from explore.nets.slots.base import Lead, LinearSlot, Norm1dSlot, Norm2dSlot, NormSlot, WeightSlot
+from explore.nets.slots.convolution import ConvSlot
 
 SLOTS: dict[type[nn.Module], Any] = {
     nn.Linear: LinearSlot, nn.Conv2d: ConvSlot, nn.BatchNorm1d: Norm1dSlot, nn.BatchNorm2d: Norm2dSlot
@@ -43,23 +40,10 @@ class Net(Network):
 
     Args:
         module: maps [B, ...] to [B, O], each example by itself; built of Linear, Conv2d, BatchNorm1d and BatchNorm2d
-            layers and anything without parameters. It is copied (in eval mode) and never changed.
+            layers and anything without parameters. It is copied (in eval mode) and never changed; see `check`.
         amp: whether products are of bfloat16, by torch's autocast. Outputs, taps and curvature keep the inputs' type.
         trained: whether posteriors start from the module's weights and normalisations; else from scratch.
         outputs: O; None: as many as the last layer has.
-
-    Attributes:
-        shapes: (I, O) of each layer, in the order of `module.modules()`.
-        biases: whether each layer has a bias, the last row of its matrix.
-        convolutions: whether each layer is a convolution.
-        sequence: the kinds of module that run one after the other; anything but a plain nn.Sequential counts as one.
-        norms: the batch normalisations.
-        weights: number of weights.
-
-    Raises:
-        InputError: for other layers with parameters, subclasses and parametrisations of these, frozen layers, dropout,
-            layers without a size, and trained weights that are not finite; in the first pass over several examples,
-            see `check`; in every pass for a forward that does not call each layer once, or fails on its inputs.
     """
 
     def __init__(self, module: nn.Module, amp: bool = False, trained: bool = False, outputs: int | None = None):
@@ -136,16 +120,11 @@ class Net(Network):
     def forward(
         self, layers: Sequence[Layer], x: Tensor, samples: int | None = None
     ) -> tuple[Float[Tensor, "R S B O"], Pullback]:
-        """The output [R, S, B, O], and its pullback to every layer's pre-activation.
+        """Return the output [R, S, B, O], and its pullback to every layer's pre-activation.
 
-        Args:
-            layers: one `Layer` a layer, then the batch normalisations.
-            x: [R, B, ...] inputs.
-            samples: S, needed only where no layer has it.
-
-        Returns:
-            (out, pullback). `pullback(dout [R, S, B, O])` gives one `Taps` a layer, with the gradient of
-            sum(dout * out); it may be called again, with other targets.
+        `layers` are one `Layer` a layer, then the batch normalisations; `samples`, S, is needed where no layer has it.
+        The pullback of dout [R, S, B, O] gives one `Taps` a layer, with the gradient of sum(dout * out), as often as
+        called.
         """
         return self._forward(layers, x, samples, train=False)
 
@@ -238,8 +217,7 @@ class Net(Network):
         except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # of the user's forward
             reason = str(error) or type(error).__name__
             raise InputError(
-                f"the network fails on an input {list(folded.shape)} ({reason}); its forward must take one tensor "
-                "[B, ...] and may only call its layers"
+                f"the network fails on an input {list(folded.shape)} ({reason}); its forward may only call its layers"
             ) from error
         finally:
             for each in (*self._slots, *self._norms):
@@ -261,12 +239,7 @@ class Net(Network):
         return folded
 
     def check(self, x: Float[Tensor, "R B ..."]) -> None:
-        """Refuse an unsupported forward, tested on the first and last of two or more examples.
-
-        Raises:
-            InputError: where examples or samples meet, training mode or chance changes the output, a layer is left out,
-                or an example cannot come alone.
-        """
+        """Refuse a forward in which examples meet, chance acts, layers are left out, or none can come alone."""
         rng = Rng(0, x.device, x.dtype if x.is_floating_point() else torch.get_default_dtype())
         norms = (norm.repeat(1, 2, 1, 1) for norm in self.unit_norms(1, rng))
         layers, x = (*self.glorot(1, rng, 2), *norms), x[:1, :: x.shape[1] - 1]  # the first and the last
@@ -283,17 +256,13 @@ class Net(Network):
             # The last row may know no other's taps, but must know its own.
             taps = torch.autograd.grad(among.out[:, 1, 1].sum(), [tap for _, tap in among.calls], allow_unused=True)
         if unused := [slot.called for slot, tap in zip(self._slots, taps, strict=True) if tap is None]:
-            raise InputError(
-                f"the output does not depend on {listed(unused)} (left out in the forward, or cut off by a detach); "
-                "take such layers out of the network"
-            )
+            raise InputError(f"the output does not depend on {listed(unused)}; take such layers out of the network")
         # Half of the digits may differ on a GPU: other shapes are added up in another way.
         tolerance = 30 * torch.finfo(alone.dtype).eps ** 0.5 * among.out.abs().max()
         differs = bool(((among.out[:, :, 1:] - alone).abs() > tolerance).any())
         if differs or any(tap is not None and bool(tap[:-1].any()) for tap in taps):
             raise InputError(
-                "the network's output for an example depends on the other examples of its batch or on the training "
-                "mode (batch statistics in a forward); each example must be predicted by itself"
+                "the network's output for an example depends on the other examples of its batch or on the training mode"
             )
         self._check_alone([layer[:, :1] for layer in layers], x)
         self._checked = True
@@ -303,10 +272,7 @@ class Net(Network):
         try:
             self._pass(layers, x[:, 1:], None)
         except Exception as error:
-            raise InputError(
-                f"the network takes no example alone ({raised(error)}); squeeze() would lose the axis of examples, "
-                "which flatten(1) keeps"
-            ) from error
+            raise InputError(f"the network takes no example alone ({raised(error)}); use flatten(1)") from error
         if any(self.convolutions):
             self._layout = torch.channels_last
             try:
@@ -316,12 +282,9 @@ class Net(Network):
 
 
 def _check_output(out: object, count: int) -> None:
-    if not isinstance(out, Tensor):
-        raise InputError(f"the network must give one tensor [B, outputs]; it gave a {type(out).__name__}")
-    if out.dim() != 2:
-        raise InputError(f"the network must map [B, ...] to [B, outputs]; it gave {out.dim()} axes")
-    if len(out) != count:
-        raise InputError(f"the network must map [B, ...] to [B, outputs]; of {count} it made {len(out)}")
+    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != count:
+        result = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
+        raise InputError(f"the network must map {count} examples to one tensor [{count}, outputs]; it gave {result}")
 
 
 def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:

@@ -9,16 +9,15 @@ A Gaussian's unknown precisions tau_o ~ Gamma(a0, b0) are integrated out, which 
     log p(D | w) = -a sum_o log b_o(w) + constant,    a = a0 + N / 2,  b_o(w) = b0 + (N/B) |y_o - f_o(x; w)|^2 / 2
     tau_o | w, D ~ Gamma(a, b_o(w))
 
-An update moves every chain by `thinning` transitions and keeps its end. The batch stands for N/B copies of each of its
-examples, so the posterior is exact only where a batch is the whole data, the default. The first `warmup` updates tune
-the sampler; the last `epochs - warmup` draws of each chain are kept. NumPyro computes in double precision on the CPU.
+An update moves every chain by `thinning` transitions and keeps its end. The first `warmup` updates tune the sampler;
+the last `epochs - warmup` draws of each chain are kept. NumPyro computes in double precision on the CPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -90,7 +89,8 @@ class HMC(Predictive):
         vector = math.sqrt(float(self.prior_variance)) * normal
         chains = _sampler(self).start(vector[:, : self.chains])
         log_joint = -vector.square().sum(2) / (2 * float(self.prior_variance))
-        scales = log_joint.new_zeros(*log_joint.shape, self.net.outputs) if self._unknown_noise else None
+        unknown = getattr(self.likelihood, "noise_std", 1.0) is None
+        scales = log_joint.new_zeros(*log_joint.shape, self.net.outputs) if unknown else None
         return HMCState(shared, unflatten(vector, self.net.shapes), log_joint, scales, chains)
 
     def update(self, state: HMCState, batch: Batch, rng: Rng, progress: float = 0.0) -> tuple[HMCState, Info]:
@@ -142,10 +142,6 @@ class HMC(Predictive):
     def _shape(self, n_data: float) -> float:
         """Return a = a0 + N / 2."""
         return self.likelihood.prior_shape + 0.5 * n_data  # type: ignore[attr-defined]
-
-    @property
-    def _unknown_noise(self) -> bool:
-        return getattr(self.likelihood, "noise_std", 1.0) is None
 
 
 def _some(draws: tuple[Tensor, ...], n: int, rng: Rng) -> tuple[Tensor, ...]:
@@ -291,11 +287,7 @@ class _Sampler:
     def advance(
         self, chains: tuple[Tensor, ...], batch: Batch, copies: float, rng: Rng
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Move the chains by `thinning` transitions each on `copies` copies of the batch.
-
-        Returns:
-            (their state; z [R, C, W], -log p(D, w) [R, C], and acceptance and share of divergences [R]).
-        """
+        """Move the chains; return their state, and z [R, C, W], -log p(D, w) [R, C], acceptance, divergences [R]."""
         lead = chains[0].shape[:2]
         keys = (rng.uniform(*lead, 2).double() * 2**32).cpu().numpy().astype(np.uint32)
         with self.numbers():
@@ -305,12 +297,11 @@ class _Sampler:
             results = (state.z, state.potential_energy, accepted.mean(1), divergent.mean(1))
             return self._torch(state, rng.device, rng.dtype), self._torch(results, rng.device, rng.dtype)
 
-    def numbers(self) -> Any:
+    @contextmanager
+    def numbers(self) -> Iterator[None]:
         """Compute in double precision on the CPU, within the context."""
-        stack = ExitStack()
-        stack.enter_context(self._jax.enable_x64(True))
-        stack.enter_context(self._jax.default_device(self._jax.devices("cpu")[0]))
-        return stack
+        with self._jax.enable_x64(True), self._jax.default_device(self._jax.devices("cpu")[0]):
+            yield
 
     def _torch(self, values: Any, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
         leaves = (torch.tensor(np.asarray(leaf), device=device) for leaf in self._jax.tree.leaves(values))

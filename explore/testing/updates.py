@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from explore.core import tree
+from explore.core.context import executing
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, Info, State
 from explore.execution import graphs
-from explore.execution.compiled import Inductor
-from explore.execution.graphs import Updates
+from explore.execution.graphs import Inductor, Updates
 from explore.inference import candidates
 from explore.nets.net import Net
 from explore.testing.subject import CONV, MLP, NORM, N, R, Subject, assert_close, assert_same_bits, data, seeded, start
@@ -41,7 +41,7 @@ class Tape(TorchDispatchMode):
 
     def warm(self, run: Callable[[], Any]) -> Any:
         """Run it as on a device: the host reads no values."""
-        with tree.unlooked():
+        with executing(host_reads=False):
             return run()
 
     def record(

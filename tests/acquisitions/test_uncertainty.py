@@ -84,7 +84,7 @@ def test_power_of_exponent_zero_is_random():
 
 def test_power_needs_what_the_rule_needs_that_it_draws_by():
     posterior = registry.posterior("map", Net(mlp(2, [4], 1)), Gaussian())
-    with pytest.raises(InputError, match=r"power goes by how predictions vary"):
+    with pytest.raises(InputError, match=r"power needs predictions that vary"):
         check(registry.acquisition("power"), posterior, 10)
     with pytest.raises(InputError, match=r"power\(rule='entropy'\) is a rule for classes"):
         check(registry.acquisition("power", rule="entropy"), posterior, 10)
@@ -94,8 +94,8 @@ def test_power_needs_what_the_rule_needs_that_it_draws_by():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rule": "random"}, "random gives none; allowed: entropy, .*margin, max-variance"),
-        ({"rule": "power"}, "power gives none"),
+        ({"rule": "random"}, "not random; allowed: entropy, .*margin, max-variance"),
+        ({"rule": "power"}, "not power; allowed"),
         ({"rule": "variance"}, "unknown acquisition 'variance'"),
         ({"beta": -1.0}, r"beta is -1.0; it must be in \[0, inf\)"),
     ],

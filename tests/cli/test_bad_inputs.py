@@ -35,7 +35,7 @@ BEGUN = {
     ],
 }
 NO_SETTINGS = "Linear is no dataclass, which a plug-in with settings must be"
-NO_RULE = "is no acquisition; it must be a function of a view and a number"
+NO_RULE = "is no acquisition; it must be a function of a View"
 NO_DATA = "gives no dataset: "
 FUNCTIONS = [
     *((command, "--posterior", "torch.nn:Linear", NO_SETTINGS) for command in BEGUN),

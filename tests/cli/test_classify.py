@@ -446,7 +446,7 @@ def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
     refused = explore("classify", "--resume", run)
     assert refused.exit_code == 2 and "--trust mynet" in refused.stderr
     refused = explore("classify", "--dataset", "digits", *options, "-p", "net.act=relu")
-    assert refused.exit_code == 2 and "act of mynet:small cannot be set; it must be annotated as int" in refused.stderr
+    assert refused.exit_code == 2 and "act of mynet:small cannot be set; annotate it as int" in refused.stderr
     assert explore("classify", "--resume", run, "--trust", "mynet").exit_code == 0
     # A job that is restarted names its modules once more.
     monkeypatch.setattr(ranks, "continued", lambda: Path(run))

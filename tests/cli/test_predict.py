@@ -17,8 +17,7 @@ from explore.core.errors import InputError
 from explore.data import load, pool_splits, uci_splits
 from explore.learning import loaded, saved
 from explore.learning.loaded import TableWarning
-from explore.learning.scaling import UNSCALED
-from explore.learning.transforms import Transform
+from explore.learning.scaling import UNSCALED, Transform
 from explore.runs.record import Run
 from explore.runs.recorded import run_id
 
@@ -276,11 +275,11 @@ def broken(folder, what):
         ("schema", "is no saved model"),
         ("transform", "is no saved model"),
         ("foreign", "runs/compare-c/model.pt is of run "),
-        ("features", "does not belong here"),
+        ("features", "does not fit"),
         ("replicas", "names 2 replicas of 3"),
         ("nothing", "is no saved model"),
         ("shape", "is no saved model"),
-        ("rows", "does not belong here"),
+        ("rows", "does not fit"),
     ],
 )
 def test_a_damaged_model_is_refused_in_a_sentence(runs, explore, what, message):

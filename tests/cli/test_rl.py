@@ -853,7 +853,7 @@ def test_report_of_rewards_that_came_late(tmp_path):
         (["--n-envs", "100000000"], "100000000 is not in the range 1<=x<=100000"),
         (["--timesteps", str(10**30)], "'1000000000000000000000000000000' is not in the range 1<=x<=1000000000"),
         (["--seed", str(2**63)], "9223372036854775808 is not in the range 0<=x<=4294967295"),
-        (["-p", "vime.hidden=1000000000"], "every layer must have at least one unit"),
+        (["-p", "vime.hidden=1000000000"], "every layer must have 1 to 100000 units"),
         (["-p", "vime.capacity=10000000000"], "capacity is 10000000000; it must be in [1, 1e7]"),
         (
             ["--algo", "sac", "--env", "Pendulum-v1", "--algo-param", "train_freq=0"],
@@ -872,7 +872,7 @@ def test_report_of_rewards_that_came_late(tmp_path):
         (["--env", "Blackjack-v1"], "trpo refuses Blackjack-v1 or these settings: "),
         (["--posterior", "explore.nets.net:Net"], "Net is no dataclass, which a plug-in with settings must be"),
         (["--posterior", "map", "--bonus", "variance"], "map is one net, of which nothing is uncertain"),
-        (["-p", "vime.hidden=0"], "hidden is (0,); every layer must have at least one unit"),
+        (["-p", "vime.hidden=0"], "hidden is (0,); every layer must have 1 to 100000 units"),
         (["-p", "vime.interval=9"], "-p vime.interval has no effect with trpo"),
         (["--algo-param", "gamma"], "--algo-param takes KEY=VALUE; got 'gamma'"),
         (["--algo-param", "n_steps=0"], "--algo-param n_steps is 0; it must be in [1, 1e10]"),

@@ -17,7 +17,7 @@ from explore.inference import predict
 from explore.inference.structures import base as structures
 from explore.nets.likelihoods import Categorical
 from explore.nets.net import Net
-from explore.nets.slots import ConvSlot
+from explore.nets.slots.convolution import ConvSlot
 from explore.nets.zoo import resnet18
 from explore.testing import norms
 from explore.testing.norms import N, data

@@ -15,7 +15,7 @@ from explore.execution import parallel
 from explore.execution.parallel import World
 from explore.images import base, reading
 from explore.images.base import ImageFiles, Images
-from explore.learning.feed import ImageFeed
+from explore.learning.fit import ImageFeed
 
 
 def pixels(*arguments):

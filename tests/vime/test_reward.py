@@ -225,7 +225,7 @@ def test_restored_it_gives_the_same_bonuses(posterior, settings):
 
 
 def test_state_of_other_settings_is_refused():
-    with pytest.raises(InputError, match="does not belong here"):
+    with pytest.raises(InputError, match="does not fit"):
         made(hidden=(4,)).load_state_dict(with_batch(made()).state_dict())
 
 
@@ -278,7 +278,7 @@ def test_the_bonus_of_members_is_the_mean_of_theirs():
 
 @pytest.mark.parametrize("posterior", ["ensemble", "mc-dropout"])
 def test_without_a_density_there_is_no_kl_bonus(posterior):
-    with pytest.raises(InputError, match=f"{posterior} has none.*'expected-gain'"):
+    with pytest.raises(InputError, match=f"{posterior} use 'expected-gain'"):
         made(posterior)
 
 
@@ -309,7 +309,7 @@ def test_wrong_settings_say_what_is_allowed(wrong, message):
 
 @pytest.mark.parametrize("more", [{}, {"members": 2}])
 def test_a_warm_start_that_would_never_end_is_refused(more):
-    with pytest.raises(InputError, match="noisy-kfac begins its training without .*=0, or take its preset vime$"):
+    with pytest.raises(InputError, match="noisy-kfac trains without .*=0, or take its preset vime$"):
         made(posterior="noisy-kfac", preset="default", posterior_settings=more)
     made(posterior="noisy-kfac", preset="default", posterior_settings=more | {"warm_start": 0.0})
     own = registry.posterior("noisy-kfac", Net(mlp(3, [5], 2)), Gaussian(), "default", **more)
@@ -325,7 +325,7 @@ def test_every_posterior_with_a_density_makes_a_bonus(name):
 
 def test_a_posterior_of_classes_is_refused():
     classes = registry.posterior("bbb", Net(mlp(3, [8], 2)), Categorical())
-    with pytest.raises(InputError, match="standardises what it predicts, and Categorical takes targets as they are"):
+    with pytest.raises(InputError, match="standardises its targets; use a Gaussian, not Categorical"):
         made(classes, hidden=DynamicsSettings().hidden)
 
 
@@ -449,7 +449,7 @@ def test_a_model_that_fails_is_begun_anew_once(call):
     reward = with_batch(made(interval=30))
     getattr(reward, call)(transitions(30, 1))
     fail(reward)
-    with pytest.warns(UserWarning, match="the dynamics model failed; it was restarted from 120 stored"):
+    with pytest.warns(UserWarning, match="the dynamics model failed and was restarted from 120 stored"):
         getattr(reward, call)(transitions(30, 2))
     assert reward.restarts == reward.metrics["vime/restarts"] == 1 and reward.dynamics.alive
     found = getattr(reward, call)(transitions(30, 3))

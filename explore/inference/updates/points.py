@@ -1,7 +1,4 @@
-"""Nets at the mode of the posterior, the common part of `map`, `ensemble` and `mc-dropout`.
-
-They stand on the sample axis, [R, S, I, O]; each minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) with Adam.
-"""
+"""Nets at the mode of the posterior, [R, S, I, O]: Adam minimises -E[log p(y | x, W)] + |W|^2 / (2 N eta) for each."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from explore.core.errors import InputError
 from explore.core.rng import Rng
-from explore.nets.likelihoods.base import Parameterless
-from explore.nets.protocols import Noise
+from explore.nets.protocols import Noise, Parameterless
 
 
 @dataclass(frozen=True)

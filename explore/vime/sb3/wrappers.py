@@ -18,21 +18,14 @@ from explore.vime.spaces import Array
 
 
 class VIMEVecEnv(VecEnvWrapper):
-    """Environments whose rewards include the bonus, for any algorithm; the model learns every `interval` steps.
+    """Environments whose rewards include the bonus, for any algorithm; arguments and attributes are those of `VIME`.
 
-    Arguments and attributes are those of `VIME`; an algorithm's seed is the bonus's. Put it around the raw
-    environments, and VecNormalize around it: otherwise the scales of observations and rewards would move.
-
-    Raises:
-        InputError: for wrappers inside that normalise; when `HerReplayBuffer` computes rewards, which would have no
-            bonus.
+    An algorithm's seed is the bonus's. Put it around the raw environments, and VecNormalize around it.
     """
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
         if unwrap_vec_normalize(venv) is not None:
-            raise InputError(
-                "VIMEVecEnv needs unnormalised observations and rewards; put VecNormalize around it, not inside"
-            )
+            raise InputError("VIMEVecEnv needs raw observations and rewards; put VecNormalize around it, not inside")
         check_wrapped(venv)
         super().__init__(venv)
         self._stepwise = Stepwise(venv.observation_space, venv.action_space, venv.num_envs, seed, **settings)
@@ -74,10 +67,7 @@ class VIMEVecEnv(VecEnvWrapper):
 
 
 def monitored(env: gym.Env[Any, Any] | str, **settings: Any) -> VIME:
-    """`VIME` around an environment whose episodes are monitored inside, so that ep_rew_mean is without the bonus.
-
-    Stable-baselines3 puts a Monitor around everything that has none inside, which would count the bonus too.
-    """
+    """Return `VIME` around an environment that is monitored inside, so that ep_rew_mean is without the bonus."""
     env = gym.make(env) if isinstance(env, str) else env
     return VIME(env if is_wrapped(env, Monitor) else Monitor(env), **settings)
 
@@ -93,10 +83,8 @@ def check_wrapped(venv: VecEnv) -> None:
 def check_rewards(normalise: VecNormalize | None) -> None:
     """Refuse a bonus with rewards that are divided by a running deviation."""
     if normalise is not None and normalise.norm_reward and normalise.training:
-        raise InputError(
-            "VecNormalize divides rewards by a deviation that moves, and the bonus would not be; give it "
-            "norm_reward=False, or put it around VIMEVecEnv, for it to divide both"
-        )
+        advice = "give it norm_reward=False, or put it around VIMEVecEnv"
+        raise InputError(f"VecNormalize divides rewards by a moving deviation, but not the bonus; {advice}")
 
 
 def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
@@ -105,11 +93,7 @@ def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
 
 
 class BatchedVecEnv(VecEnv):
-    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, as stable-baselines3 takes it.
-
-    Raises:
-        InputError: for another mode.
-    """
+    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, as stable-baselines3 takes it."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         if not same_step(env):

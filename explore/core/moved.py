@@ -27,6 +27,7 @@ MERGED = {  # files that took in others
     "data.base": "data.splits",
     "data.columns": "data.kinds",
     "data.recognition": "data.orders",
+    "data.table": "data.typed",
     "envs.environments": "envs.render envs.single envs.vector",
     "envs.physics": "envs.solver envs.worlds",
     "images.base": "images.disk",

@@ -7,7 +7,6 @@ its schema was made, another feature marks them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -33,7 +32,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Quantity(ABC):
+class Quantity:
     """A column whose cells are read as numbers."""
 
     name: str
@@ -41,43 +40,31 @@ class Quantity(ABC):
     gaps: bool  # whether a feature marks empty cells
     same: bool = field(default=False, kw_only=True)  # whether all rows had the value `fill`
     unit: ClassVar[str] = ""  # of `fill`, in messages
+    label: ClassVar[str] = "{0.name}"  # of the feature of the values
+    accepted: ClassVar[str] = "a finite number without a unit"  # for messages
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the features."""
-        return (self._feature, f"{self.name} = {MISSING}") if self.gaps else (self._feature,)
+        """Names of the features: the values, and perhaps whether they are missing."""
+        return (self.label.format(self), *([f"{self.name} = {MISSING}"] if self.gaps else []))
 
-    @property
-    def _feature(self) -> str:
-        """The name of the feature of the values."""
-        return self.name
-
-    @abstractmethod
-    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
-        """The values [N], NaN for empty cells, and the rows of other cells without a value."""
-
-    def _objection(self, cell: str, decimal: str) -> str:
-        return texts.objection(cell, decimal, fixed=True)
+    def read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values [N], NaN for empty cells, and the rows of other cells without a value."""
+        return texts.numbers(column, decimal)
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """The features [N, columns], and notes on imputed or unusual cells; refuse cells of another type."""
+        """Return the features [N, columns], and notes on imputed or unusual cells; refuse cells of another type."""
         column = cells.columns[self.name]
-        values, odd = self._read(column, cells.decimal)
+        values, odd = self.read(column, cells.decimal)
         if len(odd):
-            row = int(odd[0])
-            raise InputError(f"{cells.where(row, self.name)}: {self._objection(column[row], cells.decimal)}")
+            where, accepted = cells.where(int(odd[0]), self.name), self.accepted.format(self)
+            raise InputError(f"{where}: {shown(column[odd[0]])} is not {accepted}, as the column had before")
         missing = np.isnan(values)
-        parts = [np.where(missing, self.fill, values), *([missing.astype(float)] if self.gaps else [])]
-        empty = {column[row] for row in np.flatnonzero(missing).tolist()}
-        notes = _note_empty(self, cells, empty, f"{self.fill:.6g}{self.unit}")
-        rows = np.flatnonzero((values != self.fill) & ~missing).tolist() if self.same else []
-        if rows:
-            example = f"{shown(column[rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
-            notes.append(
-                f"Column {shown(self.name)}: {counted(len(rows), 'cell', be=True)} other than the one value that every "
-                f"row had when the table was first read, such as {example}; its effect was not learnt."
-            )
-        return np.stack(parts, 1), notes
+        x = np.stack([np.where(missing, self.fill, values), missing][: len(self.features)], 1)
+        notes = _note_empty(self, cells, np.flatnonzero(missing), f"{self.fill:.6g}{self.unit}")
+        changed = np.flatnonzero((values != self.fill) & ~missing) if self.same else ()
+        problem = "other than the one value that every row had when the table was first read"
+        return x, notes + _note(self, cells, changed, problem, "; its effect was not learnt")
 
 
 @dataclass(frozen=True)
@@ -86,9 +73,6 @@ class Number(Quantity):
 
     kind: ClassVar[str] = "number"
 
-    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
-        return texts.numbers(column, decimal)
-
 
 @dataclass(frozen=True)
 class Flag(Quantity):
@@ -96,16 +80,11 @@ class Flag(Quantity):
 
     words: tuple[str, ...]
     kind: ClassVar[str] = "truth value"
+    label: ClassVar[str] = "{0.name} = {0.words[1]}"
+    accepted: ClassVar[str] = "one of {0.words[0]}, {0.words[1]}"
 
-    @property
-    def _feature(self) -> str:
-        return f"{self.name} = {self.words[1]}"
-
-    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         return texts.flags(column, self.words)
-
-    def _objection(self, cell: str, decimal: str) -> str:
-        return f"{shown(cell)} is neither of {listed(self.words)}"
 
 
 @dataclass(frozen=True)
@@ -116,16 +95,18 @@ class Date(Quantity):
     origin: float  # in days since 1970
     kind: ClassVar[str] = "date"
     unit: ClassVar[str] = " days"
+    label: ClassVar[str] = "{0.name} (days since {0.start})"
+    accepted: ClassVar[str] = "a date of the same form, or like 2024-03-31"
 
     @property
-    def _feature(self) -> str:
-        return f"{self.name} (days since {np.datetime64(int(self.origin), 'D')})"
+    def start(self) -> np.datetime64:
+        """The earliest date."""
+        return np.datetime64(int(self.origin), "D")
 
-    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
         days, odd = texts.dates(column, self.form)
         if len(odd) and self.form != texts.ISO:  # a spreadsheet may have saved them so since
-            days, again = texts.dates(column, texts.ISO)
-            odd = odd if len(again) else again
+            days, odd = min((days, odd), texts.dates(column, texts.ISO), key=lambda read: len(read[1]))
         return days - self.origin, odd
 
 
@@ -150,46 +131,34 @@ class Category:
         return [*self.levels, *([OTHER] if self.rare else []), *([MISSING] if self.gaps else [])]
 
     @property
-    def by_number(self) -> dict[int | float, str]:
+    def by_number(self) -> dict[Any, str]:
         """Levels by their numbers, where these are unique: a spreadsheet makes 7 of 007, and 100 of 1E2."""
-        values = [(name, texts.exact(name)) for name in (*self.levels, *self.rare)]
-        counts = Counter(value for _, value in values)
-        return {value: name for name, value in values if value is not None and counts[value] == 1}
+        numbers = {name: texts.exact(name) for name in (*self.levels, *self.rare)}
+        counts = Counter(numbers.values())
+        return {value: name for name, value in numbers.items() if value is not None and counts[value] == 1}
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """The features [N, groups], and notes on empty and unknown cells."""
+        """Return the features [N, groups], and notes on empty and unknown cells."""
         column, groups, by_number = cells.columns[self.name], self.groups, self.by_number
-        levels = {*self.levels, *self.rare}
-        names, new, empty, notes = {}, [], set(), []
+        names, notes = {}, []
         for cell in dict.fromkeys(column):
-            if texts.absent(cell, among_words=True):
-                empty.add(cell)
-                names[cell] = MISSING if self.gaps else OTHER
-                continue
-            name = level(cell, cells.decimal)
-            if name not in levels and (value := texts.exact(name)) in by_number and value is not None:
-                name = by_number[value]
-                notes.append(f"Column {shown(self.name)}: {shown(cell)} is read as {shown(name)}, the same number.")
-            names[cell] = name if name in self.levels else OTHER
-            if name not in levels:
-                new.append(cell)
-        places = {cell: groups.index(name) if name in groups else -1 for cell, name in names.items()}
+            name = "" if texts.absent(cell, among_words=True) else level(cell, cells.decimal)
+            if name not in (*self.levels, *self.rare) and (same := by_number.get(texts.exact(name))):
+                notes.append(f"Column {shown(self.name)}: {shown(cell)} is read as {shown(same)}, the same number.")
+                name = same
+            names[cell] = name
+        pooled = OTHER if self.rare else "none of the known categories"
+        unknown = {name for name in names.values()} - {"", *self.levels, *self.rare}
+        empty = np.flatnonzero([not names[cell] for cell in column])
+        new = np.flatnonzero([names[cell] in unknown for cell in column])
+        problem = "of no category that was there when the table was first read"
+        places = {name: i for i, name in enumerate(groups)}
+        rest = places.get(OTHER, -1)
+        places[""] = places.get(MISSING, rest)
         one_hot = np.eye(len(groups) + 1, len(groups))  # the last row is of no group
-        x = one_hot[[places[cell] for cell in column]]
-        unknown = OTHER if self.rare else "none of the known categories"
-        before = _note_empty(self, cells, empty, MISSING if self.gaps else unknown)
-        return x, [*before, *self._note_unknown(cells, new, unknown), *notes[:1]]
-
-    def _note_unknown(self, cells: Cells, new: Sequence[str], unknown: str) -> list[str]:
-        if not new:
-            return []
-        unlisted = set(new)
-        rows = [row for row, cell in enumerate(cells.columns[self.name]) if cell in unlisted]
-        example = f"{shown(new[0])} in {cells.unit} {cells.lines[rows[0]]}"
-        return [
-            f"Column {shown(self.name)}: {counted(len(rows), 'cell', be=True)} of no category that was there when the "
-            f"table was first read, such as {example}, counted as {unknown}."
-        ]
+        x = one_hot[[places.get(names[cell], rest) for cell in column]]
+        imputed = _note_empty(self, cells, empty, MISSING if self.gaps else pooled)
+        return x, [*imputed, *_note(self, cells, new, problem, f", counted as {pooled}"), *notes[:1]]
 
 
 Column = LeftOut | Number | Flag | Date | Category
@@ -204,14 +173,23 @@ def level(cell: str, decimal: str = ".") -> str:
     return plain[:-2] if plain.endswith(".0") and plain[:-2].lstrip("+-").isdecimal() else plain
 
 
-def _note_empty(column: Quantity | Category, cells: Cells, empty: set[str], value: str) -> list[str]:
-    """Describe how the cells without a value (a subset of `empty`) are imputed."""
-    if not empty:
+def _note_empty(column: Quantity | Category, cells: Cells, rows: np.ndarray, value: str) -> list[str]:
+    """Describe how empty cells are imputed."""
+    if not len(rows):
         return []
-    count = sum(cell in empty for cell in cells.columns[column.name])
-    marks = f" (or {listed(map(shown, sorted(empty - {''})))})" if empty != {""} else ""
+    marks = sorted({cells.columns[column.name][row] for row in rows} - {""})
+    examples = f" (or {listed(map(shown, marks))})" if marks else ""
     late = "" if column.gaps else "; none was when the table was first read"
-    return [f"Column {shown(column.name)}: {counted(count, 'cell', be=True)} empty{marks}, counted as {value}{late}."]
+    count = counted(len(rows), "cell", be=True)
+    return [f"Column {shown(column.name)}: {count} empty{examples}, counted as {value}{late}."]
+
+
+def _note(column: Quantity | Category, cells: Cells, rows: Sequence[int], problem: str, effect: str) -> list[str]:
+    """Describe the unusual cells in some rows."""
+    if not len(rows):
+        return []
+    example = f"{shown(cells.columns[column.name][rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
+    return [f"Column {shown(column.name)}: {counted(len(rows), 'cell', be=True)} {problem}, such as {example}{effect}."]
 
 
 class Matrix(NamedTuple):
@@ -234,21 +212,19 @@ class Schema:
         return tuple(feature for column in self.columns for feature in column.features)
 
     def apply(self, cells: Cells) -> Matrix:
-        """Make features of the rows of any table that has the columns, in any order, with cells of their kinds."""
+        """Make features of the rows of a table that has the columns, in any order, with cells of their kinds."""
         used = [column for column in self.columns if not isinstance(column, LeftOut)]
         if lacking := [column.name for column in used if column.name not in cells.columns]:
             raise InputError(f"{cells.path} has no column {shown(lacking[0])}; {cells.listing}")
-        x, notes = np.empty((len(cells.lines), len(self.features))), []
-        start = 0
+        x, notes, start = np.empty((len(cells.lines), len(self.features))), [], 0
         for column in used:
             block, remarks = column.block(cells)
-            x[:, start : start + block.shape[1]] = block
-            start += block.shape[1]
+            x[:, start : (start := start + block.shape[1])] = block
             notes += remarks
         return Matrix(x, self.features, tuple(notes))
 
     def to_json(self) -> dict[str, Any]:
-        """The schema as JSON values."""
+        """Return the schema as JSON values."""
         return {"columns": [{"kind": column.kind} | asdict(column) for column in self.columns]}
 
     @staticmethod

@@ -18,10 +18,12 @@ MOST_LEVELS = 30  # of one column; those with fewest rows are pooled
 WORDS = 5  # from so many on, a text is free
 FEW = 5  # rows; fewer may count up by chance
 MANY = 20  # rows, from which numbers in any order count the rows where most of them follow one another
+ORDER = "numbers the rows and is left out; --feature {name} takes it in"
+TIMESTAMP = "says when rows were measured and is left out; --feature {name} takes it in"
 ONE_WAY = "goes one way from row to row; drop it if it is an order or a time of measurement"
 CONSTANT = "is the same in every row, so that what another value does is not learnt"
 
-_ID = re.compile(r"(.*[\W_])?(id|uuid)", re.IGNORECASE)  # whole numbers of such a name are none if all differ
+_ID = re.compile(r"(?i:(.*[\W_])?(id|uuid))|.*(ID|Id)")  # whole numbers of such a name are none if all differ
 # Names without marks and case.
 _NAMED = re.compile(
     r"run|std|index|idx|unnamed\d+|column1|indexlevel\d+|level0|rownames?"
@@ -73,18 +75,13 @@ def infer(
 def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[Column, list[str]]:
     column = cells.columns[name]
     values, odd = texts.numbers(column, cells.decimal)
-    if np.isnan(values).all() and not len(odd):
-        return LeftOut(name, "empty"), ["is empty and left out"]
     if not len(odd):
         if not wanted and (code := texts.code(column)):
             why = "leading zeros" if len(code) < 16 else "more digits than a number keeps"
-            note = f"has {why}, as in {shown(code)}, so that its cells are names; {_take_in(name)} reads numbers"
+            advice = f"so that its cells are names; --feature {shown(name)} reads numbers"
             category, remarks = _words(name, cells, False)
-            return category, [note, *remarks]
-        result, remarks = _number(name, values, wanted or decided)
-        if bare := texts.ambiguous(column):
-            remarks.append(f"has {shown(bare)}, read as {float(bare):g}; if it is a name, call the column categorical")
-        return result, remarks
+            return category, [f"has {why}, as in {shown(code)}, {advice}", *remarks]
+        return _number(name, column, values, wanted or decided)
     counts = Counter(column)
     present = [cell for cell in counts if not texts.absent(cell)]
     words = {cell.casefold() for cell in present}
@@ -103,39 +100,35 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
     return category, remarks
 
 
-def _number(name: str, values: np.ndarray, wanted: bool) -> tuple[Column, list[str]]:
+def _number(name: str, column: Sequence[str], values: np.ndarray, wanted: bool) -> tuple[Column, list[str]]:
     present = values[~np.isnan(values)]
+    if not len(present):
+        return LeftOut(name, "empty"), ["is empty and left out"]
     if not wanted and len(values) > 1:
-        if is_timed(name):
-            return _timed(name)
-        whole = np.array_equal(present, np.round(present))
-        identifies = (_ID.fullmatch(name) or name.endswith(("ID", "Id"))) and len(np.unique(values)) == len(values)
-        if whole and (identifies or is_named(name) or counts(values, name)):
-            return LeftOut(name, "order"), [f"numbers the rows and is left out; {_take_in(name)} takes it in"]
-    return _remarked(Number(name, **_filled(values)), values, wanted)
-
-
-def _take_in(name: str) -> str:
-    return f"--feature {shown(name)}"
-
-
-def _timed(name: str) -> tuple[Column, list[str]]:
-    return LeftOut(name, "timestamp"), [f"says when rows were measured and is left out; {_take_in(name)} takes it in"]
+        if _TIMED.fullmatch(_plain(name)):
+            return LeftOut(name, "timestamp"), [TIMESTAMP.format(name=shown(name))]
+        differ = len(np.unique(values)) == len(values)
+        is_named = _NAMED.fullmatch(_plain(name)) or (_ID.fullmatch(name) and differ)
+        if counts(values, name) or (is_named and np.array_equal(present, np.round(present))):
+            return LeftOut(name, "order"), [ORDER.format(name=shown(name))]
+    result, remarks = _remarked(Number(name, **_filled(values)), values, wanted)
+    if bare := texts.ambiguous(column):
+        remarks.append(f"has {shown(bare)}, read as {float(bare):g}; if it is a name, call the column categorical")
+    return result, remarks
 
 
 def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Column, list[str]]:
     column, form = cells.columns[name], forms[0]
     days, _ = texts.dates(column, form)
-    present = ~np.isnan(days)
     if len(forms) > 1:
-        differs = days != texts.dates(column, forms[1])[0]
-        row = int(np.argmax(differs & present if differs[present].any() else present))
+        differs = (days != texts.dates(column, forms[1])[0]) & ~np.isnan(days)
+        row = int(np.argmax(differs if differs.any() else ~np.isnan(days)))
         raise InputError(
             f"{cells.where(row, name)}: {shown(column[row])} may begin with the day or with the month; write dates as "
-            f"2024-03-31{texts.OTHERWISE}"
+            "2024-03-31, or call the column categorical"
         )
-    if not wanted and (is_timed(name) or (days[present] % 1).any()):
-        return _timed(name)
+    if not wanted and (_TIMED.fullmatch(_plain(name)) or (days[~np.isnan(days)] % 1).any()):
+        return LeftOut(name, "timestamp"), [TIMESTAMP.format(name=shown(name))]
     origin = float(np.floor(np.nanmin(days)))
     date = Date(name, form=form, origin=origin, **_filled(days - origin))
     result, remarks = _remarked(date, days, wanted)
@@ -159,21 +152,19 @@ def _refuse(name: str, cells: Cells, odd: np.ndarray) -> None:
 
 
 def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]:
-    """A category; unless requested, free text, identifiers and columns with hardly any text twice are left out."""
-    cell_counts = Counter(cells.columns[name])
-    levels = {cell: level(cell, cells.decimal) for cell in cell_counts if not texts.absent(cell, among_words=True)}
-    if not levels:
-        return LeftOut(name, "empty"), ["is empty and left out"]
-    if {OTHER, MISSING} & set(levels.values()):
-        raise InputError(
-            f"column {shown(name)} of {cells.path} has a cell {OTHER} or {MISSING}; write it in another way"
-        )
+    """Return a category; unless requested, free text and columns with hardly any text twice are left out."""
     counts: Counter[str] = Counter()
-    for cell, called in levels.items():
-        counts[called] += cell_counts[cell]
+    levels: dict[str, str] = {}
+    for cell, count in Counter(cells.columns[name]).items():
+        if not texts.absent(cell, among_words=True):
+            levels[cell] = level(cell, cells.decimal)
+            counts[levels[cell]] += count
     rows = counts.total()
+    if not rows:
+        return LeftOut(name, "empty"), ["is empty and left out"]
+    if {OTHER, MISSING} & counts.keys():
+        raise InputError(f"column {shown(name)} of {cells.path} has a cell {OTHER} or {MISSING}; write it another way")
     common, rare = _pooled(counts)
-    column = Category(name, common, rare, rows < len(cells.lines))
     if requested and not common:
         raise InputError(f"column {shown(name)} of {cells.path} has no category of two rows; leave it out")
     if not requested:
@@ -184,7 +175,15 @@ def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]
             return LeftOut(name, "identifier"), ["has another text in every row and is left out"]
         if not common:
             return LeftOut(name, "too many categories"), ["has another text in nearly every row and is left out"]
-    return column, _remarks(column, levels)
+    column = Category(name, common, rare, rows < len(cells.lines))
+    remarks = [CONSTANT] if len(column.groups) == 1 else []
+    if rare:
+        remarks.append(f"has {len(rare)} rare categories, which count as one: {listed(map(repr, rare), 5)}")
+    if same := texts.alike(levels, levels.__getitem__):
+        remarks.append(f"has {shown(same[0])} and {shown(same[1])}, which are one category")
+    if different := texts.alike(counts) or texts.alike(counts, texts.exact):
+        remarks.append(f"has {shown(different[0])} and {shown(different[1])}, which are two categories")
+    return column, remarks
 
 
 def _pooled(counts: Counter[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -197,29 +196,15 @@ def _pooled(counts: Counter[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(sorted(common)), tuple(sorted(counts.keys() - set(common)))
 
 
-def _remarks(column: Category, levels: dict[str, str]) -> list[str]:
-    """Describe a category whose cells have these levels."""
-    remarks = [CONSTANT] if len(column.groups) == 1 else []
-    if column.rare:
-        rare = listed(map(repr, column.rare), 5)
-        remarks.append(f"has {len(column.rare)} rare categories, which count as one: {rare}")
-    if same := texts.alike(levels, levels.__getitem__):
-        remarks.append(f"has {shown(same[0])} and {shown(same[1])}, which are one category")
-    names = dict.fromkeys(levels.values())
-    if different := texts.alike(names) or texts.alike(names, texts.exact):
-        remarks.append(f"has {shown(different[0])} and {shown(different[1])}, which are two categories")
-    return remarks
-
-
 def _remarked(column: Number | Flag | Date, values: np.ndarray, wanted: bool = True) -> tuple[Column, list[str]]:
-    """A column, with a note if it is constant or, unless requested, monotonic."""
+    """Return a column, with a note if it is constant or, unless requested, monotonic."""
     if column.same:
         return column, [CONSTANT]
     return column, [ONE_WAY] if not wanted and moves(values) else []
 
 
 def _filled(values: np.ndarray) -> dict[str, Any]:
-    """Fields of a column of these values, [N] and NaN where there is none: their median fills empty cells."""
+    """Return fields of a column of these values, [N] and NaN where there is none: their median fills empty cells."""
     present = values[~np.isnan(values)]
     with np.errstate(over="ignore"):  # the median of two may be their mean
         median = float(np.median(present))
@@ -227,37 +212,23 @@ def _filled(values: np.ndarray) -> dict[str, Any]:
     return {"fill": fill, "gaps": len(present) < len(values), "same": bool(values.min() == values.max())}
 
 
-# Columns that say where or when a row stands, not what it is ---------------------------------------------------------
-
-
-def is_named(name: str) -> bool:
-    """Whether a column's name suggests that it numbers the rows."""
-    return bool(_NAMED.fullmatch(_plain(name)))
-
-
-def is_timed(name: str) -> bool:
-    """Whether a column's name suggests the time of measurement."""
-    return bool(_TIMED.fullmatch(_plain(name)))
-
-
 def counts(values: np.ndarray, name: str = "") -> bool:
-    """Whether numbers, [N] and NaN where missing, count the rows by one, from any start.
+    """Return whether numbers, [N] and NaN where missing, count the rows by one, from any start.
 
     They may be in any order without gaps, as in a plan; with gaps only if they go one way, or are many. Few rows are
     enough if the column's name says as much.
     """
     present = values[~np.isnan(values)]
-    few = 2 if name and _NUMBER.fullmatch(_plain(name)) else FEW
+    few = 2 if _NUMBER.fullmatch(_plain(name)) else FEW
     if len(present) < few or not np.array_equal(present, np.round(present)):
         return False
     steps = np.diff(np.sort(present))
-    if (steps == 1).all():
-        return True
-    return bool((steps > 0).all() and np.mean(steps == 1) > 0.5 and (moves(present) or len(present) >= MANY))
+    ordered = (steps > 0).all() and np.mean(steps == 1) > 0.5 and (moves(present) or len(present) >= MANY)
+    return bool((steps == 1).all() or ordered)
 
 
 def moves(values: np.ndarray) -> bool:
-    """Whether numbers, [N] with NaN for missing ones, are monotonic with few repeats."""
+    """Return whether numbers, [N] with NaN for missing ones, are monotonic with few repeats."""
     steps = np.diff(values[~np.isnan(values)])
     one_way = (steps >= 0).all() or (steps <= 0).all()
     return bool(len(steps) + 1 >= FEW and one_way and np.mean(steps != 0) > 0.5)

@@ -135,7 +135,7 @@ def test_packed_files_cut_short_or_damaged_are_refused(tmp_path, ending):
     end = len(content) if ending != ".tar" else content.rindex(b"\n")
     for size in [0, 1, end // 2, end - 1, *rng.integers(end, size=30)]:
         path.write_bytes(content[:size])
-        with pytest.raises(InputError, match="damaged or cut short|holds not exactly one file, but nothing|is empty"):
+        with pytest.raises(InputError, match="damaged or cut short|holds nothing; it must hold one file|is empty"):
             load_csv(path, "y")
     for place in rng.integers(len(content), size=30) if ending != ".tar" else ():  # tar has no checksum of contents
         changed = bytearray(content)
@@ -154,16 +154,16 @@ def test_what_unpacks_beyond_the_limit_is_refused(tmp_path, ending):
     assert len(packed.read(path, 2**22)) == 2**21 + 4
     if ending != ".tar":
         assert path.stat().st_size < 2**15
-    with pytest.raises(InputError, match=r"unpacks to more than 2 MiB, the most that is unpacked here"):
+    with pytest.raises(InputError, match=r"unpacks to more than 2 MiB, the most that is unpacked"):
         packed.read(path, 2**21)
 
 
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([], "holds not exactly one file, but nothing"),
-        ([("a.csv", b"x"), ("b.csv", b"x")], "holds not exactly one file, but a.csv, b.csv"),
-        ([("inner.zip", zipped(("t.csv", GOOD.encode())))], "line 1, has a NUL byte, which no text has"),
+        ([], "holds nothing; it must hold one file"),
+        ([("a.csv", b"x"), ("b.csv", b"x")], "holds a.csv, b.csv; it must hold one file"),
+        ([("inner.zip", zipped(("t.csv", GOOD.encode())))], "line 1, has a NUL byte"),
     ],
 )
 def test_archives_of_anything_but_one_table(tmp_path, members, message):
@@ -198,7 +198,10 @@ def test_lines_are_those_of_the_file(csv):
     loaded = load_csv(path, "y", drop=["name"])
     assert loaded.lines == (3, 5, 8)
     assert [path.read_text().splitlines()[line - 1][-1] for line in loaded.lines] == ["o", "4", "6"]
-    with pytest.raises(InputError, match="line 3, column 'name': 'two.*lines' is not a finite number"):
+    with pytest.raises(
+        InputError,
+        match="3 cells are not finite numbers: column 'name': 'two.*lines' \\(line 3\\), 'x' \\(line 5\\), 'z'",
+    ):
         load_csv(path, "y")
 
 
@@ -285,7 +288,7 @@ def test_a_long_number_is_read(csv):
         ("a,y\n1,2\n-inf,4\n", {}, "line 3, column 'a': '-inf' is not a finite number"),
         ("a,y\n,2\n3,4\n", {}, "line 2, column 'a': an empty cell instead of a finite number"),
         ("a,b,y\n1,2,3\n1,2\n", {}, "line 3, column 'y': an empty cell instead of a finite number"),
-        ("a,y\n1,yes\n", {}, "line 2, column 'y': 'yes' is not a finite number .*task classification"),
+        ("a,y\n1,yes\n", {}, "line 2, column 'y': 'yes' is not a finite number; .*task classification"),
         (
             "a,y\n1,u\n2,\n",
             {"task": "classification"},
@@ -317,8 +320,7 @@ def test_a_long_number_is_read(csv):
         (" \n\n", {}, "houses.csv is empty"),
         ("\ufeff", {}, "houses.csv is empty"),
         (b"a,y\n1,2\n3,\x004\n", {}, "line 3, has a NUL byte"),
-        ("a,y\n1,2\n".encode("utf-16"), {}, "is encoded in UTF-16, not in UTF-8"),
-        ("a,y\n1,2\n".encode("utf-32"), {}, "houses.csv .*UTF-8"),
+        ("a,y\n1,2\n".encode("utf-16"), {}, "line 1, has a NUL byte, as no text in UTF-8 has"),
         (
             b"a,y\n1,\xff\n",
             {},

@@ -1,4 +1,4 @@
-"""Compressed files and archives of one file, unpacked in memory within a limit.
+"""Compressed files and zip archives of one file, unpacked in memory within a limit.
 
 Nothing is written. Sizes are checked from headers before unpacking, so that a small file cannot fill the memory.
 """
@@ -8,11 +8,9 @@ import gzip
 import io
 import lzma
 import math
-import tarfile
 import zipfile
 from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +21,7 @@ MIB = 2**20
 LIMIT = 1024 * MIB  # of an unpacked table; a plain file has none
 RATIO, FREE = 100, 128 * MIB  # the largest unpacked size, relative to the packed one; or this if more
 STREAMS: dict[str, Callable[[io.BytesIO], io.BufferedIOBase]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-PACKED = (".gz", ".bz2", ".xz", ".zip", ".tar", ".tar.gz", ".tar.bz2", ".tar.xz")
+PACKED = (*STREAMS, ".zip")
 
 
 def most_of(size: int, limit: float = math.inf) -> int:
@@ -45,42 +43,33 @@ def read(path: Path, limit: int = LIMIT) -> bytes:
         OSError: when it cannot be read.
     """
     files.check_regular(path)
-    content = path.read_bytes()
+    content, kind = path.read_bytes(), path.suffix.lower()
     most = most_of(len(content), limit)
-    inner, outer = ["", "", *(suffix.lower() for suffix in path.suffixes)][-2:]
     try:
-        if outer in STREAMS:
-            with STREAMS[outer](io.BytesIO(content)) as stream:
+        if kind == ".zip":
+            return member(content, most, path)
+        if kind in STREAMS:
+            with STREAMS[kind](io.BytesIO(content)) as stream:
                 content = stream.read(most + 1)  # no more of it is unpacked
             check_size(len(content), most, path)
-            outer = inner
-        return member(content, outer, most, path) if outer in (".zip", ".tar") else content
+        return content
     except InputError:
         raise
     except Exception as error:  # any reader error means the file is corrupt
         raise InputError(f"{path} is damaged or cut short ({reason(error)}); replace it") from None
 
 
-def member(content: bytes, kind: str, most: int, path: object, wanted: str | None = None) -> bytes:
-    """Read the file of this name in a .zip or .tar archive, in whatever folder; None: the only file."""
-    stream = io.BytesIO(content)
-    archive: Any = zipfile.ZipFile(stream) if kind == ".zip" else tarfile.open(fileobj=stream, mode="r:")
-    with archive:
-        if kind == ".zip":
-            sizes = {entry.filename: entry.file_size for entry in archive.infolist() if not entry.is_dir()}
-        else:
-            sizes = {entry.name: entry.size for entry in archive if entry.isfile()}
+def member(content: bytes, most: int, path: object, wanted: str | None = None) -> bytes:
+    """Read the file of this name in a zip archive, in whatever folder; None: the only file."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        sizes = {entry.filename: entry.file_size for entry in archive.infolist() if not entry.is_dir()}
         # macOS adds a file of attributes beside every file.
         real = [name for name in sizes if not name.startswith("__MACOSX/") and PurePosixPath(name).name[:2] != "._"]
         chosen = [name for name in real if wanted in (None, PurePosixPath(name).name)]
         if not chosen or (wanted is None and len(chosen) > 1):
             raise InputError(f"{path} holds {listed(sizes) or 'nothing'}; it must hold {wanted or 'one file'}")
-        check_size(size := sizes[chosen[0]], most, path)
-        with archive.open(chosen[0]) if kind == ".zip" else archive.extractfile(chosen[0]) as file:
-            content = file.read(size)
-    if len(content) < size:
-        raise EOFError("the archive ends before its file does")
-    return content
+        check_size(sizes[chosen[0]], most, path)
+        return archive.read(chosen[0])  # not more than its header declares
 
 
 def check_workbook(content: bytes, name: object = "it", limit: int = LIMIT) -> None:

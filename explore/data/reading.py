@@ -5,7 +5,6 @@ import io
 import re
 import unicodedata
 import warnings
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta
@@ -21,22 +20,18 @@ import pandas as pd
 from explore.core.errors import InputError, listed, one_of, shown
 from explore.data import packed, texts
 
-AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED[:5])})"
+AS_CSV = f"save the table as CSV in UTF-8 with commas, plain or packed ({listed(packed.PACKED)})"
 SEPARATORS = ",;\t|"  # the first wins where several would do
 POINTER = 8  # bytes of a cell, beside its text
-INSTALL = "pip install 'explore-bnn[tables]' reads it, or save the table as CSV"
 
 _MAYBE_THOUSANDS = re.compile(r"|[+-]?(\d{1,3}|[1-9]\d{0,2}\.\d{3})", re.ASCII)
 _DECLARED = re.compile(rf"sep=([{SEPARATORS}])\r?\n", re.IGNORECASE)  # a first line for Excel
-_NO_VALUE = re.compile(rb"(</f>|<f[^>]*/>)\s*(<v\s*/>)?\s*</c>")  # a formula in the XML of a sheet
 _CONVERSIONS: tuple[tuple[Any, Callable[[Any], str]], ...] = (
-    (float, lambda value: repr(float(value)) if value == value else ""),
-    (str, str.strip),
     ((bool, np.bool_), lambda value: str(value).lower()),
     (Integral, lambda value: str(int(value))),
     (Real, lambda value: repr(float(value)) if value == value else ""),
     (date, lambda value: value.isoformat().removesuffix("T00:00:00")),  # a spreadsheet adds a time to every day
-    ((Decimal, time, timedelta), str),
+    ((str, Decimal, time, timedelta), lambda value: str(value).strip()),
 )
 
 
@@ -78,12 +73,11 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
     stripped = [called(name) for name in names]
     if not any(stripped):
         raise InputError(f"the first line of {path} is blank; it must name the columns")
+    unnamed = [f"column {i}" for i, name in enumerate(stripped, 1) if not name]
     header = [name or f"column {i}" for i, name in enumerate(stripped, 1)]
     if twice := [name for name, count in Counter(header).items() if count > 1]:
         raise InputError(f"{path} has several columns named {listed(twice)}; give each its own name")
-    unnamed = [name for name, before in zip(header, stripped, strict=True) if not before]
-    note = f"{path} has columns without a name, which are called {listed(unnamed, 5)}."
-    return header, (note,) if unnamed else ()
+    return header, (f"{path} has columns without a name, which are called {listed(unnamed, 5)}.",) if unnamed else ()
 
 
 def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
@@ -91,18 +85,19 @@ def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> C
 
     A file of `size` bytes that would take far more memory is refused, as where many columns are mostly empty.
     """
-    _, names = next(rows, (1, [""]))
-    header, notes = named(path, names)
-    filled = [(line, cells) for line, cells in rows if any(map(str.strip, cells))]
-    if not filled:
-        raise InputError(f"{path} has no line of data after its first line, which names the columns")
-    for line, cells in filled:
+    header, notes = named(path, next(rows, (1, [""]))[1])
+    lines, filled = [], []
+    for line, cells in rows:
         if len(cells) > len(header):
             raise InputError(f"{path}, line {line}: {len(cells)} cells, but the first line names {len(header)} columns")
-    packed.check_size(POINTER * len(header) * len(filled), packed.most_of(size), path)
-    columns = zip_longest(header, *(cells for _, cells in filled), fillvalue="")
-    stripped = {name: list(map(str.strip, column)) for name, *column in columns}
-    return Cells(path, stripped, tuple(line for line, _ in filled), notes=notes)
+        if any(map(str.strip, cells)):
+            lines.append(line)
+            filled.append(cells)
+    if not lines:
+        raise InputError(f"{path} has no line of data after its first line, which names the columns")
+    packed.check_size(POINTER * len(header) * len(lines), packed.most_of(size), path)
+    columns = zip_longest(header, *filled, fillvalue="")
+    return Cells(path, {name: list(map(str.strip, column)) for name, *column in columns}, tuple(lines), notes=notes)
 
 
 # Text files -----------------------------------------------------------------------------------------------------------
@@ -115,12 +110,17 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
     """
     text, notes = _decoded(path, content)
     declared = _DECLARED.match(text)
-    mark = declared[1] if declared else _separator(text)
+    mark = declared[1] if declared else max(SEPARATORS, key=lambda mark: _widths(text, mark))
     if mark != ",":
         notes.append(f"The columns of {path} are separated by {mark!r}.")
     cells = assembled(path, islice(_rows(path, text, mark), bool(declared), None), len(content))
-    thousands = _thousands(cells) if (mark, decimal) == (";", ".") else ()
-    return cells._replace(decimal=decimal, notes=(*notes, *cells.notes, *thousands))
+    notes += cells.notes
+    for name, column in cells.columns.items() if (mark, decimal) == (";", ".") else ():  # 950, 1.200 and 12.500
+        marked = next((cell for cell in column if "." in cell), "")
+        if marked and all(map(_MAYBE_THOUSANDS.fullmatch, column)) and any(map(str.isdecimal, column)):
+            advice = f"if its point marks thousands, write {marked.replace('.', '')}"
+            notes.append(f"Column {shown(name)}: {shown(marked)} is read as {float(marked):g}; {advice}.")
+    return cells._replace(decimal=decimal, notes=tuple(notes))
 
 
 def _decoded(path: Path, content: bytes) -> tuple[str, list[str]]:
@@ -132,27 +132,22 @@ def _decoded(path: Path, content: bytes) -> tuple[str, list[str]]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
         text = content.decode("cp1252", "replace")  # Latin-1 as Windows writes it
-        example = shown(text[max(0, error.start - 20) : error.start + 20])
+        line, example = content.count(b"\n", 0, error.start) + 1, shown(text[max(0, error.start - 20) :][:40])
         notes = [f"{path} is not encoded in UTF-8 and was read as Latin-1 (Windows-1252); line {line} says {example}."]
     if not text.strip():
         raise InputError(f"{path} is empty; its first line must name the columns")
     return text, notes
 
 
-def _separator(text: str) -> str:
-    """Return the delimiter that splits the first rows into most columns, preferably equally many."""
-
-    def widths(mark: str) -> tuple[bool, int]:
-        try:
-            reader = csv.reader(io.StringIO(text[: 2**24], newline=""), delimiter=mark, strict=True)
-            rows = [len(row) for row in islice(reader, 50) if any(map(str.strip, row))]
-        except csv.Error:
-            return False, 0
-        return len(set(rows)) == 1 and rows[0] > 1, rows[0]
-
-    return max(SEPARATORS, key=widths)
+def _widths(text: str, mark: str) -> tuple[bool, int]:
+    """Return whether a delimiter splits the first rows into equally many columns, and how many there are."""
+    try:
+        reader = csv.reader(io.StringIO(text[: 2**24], newline=""), delimiter=mark, strict=True)
+        rows = [len(row) for row in islice(reader, 50) if any(map(str.strip, row))]
+    except csv.Error:
+        return False, 0
+    return len(set(rows)) == 1 and rows[0] > 1, rows[0]
 
 
 def _rows(path: Path, text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
@@ -167,22 +162,9 @@ def _rows(path: Path, text: str, mark: str) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path} is not a comma-separated text file: line {line}: {problem}") from None
 
 
-def _thousands(cells: Cells) -> Iterator[str]:
-    """Warn of columns such as 950, 1.200 and 12.500, which may be thousands where semicolons separate."""
-    for name, column in cells.columns.items():
-        marked = next((cell for cell in column if "." in cell), "")
-        if marked and all(map(_MAYBE_THOUSANDS.fullmatch, column)) and any(map(str.isdecimal, column)):
-            plain = marked.replace(".", "")
-            yield (
-                f"Column {shown(name)}: {shown(marked)} is read as {float(marked):g}; if its point marks "
-                f"thousands, write {plain}."
-            )
-
-
 def restored(cells: Cells) -> Cells:
     """Remove the apostrophes that keep spreadsheet programs from taking texts and names for formulas."""
-    columns: dict[str, Sequence[str]] = {}
-    notes = []
+    columns, notes = {}, [*cells.notes]
     for name, column in cells.columns.items():
         plain = texts.restored(name) if texts.restored(name) not in cells.columns else name
         changed = {c: texts.restored(c) for c in set(column) if c.startswith("'") and texts.restored(c) != c}
@@ -192,7 +174,7 @@ def restored(cells: Cells) -> Cells:
                 f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)}, "
                 "which keeps spreadsheet programs from taking it for a formula, is not part of the text."
             )
-    return cells._replace(columns=columns, notes=(*cells.notes, *notes))
+    return cells._replace(columns=columns, notes=tuple(notes))
 
 
 # Typed tables ---------------------------------------------------------------------------------------------------------
@@ -201,25 +183,36 @@ def restored(cells: Cells) -> Cells:
 def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
     """Return the cells of a data frame, without its index; its rows count from 1."""
     header, notes = named(path, map(str, frame.columns))
-    columns = {name: _texts(frame.iloc[:, i].tolist(), path, name) for i, name in enumerate(header)}
     if frame.empty:
         raise InputError(f"{path} has no row")
+    columns = {}
+    for i, name in enumerate(header):
+        values = frame.iloc[:, i].tolist()
+        once = {value: value.strip() for value in {v for v in values if type(v) is str}}  # equal texts are one object
+        try:
+            columns[name] = [once[value] if type(value) is str else _text(value) for value in values]
+        except InputError as error:
+            raise InputError(f"{path}, column {shown(name)}: {error}") from None
     return Cells(path, columns, tuple(range(1, len(frame) + 1)), notes=notes, unit="row")
+
+
+def _text(value: Any) -> str:
+    """Return the text of a value in a CSV file."""
+    if value is None or value is pd.NA or value is pd.NaT:
+        return ""
+    for kinds, convert in _CONVERSIONS:
+        if isinstance(value, kinds):
+            return convert(value)
+    raise InputError(f"a cell holds a {type(value).__name__}; it must be a text, a number, a truth value or a date")
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
     """Return the cells of an Excel or Parquet file; None for other content.
 
-    Args:
-        path: of the file, for messages.
-        content: its bytes.
-        sheet: of an Excel file; None: the first.
-        strict: whether to refuse a sheet that does not exist, instead of reading the first.
+    Without a `sheet`, and unless `strict` without one of this name, it is the first of an Excel file.
     """
     if content.startswith(b"\xd0\xcf\x11\xe0"):
-        raise InputError(
-            f"{path} is a file of an old version of Excel or encrypted; save it as .xlsx or as CSV in UTF-8"
-        )
+        raise InputError(f"{path} is of an old version of Excel, or encrypted; save it as .xlsx or as CSV in UTF-8")
     parquet, excel = content.startswith(b"PAR1"), content.startswith(b"PK") and b"xl/" in content
     if sheet is not None and strict and not excel:
         raise InputError(f"{path} is no Excel file and has no sheets; leave --sheet out")
@@ -231,7 +224,8 @@ def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool =
     except InputError:
         raise
     except ImportError:
-        raise InputError(f"{path} is {kind} file; {INSTALL}") from None
+        install = "pip install 'explore-bnn[tables]' reads it, or save the table as CSV"
+        raise InputError(f"{path} is {kind} file; {install}") from None
     except Exception as error:  # any reader error means the file is corrupt
         raise InputError(f"{path} is {kind} file that cannot be read ({packed.reason(error)}); replace it") from None
 
@@ -264,51 +258,40 @@ def of_arrow(table: Any, path: Path) -> Cells:
 
 
 def _excel(path: Path, content: bytes, sheet: str | None, strict: bool) -> Cells:
+    import openpyxl
+
     packed.check_workbook(content, path)
-    with warnings.catch_warnings(), zipfile.ZipFile(io.BytesIO(content)) as archive:
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of features that do not concern the cells
-        book = pd.ExcelFile(io.BytesIO(content), engine="openpyxl")
-        if sheet is not None and sheet not in book.sheet_names and strict:
-            raise one_of(f"sheet of {path}", sheet, book.sheet_names)
-        chosen = sheet if sheet in book.sheet_names else book.sheet_names[0]
-        sheets = (str(chosen), *(str(name) for name in book.sheet_names if name != chosen))
-        if any(_NO_VALUE.search(archive.read(name)) for name in archive.namelist() if "/worksheets/" in name):
-            raise InputError(
-                f"{path} has formulas without stored values; open the file in a spreadsheet program and save it, or "
-                "save it as CSV"
-            )
-        frame = book.parse(chosen, header=None, dtype=object, na_filter=False)
-    try:
-        cells = restored(assembled(path, map(_trimmed, enumerate(frame.to_numpy().tolist(), 1)), len(content)))
-    except InputError as error:
-        raise InputError(f"{error}{other_sheets(sheets)}") from None
-    several = (f"{path} has several sheets{other_sheets(sheets)}.",) if sheet is None and len(sheets) > 1 else ()
+        values, formulas = (
+            openpyxl.load_workbook(io.BytesIO(content), read_only=True, data_only=only).worksheets
+            for only in (True, False)
+        )
+        names = [worksheet.title for worksheet in values]
+        if sheet is not None and sheet not in names and strict:
+            raise one_of(f"sheet of {path}", sheet, names)
+        number = names.index(sheet) if sheet in names else 0
+        sheets = (names.pop(number), *names)
+        try:
+            cells = restored(assembled(path, _sheet_rows(path, values[number], formulas[number]), len(content)))
+        except InputError as error:
+            raise InputError(f"{error}{other_sheets(sheets)}") from None
+    several = [f"{path} has several sheets{other_sheets(sheets)}."] if sheet is None and len(sheets) > 1 else []
     return cells._replace(unit="row", sheets=sheets, notes=(*several, *cells.notes))
 
 
-def _trimmed(row: tuple[int, list[Any]]) -> tuple[int, list[str]]:
-    """Return the number and the texts of a sheet's row, without the empty cells at its end."""
-    number, values = row
-    cells = list(map(_text, values))
-    while cells and not cells[-1]:
-        cells.pop()
-    return number, cells
-
-
-def _texts(values: Sequence[Any], path: Path, name: str) -> list[str]:
-    """Return the texts of a column's values; equal texts are one object."""
-    stripped = {value: value.strip() for value in {v for v in values if type(v) is str}}
-    try:
-        return [stripped[value] if type(value) is str else _text(value) for value in values]
-    except InputError as error:
-        raise InputError(f"{path}, column {shown(name)}: {error}") from None
-
-
-def _text(value: Any) -> str:
-    """Return the text in a CSV file."""
-    if value is None or value is pd.NA or value is pd.NaT:
-        return ""
-    for kinds, convert in _CONVERSIONS:
-        if isinstance(value, kinds):
-            return convert(value)
-    raise InputError(f"a cell holds a {type(value).__name__}; it must be a text, a number, a truth value or a date")
+def _sheet_rows(path: Path, *sheets: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield the texts of a sheet's rows, without the empty cells at their ends, from its values and its formulas."""
+    for sheet in sheets:
+        sheet.reset_dimensions()  # some programs write wrong ones
+    both = zip(*(sheet.iter_rows(values_only=True) for sheet in sheets), strict=True)
+    for number, (values, formulas) in enumerate(both, 1):
+        for column, (value, formula) in enumerate(zip(values, formulas, strict=True), 1):
+            if value is None and formula is not None:
+                problem = f"the formula {shown(formula)} has no stored value"
+                advice = "open the file in a spreadsheet program and save it, or save it as CSV"
+                raise InputError(f"{path}, row {number}, column {column}: {problem}; {advice}")
+        cells = list(map(_text, values))
+        while cells and not cells[-1]:
+            cells.pop()
+        yield number, cells or [""]

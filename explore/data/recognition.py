@@ -18,8 +18,7 @@ MOST_LEVELS = 30  # of one column; those with fewest rows are pooled
 WORDS = 5  # from so many on, a text is free
 FEW = 5  # rows; fewer may count up by chance
 MANY = 20  # rows, from which numbers in any order count the rows where most of them follow one another
-ORDER = "numbers the rows and is left out; --feature {name} takes it in"
-TIMESTAMP = "says when rows were measured and is left out; --feature {name} takes it in"
+ORDERING = {"order": "numbers the rows", "timestamp": "says when rows were measured"}
 ONE_WAY = "goes one way from row to row; drop it if it is an order or a time of measurement"
 CONSTANT = "is the same in every row, so that what another value does is not learnt"
 
@@ -41,10 +40,7 @@ def infer(
     feature: Collection[str] = (),
     decided: Collection[str] = (),
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Infer a schema of some columns of a table; also return sentences on the decisions.
-
-    Ambiguous cells are refused: a number with a unit or marks between its digits, a date that may be two, a text among
-    numbers.
+    """Infer a schema of some columns of a table, and sentences on the decisions; refuse ambiguous cells.
 
     Args:
         cells: the table.
@@ -77,10 +73,9 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
     values, odd = texts.numbers(column, cells.decimal)
     if not len(odd):
         if not wanted and (code := texts.code(column)):
-            why = "leading zeros" if len(code) < 16 else "more digits than a number keeps"
-            advice = f"so that its cells are names; --feature {shown(name)} reads numbers"
             category, remarks = _words(name, cells, False)
-            return category, [f"has {why}, as in {shown(code)}, {advice}", *remarks]
+            why = f"has {'leading zeros' if len(code) < 16 else 'more digits than a number keeps'}, as in {shown(code)}"
+            return category, [f"{why}, so that its cells are names; --feature {shown(name)} reads numbers", *remarks]
         return _number(name, column, values, wanted or decided)
     counts = Counter(column)
     present = [cell for cell in counts if not texts.absent(cell)]
@@ -106,15 +101,19 @@ def _number(name: str, column: Sequence[str], values: np.ndarray, wanted: bool) 
         return LeftOut(name, "empty"), ["is empty and left out"]
     if not wanted and len(values) > 1:
         if _TIMED.fullmatch(_plain(name)):
-            return LeftOut(name, "timestamp"), [TIMESTAMP.format(name=shown(name))]
+            return _left_out(name, "timestamp")
         differ = len(np.unique(values)) == len(values)
         is_named = _NAMED.fullmatch(_plain(name)) or (_ID.fullmatch(name) and differ)
         if counts(values, name) or (is_named and np.array_equal(present, np.round(present))):
-            return LeftOut(name, "order"), [ORDER.format(name=shown(name))]
+            return _left_out(name, "order")
     result, remarks = _remarked(Number(name, **_filled(values)), values, wanted)
     if bare := texts.ambiguous(column):
         remarks.append(f"has {shown(bare)}, read as {float(bare):g}; if it is a name, call the column categorical")
     return result, remarks
+
+
+def _left_out(name: str, why: str) -> tuple[Column, list[str]]:
+    return LeftOut(name, why), [f"{ORDERING[why]} and is left out; --feature {shown(name)} takes it in"]
 
 
 def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Column, list[str]]:
@@ -123,12 +122,10 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
     if len(forms) > 1:
         differs = (days != texts.dates(column, forms[1])[0]) & ~np.isnan(days)
         row = int(np.argmax(differs if differs.any() else ~np.isnan(days)))
-        raise InputError(
-            f"{cells.where(row, name)}: {shown(column[row])} may begin with the day or with the month; write dates as "
-            "2024-03-31, or call the column categorical"
-        )
+        problem = f"{shown(column[row])} may begin with the day or with the month"
+        raise InputError(f"{cells.where(row, name)}: {problem}; write it as 2024-03-31, or call the column categorical")
     if not wanted and (_TIMED.fullmatch(_plain(name)) or (days[~np.isnan(days)] % 1).any()):
-        return LeftOut(name, "timestamp"), [TIMESTAMP.format(name=shown(name))]
+        return _left_out(name, "timestamp")
     origin = float(np.floor(np.nanmin(days)))
     date = Date(name, form=form, origin=origin, **_filled(days - origin))
     result, remarks = _remarked(date, days, wanted)
@@ -141,11 +138,7 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
 def _refuse(name: str, cells: Cells, odd: np.ndarray) -> None:
     """Refuse a column by its first cell that is not a number or date like the others."""
     column = cells.columns[name]
-    _, no_date = texts.dates(column, texts.ISO)
-    rows = min(odd, no_date, key=len).tolist()
-    if not rows:
-        where = f"column {shown(name)} of {cells.path}"
-        raise InputError(f"{where}: some times have a zone and others have none; give all of them one, or none")
+    rows = min(odd, texts.dates(column, texts.ISO)[1], key=len).tolist() or odd.tolist()  # of times, some have a zone
     row = next((row for row in rows if texts.resembles_a_number(column[row])), rows[0])
     more = f"; the column has {len(rows)} such cells" if len(rows) > 1 else ""
     raise InputError(f"{cells.where(row, name)}: {texts.objection(column[row], cells.decimal)}{more}")
@@ -159,12 +152,15 @@ def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]
         if not texts.absent(cell, among_words=True):
             levels[cell] = level(cell, cells.decimal)
             counts[levels[cell]] += count
-    rows = counts.total()
-    if not rows:
+    if not (rows := counts.total()):
         return LeftOut(name, "empty"), ["is empty and left out"]
     if {OTHER, MISSING} & counts.keys():
         raise InputError(f"column {shown(name)} of {cells.path} has a cell {OTHER} or {MISSING}; write it another way")
-    common, rare = _pooled(counts)
+    least = min(rows, max(2, math.ceil(RARE * rows)))
+    common = sorted((name for name in counts if counts[name] >= least), key=lambda name: (-counts[name], name))
+    if len(common) < len(counts) or len(common) > MOST_LEVELS:
+        common = common[: MOST_LEVELS - 1]
+    rare = sorted(counts.keys() - set(common))
     if requested and not common:
         raise InputError(f"column {shown(name)} of {cells.path} has no category of two rows; leave it out")
     if not requested:
@@ -175,7 +171,7 @@ def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]
             return LeftOut(name, "identifier"), ["has another text in every row and is left out"]
         if not common:
             return LeftOut(name, "too many categories"), ["has another text in nearly every row and is left out"]
-    column = Category(name, common, rare, rows < len(cells.lines))
+    column = Category(name, tuple(sorted(common)), tuple(rare), rows < len(cells.lines))
     remarks = [CONSTANT] if len(column.groups) == 1 else []
     if rare:
         remarks.append(f"has {len(rare)} rare categories, which count as one: {listed(map(repr, rare), 5)}")
@@ -184,16 +180,6 @@ def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]
     if different := texts.alike(counts) or texts.alike(counts, texts.exact):
         remarks.append(f"has {shown(different[0])} and {shown(different[1])}, which are two categories")
     return column, remarks
-
-
-def _pooled(counts: Counter[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Divide the levels into common and rare ones."""
-    rows = counts.total()
-    least = min(rows, max(2, math.ceil(RARE * rows)))
-    common = sorted((name for name in counts if counts[name] >= least), key=lambda name: (-counts[name], name))
-    if len(common) < len(counts) or len(common) > MOST_LEVELS:
-        common = common[: MOST_LEVELS - 1]
-    return tuple(sorted(common)), tuple(sorted(counts.keys() - set(common)))
 
 
 def _remarked(column: Number | Flag | Date, values: np.ndarray, wanted: bool = True) -> tuple[Column, list[str]]:

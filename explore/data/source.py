@@ -154,7 +154,7 @@ def _get(url: str, file: str, _: object, limit: int) -> None:
 def uci(number: int, archive: str, member: str) -> bytes:
     """Return a file from an archive of the UCI repository, in whatever folder."""
     content = download(f"{UCI}/{number}/{archive}.zip", f"{archive}.zip").read_bytes()
-    return packed.member(content, ".zip", LIMIT, "it", member)
+    return packed.member(content, LIMIT, "it", member)
 
 
 def openml(file: str, name: str) -> bytes:

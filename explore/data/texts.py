@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import time
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,8 @@ PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on")
 ISO = "ISO8601"
 _ISO = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?\s?(?P<zone>Z|[+-]\d\d:?\d\d)?)?)?", re.ASCII)
 _DAYS = (
-    *("%Y/%m/%d", "%Y.%m.%d", "%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y"),
-    *("%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%b %d %Y"),
-)
+    "%Y/%m/%d|%Y.%m.%d|%Y-%m-%d|%d.%m.%Y|%d/%m/%Y|%m/%d/%Y|%d-%m-%Y|%m-%d-%Y|%d %b %Y|%d-%b-%Y|%b %d, %Y|%b %d %Y"
+).split("|")
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 
 _DIGITS = re.compile(r"[+-]?(0\d+|\d{16,})", re.ASCII)
@@ -176,8 +174,7 @@ def iso(cells: Sequence[str], form: str) -> list[str]:
     if form == ISO:
         return list(cells)
     moments = (dates(present, form)[0] * 86_400_000_000).round().astype("datetime64[us]").tolist()
-    days = [when.date() if when.time() == time() else when for when in moments]
-    written = {cell: day.isoformat() for cell, day in zip(present, days, strict=True)}
+    written = {c: when.isoformat().removesuffix("T00:00:00") for c, when in zip(present, moments, strict=True)}
     return [written.get(cell, cell) for cell in cells]
 
 
@@ -215,5 +212,6 @@ def objection(cell: str, decimal: str = ".") -> str:
         return f"{shown(cell)} has a comma, which may be a decimal one; {POINT}"
     return (
         f"{shown(cell)} is not a finite number or date as other cells of the column are; write numbers without units "
-        "and marks of thousands, dates as 2024-03-31 and times in hours, or call the column categorical"
+        "and marks of thousands, dates as 2024-03-31 (a zone in all or none) and times in hours, or call the column "
+        "categorical"
     )

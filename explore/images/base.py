@@ -61,28 +61,6 @@ class Images(NamedTuple):
         return mean, np.where(deviation > 0, deviation, 1.0)
 
 
-def checked(images: Images) -> Images:
-    """Return the set after checking that images and classes fit each other."""
-    for part, x, y in (("training", images.x, images.y), ("test", images.test_x, images.test_y)):
-        if x.dtype != np.uint8 or x.ndim != 4 or x.shape[1] not in (1, 3):
-            raise InputError(
-                f"the {part} images of {images.name} are {x.dtype} {list(x.shape)}; they must be uint8 [images, 1 or 3 "
-                "channels, height, width]"
-            )
-        if len(x) != len(y) or (part == "training" and not len(x)):
-            raise InputError(f"{images.name} has {len(x)} {part} images and {len(y)} classes of them")
-        if len(y) and not (0 <= y.min() and y.max() < len(images.classes)):
-            raise InputError(f"the {part} classes of {images.name} must be 0 to {len(images.classes) - 1}")
-    if images.x.shape[1:] != images.test_x.shape[1:]:
-        raise InputError(
-            f"the training images of {images.name} are {list(images.x.shape[1:])}, the test images "
-            f"{list(images.test_x.shape[1:])}; all must have one shape"
-        )
-    if len(images.classes) < 2:
-        raise InputError(f"{images.name} has {len(images.classes)} class; there must be at least two")
-    return images
-
-
 # Images in files ------------------------------------------------------------------------------------------------------
 
 
@@ -97,10 +75,8 @@ def opened(file: Path) -> Iterator[Image.Image]:
             size = math.prod(image.size) * len(image.getbands())
             packed.check_size(size, packed.most_of(file.stat().st_size), file)
             if image.mode[0] in "IF" and not image.mode.startswith("I;16"):
-                raise InputError(
-                    f"{file} has values of another kind (mode {image.mode}); images must have 8 bits a channel, or be "
-                    "grey PNG or TIFF files of 16 bits"
-                )
+                kinds = "images must have 8 bits a channel, or be grey PNG or TIFF files of 16 bits"
+                raise InputError(f"{file} has values of another kind (mode {image.mode}); {kinds}")
             yield image
     except InputError:
         raise
@@ -167,8 +143,9 @@ class ImageFiles:
         conversions: Counter[str] = Counter()
         for file, (sides, conversion) in zip(self.files, self._threads.map(inspected, self.files), strict=True):
             conversions[conversion] += 1
-            if self._sides is None:
-                self._check_sides(file, sides)
+            if self._sides is None and sides != self.shape[2:]:
+                sizes = f"{sides[1]} x {sides[0]} pixels, others {self.shape[3]} x {self.shape[2]}"
+                raise InputError(f"{file} has {sizes}; --size scales all to one size, such as 32")
         return conversions
 
     def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:
@@ -184,10 +161,7 @@ class ImageFiles:
         order = numbers.flatten().tolist()
         self._start(order)
         images = {i: self._coming.pop(i).result() for i in dict.fromkeys(order)}
-        whole = np.empty((len(order), *self.shape[1:]), np.uint8)
-        for place, i in zip(whole, order, strict=True):
-            place[:] = images[i]
-        return whole.reshape(*numbers.shape, *self.shape[1:])
+        return np.array([images[i] for i in order], np.uint8).reshape(*numbers.shape, *self.shape[1:])
 
     def loaded(self) -> UInt8[np.ndarray, "N C H W"]:
         """Return all images, in memory."""
@@ -205,22 +179,10 @@ class ImageFiles:
     def _start(self, points: Iterable[int]) -> None:
         for i in points:
             if i not in self._coming:
-                self._coming[i] = self._threads.submit(self._decoded, i)
+                self._coming[i] = self._threads.submit(decoded, self.files[i], self._sides, self._grey)
 
     def _numbers(self, points: slice | Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
         return np.arange(len(self))[points] if isinstance(points, slice) else points
-
-    def _decoded(self, i: int) -> np.ndarray:
-        image = decoded(self.files[i], self._sides, self._grey)
-        self._check_sides(self.files[i], image.shape[1:])
-        return image
-
-    def _check_sides(self, file: Path, sides: tuple[int, ...]) -> None:
-        if sides != self.shape[2:]:
-            raise InputError(
-                f"{file} has {sides[1]} x {sides[0]} pixels, others {self.shape[3]} x {self.shape[2]}; --size "
-                "scales all to one size, such as 32"
-            )
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:

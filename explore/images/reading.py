@@ -13,7 +13,7 @@ import numpy as np
 from explore.core import machine
 from explore.core.errors import InputError, listed, one_of
 from explore.data import packed
-from explore.images.base import ImageFiles, Images, checked
+from explore.images.base import ImageFiles, Images
 
 PARTS = ("train", "test", "val")  # folders; one of the last two
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
@@ -39,13 +39,20 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
     """
     if not path.exists():
         raise InputError(f"there is no {path}; images that were moved or renamed are restored to continue with them")
-    if path.is_dir():
-        return checked(_folder(path, size, grey, stream))
-    if size is not None or grey or stream:
+    if not path.is_dir() and (size is not None or grey or stream):
+        advice = "which are taken as they are; --size, --grey and --stream belong to a folder"
+        raise InputError(f"{path} holds arrays, {advice}")
+    images = _folder(path, size, grey, stream) if path.is_dir() else _arrays(path)
+    for part, x, y in (("training", images.x, images.y), ("test", images.test_x, images.test_y)):
+        if len(x) != len(y):
+            raise InputError(f"{images.name} has {len(x)} {part} images and {len(y)} classes of them")
+    if (shape := images.x.shape[1:]) != (test := images.test_x.shape[1:]):
         raise InputError(
-            f"{path} holds arrays, which are taken as they are; --size, --grey and --stream belong to a folder"
+            f"the training images of {path} are {list(shape)}, the test images {list(test)}; use one shape"
         )
-    return checked(_arrays(path))
+    if len(images.classes) < 2:
+        raise InputError(f"{images.name} has {len(images.classes)} class; there must be at least two")
+    return images
 
 
 class Inputs(NamedTuple):
@@ -59,7 +66,10 @@ class Inputs(NamedTuple):
 def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
     """Read images to predict, of these channels, height and width: one image, a folder, or `x` of an .npz file."""
     if path.suffix.lower() == ".npz":
-        x = _pixels(path, "x", packed.arrays(path, ("x",))[0])
+        arrays, unused = packed.arrays(path, ("x",))
+        if not arrays:
+            raise InputError(f"{path} has no x, but {listed(unused)}")
+        x = _pixels(path, "x", arrays)
         if x.shape[1:] != shape or not len(x):
             raise InputError(f"x of {path} has {len(x)} images {list(x.shape[1:])}; the model takes {list(shape)}")
         return Inputs([str(i) for i in range(len(x))], x, "")
@@ -83,10 +93,8 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     test_files, test_y, test_count = _part(tests[0], classes) if tests else ([], np.zeros(0, np.int64), 0)
     counts = np.bincount(y, minlength=len(classes))
     if not counts.all():
-        raise InputError(
-            f"{train / classes[counts.argmin()]} {NO_IMAGE}; each folder of {train.name} is a class, and must hold at "
-            "least one"
-        )
+        advice = f"each folder of {train.name} is a class, and must hold at least one"
+        raise InputError(f"{train / classes[counts.argmin()]} {NO_IMAGE}; {advice}")
     sides = None if size is None else (size, size)
     x = ImageFiles(files, sides, grey)
     test_x = ImageFiles(test_files, sides, grey, x.shape[1:])
@@ -107,10 +115,8 @@ def _parts(path: Path) -> list[Path]:
         return [train, *[part for part in (test, val) if part.is_dir()][:1]]
     classes = _subfolders(path)
     if not classes or any(name.lower() in (*PARTS, "training", "valid", "validation") for name in classes):
-        raise InputError(
-            f"{path} must have the folders train and test, or train and val, or one for each class; it has "
-            f"{listed(classes, 10) or 'none'}"
-        )
+        allowed = "the folders train and test, or train and val, or one for each class"
+        raise InputError(f"{path} must have {allowed}; it has {listed(classes, 10) or 'none'}")
     return [path]
 
 
@@ -169,12 +175,11 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _arrays(path: Path) -> Images:
     arrays, unused = packed.arrays(path, ARRAYS)
-    if ("test_x" in arrays) != ("test_y" in arrays):
-        raise InputError(f"{path} has {listed(arrays)}; it must have test_x and test_y, or neither")
+    if arrays.keys() not in ({"x", "y"}, {*ARRAYS}):
+        raise InputError(f"{path} has {listed([*arrays, *unused])}; it must have x and y, or x, y, test_x and test_y")
     x, labels = _pixels(path, "x", arrays), _labels(path, "y", arrays)
-    test_x, test_labels = x[:0], []
-    if "test_x" in arrays:
-        test_x, test_labels = _pixels(path, "test_x", arrays), _labels(path, "test_y", arrays)
+    test_x = _pixels(path, "test_x", arrays) if "test_x" in arrays else x[:0]
+    test_labels = _labels(path, "test_y", arrays) if "test_y" in arrays else []
     classes = sorted(set(labels))
     if new := {*test_labels} - {*classes}:
         raise InputError(f"test_y of {path} has classes that y has not: {listed(map(_name, new), 5)}")
@@ -186,7 +191,7 @@ def _arrays(path: Path) -> Images:
 
 def _pixels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """Return images [N, channels, height, width], which have their channels last in a file, or none."""
-    x = _array(path, key, arrays)
+    x = arrays[key]
     if x.dtype != np.uint8 or not (x.ndim == 3 or x.ndim == 4 and x.shape[3] in (1, 3)):
         shape = f"{key} of {path} is {x.dtype} {list(x.shape)}"
         raise InputError(f"{shape}; it must be uint8 [images, height, width], or with 1 or 3 channels last")
@@ -195,18 +200,12 @@ def _pixels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 def _labels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> list[Any]:
     """Return a number or a text for each image."""
-    y = _array(path, key, arrays)
+    y = arrays[key]
     if y.ndim != 1 or y.dtype.kind not in "biufUS":
         raise InputError(f"{key} of {path} is {y.dtype} {list(y.shape)}; it must be [images], numbers or text")
     if y.dtype.kind == "f" and not (np.abs(y) < 2**53).all():
         raise InputError(f"{key} of {path} has labels that are missing, infinite or rounded (2^53 or more)")
     return (np.char.decode(y, "utf-8", "backslashreplace") if y.dtype.kind == "S" else y).tolist()
-
-
-def _array(path: Path, key: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    if key not in arrays:
-        raise InputError(f"{path} has no {key}, but {listed(arrays) or 'other arrays'}")
-    return arrays[key]
 
 
 def _name(label: Any) -> str:

@@ -55,7 +55,10 @@ ODD = (
         (["04/04/2024", "05/06/2024"], "line 3, column 'a': '05/06/2024' may begin with the day"),
         (["2024-01-05", "13/01/2024", "2024-01-06"], "line 3, .*'13/01/2024' is not a finite number or date"),
         (["2024-01-05", "2024-02-30", "2024-01-06"], "line 3, .*'2024-02-30' is not a finite number or date"),
-        (["2024-01-05T10:00Z", "2024-01-05T10:00"], "some times have a zone and others have none"),
+        (
+            ["2024-01-05T10:00Z", "2024-01-05T10:00"],
+            "'2024-01-05T10:00Z' is not a finite number or date .*a zone in all or none",
+        ),
         (["2024-01-05", "yesterday", "2024-01-06"], "line 3, column 'a': 'yesterday' is not a finite number or date"),
         (["(other)", "b", "b"], "has a cell \\(other\\) or \\(missing\\)"),
     ],
@@ -356,7 +359,7 @@ def test_excel(tmp_path):
     assert table.notes[0] == f"{tmp_path / 'b.xlsx'} {several}"
     with pytest.raises(InputError, match="b.xlsx, row 3, column 'a': '3 mg' is not a finite number"):
         load_table(workbook(tmp_path / "b.xlsx", [["a", "y"], [1, 2], ["3 mg", 2]]), "y")
-    with pytest.raises(InputError, match="b.xlsx has formulas without stored values; open the file"):
+    with pytest.raises(InputError, match="row 2, column 1: the formula '=1\\+1' has no stored value"):
         load_table(workbook(tmp_path / "b.xlsx", [["a", "y"], ["=1+1", 2]]), "y")
     with pytest.raises(InputError, match="is blank; it must name the columns"):
         load_table(workbook(tmp_path / "b.xlsx", []), "y")
@@ -411,7 +414,7 @@ def test_damaged_and_old_binary_files(tmp_path):
             assert str(found.value).isprintable()
     old = tmp_path / "old.xls"
     old.write_bytes(b"\xd0\xcf\x11\xe0" + b"\0" * 600)
-    with pytest.raises(InputError, match="old version of Excel or encrypted; save it as .xlsx or as CSV"):
+    with pytest.raises(InputError, match="old version of Excel, or encrypted; save it as .xlsx or as CSV"):
         load_table(old, "y")
     frame = pd.DataFrame({"a": [[1], [2]], "y": [1, 2]})
     with pytest.raises(InputError, match="the table, column 'a': a cell holds a list; it must be a text"):

@@ -14,11 +14,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from explore.core.errors import InputError, check_fields, counted, listed, shown
+from explore.core.errors import InputError, check_fields, counted, shown
 from explore.data import texts
 from explore.data.reading import Cells, called
 
 OTHER, MISSING = "(other)", "(missing)"
+BEFORE = "when the table was first read"
+NEW = f"of no category that was there {BEFORE}"
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,17 @@ class Quantity:
             raise InputError(f"{where}: {shown(column[odd[0]])} is not {accepted}, as the column had before")
         missing = np.isnan(values)
         x = np.stack([np.where(missing, self.fill, values), missing][: len(self.features)], 1)
-        notes = _note_empty(self, cells, np.flatnonzero(missing), f"{self.fill:.6g}{self.unit}")
-        changed = np.flatnonzero((values != self.fill) & ~missing) if self.same else ()
-        problem = "other than the one value that every row had when the table was first read"
-        return x, notes + _note(self, cells, changed, problem, "; its effect was not learnt")
+        changed = (values != self.fill) & ~missing & self.same
+        return x, [
+            *_note_empty(self, cells, missing, f"{self.fill:.6g}{self.unit}"),
+            *_note(
+                self,
+                cells,
+                changed,
+                f"other than the one value that every row had {BEFORE}",
+                "; its effect was not learnt",
+            ),
+        ]
 
 
 @dataclass(frozen=True)
@@ -147,18 +156,17 @@ class Category:
                 notes.append(f"Column {shown(self.name)}: {shown(cell)} is read as {shown(same)}, the same number.")
                 name = same
             names[cell] = name
-        pooled = OTHER if self.rare else "none of the known categories"
-        unknown = {name for name in names.values()} - {"", *self.levels, *self.rare}
-        empty = np.flatnonzero([not names[cell] for cell in column])
-        new = np.flatnonzero([names[cell] in unknown for cell in column])
-        problem = "of no category that was there when the table was first read"
+        known = {"", *self.levels, *self.rare}
         places = {name: i for i, name in enumerate(groups)}
-        rest = places.get(OTHER, -1)
+        rest = places.get(OTHER, -1)  # the last row of `one_hot` is of no group
         places[""] = places.get(MISSING, rest)
-        one_hot = np.eye(len(groups) + 1, len(groups))  # the last row is of no group
-        x = one_hot[[places.get(names[cell], rest) for cell in column]]
-        imputed = _note_empty(self, cells, empty, MISSING if self.gaps else pooled)
-        return x, [*imputed, *_note(self, cells, new, problem, f", counted as {pooled}"), *notes[:1]]
+        one_hot = np.eye(len(groups) + 1, len(groups))
+        pooled = OTHER if self.rare else "none of the known categories"
+        return one_hot[[places.get(names[cell], rest) for cell in column]], [
+            *_note_empty(self, cells, [not names[cell] for cell in column], MISSING if self.gaps else pooled),
+            *_note(self, cells, [names[c] not in known for c in column], NEW, f", counted as {pooled}"),
+            *notes[:1],
+        ]
 
 
 Column = LeftOut | Number | Flag | Date | Category
@@ -173,23 +181,22 @@ def level(cell: str, decimal: str = ".") -> str:
     return plain[:-2] if plain.endswith(".0") and plain[:-2].lstrip("+-").isdecimal() else plain
 
 
-def _note_empty(column: Quantity | Category, cells: Cells, rows: np.ndarray, value: str) -> list[str]:
+def _note_empty(column: Quantity | Category, cells: Cells, rows: Sequence[bool] | np.ndarray, value: str) -> list[str]:
     """Describe how empty cells are imputed."""
-    if not len(rows):
-        return []
-    marks = sorted({cells.columns[column.name][row] for row in rows} - {""})
-    examples = f" (or {listed(map(shown, marks))})" if marks else ""
-    late = "" if column.gaps else "; none was when the table was first read"
-    count = counted(len(rows), "cell", be=True)
-    return [f"Column {shown(column.name)}: {count} empty{examples}, counted as {value}{late}."]
+    late = "" if column.gaps else f"; none was {BEFORE}"
+    return _note(column, cells, rows, "empty", f", counted as {value}{late}")
 
 
-def _note(column: Quantity | Category, cells: Cells, rows: Sequence[int], problem: str, effect: str) -> list[str]:
-    """Describe the unusual cells in some rows."""
-    if not len(rows):
+def _note(
+    column: Quantity | Category, cells: Cells, rows: Sequence[bool] | np.ndarray, problem: str, effect: str
+) -> list[str]:
+    """Describe the cells in some rows, bool [N]; none where there are none."""
+    places, texts = np.flatnonzero(rows).tolist(), cells.columns[column.name]
+    if not places:
         return []
-    example = f"{shown(cells.columns[column.name][rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
-    return [f"Column {shown(column.name)}: {counted(len(rows), 'cell', be=True)} {problem}, such as {example}{effect}."]
+    row = next((row for row in places if texts[row]), places[0])
+    example = f", such as {shown(texts[row])} in {cells.unit} {cells.lines[row]}" if texts[row] else ""
+    return [f"Column {shown(column.name)}: {counted(len(places), 'cell', be=True)} {problem}{example}{effect}."]
 
 
 class Matrix(NamedTuple):

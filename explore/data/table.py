@@ -38,16 +38,7 @@ def load_csv(
     id_column: str | None = None,
     keep_na: Sequence[str] = (),
 ) -> Dataset:
-    """Load a comma-separated file in UTF-8 whose features are all numbers.
-
-    Args:
-        path: the file, possibly packed (.gz, .bz2, .xz, .zip, .tar); its stem becomes the name of the set.
-        target: the column to predict, or several for regression with O outputs.
-        drop: columns to leave out.
-        task: "regression" (the default), or "classification" with one target column of whole numbers or of any text,
-            whose distinct values are the classes: in the order of their numbers, or of their letters.
-        id_column: a column of any text that identifies the examples; not a feature.
-        keep_na: class targets in which NA, nan, - and other marks are classes; in others they are no label.
+    """Load a comma-separated file in UTF-8 whose features are all numbers; for the arguments see `load_table`.
 
     Returns:
         x: [N, D] with the features in the file's order; y: [N, O], or [N] class indices.
@@ -63,9 +54,8 @@ def load_csv(
     id_column = id_column and called(id_column)
     targets, features = roles(table, target, drop, task, id_column)
     for name in features:
-        if code := texts.code([cell for cell in table.columns[name] if len(cell) > 15]):
-            where = table.where(list(table.columns[name]).index(code), name)
-            raise InputError(f"{where}: {shown(code)} has more digits than a number keeps; drop the column")
+        if code := texts.code(cell for cell in table.columns[name] if len(cell) > 15):
+            raise InputError(f"column {shown(name)} of {path}: {shown(code)} has too many digits; drop the column")
     matrix = Matrix(quantities(table, features), features, ())
     return _labelled(table, matrix, targets, task, keep_na, id_column)[0]
 
@@ -90,11 +80,12 @@ def load_table(
 
     Args:
         source: a text file with commas, semicolons, tabs or bars between its cells, in UTF-8 or Latin-1, possibly
-            packed; an Excel (.xlsx) or Parquet file; or a data frame.
-        target: see `load_csv`; so are `drop`, `task` and `id_column`.
+            packed (.gz, .bz2, .xz, .zip); an Excel (.xlsx) or Parquet file; or a data frame.
+        target: the column to predict, or several for regression with O outputs.
         drop: columns to leave out.
-        task: "regression" or "classification".
-        id_column: a column that identifies the examples.
+        task: "regression" (the default), or "classification" with one target column of whole numbers or of any text,
+            whose distinct values are the classes: in the order of their numbers, or of their letters.
+        id_column: a column of any text that identifies the examples; not a feature.
         categorical: columns whose numbers are names.
         decimal: the mark in the numbers of a text file, and of texts in other tables, "." or ",".
         schema: of another table, to make the same features; None: it is inferred from this one.
@@ -156,8 +147,8 @@ def _labelled(
             remark = f"{counted(failed, 'cell')} of {listed(targets)} without a value: the experiment failed."
         for name, column in zip(targets, y.T, strict=True):
             if varied and len(y) > 1 and (column == column[0]).all():
-                value = f"the one value {cells.columns[name][0]} in all rows"
-                raise InputError(f"column {shown(name)} of {cells.path} has {value}; there is nothing to predict")
+                one = f"the one value {cells.columns[name][0]} in all rows"
+                raise InputError(f"column {shown(name)} of {cells.path} has {one}; there is nothing to predict")
     empty = f"{(~measured).sum()} of {len(measured)} rows have no {listed(targets)} yet." * (not measured.all())
     note = "\n".join(filter(None, [*matrix.notes, repeated(cells, id_column), remark, empty]))
     ids = tuple(cells.columns[id_column]) if id_column else ()
@@ -168,10 +159,8 @@ def _labelled(
 def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str]) -> None:
     """Refuse `keep_na` columns that are not class targets."""
     if wrong := [name for name in keep_na if task != "classification" or name not in targets]:
-        raise InputError(
-            f"keep_na (--keep-na) names {shown(wrong[0])}, which is no class target of {cells.path}; it takes a target "
-            "of the task classification"
-        )
+        allowed = "it takes a target of the task classification"
+        raise InputError(f"keep_na (--keep-na) names {shown(wrong[0])}, no class target of {cells.path}; {allowed}")
 
 
 def cells_of(
@@ -185,10 +174,8 @@ def cells_of(
             raise InputError("a data frame has no sheets; leave sheet out")
         cells = reading.of_frame(source)
     else:
-        path = Path(source)
-        content = packed.read(path)
-        typed = reading.of_file(path, content, sheet, strict)
-        if typed is None:
+        path, content = Path(source), packed.read(Path(source))
+        if (typed := reading.of_file(path, content, sheet, strict)) is None:
             return reading.restored(reading.parsed(path, content, decimal))
         cells = typed
     if decimal == ".":
@@ -209,14 +196,11 @@ def roles(
             if name not in table.columns:
                 raise InputError(f"{table.path} has no {role} {shown(name)}; {table.listing}")
     if not targets or len(set(targets)) < len(targets) or set(targets) & {*drop, *ids}:
-        raise InputError(
-            f"targets {shown(targets)} must be one or more different columns that are not dropped and no identifiers"
-        )
+        allowed = "one or more different columns that are not dropped and no identifiers"
+        raise InputError(f"targets {shown(targets)} must be {allowed}")
     features = tuple(name for name in table.columns if name not in (*targets, *drop, *ids))
     if not features:
-        raise InputError(
-            f"{table.path} has no feature left beside the targets and the dropped columns; keep at least one"
-        )
+        raise InputError(f"{table.path} has no feature left beside targets and dropped columns; keep at least one")
     return targets, features
 
 

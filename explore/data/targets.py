@@ -117,15 +117,13 @@ def classes(
     numeric = len(numbers) == len(counts)
     if numeric:
         _check_whole(table, target, numbers)
+    many = f"{column} has {len(counts)} classes for {examples} examples"
     if len(counts) > max(FEW_CLASSES, examples / 2):
-        raise InputError(
-            f"{column} has {len(counts)} classes for {examples} examples; a class needs two or more, "
-            "and numbers to predict need the task regression"
-        )
+        raise InputError(f"{many}; a class needs two or more, and numbers to predict need the task regression")
     names = sorted(counts, key=numbers.__getitem__ if numeric else str)
     notes = [marks(table, target, keep, failed)]
-    if len(names) > FEW_CLASSES and examples < 10 * len(names):
-        notes.append(f"{column} has {len(names)} classes for {examples} examples; few will be seen in training.")
+    if FEW_CLASSES < len(names) > examples / 10:
+        notes.append(f"{many}; few will be seen in training.")
     if alike := texts.alike(names):
         notes.append(f"{column} has {shown(alike[0])} and {shown(alike[1])}, which are two classes.")
     index = {name: i for i, name in enumerate(names)}

@@ -29,7 +29,6 @@ _NAMED = re.compile(
     r"|(run|std|standard|row|sample|experiment(al)?|exp|trial|test|entry|measurement|observation|obs|injection"
     r"|acquisition|execution|random|randomi[sz]ed)(order|nr|no|num|number|id|index|idx)"
 )
-_NUMBER = re.compile(r"row|sample|experiment|trial|entry|order|nr|no|num|number")
 _TIMED = re.compile(r"timestamp|datetime|unixtime|(measured|recorded|created|acquired|updated)(at|on)")
 
 
@@ -104,7 +103,7 @@ def _number(name: str, column: Sequence[str], values: np.ndarray, wanted: bool) 
             return _left_out(name, "timestamp")
         differ = len(np.unique(values)) == len(values)
         is_named = _NAMED.fullmatch(_plain(name)) or (_ID.fullmatch(name) and differ)
-        if counts(values, name) or (is_named and np.array_equal(present, np.round(present))):
+        if counts(values) or (is_named and np.array_equal(present, np.round(present))):
             return _left_out(name, "order")
     result, remarks = _remarked(Number(name, **_filled(values)), values, wanted)
     if bare := texts.ambiguous(column):
@@ -198,15 +197,13 @@ def _filled(values: np.ndarray) -> dict[str, Any]:
     return {"fill": fill, "gaps": len(present) < len(values), "same": bool(values.min() == values.max())}
 
 
-def counts(values: np.ndarray, name: str = "") -> bool:
+def counts(values: np.ndarray) -> bool:
     """Return whether numbers, [N] and NaN where missing, count the rows by one, from any start.
 
-    They may be in any order without gaps, as in a plan; with gaps only if they go one way, or are many. Few rows are
-    enough if the column's name says as much.
+    They may be in any order without gaps, as in a plan; with gaps only if they go one way, or are many.
     """
     present = values[~np.isnan(values)]
-    few = 2 if _NUMBER.fullmatch(_plain(name)) else FEW
-    if len(present) < few or not np.array_equal(present, np.round(present)):
+    if len(present) < FEW or not np.array_equal(present, np.round(present)):
         return False
     steps = np.diff(np.sort(present))
     ordered = (steps > 0).all() and np.mean(steps == 1) > 0.5 and (moves(present) or len(present) >= MANY)

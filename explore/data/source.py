@@ -65,12 +65,9 @@ class Published(NamedTuple):
             text, note = self._downloaded()
         else:
             text = checked(packed.read(path, LIMIT), self.sha256, path)
-        table, features = np.loadtxt(io.BytesIO(text), ndmin=2), tuple(self.features.split())
-        x, y = table[:, :-1], table[:, -1:]
-        if self.classes:
-            labels = (y[:, 0] > 0).astype(np.int64)
-            return Dataset(self.name, x, labels, features, "classification", self.classes, note)
-        return Dataset(self.name, x, y, features, "regression", note=note)
+        table, task = np.loadtxt(io.BytesIO(text), ndmin=2), "classification" if self.classes else "regression"
+        y = (table[:, -1] > 0).astype(np.int64) if self.classes else table[:, -1:]
+        return Dataset(self.name, table[:, :-1], y, tuple(self.features.split()), task, self.classes, note)
 
     def _downloaded(self) -> tuple[bytes, str]:
         """Return the canonical text, with a note if its rows are reordered; refuse other numbers."""
@@ -128,9 +125,8 @@ def download(url: str, name: str, limit: int | None = None) -> Path:
         return Path(pooch.retrieve(url, known_hash=None, fname=name, path=cache(), downloader=get))
     except OSError as error:
         reason = str(error) if len(str(error)) < 150 else type(error).__name__  # such as SSLError
-        raise OSError(
-            f"cannot download {url} ({reason}); offline, let EXPLORE_DATA_DIR name a folder with the sets"
-        ) from None
+        advice = "offline, let EXPLORE_DATA_DIR name a folder with the sets"
+        raise OSError(f"cannot download {url} ({reason}); {advice}") from None
 
 
 def _get(url: str, file: str, _: object, limit: int) -> None:

@@ -73,14 +73,13 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
         if x.shape[1:] != shape or not len(x):
             raise InputError(f"x of {path} has {len(x)} images {list(x.shape[1:])}; the model takes {list(shape)}")
         return Inputs([str(i) for i in range(len(x))], x, "")
-    files, names, count = [path], [path.name], 0
-    if path.is_dir():
-        files, count = _images(path)
-        names = [str(file.relative_to(path)) for file in files]
+    every = sorted(_files(path)) if path.is_dir() else [path]
+    files = [file for file in every if file == path or file.suffix.lower() in ENDINGS]
     if not files:
         raise InputError(f"{path} {NO_IMAGE}")
+    names = [str(file.relative_to(path)) if file != path else path.name for file in files]
     stored = ImageFiles(files, shape[1:], shape[0] == 1, shape)
-    return Inputs(names, x=stored.loaded(), note=_note(path, count, stored.check()))
+    return Inputs(names, x=stored.loaded(), note=_note(path, len(every) - len(files), stored.check()))
 
 
 # Folders --------------------------------------------------------------------------------------------------------------
@@ -90,11 +89,10 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     train, *tests = _parts(path)
     classes = _subfolders(train)
     files, y, count = _part(train, classes)
-    test_files, test_y, test_count = _part(tests[0], classes) if tests else ([], np.zeros(0, np.int64), 0)
-    counts = np.bincount(y, minlength=len(classes))
-    if not counts.all():
+    test_files, test_y, test_count = _part(tests[0], classes) if tests else ([], y[:0], 0)
+    if missing := [name for i, name in enumerate(classes) if i not in y]:
         advice = f"each folder of {train.name} is a class, and must hold at least one"
-        raise InputError(f"{train / classes[counts.argmin()]} {NO_IMAGE}; {advice}")
+        raise InputError(f"{train / missing[0]} {NO_IMAGE}; {advice}")
     sides = None if size is None else (size, size)
     x = ImageFiles(files, sides, grey)
     test_x = ImageFiles(test_files, sides, grey, x.shape[1:])
@@ -122,18 +120,14 @@ def _parts(path: Path) -> list[Path]:
 
 def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int]:
     """Return the images of a part, their class indices [N], and the number of other files."""
-    files, y = [], []
-    others = sum(entry.is_file() and not entry.name.startswith(".") for entry in folder.iterdir())
-    for name in _subfolders(folder):
-        if name not in classes:
-            raise one_of(f"class of {folder}", name, classes)
-        images, count = _images(folder / name)
-        files += images
-        y += [classes.index(name)] * len(images)
-        others += count
+    every, index = sorted(_files(folder)), {name: i for i, name in enumerate(classes)}
+    files = [file for file in every if file.suffix.lower() in ENDINGS and file.parent != folder]
+    names = [file.relative_to(folder).parts[0] for file in files]
+    if wrong := {*names} - {*classes}:
+        raise one_of(f"class of {folder}", min(wrong), classes)
     if not files:
         raise InputError(f"{folder} {NO_IMAGE} in a folder of its class")
-    return files, np.array(y, np.int64), others
+    return files, np.array([index[name] for name in names], np.int64), len(every) - len(files)
 
 
 def _note(path: Path, count: int, conversions: Counter[str]) -> str:
@@ -150,13 +144,6 @@ def _note(path: Path, count: int, conversions: Counter[str]) -> str:
 
 def _subfolders(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _images(folder: Path) -> tuple[list[Path], int]:
-    """Return all images in a folder, and the number of other files."""
-    files = sorted(_files(folder))
-    images = [file for file in files if file.suffix.lower() in ENDINGS]
-    return images, len(files) - len(images)
 
 
 def _files(folder: Path) -> Iterator[Path]:

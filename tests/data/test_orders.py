@@ -78,12 +78,6 @@ def test_names_of_other_columns(name):
     assert features([3, 1, 1, 2, 3, 1], name) == ((name,), [])
 
 
-def test_few_rows_are_enough_where_the_name_says_as_much():
-    for name in ("nr.", "#", "No", "sample", "Row"):
-        assert features([3, 1, 2], name)[0] == () and features([3, 1, 1], name)[0] == (name,)
-    assert features([3, 1, 2], "dose") == (("dose",), [])
-
-
 def test_times_of_measurement_are_left_out_and_days_are_not():
     days = pd.date_range("2024-01-05", periods=6)[[2, 0, 1, 5, 3, 4]]
     assert features(days)[0] == ("a (days since 2024-01-05)",)

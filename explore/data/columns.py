@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from explore.core.errors import InputError, check_fields, counted, shown
+from explore.core.errors import InputError, check_fields, counted, listed, shown
 from explore.data import texts
 from explore.data.reading import Cells, called
 
@@ -35,37 +35,41 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column whose cells are read as numbers."""
+    """A column whose cells are read as numbers: those of dates are days, and the second of two words is 1."""
 
     name: str
     fill: float  # for empty cells
     gaps: bool  # whether a feature marks empty cells
-    same: bool = field(default=False, kw_only=True)  # whether all rows had the value `fill`
-    unit: ClassVar[str] = ""  # of `fill`, in messages
-    label: ClassVar[str] = "{0.name}"  # of the feature of the values
-    accepted: ClassVar[str] = "a finite number without a unit"  # for messages
+    same: bool = False  # whether all rows had the value `fill`
+    words: tuple[str, ...] = ()  # of truth values
+    form: str = ""  # of dates, see `texts.dates`
+    origin: float = 0.0  # of dates: the earliest when the schema was made, in days since 1970
+
+    @property
+    def kind(self) -> str:
+        """What the cells are."""
+        return "date" if self.form else "truth value" if self.words else "number"
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the features: the values, and perhaps whether they are missing."""
-        return (self.label.format(self), *([f"{self.name} = {MISSING}"] if self.gaps else []))
-
-    def read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values [N], NaN for empty cells, and the rows of other cells without a value."""
-        return texts.numbers(column, decimal)
+        since = f" (days since {np.datetime64(int(self.origin), 'D')})" if self.form else ""
+        values = f"{self.name} = {self.words[1]}" if self.words else f"{self.name}{since}"
+        return (values, f"{self.name} = {MISSING}") if self.gaps else (values,)
 
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
-        """Return the features [N, columns], and notes on imputed or unusual cells; refuse cells of another type."""
+        """Return the features [N, columns], and notes on imputed or unusual cells; refuse cells of another kind."""
         column = cells.columns[self.name]
-        values, odd = self.read(column, cells.decimal)
+        values, odd = self._read(column, cells.decimal)
         if len(odd):
-            where, accepted = cells.where(int(odd[0]), self.name), self.accepted.format(self)
-            raise InputError(f"{where}: {shown(column[odd[0]])} is not {accepted}, as the column had before")
+            accepted = "a date as before, or like 2024-03-31" if self.form else "a finite number without a unit"
+            accepted = f"one of {listed(self.words)}" if self.words else accepted
+            raise InputError(f"{cells.where(int(odd[0]), self.name)}: {shown(column[odd[0]])} is not {accepted}")
         missing = np.isnan(values)
         x = np.stack([np.where(missing, self.fill, values), missing][: len(self.features)], 1)
         changed = (values != self.fill) & ~missing & self.same
         return x, [
-            *_note_empty(self, cells, missing, f"{self.fill:.6g}{self.unit}"),
+            *_note_empty(self, cells, missing, f"{self.fill:.6g}{' days' if self.form else ''}"),
             *_note(
                 self,
                 cells,
@@ -75,48 +79,19 @@ class Quantity:
             ),
         ]
 
-
-@dataclass(frozen=True)
-class Number(Quantity):
-    """A column of numbers."""
-
-    kind: ClassVar[str] = "number"
-
-
-@dataclass(frozen=True)
-class Flag(Quantity):
-    """A column of two words; the second is encoded as 1."""
-
-    words: tuple[str, ...]
-    kind: ClassVar[str] = "truth value"
-    label: ClassVar[str] = "{0.name} = {0.words[1]}"
-    accepted: ClassVar[str] = "one of {0.words[0]}, {0.words[1]}"
-
-    def read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
-        return texts.flags(column, self.words)
-
-
-@dataclass(frozen=True)
-class Date(Quantity):
-    """A column of dates, in days since the earliest when the schema was made."""
-
-    form: str
-    origin: float  # in days since 1970
-    kind: ClassVar[str] = "date"
-    unit: ClassVar[str] = " days"
-    label: ClassVar[str] = "{0.name} (days since {0.start})"
-    accepted: ClassVar[str] = "a date of the same form, or like 2024-03-31"
-
-    @property
-    def start(self) -> np.datetime64:
-        """The earliest date."""
-        return np.datetime64(int(self.origin), "D")
-
-    def read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values [N], NaN for empty cells, and the rows of other cells without a value."""
+        if self.words:
+            return texts.flags(column, self.words)
+        if not self.form:
+            return texts.numbers(column, decimal)
         days, odd = texts.dates(column, self.form)
         if len(odd) and self.form != texts.ISO:  # a spreadsheet may have saved them so since
             days, odd = min((days, odd), texts.dates(column, texts.ISO), key=lambda read: len(read[1]))
         return days - self.origin, odd
+
+
+Date = Quantity  # whose `form` is not empty
 
 
 @dataclass(frozen=True)
@@ -169,8 +144,10 @@ class Category:
         ]
 
 
-Column = LeftOut | Number | Flag | Date | Category
-KINDS: dict[str, type[Column]] = {column.kind: column for column in (LeftOut, Number, Flag, Date, Category)}
+Column = LeftOut | Quantity | Category
+KINDS: dict[str, type[Column]] = {
+    "left out": LeftOut, "number": Quantity, "truth value": Quantity, "date": Quantity, "category": Category,
+}  # fmt: skip
 
 
 def level(cell: str, decimal: str = ".") -> str:

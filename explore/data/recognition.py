@@ -10,7 +10,7 @@ import numpy as np
 
 from explore.core.errors import InputError, listed, shown
 from explore.data import texts
-from explore.data.columns import MISSING, OTHER, Category, Column, Date, Flag, LeftOut, Number, Schema, level
+from explore.data.columns import MISSING, OTHER, Category, Column, LeftOut, Quantity, Schema, level
 from explore.data.reading import Cells
 
 RARE = 0.01  # of the rows: a category with fewer, or with one row, is pooled with other such
@@ -81,7 +81,8 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
     words = {cell.casefold() for cell in present}
     if pair := next((pair for pair in texts.PAIRS if words <= set(pair)), None):
         flags, _ = texts.flags(column, pair)
-        return _remarked(Flag(name, words=pair, **_filled(flags) | {"fill": float(np.nanmean(flags) > 0.5)}), flags)
+        filled = _filled(flags) | {"fill": float(np.nanmean(flags) > 0.5)}
+        return _remarked(Quantity(name, words=pair, **filled), flags)
     if forms := texts.date_formats(present):
         return _date(name, cells, forms, wanted or decided)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
@@ -105,7 +106,7 @@ def _number(name: str, column: Sequence[str], values: np.ndarray, wanted: bool) 
         is_named = _NAMED.fullmatch(_plain(name)) or (_ID.fullmatch(name) and differ)
         if counts(values) or (is_named and np.array_equal(present, np.round(present))):
             return _left_out(name, "order")
-    result, remarks = _remarked(Number(name, **_filled(values)), values, wanted)
+    result, remarks = _remarked(Quantity(name, **_filled(values)), values, wanted)
     if bare := texts.ambiguous(column):
         remarks.append(f"has {shown(bare)}, read as {float(bare):g}; if it is a name, call the column categorical")
     return result, remarks
@@ -126,8 +127,7 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
     if not wanted and (_TIMED.fullmatch(_plain(name)) or (days[~np.isnan(days)] % 1).any()):
         return _left_out(name, "timestamp")
     origin = float(np.floor(np.nanmin(days)))
-    date = Date(name, form=form, origin=origin, **_filled(days - origin))
-    result, remarks = _remarked(date, days, wanted)
+    result, remarks = _remarked(Quantity(name, form=form, origin=origin, **_filled(days - origin)), days, wanted)
     if form != texts.ISO:
         row = int(np.nanargmax(days))
         remarks.insert(0, f"has dates: {shown(column[row])} is read as {np.datetime64(int(days[row]), 'D')}")
@@ -181,7 +181,7 @@ def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]
     return column, remarks
 
 
-def _remarked(column: Number | Flag | Date, values: np.ndarray, wanted: bool = True) -> tuple[Column, list[str]]:
+def _remarked(column: Quantity, values: np.ndarray, wanted: bool = True) -> tuple[Column, list[str]]:
     """Return a column, with a note if it is constant or, unless requested, monotonic."""
     if column.same:
         return column, [CONSTANT]

@@ -154,9 +154,10 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
     """
     distinct = [cell for cell in dict.fromkeys(cells) if not absent(cell) and (form != ISO or _ISO.fullmatch(cell))]
     texts = pd.Series(distinct, dtype=object)
-    moments = _moments(texts, form)
-    if "%b" in form:
-        moments = moments.fillna(_moments(texts, form.replace("%b", "%B")))
+    moments, full = (
+        pd.to_datetime(texts, format=f, errors="coerce", utc=True) for f in (form, form.replace("%b", "%B"))
+    )
+    moments = moments.fillna(full)
     # One unit, so that equal dates give equal bits.
     days = moments.dt.as_unit("us").astype(np.int64).to_numpy() / 86_400_000_000
     return _values(cells, {distinct[i]: float(days[i]) for i in np.flatnonzero(moments.notna())})
@@ -165,21 +166,17 @@ def dates(cells: Sequence[str], form: str) -> tuple[np.ndarray, np.ndarray]:
 def iso(cells: Sequence[str], form: str) -> list[str]:
     """Write dates as 2024-03-31 or 2024-03-31T14:30:00; return other and ambiguous cells unchanged.
 
-    `form` is that of the dates, see `dates`; where they do not have it, it is inferred.
+    `form` is that of the dates, see `dates`; where they do not have it, it is inferred. "": they are no dates.
     """
-    present = list({cell for cell in cells if not absent(cell)})
-    if len(dates(present, form)[1]):
+    present = list({cell for cell in cells if form and not absent(cell)})
+    if form and len(dates(present, form)[1]):
         forms = date_formats(present)
         form = forms[0] if len(forms) == 1 else ISO
-    if form == ISO:
+    if form in ("", ISO):
         return list(cells)
     moments = (dates(present, form)[0] * 86_400_000_000).round().astype("datetime64[us]").tolist()
     written = {c: when.isoformat().removesuffix("T00:00:00") for c, when in zip(present, moments, strict=True)}
     return [written.get(cell, cell) for cell in cells]
-
-
-def _moments(texts: pd.Series, form: str) -> pd.Series:
-    return pd.to_datetime(texts, format=form, errors="coerce", utc=True)
 
 
 def date_formats(cells: Collection[str]) -> list[str]:

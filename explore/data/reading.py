@@ -81,10 +81,7 @@ def named(path: Path, names: Iterable[str]) -> tuple[list[str], tuple[str, ...]]
 
 
 def assembled(path: Path, rows: Iterator[tuple[int, list[str]]], size: int) -> Cells:
-    """Make columns from rows with their line numbers, of which the first names the columns.
-
-    A file of `size` bytes that would take far more memory is refused, as where many columns are mostly empty.
-    """
+    """Make columns from rows, the first of which names them; refuse a file of `size` bytes if they take far more."""
     header, notes = named(path, next(rows, (1, [""]))[1])
     lines, filled = [], []
     for line, cells in rows:
@@ -207,10 +204,7 @@ def _text(value: Any) -> str:
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:
-    """Return the cells of an Excel or Parquet file; None for other content.
-
-    Without a `sheet`, and unless `strict` without one of this name, it is the first of an Excel file.
-    """
+    """Return the cells of an Excel (of its first sheet without this one, unless `strict`) or Parquet file, or None."""
     if content.startswith(b"\xd0\xcf\x11\xe0"):
         raise InputError(f"{path} is of an old version of Excel, or encrypted; save it as .xlsx or as CSV in UTF-8")
     parquet, excel = content.startswith(b"PAR1"), content.startswith(b"PK") and b"xl/" in content
@@ -241,11 +235,9 @@ def _parquet(path: Path, content: bytes) -> Cells:
 
 def parquet_file(source: Any) -> Any:
     """Open a Parquet file so that repeated texts are in memory once."""
-    import pyarrow
     import pyarrow.parquet as parquet
 
-    schema = parquet.read_schema(source)
-    strings = [f.name for f in schema if pyarrow.types.is_string(f.type) or pyarrow.types.is_large_string(f.type)]
+    strings = [f.name for f in parquet.read_schema(source) if str(f.type) in ("string", "large_string")]
     return parquet.ParquetFile(source, read_dictionary=strings)
 
 

@@ -81,8 +81,7 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
     words = {cell.casefold() for cell in present}
     if pair := next((pair for pair in texts.PAIRS if words <= set(pair)), None):
         flags, _ = texts.flags(column, pair)
-        filled = _filled(flags) | {"fill": float(np.nanmean(flags) > 0.5)}
-        return _remarked(Quantity(name, words=pair, **filled), flags)
+        return _quantity(name, flags, words=pair, fill=float(np.nanmean(flags) > 0.5))
     if forms := texts.date_formats(present):
         return _date(name, cells, forms, wanted or decided)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
@@ -106,7 +105,7 @@ def _number(name: str, column: Sequence[str], values: np.ndarray, wanted: bool) 
         is_named = _NAMED.fullmatch(_plain(name)) or (_ID.fullmatch(name) and differ)
         if counts(values) or (is_named and np.array_equal(present, np.round(present))):
             return _left_out(name, "order")
-    result, remarks = _remarked(Quantity(name, **_filled(values)), values, wanted)
+    result, remarks = _quantity(name, values, wanted)
     if bare := texts.ambiguous(column):
         remarks.append(f"has {shown(bare)}, read as {float(bare):g}; if it is a name, call the column categorical")
     return result, remarks
@@ -127,7 +126,7 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
     if not wanted and (_TIMED.fullmatch(_plain(name)) or (days[~np.isnan(days)] % 1).any()):
         return _left_out(name, "timestamp")
     origin = float(np.floor(np.nanmin(days)))
-    result, remarks = _remarked(Quantity(name, form=form, origin=origin, **_filled(days - origin)), days, wanted)
+    result, remarks = _quantity(name, days - origin, wanted, form=form, origin=origin)
     if form != texts.ISO:
         row = int(np.nanargmax(days))
         remarks.insert(0, f"has dates: {shown(column[row])} is read as {np.datetime64(int(days[row]), 'D')}")
@@ -181,20 +180,17 @@ def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]
     return column, remarks
 
 
-def _remarked(column: Quantity, values: np.ndarray, wanted: bool = True) -> tuple[Column, list[str]]:
-    """Return a column, with a note if it is constant or, unless requested, monotonic."""
-    if column.same:
-        return column, [CONSTANT]
-    return column, [ONE_WAY] if not wanted and moves(values) else []
-
-
-def _filled(values: np.ndarray) -> dict[str, Any]:
-    """Return fields of a column of these values, [N] and NaN where there is none: their median fills empty cells."""
+def _quantity(name: str, values: np.ndarray, wanted: bool = True, **fields: Any) -> tuple[Column, list[str]]:
+    """Return a column of values, [N] and NaN where there is none, with a note if it is constant or monotonic."""
     present = values[~np.isnan(values)]
     with np.errstate(over="ignore"):  # the median of two may be their mean
         median = float(np.median(present))
     fill = median if np.isfinite(median) else float(present.min())
-    return {"fill": fill, "gaps": len(present) < len(values), "same": bool(values.min() == values.max())}
+    same = bool(values.min() == values.max())
+    column = Quantity(**{"name": name, "fill": fill, "gaps": len(present) < len(values), "same": same} | fields)
+    if same:
+        return column, [CONSTANT]
+    return column, [ONE_WAY] if not wanted and moves(values) else []
 
 
 def counts(values: np.ndarray) -> bool:

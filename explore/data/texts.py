@@ -189,13 +189,9 @@ def date_formats(cells: Collection[str]) -> list[str]:
     few = texts[:20]
     if not all(6 <= len(cell) <= 40 and any(map(str.isdigit, cell)) for cell in few):
         return []
-    marks = _marks(few[0])
-    forms = [day + time for day in _DAYS for time in _TIMES if _marks(day + time) == marks]
+    marks = [mark for mark in "/.-,:" if mark in few[0]]
+    forms = [day + time for day in _DAYS for time in _TIMES if marks == [m for m in "/.-,:" if m in day + time]]
     return [form for form in forms if not len(dates(few, form)[1]) and not len(dates(texts, form)[1])]
-
-
-def _marks(text: str) -> set[str]:
-    return {mark for mark in "/.-,:" if mark in text}
 
 
 def resembles_a_number(cell: str) -> bool:

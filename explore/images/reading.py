@@ -90,9 +90,9 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     classes = _subfolders(train)
     files, y, count = _part(train, classes)
     test_files, test_y, test_count = _part(tests[0], classes) if tests else ([], y[:0], 0)
-    if missing := [name for i, name in enumerate(classes) if i not in y]:
+    if missing := {*range(len(classes))} - {*y.tolist()}:
         advice = f"each folder of {train.name} is a class, and must hold at least one"
-        raise InputError(f"{train / missing[0]} {NO_IMAGE}; {advice}")
+        raise InputError(f"{train / classes[min(missing)]} {NO_IMAGE}; {advice}")
     sides = None if size is None else (size, size)
     x = ImageFiles(files, sides, grey)
     test_x = ImageFiles(test_files, sides, grey, x.shape[1:])
@@ -169,11 +169,11 @@ def _arrays(path: Path) -> Images:
     test_labels = _labels(path, "test_y", arrays) if "test_y" in arrays else []
     classes = sorted(set(labels))
     if new := {*test_labels} - {*classes}:
-        raise InputError(f"test_y of {path} has classes that y has not: {listed(map(_name, new), 5)}")
+        raise InputError(f"test_y of {path} has classes that y has not: {listed(new, 5)}")
     index = {label: i for i, label in enumerate(classes)}
     y, test_y = (np.array([index[label] for label in part], np.int64) for part in (labels, test_labels))
     note = f"Arrays of {path} that are not used: {listed(unused, 10)}." if unused else ""
-    return Images(path.stem, x, y, test_x, test_y, tuple(map(_name, classes)), note=note)
+    return Images(path.stem, x, y, test_x, test_y, tuple(map(str, classes)), note=note)
 
 
 def _pixels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
@@ -192,9 +192,6 @@ def _labels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> list[Any]:
         raise InputError(f"{key} of {path} is {y.dtype} {list(y.shape)}; it must be [images], numbers or text")
     if y.dtype.kind == "f" and not (np.abs(y) < 2**53).all():
         raise InputError(f"{key} of {path} has labels that are missing, infinite or rounded (2^53 or more)")
-    return (np.char.decode(y, "utf-8", "backslashreplace") if y.dtype.kind == "S" else y).tolist()
-
-
-def _name(label: Any) -> str:
-    """Return the name of a class; 0.0 is 0, since tables hold whole numbers as floats where one is missing."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+    labels = (np.char.decode(y, "utf-8", "backslashreplace") if y.dtype.kind == "S" else y).tolist()
+    # Tables hold whole numbers as floats where one is missing.
+    return [int(label) if isinstance(label, float) and label.is_integer() else label for label in labels]

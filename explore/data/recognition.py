@@ -186,9 +186,9 @@ def _quantity(name: str, values: np.ndarray, wanted: bool = True, **fields: Any)
     with np.errstate(over="ignore"):  # the median of two may be their mean
         median = float(np.median(present))
     fill = median if np.isfinite(median) else float(present.min())
-    same = bool(values.min() == values.max())
-    column = Quantity(**{"name": name, "fill": fill, "gaps": len(present) < len(values), "same": same} | fields)
-    if same:
+    fields = {"fill": fill, "gaps": len(present) < len(values), "same": bool(values.min() == values.max())} | fields
+    column = Quantity(name, **fields)
+    if column.same:
         return column, [CONSTANT]
     return column, [ONE_WAY] if not wanted and moves(values) else []
 

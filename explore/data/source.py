@@ -19,7 +19,7 @@ import pooch
 from explore import registry
 from explore.core.errors import InputError, raised
 from explore.data import packed
-from explore.data.base import Dataset
+from explore.data.base import Dataset, Task
 
 UCI = "https://archive.ics.uci.edu/static/public"
 OPENML = "https://www.openml.org/data/get_csv"
@@ -65,7 +65,8 @@ class Published(NamedTuple):
             text, note = self._downloaded()
         else:
             text = checked(packed.read(path, LIMIT), self.sha256, path)
-        table, task = np.loadtxt(io.BytesIO(text), ndmin=2), "classification" if self.classes else "regression"
+        task: Task = "classification" if self.classes else "regression"
+        table = np.loadtxt(io.BytesIO(text), ndmin=2)
         y = (table[:, -1] > 0).astype(np.int64) if self.classes else table[:, -1:]
         return Dataset(self.name, table[:, :-1], y, tuple(self.features.split()), task, self.classes, note)
 

@@ -105,23 +105,6 @@ def parsed(path: Path, content: bytes, decimal: str = ".") -> Cells:
 
     The text is in UTF-8 or Windows-1252, with any of `SEPARATORS`; `decimal` is the mark in its numbers.
     """
-    text, notes = _decoded(path, content)
-    declared = _DECLARED.match(text)
-    mark = declared[1] if declared else max(SEPARATORS, key=lambda mark: _widths(text, mark))
-    if mark != ",":
-        notes.append(f"The columns of {path} are separated by {mark!r}.")
-    cells = assembled(path, islice(_rows(path, text, mark), bool(declared), None), len(content))
-    notes += cells.notes
-    for name, column in cells.columns.items() if (mark, decimal) == (";", ".") else ():  # 950, 1.200 and 12.500
-        marked = next((cell for cell in column if "." in cell), "")
-        if marked and all(map(_MAYBE_THOUSANDS.fullmatch, column)) and any(map(str.isdecimal, column)):
-            advice = f"if its point marks thousands, write {marked.replace('.', '')}"
-            notes.append(f"Column {shown(name)}: {shown(marked)} is read as {float(marked):g}; {advice}.")
-    return cells._replace(decimal=decimal, notes=tuple(notes))
-
-
-def _decoded(path: Path, content: bytes) -> tuple[str, list[str]]:
-    """Return the text, with a note where it is not in UTF-8."""
     notes = []
     if (zero := content.find(b"\0")) >= 0:
         line = content.count(b"\n", 0, zero) + 1
@@ -134,7 +117,18 @@ def _decoded(path: Path, content: bytes) -> tuple[str, list[str]]:
         notes = [f"{path} is not encoded in UTF-8 and was read as Latin-1 (Windows-1252); line {line} says {example}."]
     if not text.strip():
         raise InputError(f"{path} is empty; its first line must name the columns")
-    return text, notes
+    declared = _DECLARED.match(text)
+    mark = declared[1] if declared else max(SEPARATORS, key=lambda mark: _widths(text, mark))
+    if mark != ",":
+        notes.append(f"The columns of {path} are separated by {mark!r}.")
+    cells = assembled(path, islice(_rows(path, text, mark), bool(declared), None), len(content))
+    notes += cells.notes
+    for name, column in cells.columns.items() if (mark, decimal) == (";", ".") else ():  # 950, 1.200 and 12.500
+        marked = next((cell for cell in column if "." in cell), "")
+        if marked and all(map(_MAYBE_THOUSANDS.fullmatch, column)) and any(map(str.isdecimal, column)):
+            advice = f"if its point marks thousands, write {marked.replace('.', '')}"
+            notes.append(f"Column {shown(name)}: {shown(marked)} is read as {float(marked):g}; {advice}.")
+    return cells._replace(decimal=decimal, notes=tuple(notes))
 
 
 def _widths(text: str, mark: str) -> tuple[bool, int]:
@@ -186,21 +180,21 @@ def of_frame(frame: pd.DataFrame, path: Path = Path("the table")) -> Cells:
     for i, name in enumerate(header):
         values = frame.iloc[:, i].tolist()
         once = {value: value.strip() for value in {v for v in values if type(v) is str}}  # equal texts are one object
-        try:
-            columns[name] = [once[value] if type(value) is str else _text(value) for value in values]
-        except InputError as error:
-            raise InputError(f"{path}, column {shown(name)}: {error}") from None
+        where = f"column {shown(name)} of {path}"
+        columns[name] = [once[value] if type(value) is str else _text(value, where) for value in values]
     return Cells(path, columns, tuple(range(1, len(frame) + 1)), notes=notes, unit="row")
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, where: str = "a cell") -> str:
     """Return the text of a value in a CSV file."""
     if value is None or value is pd.NA or value is pd.NaT:
         return ""
     for kinds, convert in _CONVERSIONS:
         if isinstance(value, kinds):
             return convert(value)
-    raise InputError(f"a cell holds a {type(value).__name__}; it must be a text, a number, a truth value or a date")
+    raise InputError(
+        f"{where} holds a {type(value).__name__}; a cell must be a text, a number, a truth value or a date"
+    )
 
 
 def of_file(path: Path, content: bytes, sheet: str | None = None, strict: bool = True) -> Cells | None:

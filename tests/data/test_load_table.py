@@ -136,7 +136,11 @@ def test_gaps_that_are_new_count_as_the_median_and_are_said(csv):
         (["1", "2"], ["1", "two"], "line 3, column 'a': 'two' is not a finite number"),
         (["1", "2"], ["1", "83.7 C"], "'83.7 C' is not a finite number without a unit"),
         (["yes", "no"], ["yes", "maybe"], "line 3, column 'a': 'maybe' is not one of no, yes"),
-        (["2024-01-05", "2024-01-06"], ["2024-01-05", "06/01/2024"], "line 3, .*: '06/01/2024' is not a date as before"),
+        (
+            ["2024-01-05", "2024-01-06"],
+            ["2024-01-05", "06/01/2024"],
+            "line 3, .*: '06/01/2024' is not a date as before",
+        ),
     ],
 )
 def test_new_cells_of_another_kind_are_refused(csv, old, new, message):
@@ -419,7 +423,7 @@ def test_damaged_and_old_binary_files(tmp_path):
     with pytest.raises(InputError, match="old version of Excel, or encrypted; save it as .xlsx or as CSV"):
         load_table(old, "y")
     frame = pd.DataFrame({"a": [[1], [2]], "y": [1, 2]})
-    with pytest.raises(InputError, match="the table, column 'a': a cell holds a list; it must be a text"):
+    with pytest.raises(InputError, match="column 'a' of the table holds a list; a cell must be a text"):
         load_table(frame, "y")
 
 

@@ -20,7 +20,7 @@ from explore.data.reading import Cells, called
 
 OTHER, MISSING = "(other)", "(missing)"
 BEFORE = "when the table was first read"
-NEW = f"of no category that was there {BEFORE}"
+CHANGED, NEW = f"other than the one value that every row had {BEFORE}", f"of no category that was there {BEFORE}"
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,7 @@ class Quantity:
         changed = (values != self.fill) & ~missing & self.same
         return x, [
             *_note_empty(self, cells, missing, f"{self.fill:.6g}{' days' if self.form else ''}"),
-            *_note(
-                self,
-                cells,
-                changed,
-                f"other than the one value that every row had {BEFORE}",
-                "; its effect was not learnt",
-            ),
+            *_note(self, cells, changed, CHANGED, "; its effect was not learnt"),
         ]
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
@@ -124,14 +118,13 @@ class Category:
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
         """Return the features [N, groups], and notes on empty and unknown cells."""
         column, groups, by_number = cells.columns[self.name], self.groups, self.by_number
-        names, notes = {}, []
+        known, names, notes = {"", *self.levels, *self.rare}, {}, []
         for cell in dict.fromkeys(column):
             name = "" if texts.absent(cell, among_words=True) else level(cell, cells.decimal)
-            if name not in (*self.levels, *self.rare) and (same := by_number.get(texts.exact(name))):
+            if name not in known and (same := by_number.get(texts.exact(name))):
                 notes.append(f"Column {shown(self.name)}: {shown(cell)} is read as {shown(same)}, the same number.")
                 name = same
             names[cell] = name
-        known = {"", *self.levels, *self.rare}
         places = {name: i for i, name in enumerate(groups)}
         rest = places.get(OTHER, -1)  # the last row of `one_hot` is of no group
         places[""] = places.get(MISSING, rest)
@@ -221,10 +214,13 @@ class Schema:
 
 
 def _column(entry: dict[str, Any]) -> Column:
-    kind: Any = KINDS[entry.pop("kind")]
+    kind = entry.pop("kind")
+    make: Any = KINDS[kind]
     entry["name"] = called(entry["name"])  # normalised as in the tables to which it applies
     if entry.pop("cycles", ()):  # empty in the schemas that commands of earlier versions wrote
         raise ValueError("cycles of dates are not supported")
-    column: Column = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
+    column: Column = make(**{k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()})
     check_fields(column, {"fill": "(-inf, inf)", "origin": "(-inf, inf)"})
+    if column.kind != kind or len(getattr(column, "words", ())) not in (0, 2):
+        raise ValueError(f"a {kind} needs other fields")
     return column

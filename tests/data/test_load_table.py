@@ -175,6 +175,8 @@ def test_a_schema_wants_its_columns_and_ignores_others(csv):
         {"columns": [{"kind": "number", "name": "a"}]},
         {"columns": [{"kind": "number", "name": "a", "fill": "1", "gaps": False}]},
         {"columns": [{"kind": "number", "name": "a", "fill": float("nan"), "gaps": False}]},
+        {"columns": [{"kind": "date", "name": "a", "fill": 1.0, "gaps": False}]},
+        {"columns": [{"kind": "truth value", "name": "a", "fill": 1.0, "gaps": False, "words": ["yes"]}]},
         {"columns": [{"kind": "category", "name": "a", "levels": [1], "rare": [], "gaps": False}]},
     ],
 )  # fmt: skip

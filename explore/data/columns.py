@@ -118,10 +118,10 @@ class Category:
     def block(self, cells: Cells) -> tuple[np.ndarray, list[str]]:
         """Return the features [N, groups], and notes on empty and unknown cells."""
         column, groups, by_number = cells.columns[self.name], self.groups, self.by_number
-        known, names, notes = {"", *self.levels, *self.rare}, {}, []
+        accepted, names, notes = {"", *self.levels, *self.rare}, {}, []
         for cell in dict.fromkeys(column):
             name = "" if texts.absent(cell, among_words=True) else level(cell, cells.decimal)
-            if name not in known and (same := by_number.get(texts.exact(name))):
+            if name not in accepted and (same := by_number.get(texts.exact(name))):
                 notes.append(f"Column {shown(self.name)}: {shown(cell)} is read as {shown(same)}, the same number.")
                 name = same
             names[cell] = name
@@ -132,7 +132,7 @@ class Category:
         pooled = OTHER if self.rare else "none of the known categories"
         return one_hot[[places.get(names[cell], rest) for cell in column]], [
             *_note_empty(self, cells, [not names[cell] for cell in column], MISSING if self.gaps else pooled),
-            *_note(self, cells, [names[c] not in known for c in column], NEW, f", counted as {pooled}"),
+            *_note(self, cells, [names[c] not in accepted for c in column], NEW, f", counted as {pooled}"),
             *notes[:1],
         ]
 

@@ -74,8 +74,8 @@ def opened(file: Path) -> Iterator[Image.Image]:
                 raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
             size = math.prod(image.size) * len(image.getbands())
             packed.check_size(size, packed.most_of(file.stat().st_size), file)
-            if image.mode[0] in "IF" and not image.mode.startswith("I;16"):
-                kinds = "images must have 8 bits a channel, or be grey PNG or TIFF files of 16 bits"
+            if image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM"):
+                kinds = "images must have 8 bits a channel, or be grey PNG, PPM or TIFF files of 16 bits"
                 raise InputError(f"{file} has values of another kind (mode {image.mode}); {kinds}")
             yield image
     except InputError:

@@ -165,7 +165,7 @@ def test_what_comes_next_is_decoded_before_it_is_asked_for(folder, monkeypatch):
 GREY = np.array([[0, 255, 256], [300, 40000, 65535]], np.uint16)
 
 
-@pytest.mark.parametrize("kind", ["png", "tif"])
+@pytest.mark.parametrize("kind", ["png", "tif", "ppm"])
 @pytest.mark.parametrize("grey", [False, True])
 def test_of_sixteen_bits_the_upper_ones_are_kept(kind, grey, tmp_path):
     path = tmp_path / f"deep.{kind}"

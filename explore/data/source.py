@@ -60,11 +60,10 @@ class Published(NamedTuple):
     def __call__(self, folder: Path | None = None) -> Dataset:
         """Read or download the set; unexpected content raises InputError, a failed download OSError."""
         file = f"libsvm/{self.name.replace('-', '_')}_scale.txt.gz" if self.classes else f"uci/{self.name}.txt.gz"
-        path, note = local(file, folder), ""
-        if path is None:
-            text, note = self._downloaded()
+        if path := local(file, folder):
+            text, note = checked(packed.read(path, LIMIT), self.sha256, path), ""
         else:
-            text = checked(packed.read(path, LIMIT), self.sha256, path)
+            text, note = self._downloaded()
         task: Task = "classification" if self.classes else "regression"
         table = np.loadtxt(io.BytesIO(text), ndmin=2)
         y = (table[:, -1] > 0).astype(np.int64) if self.classes else table[:, -1:]
@@ -101,15 +100,13 @@ def checked(content: bytes, sha256: str, path: Path) -> bytes:
     return content
 
 
-def local(file: str, folder: Path | None, holds: str = "uci/") -> Path | None:
+def local(file: str, folder: Path | None) -> Path | None:
     """Return the path of a file below `folder` or EXPLORE_DATA_DIR, if it exists; refuse a missing folder."""
     name = folder or os.environ.get("EXPLORE_DATA_DIR")
     if not name:
         return None
     if not Path(name).is_dir():
-        raise InputError(
-            f"the data folder {name} (EXPLORE_DATA_DIR) does not exist; name the folder that holds {holds}"
-        )
+        raise InputError(f"the data folder {name} (EXPLORE_DATA_DIR) does not exist; name the folder of the sets")
     path = Path(name, file)
     return path if path.is_file() else None
 

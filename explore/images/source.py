@@ -13,7 +13,6 @@ from explore.data.source import checked, download, local
 from explore.images.base import Images
 
 LIMIT = 256 * packed.MIB  # of a download, packed and unpacked
-HOLDS = "mnist/"  # by which the data folder is recognised
 CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 
@@ -33,9 +32,8 @@ class Idx(NamedTuple):
 
     def _array(self, file: str, folder: Path | None) -> np.ndarray:
         """Read an idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, and the bytes."""
-        path = local(f"{self.name}/{file}.gz", folder, HOLDS)
-        if path is None:
-            path = download(f"{self.url}/{file}.gz", f"{self.name}-{file}.gz")
+        path = local(f"{self.name}/{file}.gz", folder)
+        path = path or download(f"{self.url}/{file}.gz", f"{self.name}-{file}.gz")
         content = checked(packed.read(path, LIMIT), self.sha256[file], path)
         axes = content[3]
         return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(np.frombuffer(content, ">i4", axes, 4))
@@ -56,11 +54,10 @@ class Cifar(NamedTuple):
 
     def __call__(self, folder: Path | None = None) -> Images:
         """See `Idx`."""
-        paths = {
-            path: sha for file, sha in self.shards.items() if (path := local(f"{self.name}/{file}", folder, HOLDS))
-        }
-        complete = paths and len(paths) == len(self.shards)
-        parts = [_shard(path, sha256) for path, sha256 in paths.items()] if complete else self._downloaded()
+        paths = {local(f"{self.name}/{file}", folder): sha256 for file, sha256 in self.shards.items()}
+        parts = [_shard(path, sha256) for path, sha256 in paths.items() if path]
+        if not parts or None in paths:
+            parts = self._downloaded()
         x, y = (np.concatenate(part) for part in zip(*parts[:-1], strict=True))
         return Images(self.name, x, y, *parts[-1], tuple(self.classes.split()), "crop-flip")
 

@@ -86,7 +86,11 @@ def _recognised(name: str, cells: Cells, wanted: bool, decided: bool) -> tuple[C
         return _date(name, cells, forms, wanted or decided)
     resembling = sum(counts[cell] for cell in present if texts.resembles_a_number(cell))
     if 2 * resembling >= sum(counts[cell] for cell in present):
-        _refuse(name, cells, odd)
+        # The first cell that is not a number or date like the others; of times, only some may have a zone.
+        rows = min(odd, texts.dates(column, texts.ISO)[1], key=len).tolist() or odd.tolist()
+        row = next((row for row in rows if texts.resembles_a_number(column[row])), rows[0])
+        more = f"; the column has {len(rows)} such cells" if len(rows) > 1 else ""
+        raise InputError(f"{cells.where(row, name)}: {texts.objection(column[row], cells.decimal)}{more}")
     category, remarks = _words(name, cells, False)
     numbers = [cell for cell in present if texts.number(cell, cells.decimal) is not None]
     if numbers and isinstance(category, Category):
@@ -131,15 +135,6 @@ def _date(name: str, cells: Cells, forms: list[str], wanted: bool) -> tuple[Colu
         row = int(np.nanargmax(days))
         remarks.insert(0, f"has dates: {shown(column[row])} is read as {np.datetime64(int(days[row]), 'D')}")
     return result, remarks
-
-
-def _refuse(name: str, cells: Cells, odd: np.ndarray) -> None:
-    """Refuse a column by its first cell that is not a number or date like the others."""
-    column = cells.columns[name]
-    rows = min(odd, texts.dates(column, texts.ISO)[1], key=len).tolist() or odd.tolist()  # of times, some have a zone
-    row = next((row for row in rows if texts.resembles_a_number(column[row])), rows[0])
-    more = f"; the column has {len(rows)} such cells" if len(rows) > 1 else ""
-    raise InputError(f"{cells.where(row, name)}: {texts.objection(column[row], cells.decimal)}{more}")
 
 
 def _words(name: str, cells: Cells, requested: bool) -> tuple[Column, list[str]]:

@@ -159,8 +159,8 @@ def _labelled(
 def check_kept(cells: Cells, targets: Sequence[str], task: str | None, keep_na: Sequence[str]) -> None:
     """Refuse `keep_na` columns that are not class targets."""
     if wrong := [name for name in keep_na if task != "classification" or name not in targets]:
-        allowed = "it takes a target of the task classification"
-        raise InputError(f"keep_na (--keep-na) names {shown(wrong[0])}, no class target of {cells.path}; {allowed}")
+        problem = f"names {shown(wrong[0])}, which is no class target of {cells.path}"
+        raise InputError(f"keep_na (--keep-na) {problem}; it takes a target of the task classification")
 
 
 def cells_of(

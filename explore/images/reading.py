@@ -99,7 +99,7 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     note = _note(path, count + test_count, x.check() + test_x.check())
     spare = [] if train == path else [name for name in _subfolders(path) if path / name not in (train, *tests)]
     if spare:
-        note += f" Folders of {path} that are not used: {listed(spare, 10)}."
+        note += f" Folders of {path} that are not looked at: {listed(spare, 10)}."
     if stream is None:
         stream = x.nbytes + test_x.nbytes > SHARE * machine.memory()
     images = (x, test_x) if stream else (x.loaded(), test_x.loaded())
@@ -172,7 +172,7 @@ def _arrays(path: Path) -> Images:
         raise InputError(f"test_y of {path} has classes that y has not: {listed(new, 5)}")
     index = {label: i for i, label in enumerate(classes)}
     y, test_y = (np.array([index[label] for label in part], np.int64) for part in (labels, test_labels))
-    note = f"Arrays of {path} that are not used: {listed(unused, 10)}." if unused else ""
+    note = f"Arrays of {path} that are not looked at: {listed(unused, 10)}." if unused else ""
     return Images(path.stem, x, y, test_x, test_y, tuple(map(str, classes)), note=note)
 
 

@@ -874,7 +874,10 @@ def test_a_point_where_commas_are_decimal_marks(pool):
     frame = pd.read_csv(pool)
     frame.to_csv(pool, index=False, sep=";", decimal=",")
     lines = pool.read_text().splitlines()
-    for column, what in (("temp", "has marks between its digits"), ("yield", "has a point, but --decimal says")):
+    for column, what in (
+        ("temp", "is not a finite number or date as other cells"),
+        ("yield", "has a point, but --decimal says"),
+    ):
         cells = lines[1].split(";")
         cells[list(frame).index(column)] = "1.234"
         pool.write_text("\n".join([lines[0], ";".join(cells), *lines[2:]]))

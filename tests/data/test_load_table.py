@@ -489,7 +489,7 @@ def test_marks_are_classes_only_where_they_are_kept(csv, frame):
         InputError, match="'NA', which stands for none, instead of a class.*or keep it .* --keep-na conti"
     ):
         load_table(source, "continent", task="classification")
-    with pytest.raises(InputError, match="keep_na .* names 'size', no class target of"):
+    with pytest.raises(InputError, match="keep_na .* names 'size', which is no class target of"):
         loaded("size")
 
 

@@ -129,7 +129,7 @@ def test_a_folder_without_images_for_testing(folder):
         assert found.test_x.shape == (0, 3, 6, 6) and found.test_y.shape == (0,) and not found.note
         assert images.read(path, stream=True).test_x.shape == (0, 3, 6, 6)
     (folder / "Test").mkdir()
-    assert images.read(folder).note == f"Folders of {folder} that are not used: Test."
+    assert images.read(folder).note == f"Folders of {folder} that are not looked at: Test."
     (folder / "Test").rmdir()
     (folder / "train").rename(folder / "Train")
     with pytest.raises(InputError, match="or one for each class; it has Train"):
@@ -185,7 +185,7 @@ def test_folders_that_are_refused(folder):
     (folder / "val" / "bird").rename(folder / "val" / "dog")
     shutil.copytree(folder / "train", folder / "test")
     both = images.read(folder, size=6)  # val, with its damaged image, is not looked at
-    assert (both.x == both.test_x).all() and "not used: val" in both.note
+    assert (both.x == both.test_x).all() and "not looked at: val" in both.note
     (folder / "train").rename(folder / "else")
     with pytest.raises(InputError, match="must have the folders train and test"):
         images.read(folder)

@@ -10,11 +10,8 @@ from explore.data import texts
 from explore.data.reading import Cells
 
 UNMEASURED = "; give a table with rows that are still to be measured to explore suggest"
-WITH_GAPS = (
-    "; write the number alone, 'failed' for a failed experiment, and nothing until it is measured (classes need the "
-    "task classification)"
-)
-WITHOUT_GAPS = f"; write the number alone, or leave out the row (classes need the task classification){UNMEASURED}"
+WITH_GAPS = "; write the number alone, 'failed' for a failed experiment, and nothing until it is measured"
+WITHOUT_GAPS = f"; write the number alone, or leave out the row{UNMEASURED}"
 FEW_CLASSES = 10  # so many may be learnt from any number of examples
 
 
@@ -41,6 +38,8 @@ def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], advice: str = W
     every = [cell for column in cells.values() for _, cell in column]
     if all(texts.number(cell, table.decimal) is None and texts.number(cell, ",") is not None for cell in every):
         advice = f"; {texts.POINT}"
+    elif advice and any(cell.isalpha() and texts.number(cell) is None for cell in every):
+        advice += " (classes need the task classification)"
     if len(every) == 1:
         ((name, ((row, cell),)),) = cells.items()
         problem = f"{shown(cell)} is not" if cell else "an empty cell instead of"

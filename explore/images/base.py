@@ -76,7 +76,7 @@ def opened(file: Path) -> Iterator[Image.Image]:
             packed.check_size(size, packed.most_of(file.stat().st_size), file)
             if image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM"):
                 kinds = "images must have 8 bits a channel, or be grey PNG, PPM or TIFF files of 16 bits"
-                raise InputError(f"{file} has values of another kind (mode {image.mode}); {kinds}")
+                raise InputError(f"{file} has values of another kind ({image.format}, mode {image.mode}); {kinds}")
             yield image
     except InputError:
         raise

@@ -96,7 +96,7 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     sides = None if size is None else (size, size)
     x = ImageFiles(files, sides, grey)
     test_x = ImageFiles(test_files, sides, grey, x.shape[1:])
-    note = _note(path, count + test_count, x.check() + test_x.check())
+    note = _note(path, count + test_count, x.check() + test_x.check(), ", or lie in no folder of a class")
     spare = [] if train == path else [name for name in _subfolders(path) if path / name not in (train, *tests)]
     if spare:
         note += f" Folders of {path} that are not looked at: {listed(spare, 10)}."
@@ -130,9 +130,9 @@ def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int
     return files, np.array([index[name] for name in names], np.int64), len(every) - len(files)
 
 
-def _note(path: Path, count: int, conversions: Counter[str]) -> str:
+def _note(path: Path, count: int, conversions: Counter[str], place: str = "") -> str:
     """Describe files that are left out, and conversions."""
-    endings = f"they have other endings than {', '.join(ENDINGS)}, or lie in no folder of a class"
+    endings = f"they have other endings than {', '.join(ENDINGS)}{place}"
     depth = "scale them to 8 bits first if they use fewer"
     notes = (
         (count, f"Files of {path} that are left out: {count}; {endings}."),
@@ -163,7 +163,8 @@ def _files(folder: Path) -> Iterator[Path]:
 def _arrays(path: Path) -> Images:
     arrays, unused = packed.arrays(path, ARRAYS)
     if arrays.keys() not in ({"x", "y"}, {*ARRAYS}):
-        raise InputError(f"{path} has {listed([*arrays, *unused])}; it must have x and y, or x, y, test_x and test_y")
+        needed = "test_x and test_y, or neither" if {"x", "y"} <= arrays.keys() else "x and y"
+        raise InputError(f"{path} has {listed([*arrays, *unused])}; it must have {needed}")
     x, labels = _pixels(path, "x", arrays), _labels(path, "y", arrays)
     test_x = _pixels(path, "test_x", arrays) if "test_x" in arrays else x[:0]
     test_labels = _labels(path, "test_y", arrays) if "test_y" in arrays else []

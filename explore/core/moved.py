@@ -28,6 +28,7 @@ MERGED = {  # and files that took in others, or have other names
     "data.base": "data.splits",
     "data.columns": "data.kinds",
     "data.recognition": "data.orders",
+    "data.table": "data.typed",
     "envs.environments": "envs.render envs.single envs.vector",
     "envs.simulation": "envs.physics envs.solver envs.worlds",
     "execution.graphs": "compiled execution.compiled",

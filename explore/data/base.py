@@ -51,12 +51,9 @@ def check_units(names: Sequence[str], values: np.ndarray) -> None:
 def uci_splits(
     n: int, k: int = 20, fraction: float = 0.9, validation: float = 0.0
 ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The standard splits of the UCI regression sets: (train, test) indices, k times.
+    """Return the standard splits of the UCI regression sets: (train, test) indices, k times.
 
     With `validation`, the last such share of each training part replaces the test part.
-
-    Raises:
-        InputError: when a split would have no training or no test example.
     """
     size = round(fraction * n)
     if k < 1 or not 0 < size < n:
@@ -80,18 +77,14 @@ class PoolSplit(NamedTuple):
 
 
 def pool_splits(n: int, trials: int, initial: int, test: int, seed: int) -> PoolSplit:
-    """Random splits of n examples into `initial` labelled ones, `test` ones and a pool of all the rest.
+    """Split n examples at random into `initial` labelled ones, `test` ones and a pool of all the rest.
 
     Every trial has its own random stream, so more trials do not change the first ones. The test examples are drawn
     first, so another number of labelled ones does not change them.
-
-    Raises:
-        InputError: for a count below 1, a negative seed, or an empty pool.
     """
     if min(trials, initial, test) < 1 or seed < 0:
-        raise InputError(
-            f"trials={trials}, initial={initial} and test={test} must be 1 or more, and seed={seed} 0 or more"
-        )
+        counts = f"trials={trials}, initial={initial} and test={test}"
+        raise InputError(f"{counts} must be 1 or more, and seed={seed} 0 or more")
     if initial + test >= n:
         allowed = f"take fewer than {n} together" if n > 2 else "at least 3 examples are needed"
         raise InputError(f"{initial} labelled and {test} test points of {n} leave no pool; {allowed}")

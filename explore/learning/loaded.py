@@ -15,7 +15,6 @@ import torch
 
 from explore import registry
 from explore.core.errors import InputError, check_range, listed, one_of, shown
-from explore.data.columns import Number
 from explore.data.reading import Cells, other_sheets
 from explore.data.table import cells_of
 from explore.data.targets import quantities
@@ -150,7 +149,7 @@ class LoadedRun:
     def _extrapolated(self, x: np.ndarray) -> Iterator[str]:
         """Yield a sentence on each column of numbers in which rows [P, D] are far from the training data."""
         schema, scales = self.saved.schema, self.fitted.scales.x
-        numbers = self.features if schema is None else [c.name for c in schema.columns if isinstance(c, Number)]
+        numbers = self.features if schema is None else [c.name for c in schema.columns if c.kind == "number"]
         mean, scale = (moment.flatten().double().cpu().numpy() for moment in scales)
         if not mean.any() and (scale == 1).all():  # not standardised: the training data are unknown
             return

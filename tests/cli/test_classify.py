@@ -525,7 +525,7 @@ def test_arrays_to_predict_are_refused_as_they_are_in_the_file(explore, tmp_path
     np.savez("first.npz", x=np.zeros((5, 1, 8, 8), np.uint8))
     result = explore("predict", json.loads(run.stdout)["run"], "first.npz")
     assert result.exit_code == 2
-    assert "x of first.npz is uint8 [5, 1, 8, 8]; the model takes uint8 [images, 8, 8]" in result.stderr
+    assert "x of first.npz is uint8 [5, 1, 8, 8]; it must be uint8 [images, height, width]" in result.stderr
 
 
 def test_what_is_left_out_of_a_folder_is_said(explore, tmp_path):

@@ -702,7 +702,7 @@ def test_limits_that_are_none(pool, text):
         (("yield", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number; write the number alone"),
         (("yield", np.nan, "good"), ("--target", "yield"), "measured (classes need the task classification)"),
         (("yield", np.nan, "71,3"), ("--target", "yield"), "'71,3' is not a finite number; write a point, or say that"),
-        (("temp", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is more than a number; write the number alone"),
+        (("temp", np.nan, "3 mg"), ("--target", "yield"), "'3 mg' is not a finite number or date as other cells"),
     ],
 )  # fmt: skip
 def test_what_is_refused_leaves_nothing_behind(pool, edit, arguments, sentence, monkeypatch):
@@ -874,7 +874,10 @@ def test_a_point_where_commas_are_decimal_marks(pool):
     frame = pd.read_csv(pool)
     frame.to_csv(pool, index=False, sep=";", decimal=",")
     lines = pool.read_text().splitlines()
-    for column, what in (("temp", "has marks between its digits"), ("yield", "has a point, but --decimal says")):
+    for column, what in (
+        ("temp", "is not a finite number or date as other cells"),
+        ("yield", "has a point, but --decimal says"),
+    ):
         cells = lines[1].split(";")
         cells[list(frame).index(column)] = "1.234"
         pool.write_text("\n".join([lines[0], ";".join(cells), *lines[2:]]))

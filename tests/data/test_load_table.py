@@ -27,35 +27,38 @@ def column(cells, name="a"):
     return f"{name},x,y\n" + "".join(f'"{cell}",{(-1) ** i * i / 7},{i}\n' for i, cell in enumerate(cells))
 
 
+ODD = (
+    *(["3.5 mg", "4 mg"], ["12%", "13%"], ["1,234,567", "2"], ["1 000", "2"], ["1_000", "2"], ["٣", "4"]),
+    *(["08:30", "09:00"], ["03/04/24", "05/06/24"], ["Jan-24", "feb-24"], ["2-Sep", "1 March"]),
+)
+
+
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        (["1", "3.5 mg"], "line 3, column 'a': '3.5 mg' is more than a number"),
-        (["3.5 mg", "4 mg"], "line 2, column 'a': '3.5 mg' is more than a number"),
-        (["12%", "13%"], "line 2, column 'a': '12%' is more than a number"),
-        (["1", "<0.1"], "line 3, column 'a': '<0.1' is more than a number"),
-        (["1", "2±1"], "'2±1' is more than a number"),
+        (
+            ["1", "3.5 mg"],
+            "line 3, column 'a': '3.5 mg' is not a finite number or date .*; write numbers without units",
+        ),
+        *((cells, f"line 2, column 'a': '{cells[0]}' is not a finite number") for cells in ODD),
+        (["1", "<0.1"], "line 3, column 'a': '<0.1' is not a finite number"),
+        (["1", "2±1"], "'2±1' is not a finite number"),
         (["1,234", "2,345"], "line 2, column 'a': '1,234' has a comma, which may be a decimal one"),
         (["1.5", "2,5", "3,5"], "line 3, .*'2,5' has a comma.*; the column has 2 such cells"),
-        (["1,234,567", "2"], "'1,234,567' has marks between its digits"),
-        (["1 000", "2"], "'1 000' has marks between its digits"),
-        (["1_000", "2"], "'1_000' has marks between its digits"),
-        (["٣", "4"], "'٣' is more than a number"),
         (["1", "−1,5"], "'−1,5' has a comma, which may be a decimal one"),
         (["1", "inf"], "'inf' is not a finite number"),
         (["1", "1e999"], "'1e999' is not a finite number"),
         (["1", "2", "wet"], "line 4, column 'a': 'wet' is not a finite number or date as other cells .* are"),
         (["1", "#DIV/0!"], "'#DIV/0!' is not a finite number"),
-        (["08:30", "09:00"], "'08:30' is a time; write it as a number of hours"),
         (["03/04/2024", "05/06/2024"], "'03/04/2024' may begin with the day or with the month"),
         (["01/01/2024", "01/01/2024"], "'01/01/2024' may begin with the day or with the month"),
         (["04/04/2024", "05/06/2024"], "line 3, column 'a': '05/06/2024' may begin with the day"),
-        (["03/04/24", "05/06/24"], "'03/04/24' is a date that cannot be told for certain"),
-        (["Jan-24", "feb-24"], "'Jan-24' is a date that cannot be told for certain"),
-        (["2-Sep", "1 March"], "'2-Sep' is a date that cannot be told for certain"),
-        (["2024-01-05", "13/01/2024", "2024-01-06"], "line 3, .*'13/01/2024' is a date that cannot be told"),
-        (["2024-01-05", "2024-02-30", "2024-01-06"], "line 3, .*'2024-02-30' is a date that cannot be told"),
-        (["2024-01-05T10:00Z", "2024-01-05T10:00"], "some times have a zone and others have none"),
+        (["2024-01-05", "13/01/2024", "2024-01-06"], "line 3, .*'13/01/2024' is not a finite number or date"),
+        (["2024-01-05", "2024-02-30", "2024-01-06"], "line 3, .*'2024-02-30' is not a finite number or date"),
+        (
+            ["2024-01-05T10:00Z", "2024-01-05T10:00"],
+            "'2024-01-05T10:00Z' is not a finite number or date .*a zone in all or none",
+        ),
         (["2024-01-05", "yesterday", "2024-01-06"], "line 3, column 'a': 'yesterday' is not a finite number or date"),
         (["(other)", "b", "b"], "has a cell \\(other\\) or \\(missing\\)"),
     ],
@@ -122,17 +125,22 @@ def test_gaps_that_are_new_count_as_the_median_and_are_said(csv):
     table = load_table(csv(column(["1", "2", "10"])), "y")
     new = load_table(csv(column(["5", "-"])), "y", schema=table.schema)
     np.testing.assert_array_equal(new.dataset.x[:, 0], [5, 2])
-    assert new.notes == ("Column 'a': 1 cell is empty (or '-'), counted as 2; none was when the table was first read.",)
+    assert new.notes == (
+        "Column 'a': 1 cell is empty, such as '-' in line 3, counted as 2; none was when the table was first read.",
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         (["1", "2"], ["1", "two"], "line 3, column 'a': 'two' is not a finite number"),
-        (["1", "2"], ["1", "83.7 C"], "'83.7 C' is more than a number; .* in one unit, which the first line may name$"),
-        (["1", "2"], ["1", "2,5"], "'2,5' has a comma, which may be a decimal one; write a point$"),
-        (["yes", "no"], ["yes", "maybe"], "line 3, column 'a': 'maybe' is neither of no, yes"),
-        (["2024-01-05", "2024-01-06"], ["2024-01-05", "06/01/2024"], "line 3, column 'a': '06/01/2024' is a date"),
+        (["1", "2"], ["1", "83.7 C"], "'83.7 C' is not a finite number without a unit"),
+        (["yes", "no"], ["yes", "maybe"], "line 3, column 'a': 'maybe' is not one of no, yes"),
+        (
+            ["2024-01-05", "2024-01-06"],
+            ["2024-01-05", "06/01/2024"],
+            "line 3, .*: '06/01/2024' is not a date as before",
+        ),
     ],
 )
 def test_new_cells_of_another_kind_are_refused(csv, old, new, message):
@@ -167,6 +175,8 @@ def test_a_schema_wants_its_columns_and_ignores_others(csv):
         {"columns": [{"kind": "number", "name": "a"}]},
         {"columns": [{"kind": "number", "name": "a", "fill": "1", "gaps": False}]},
         {"columns": [{"kind": "number", "name": "a", "fill": float("nan"), "gaps": False}]},
+        {"columns": [{"kind": "date", "name": "a", "fill": 1.0, "gaps": False}]},
+        {"columns": [{"kind": "truth value", "name": "a", "fill": 1.0, "gaps": False, "words": ["yes"]}]},
         {"columns": [{"kind": "category", "name": "a", "levels": [1], "rare": [], "gaps": False}]},
     ],
 )  # fmt: skip
@@ -206,7 +216,7 @@ def test_codes_stay_as_they_are_written(csv):
     assert (
         "has more digits than a number keeps, as in '9007199254740993', so that its cells are names" in large.notes[0]
     )
-    with pytest.raises(InputError, match="line 3, column 'a': '9007199254740993' has more digits than a number keeps"):
+    with pytest.raises(InputError, match="column 'a' of .*: '9007199254740993' has too many digits; drop the column"):
         load_csv(csv(column([one, other])), "y")
     wells = load_table(csv(column(["A1", "1E2", "A1", "1E2", "B1", "A1", "100", "100", "B1"])), "y")
     assert wells.dataset.features == ("a = 100", "a = 1E2", "a = A1", "a = B1", "x")
@@ -277,7 +287,7 @@ def test_a_constant_column_is_kept_and_said_and_so_are_other_values_later(csv, c
 
 def test_rows_without_a_target(csv):
     path = csv("a,b,y\n1,2,3\n2,3,\n3,4,NA\n")
-    with pytest.raises(InputError, match="line 3, column 'y': an empty cell instead of a finite number"):
+    with pytest.raises(InputError, match="column 'y': empty .line 3., 'NA' .line 4.; .* to explore suggest"):
         load_table(path, "y")
     table = load_table(path, "y", allow_missing_target=True)
     assert table.measured.tolist() == [True, False, False] and table.notes == ("2 of 3 rows have no y yet.",)
@@ -298,13 +308,11 @@ def test_text_files_as_spreadsheets_write_them(csv):
     assert semicolons.notes[0].startswith(f"{csv('')} is not encoded in UTF-8 and was read as Latin-1 (Windows-1252)")
     assert "line 1 says" in semicolons.notes[0] and "größe" in semicolons.notes[0]
     assert semicolons.notes[1] == f"The columns of {csv('')} are separated by ';'."
-    with pytest.raises(InputError, match="line 2, column 'a': '1.5' is not|line 2, column 'a': '1.5' is more"):
+    with pytest.raises(InputError, match="line 2, column 'a': '1.5' is not"):
         load_table(csv("a;y\n1.5;3\n2.5;4\n"), "y", decimal=",")
     with pytest.raises(InputError, match="unknown decimal mark ';'; allowed: ,, ."):
         load_table(csv("a;y\n1.5;3\n"), "y", decimal=";")
-    with pytest.raises(InputError, match="not encoded in UTF-8"):
-        load_table(csv(b"a,y\n1\x81,3\n"), "y")
-    with pytest.raises(InputError, match="UTF-16"):
+    with pytest.raises(InputError, match="line 1, has a NUL byte, as no text in UTF-8 has; save the table as CSV"):
         load_table(csv("a,y\n1,3\n".encode("utf-16")), "y")
 
 
@@ -320,18 +328,6 @@ def test_a_first_line_that_names_the_separator_is_no_row(csv, mark):
     assert table.dataset.features == ("a", "b") and table.dataset.lines == (3, 4)
     with pytest.raises(InputError, match="first line of .* is blank"):
         load_table(csv(f"sep={mark}\n"), "y")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"a": [1, 2], "y": [3, 4]}', '[{"a": 1, "y": 3}, {"a": 2, "y": 4}]', '{"a": 1, "y": 3}\n{"a": 2, "y": 4}\n',
-        '[\n  {\n    "a": 1\n  }\n]', "[[1, 2], [3, 4]]",
-    ],
-)  # fmt: skip
-def test_json_is_refused_with_what_is_read(csv, text):
-    with pytest.raises(InputError, match="is JSON; a table is a text file .* an Excel file .* or a Parquet"):
-        load_table(csv(text, "lab.json"), "y")
 
 
 def test_points_that_may_mark_thousands_are_said(csv):
@@ -369,7 +365,7 @@ def test_excel(tmp_path):
     assert table.dataset.x.tolist() == [[1, 0, 0.5, 0, 1], [1, 1, 0.5, 1, 0]] and table.dataset.lines == (2, 4)
     several = "has several sheets (sheet 'sheet 0' was read; --sheet reads another: 'sheet 1')."
     assert table.notes[0] == f"{tmp_path / 'b.xlsx'} {several}"
-    with pytest.raises(InputError, match="b.xlsx, row 3, column 'a': '3 mg' is more than a number"):
+    with pytest.raises(InputError, match="b.xlsx, row 3, column 'a': '3 mg' is not a finite number"):
         load_table(workbook(tmp_path / "b.xlsx", [["a", "y"], [1, 2], ["3 mg", 2]]), "y")
     with pytest.raises(InputError, match="row 2, column 1: the formula '=1\\+1' has no stored value"):
         load_table(workbook(tmp_path / "b.xlsx", [["a", "y"], ["=1+1", 2]]), "y")
@@ -426,10 +422,10 @@ def test_damaged_and_old_binary_files(tmp_path):
             assert str(found.value).isprintable()
     old = tmp_path / "old.xls"
     old.write_bytes(b"\xd0\xcf\x11\xe0" + b"\0" * 600)
-    with pytest.raises(InputError, match="old version of Excel or encrypted; save it as .xlsx or as CSV"):
+    with pytest.raises(InputError, match="old version of Excel, or encrypted; save it as .xlsx or as CSV"):
         load_table(old, "y")
     frame = pd.DataFrame({"a": [[1], [2]], "y": [1, 2]})
-    with pytest.raises(InputError, match="row 1, column 'a': it holds a list; a cell must be a text"):
+    with pytest.raises(InputError, match="column 'a' of the table holds a list; a cell must be a text"):
         load_table(frame, "y")
 
 
@@ -512,7 +508,8 @@ def test_failed_experiments_have_no_number(csv):
         and "1 cell of y without a value: the experiment failed." in loaded.notes
     )
     with pytest.raises(
-        InputError, match="line 3, column 'y': 'Failed' is not a finite number; leave out the rows of exp"
+        InputError,
+        match="3 cells of targets .* column 'y': 'Failed' .line 3., empty .line 4., 'n/a' .*leave out the row",
     ):
         load_table(csv(text), "y")
     wrong = csv(text.replace("Failed", ">95").replace("1,2", "1,12.5 mg"))

@@ -6,7 +6,7 @@ import pytest
 
 from explore.core.errors import InputError
 from explore.data import load_table
-from explore.data.recognition import counts, is_named, is_timed, moves
+from explore.data.recognition import counts, moves
 from tests.seeds import seeds
 
 RNG = np.random.default_rng(0)
@@ -66,7 +66,6 @@ def test_counting_does_not_depend_on_the_start_nor_on_the_order(seed):
      "idx", "unnamed_0", "__index_level_0__", "level_0", "Run #", "run no.", "Sample-Nr", "runID"],
 )  # fmt: skip
 def test_names_of_columns_that_number_rows(name):
-    assert is_named(name or "column 1")
     learnt, notes = features([3, 1, 1, 2, 3, 1], name or "column 1")  # as joined tables have them
     assert not learnt and "numbers the rows and is left out; --feature" in notes[0]
 
@@ -76,14 +75,7 @@ def test_names_of_columns_that_number_rows(name):
     ["refractive index", "order", "row", "number", "NO", "atomic number", "runtime", "stdev", "standard", "sample"],
 )
 def test_names_of_other_columns(name):
-    assert not is_named(name) and not is_timed(name)
     assert features([3, 1, 1, 2, 3, 1], name) == ((name,), [])
-
-
-def test_few_rows_are_enough_where_the_name_says_as_much():
-    for name in ("nr.", "#", "No", "sample", "Row"):
-        assert features([3, 1, 2], name)[0] == () and features([3, 1, 1], name)[0] == (name,)
-    assert features([3, 1, 2], "dose") == (("dose",), [])
 
 
 def test_times_of_measurement_are_left_out_and_days_are_not():
@@ -96,7 +88,7 @@ def test_times_of_measurement_are_left_out_and_days_are_not():
     )
     assert features(times, feature="a")[0] == ("a (days since 2024-01-05)",)
     for name, values in (("Time Stamp", days), ("timestamp", [1.7e9, 1.8e9, 1.75e9, 1.6e9, 1.7e9, 1.9e9])):
-        assert is_timed(name) and not features(values, name)[0]
+        assert not features(values, name)[0]
 
 
 def test_other_columns_that_go_one_way_are_learnt_from_and_said():

@@ -64,27 +64,25 @@ def header(shape, dtype="|u1"):
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "message"),
+    ("x", "y"),
     [
-        (((2**40,), "<f8"), ((3,), "<i8"), r"x of \S* is float64 \[1099511627776\]; it must be uint8 \[images"),
-        (((3, 2**20, 2**20), "|u1"), ((3,), "<i8"), "bomb.npz unpacks to more than 128 MiB"),
-        (((3, 4, 4), "|u1"), ((3,), "<U100000000"), "bomb.npz unpacks to more than 128 MiB"),
-        (((3, 4, 4), "|u1"), ((3, 2**40), "<i8"), r"y of \S* is int64 \[3, 1099511627776\]; it must be \[images\]"),
-        (
-            ((3, 4, 4), "|u1"),
-            ((3,), "<c16"),
-            r"y of \S* is complex128 \[3\]; it must be \[images\], a number",
-        ),
-        (((3, 4, 4), "|O"), ((3,), "<i8"), "x of .* Python objects; save it as uint8"),
+        (((2**40,), "<f8"), ((3,), "<i8")),
+        (((3, 2**20, 2**20), "|u1"), ((3,), "<i8")),
+        (((3, 4, 4), "|u1"), ((3,), "<U100000000")),
+        (((3, 4, 4), "|O"), ((3,), "<i8")),
     ],
 )
-def test_arrays_are_refused_by_their_headers(tmp_path, x, y, message):
+def test_arrays_that_are_not_there_are_refused(tmp_path, x, y):
     path = stored(tmp_path / "bomb.npz", x=header(*x), y=header(*y))  # of which nothing else is there
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="bomb.npz is no .npz file of arrays"):
         reading.read(path)
-    if "x of" in message:
-        with pytest.raises(InputError, match="the model takes uint8|Python objects"):
-            reading.read_inputs(path, (1, 4, 4))
+
+
+def test_arrays_that_unpack_to_far_more_are_refused(tmp_path):
+    np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros((2**13, 128, 129), np.uint8), y=np.arange(2**13))
+    for read in (reading.read, lambda path: reading.read_inputs(path, (1, 128, 129)), packed.arrays):
+        with pytest.raises(InputError, match="bomb.npz unpacks to more than 128 MiB"):
+            read(tmp_path / "bomb.npz")
 
 
 def test_arrays_that_fit_their_file_are_read(tmp_path):
@@ -102,19 +100,16 @@ def repeated(path, column):
 
 def test_a_small_parquet_file_of_many_cells_is_refused(tmp_path):
     text = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(2**24, np.int8)), ["water"])
-    long = pyarrow.DictionaryArray.from_arrays(pyarrow.array(np.zeros(2**12, np.int8)), ["water " * 2**13])
-    with pytest.raises(InputError, match="long.parquet unpacks to more than 128 MiB"):
-        load_table(repeated(tmp_path / "long.parquet", long), "y")
-    with pytest.raises(InputError, match="bomb.parquet unpacks to more than 128 MiB, the most that is unpacked here"):
+    with pytest.raises(InputError, match="bomb.parquet unpacks to more than 128 MiB, the most that is unpacked"):
         load_table(repeated(tmp_path / "bomb.parquet", text), "y")
-    lists = pyarrow.array([[1, 2], [3]])
+    lists = repeated(tmp_path / "lists.parquet", pyarrow.array([[1, 2], [3]]))
     for read in (load_table, lambda path, _: map_parquet(path, Schema(()), tmp_path / "x.npy")):
-        with pytest.raises(InputError, match=r"column 'a' holds a list<\S*: int64>; a cell must be a text, a number"):
-            read(repeated(tmp_path / "lists.parquet", lists), "y")
+        with pytest.raises(InputError, match="column 'a' of .*lists.parquet holds a ndarray; a cell must be a text"):
+            read(lists, "y")
 
 
 def test_a_long_text_of_many_rows_is_in_memory_once(tmp_path):
-    """Also where blanks are stripped from it, and in batches."""
+    """Also where blanks are stripped from it."""
     long = "water " * 100 + "."
     text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 1, None] * 2**13), [f" {long} ", "ethanol"])
     path = repeated(tmp_path / "long.parquet", text)
@@ -136,7 +131,7 @@ def test_many_columns_of_which_rows_have_few_are_refused(tmp_path):
         load_table(tmp_path / "wide.xlsx", "c0")
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zip", ".tar.xz"])
+@pytest.mark.parametrize("ending", [".gz", ".zip"])
 def test_what_a_small_file_may_unpack_to(tmp_path, monkeypatch, ending):
     """At most FREE bytes, or RATIO times its size."""
     frame = pd.DataFrame({"a": np.arange(50_000) % 2, "y": 1})

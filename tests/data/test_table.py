@@ -4,7 +4,6 @@ import bz2
 import gzip
 import io
 import lzma
-import tarfile
 import unicodedata
 import zipfile
 from collections.abc import Callable
@@ -86,29 +85,11 @@ def zipped(*members):
     return buffer.getvalue()
 
 
-def tarred(*members):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in members:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def archived(content):
-    return tarred(("folder/inner.csv", content))
-
-
 PACKINGS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
     ".zip": lambda content: zipped(("__MACOSX/._in.csv", b"a twin"), ("folder/", b""), ("folder/in.csv", content)),
-    ".tar": archived,
-    ".tar.gz": lambda content: gzip.compress(archived(content)),
-    ".tar.bz2": lambda content: bz2.compress(archived(content)),
-    ".tar.xz": lambda content: lzma.compress(archived(content)),
 }
 
 
@@ -131,13 +112,12 @@ def test_packed_files_cut_short_or_damaged_are_refused(tmp_path, ending):
     path.write_bytes(content)
     good = load_csv(path, "y")
     rng = np.random.default_rng(0)
-    # The end of a tar archive is padding, without which its file is whole.
-    end = len(content) if ending != ".tar" else content.rindex(b"\n")
+    end = len(content)
     for size in [0, 1, end // 2, end - 1, *rng.integers(end, size=30)]:
         path.write_bytes(content[:size])
-        with pytest.raises(InputError, match="damaged or cut short|holds not exactly one file, but nothing|is empty"):
+        with pytest.raises(InputError, match="damaged or cut short|holds nothing; it must hold one file|is empty"):
             load_csv(path, "y")
-    for place in rng.integers(len(content), size=30) if ending != ".tar" else ():  # tar has no checksum of contents
+    for place in rng.integers(len(content), size=30):
         changed = bytearray(content)
         changed[place] ^= 1 << rng.integers(8)
         path.write_bytes(changed)
@@ -152,34 +132,30 @@ def test_what_unpacks_beyond_the_limit_is_refused(tmp_path, ending):
     path = tmp_path / f"bomb.csv{ending}"
     path.write_bytes(PACKINGS[ending](b"a,y\n" + b"1,2\n" * 2**19))
     assert len(packed.read(path, 2**22)) == 2**21 + 4
-    if ending != ".tar":
-        assert path.stat().st_size < 2**15
-    with pytest.raises(InputError, match=r"unpacks to more than 2 MiB, the most that is unpacked here"):
+    assert path.stat().st_size < 2**15
+    with pytest.raises(InputError, match=r"unpacks to more than 2 MiB, the most that is unpacked"):
         packed.read(path, 2**21)
 
 
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ([], "holds not exactly one file, but nothing"),
-        ([("a.csv", b"x"), ("b.csv", b"x")], "holds not exactly one file, but a.csv, b.csv"),
-        ([("inner.zip", zipped(("t.csv", GOOD.encode())))], "line 1, has a NUL byte, which no text has"),
+        ([], "holds nothing; it must hold one file"),
+        ([("a.csv", b"x"), ("b.csv", b"x")], "holds a.csv, b.csv; it must hold one file"),
+        ([("inner.zip", zipped(("t.csv", GOOD.encode())))], "line 1, has a NUL byte"),
     ],
 )
 def test_archives_of_anything_but_one_table(tmp_path, members, message):
-    for ending, pack in ((".zip", zipped), (".tar", tarred)):
-        path = tmp_path / f"houses{ending}"
-        path.write_bytes(pack(*members))
-        with pytest.raises(InputError, match=message):
-            load_csv(path, "y")
+    path = tmp_path / "houses.zip"
+    path.write_bytes(zipped(*members))
+    with pytest.raises(InputError, match=message):
+        load_csv(path, "y")
 
 
 def test_names_within_archives_write_nothing(tmp_path):
     (tmp_path / "in").mkdir()
-    for ending, pack in ((".zip", zipped), (".tar", tarred)):
-        path = tmp_path / f"in/houses{ending}"
-        path.write_bytes(pack((f"../escaped{ending}.csv", GOOD.encode())))
-        assert len(load_csv(path, "y").x) == 2
+    (tmp_path / "in/houses.zip").write_bytes(zipped(("../escaped.csv", GOOD.encode())))
+    assert len(load_csv(tmp_path / "in/houses.zip", "y").x) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
@@ -198,7 +174,10 @@ def test_lines_are_those_of_the_file(csv):
     loaded = load_csv(path, "y", drop=["name"])
     assert loaded.lines == (3, 5, 8)
     assert [path.read_text().splitlines()[line - 1][-1] for line in loaded.lines] == ["o", "4", "6"]
-    with pytest.raises(InputError, match="line 3, column 'name': 'two.*lines' is not a finite number"):
+    with pytest.raises(
+        InputError,
+        match="3 cells are not finite numbers: column 'name': 'two.*lines' \\(line 3\\), 'x' \\(line 5\\), 'z'",
+    ):
         load_csv(path, "y")
 
 
@@ -285,7 +264,7 @@ def test_a_long_number_is_read(csv):
         ("a,y\n1,2\n-inf,4\n", {}, "line 3, column 'a': '-inf' is not a finite number"),
         ("a,y\n,2\n3,4\n", {}, "line 2, column 'a': an empty cell instead of a finite number"),
         ("a,b,y\n1,2,3\n1,2\n", {}, "line 3, column 'y': an empty cell instead of a finite number"),
-        ("a,y\n1,yes\n", {}, "line 2, column 'y': 'yes' is not a finite number .*task classification"),
+        ("a,y\n1,yes\n", {}, "line 2, column 'y': 'yes' is not a finite number; .*task classification"),
         (
             "a,y\n1,u\n2,\n",
             {"task": "classification"},
@@ -317,12 +296,11 @@ def test_a_long_number_is_read(csv):
         (" \n\n", {}, "houses.csv is empty"),
         ("\ufeff", {}, "houses.csv is empty"),
         (b"a,y\n1,2\n3,\x004\n", {}, "line 3, has a NUL byte"),
-        ("a,y\n1,2\n".encode("utf-16"), {}, "is encoded in UTF-16, not in UTF-8"),
-        ("a,y\n1,2\n".encode("utf-32"), {}, "houses.csv .*UTF-8"),
+        ("a,y\n1,2\n".encode("utf-16"), {}, "line 1, has a NUL byte, as no text in UTF-8 has"),
         (
             b"a,y\n1,\xff\n",
             {},
-            "is not encoded in UTF-8 .* line 2 says .*; save .* packed \\(.gz, .bz2, .xz, .zip, .tar\\)",
+            "is not encoded in UTF-8 .* line 2 says .*; save .* packed \\(.gz, .bz2, .xz, .zip\\)",
         ),
         ("a;y\n1,5;2\n", {}, "separated by ';'. load_csv takes no such file; save .* with commas"),
         ("a\ty\n1.5\t2\n", {}, r"separated by '\\t'. load_csv takes no such file; save .* with commas"),

@@ -82,10 +82,6 @@ class LikelihoodSubject:
         """Whether targets are whole numbers."""
         return bool((self.drawn[1] == self.drawn[1].round()).all())
 
-    def log_prob(self, out: Tensor) -> Tensor:
-        value: Tensor = self.likelihood.log_prob(self.noise, out, self.data)
-        return value
-
 
 def numbers(subject: LikelihoodSubject) -> bool:
     return not subject.likelihood.discrete
@@ -117,7 +113,7 @@ def has_every_part_with_the_shapes_of_the_protocol(subject: LikelihoodSubject) -
     shapes = [
         ("mean", likelihood.mean(out), [*lead, width]),
         ("sample", y, [R, 1, B] + [width] * numbers(subject)),
-        ("log_prob, which adds up the targets of an example,", subject.log_prob(out), lead),
+        ("log_prob, which adds up the targets of an example,", likelihood.log_prob(noise, out, y), lead),
         ("score", likelihood.score(noise, out, y), [*lead, subject.outputs]),
         ("fisher_root", likelihood.fisher_root(noise, out)[0], [*lead, subject.outputs]),
         ("kl", likelihood.kl(subject.start), [R]),
@@ -153,10 +149,11 @@ def replicas_know_nothing_of_each_other(subject: LikelihoodSubject) -> None:
 
 @LIKELIHOODS.check()
 def score_is_the_gradient_of_log_prob(subject: LikelihoodSubject) -> None:
-    score, step = subject.likelihood.score(subject.noise, subject.out, subject.data), 1e-5
-    for o, direction in enumerate(torch.eye(subject.outputs, dtype=torch.float64) * step):
-        slope = (subject.log_prob(subject.out + direction) - subject.log_prob(subject.out - direction)) / (2 * step)
-        _near(score[..., o], slope, f"score of output {o} against the slope of log_prob")
+    likelihood, noise, out, y = subject.likelihood, subject.noise, subject.out, subject.data
+    for o, step in enumerate(1e-5 * torch.eye(subject.outputs, dtype=torch.float64)):
+        above, under = (likelihood.log_prob(noise, out + sign * step, y) for sign in (1, -1))
+        slope = (above - under) / 2e-5
+        _near(likelihood.score(noise, out, y)[..., o], slope, f"score of output {o} against the slope of log_prob")
 
 
 @LIKELIHOODS.check()

@@ -12,8 +12,6 @@ from explore.core.shapes import State
 from explore.core.shapes import flatten as flat  # noqa: F401
 from explore.core.shapes import unflatten as unflat
 
-# Gaussians -------------------------------------------------------------------------------------------------
-
 
 def normal(mean: Tensor, covariance: Tensor) -> torch.distributions.MultivariateNormal:
     """N(mean, covariance)."""
@@ -52,9 +50,6 @@ def ridge(x: Tensor, y: Tensor, noise_std: float, prior_variance: float) -> tupl
     return (covariance @ a.mT @ y / noise_std**2).squeeze(-1), covariance
 
 
-# Noise -----------------------------------------------------------------------------------------------------
-
-
 class Lone(Rng):
     """The numbers that replica `replica` of `of` gets, for a run of that replica alone, or of its members."""
 
@@ -79,10 +74,3 @@ class Matched(Rng):
             return eps
         eps = eps - eps.mean(1, keepdim=True)
         return eps / eps.square().mean(1, keepdim=True).sqrt()
-
-
-class Twice(Rng):
-    """The numbers for S samples, each repeated on an axis of 2 S."""
-
-    def draw(self, kind: Any, shape: Any) -> Tensor:
-        return super().draw(kind, (shape[0], shape[1] // 2, *shape[2:])).repeat_interleave(2, 1)

@@ -97,7 +97,7 @@ def it_chooses_the_same_in_the_same_view(subject: RuleSubject) -> None:
     before = tree.save(arguments)
     one, two = subject.choice(2), subject.choice(2)
     assert_same_bits(tree.save(arguments), before, f"{subject.name} changes its view in place")
-    assert_same_bits(two, one, f"{subject.name}: what is random must come from view.uniform or view.rng")
+    assert_same_bits(two, one, "what is random must come from view.uniform or view.rng")
     chosen = {tuple(row) for row in one.indices[1:].tolist()}
     assert chosen != {(0, 1)}, f"{subject.name} chooses the first candidates of every replica"
 
@@ -112,4 +112,4 @@ def replicas_choose_for_themselves(subject: RuleSubject) -> None:
             f"{subject.name} chooses {expected.indices.tolist()} in a replica beside others, and alone "
             f"{alone.indices.tolist()}"
         )
-        assert_close(alone.scores, expected.scores, f"{subject.name}: scores", rtol=1e-9, atol=1e-12)
+        assert_close(alone.scores, expected.scores, "scores", rtol=1e-9, atol=1e-12)

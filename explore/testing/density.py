@@ -80,7 +80,7 @@ def density_equals_the_dense_gaussian(subject: Subject, net: str) -> None:
     ):
         assert_close(actual, expected, f"`{name}`")
     if net == "mlp" and posterior.over_weights:
-        _expect_products(subject, posterior, new, batch, mean, covariance)
+        _expect_products(posterior, new, batch, mean, covariance)
         spectrum, weights = torch.linalg.eigvalsh(covariance0), posterior.net.weights
         diagnostics = {
             "condition": spectrum[:, -1] / spectrum[:, 0],
@@ -91,9 +91,7 @@ def density_equals_the_dense_gaussian(subject: Subject, net: str) -> None:
         assert_close(actual, diagnostics, "`diagnostics`", rtol=1e-6)
 
 
-def _expect_products(
-    subject: Subject, posterior: Any, state: State, batch: Batch, mean: Tensor, covariance: Tensor
-) -> None:
+def _expect_products(posterior: Any, state: State, batch: Batch, mean: Tensor, covariance: Tensor) -> None:
     """Compare products with the covariance over weights with those of the dense matrix."""
 
     def output(weights: Tensor, x: Tensor) -> Tensor:
@@ -123,28 +121,18 @@ def _expect_products(
 
 
 @POSTERIORS.check("mlp", "no-bias", "conv-no-bias", of=GAUSSIAN)
-def a_learned_prior_is_the_maximum_of_the_bound(subject: Subject, net: str) -> None:
+def updates_follow_a_learned_prior(subject: Subject, net: str) -> None:
     posterior, old, batch = subject.trained(**subject.variant(net), **subject.variant("learned"))
     assert old.common.prior is not None, "its state has no prior; `common` gives it one"
     new = posterior.end_epoch(old)
-    mean, covariance = oracles.implied_gaussian(posterior, new, R)
-    before = oracles.implied_gaussian(posterior, old, R)
+    (mean, covariance), before = (oracles.implied_gaussian(posterior, s, R) for s in (new, old))
     assert_close((mean, covariance), before, "`end_epoch` changes the density; the bound may fall:")
-
-    second = oracles.unflat(mean.square() + covariance.diagonal(dim1=1, dim2=2), posterior.coordinates)
-    etas = []
-    for squares, has_bias_variance in zip(second, posterior.own_bias_variance, strict=True):
-        groups = (squares[:, :-1], squares[:, -1:]) if has_bias_variance else (squares,)
-        etas.append(torch.cat([g.mean((1, 2), keepdim=True).expand_as(g) for g in groups], 1))
-    learned = [v.expand_as(eta) for v, eta in zip(new.common.prior.variance, etas, strict=True)]
-    assert_close(learned, etas, "the learned variances")
-
-    eta = torch.diag_embed(torch.cat([eta.flatten(1) for eta in etas], 1))
-    exact = oracles.kl(mean, covariance, torch.zeros_like(mean), eta)
+    etas = [v.expand(R, *shape) for v, shape in zip(new.common.prior.variance, posterior.coordinates, strict=True)]
+    prior = torch.diag_embed(torch.cat([eta.flatten(1) for eta in etas], 1))
+    exact = oracles.kl(mean, covariance, torch.zeros_like(mean), prior)
     assert_close(posterior.kl_prior(new), exact, "`kl_prior` of a learned prior")
     fallen = posterior.kl_prior(old) - posterior.kl_prior(new)
     assert (fallen > 1e-3).all(), "the KL from the prior does not fall where its variance is learned"
-
     moved, still = (train(posterior, s, batch, seeded(4), 1) for s in (new, old))
     assert (posterior.kl(moved, still) > 1e-12).all(), "updates do not follow the learned prior"
     assert_same_bits(moved.common.prior.held, new.common.prior.variance, "`held`, see `advance`")

@@ -66,6 +66,18 @@ def test_sub_batches_are_normalised_apart():
         torch.testing.assert_close(values[:, :, 2:], 0.9 * old[:, :, 2:] + 0.05 * (one + two))
 
 
+@pytest.mark.parametrize("name", ["noisy-kfac", "bbb", "ensemble"])
+def test_an_example_is_evaluated_by_itself(name):
+    posterior = build(name, "adam")
+    state = train(posterior, posterior.init(N, R, seeded()), DATA, seeded(1), 2)
+    layers = posterior.sample(state, 4, seeded(2))
+    part = posterior.net.output(layers, DATA.x)[:, :, 3:5]
+    torch.testing.assert_close(part, posterior.net.output(layers, DATA.x[:, 3:5]))
+    if name != "ensemble":
+        mean = predict.linearised(posterior, state, DATA.x).mean
+        torch.testing.assert_close(mean, posterior.net.output(posterior.at_mean(state), DATA.x).squeeze(1))
+
+
 # Memory ----------------------------------------------------------------------------------------------------
 
 

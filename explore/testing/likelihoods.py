@@ -133,17 +133,18 @@ def has_every_part_with_the_shapes_of_the_protocol(subject: LikelihoodSubject) -
 def replicas_know_nothing_of_each_other(subject: LikelihoodSubject) -> None:
     likelihood, every = subject.likelihood, (subject.learned, subject.noise, subject.out, subject.data)
 
-    def values(phi: Any, noise: Any, out: Tensor, y: Tensor, weight: Any) -> dict[str, Any]:
+    def values(arguments: tuple[Any, ...], weight: Any) -> dict[str, Any]:
         """The values of one or all replicas."""
+        phi, noise, out, y = arguments
         named = {name: getattr(likelihood, name)(noise, out, y) for name in ("log_prob", "score")}
         named["fisher_root"] = likelihood.fisher_root(noise, out).transpose(0, 1)
         named["update"] = likelihood.update(phi, out, y, N, weight)
         return named | ({"cdf": likelihood.cdf(noise, out, y)} if numbers(subject) else {})
 
-    together = values(*every, 0.5)
+    together = values(every, 0.5)
     for r in range(R):
         part, weight = slice(r, r + 1), torch.full((1,), 0.5, dtype=torch.float64)
-        alone = values(*tree.part(every, part), weight)
+        alone = values(tree.part(every, part), weight)
         assert_close(alone, tree.part(together, part), "a replica by itself, with kl_weight [R]:", 1e-9, 1e-12)
 
 

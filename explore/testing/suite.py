@@ -44,9 +44,10 @@ class Suite:
         parameters = []
         for subject in subjects:
             for check in (c for c in self.checks if c.of(subject)):
-                for case in [(c,) for c in check.cases] or [()]:
-                    name = "-".join((subject.name, check.run.__name__, *case))
-                    parameters.append(pytest.param(partial(check.run, subject, *case), id=name))
+                for case in check.cases or ("",):
+                    run = partial(check.run, subject, case) if case else partial(check.run, subject)
+                    name = "-".join(filter(None, (subject.name, check.run.__name__, case)))
+                    parameters.append(pytest.param(run, id=name))
         return parameters
 
     def test(self, subjects: Iterable[Any]) -> Callable[[Callable[[], None]], None]:
@@ -76,5 +77,4 @@ def assert_same_bits(actual: Any, expected: Any, why: str) -> None:
 def assert_close(actual: Any, expected: Any, why: str, rtol: float = 1e-8, atol: float = 1e-10) -> None:
     """Compare trees of tensors up to rounding; the message begins with their name."""
     for (path, a), (_, b) in zip(tree.leaves(actual), tree.leaves(expected), strict=True):
-        name = f"{why} {path}".rstrip()
-        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol, msg=partial("{} {}: {}".format, why, path))

@@ -108,7 +108,7 @@ class RoughHessian(NoisyAdam):
 
     def update(self, state, batch, rng, progress=0.0):
         weights, seen = replace(self, samples=1).noisy_pass(state, batch, True, rng)
-        gamma = self.gamma(state.common)
+        gamma: Any = self.gamma(state.common)
         values = []
         for mu, m, h, w, taps in zip(state.mean, state.momentum, state.squares, weights, seen.taps, strict=True):
             gradients = -taps.gradients() / taps.grads.shape[2]

@@ -23,17 +23,19 @@ import pandas as pd
 import torch
 from click.testing import CliRunner
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
 import explore
 from explore import registry
 from explore.core.errors import InputError
+from explore.nets.net import Net
 from explore.testing import rules, subject
 
 Golden = tuple[str, Any]
 REPLICAS, EXAMPLES = 2, 12
 IMAGE = (1, 4, 4)
-NETS = {"dense": (subject.MLP, (2,)), "conv": (subject.CONV, IMAGE), "norm": (subject.NORM, IMAGE)}
+NORM = Net(nn.Sequential(nn.Conv2d(1, 2, 2, stride=2), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)))
+NETS = {"dense": (subject.MLP, (2,)), "conv": (subject.CONV, IMAGE), "norm": (NORM, IMAGE)}
 
 
 # Values ----------------------------------------------------------------------------------------------------
@@ -91,9 +93,9 @@ def trained(posterior: Any, shape: tuple[int, ...]) -> Any:
 def choices() -> Iterator[Golden]:
     """Of each acquisition on a fixed pool, for each kind of targets."""
     for name in registry.names("acquisitions"):
-        for case, found in rules.subjects(name, registry.acquisition(name)):
+        for found in rules.subjects(registry.acquisition(name)):
             choice = found.choice(3)
-            yield f"choice {case}", [choice.indices.tolist(), choice.scores.tolist()]
+            yield f"choice {found.name}", [choice.indices.tolist(), choice.scores.tolist()]
 
 
 def bonuses() -> Iterator[Golden]:

@@ -19,8 +19,8 @@ from explore.nets.likelihoods import Bernoulli, Categorical, Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.posteriors.vogn import VOGN
-from explore.testing.updates import Tape
 from explore.vime.dynamics import Dynamics, DynamicsSettings, Replay
+from tests.tape import Tape
 
 NET = Net(mlp(3, [5], 1))
 

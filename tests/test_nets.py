@@ -20,7 +20,7 @@ from explore.nets.net import Net, mlp
 from explore.nets.slots.base import LinearSlot
 from explore.nets.slots.convolution import ConvSlot, Patches
 from explore.nets.zoo import lenet5, resnet18, vgg16
-from explore.testing import oracles
+from tests import oracles
 
 
 class Residual(nn.Module):

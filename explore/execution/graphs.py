@@ -132,8 +132,8 @@ class Inductor:
 
     ahead = 0  # a fit that is resumed has compiled updates from its first one on
 
-    def __init__(self, rng: Rng, backend: str = "inductor"):
-        self.rng, self.backend = Drawn(rng), backend
+    def __init__(self, rng: Rng, backend: str | None = "inductor"):
+        self.rng, self.backend = Drawn(rng), backend  # None: updates are traced and not compiled
 
     def warm(self, run: Callable[[], Any]) -> Any:
         return run()
@@ -166,7 +166,8 @@ class Inductor:
 
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # of torch about itself
-            compiled = torch.compile(make_fx(flat)(*inputs, *drawn), dynamic=False, backend=self.backend)
+            compiled: Any = make_fx(flat)(*inputs, *drawn)
+            compiled = torch.compile(compiled, dynamic=False, backend=self.backend) if self.backend else compiled
             compiled(*inputs, *drawn)
         results = [*inputs[: len(inputs) - len(memory)], *tree.tensors(info)]
 

@@ -251,4 +251,5 @@ CONTRACT: dict[str, object] = {
     "forgetful": {"beta": 0.5},
     "refuses": ("convolutions",),
     "linear": [("mean", {"lr": 0.2, "beta": 0.05})],  # the damping is no plain sum
+    "average": {"variance": 2.5},
 }

@@ -59,6 +59,21 @@ def test_those_that_learn_it(name):
         assert shapes == [3, 4]
 
 
+@pytest.mark.parametrize("name", [n for n in LEARNING if n != "whvi"])
+def test_the_learned_variance_of_each_group_is_its_mean_second_moment(name):
+    posterior = build(name)
+    state = posterior.init(12, 2, Rng(0, dtype=torch.float64))
+    for i in range(3):
+        state, _ = posterior.update(state, batch(), Rng(i, dtype=torch.float64))
+    mean, covariance = oracles.implied_gaussian(posterior, state, 2)
+    second = oracles.unflat(mean.square() + covariance.diagonal(dim1=1, dim2=2), posterior.coordinates)
+    learned = posterior.end_epoch(state).common.prior.variance
+    for squares, apart, variance in zip(second, posterior.own_bias_variance, learned, strict=True):
+        groups = (squares[:, :-1], squares[:, -1:]) if apart else (squares,)
+        expected = torch.cat([g.mean((1, 2), keepdim=True).expand_as(g) for g in groups], 1)
+        torch.testing.assert_close(variance.expand_as(expected), expected)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [

@@ -11,9 +11,9 @@ from explore.inference.structures.kronecker import KroneckerRule, correlation
 from explore.inference.updates.steps import Pass, fisher_taps
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net
-from explore.testing import oracles
 from explore.testing.oracles import Matched
 from explore.testing.subject import train
+from tests import oracles
 from tests.pooled import Pooled
 
 R, B, T = 2, 7, 5

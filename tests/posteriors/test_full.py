@@ -13,7 +13,7 @@ from explore.core.shapes import Batch, Taps
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.full import Dense, Full
-from explore.testing import oracles
+from tests import oracles
 
 MODULE = mlp(2, [3], 2).double()
 NET = Net(MODULE)

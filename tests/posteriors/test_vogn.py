@@ -12,8 +12,8 @@ from explore.inference.updates import natural
 from explore.nets.likelihoods import Gaussian
 from explore.nets.net import Net, mlp
 from explore.posteriors.vogn import VOGN
-from explore.testing import oracles
 from explore.testing.oracles import Matched
+from tests import oracles
 
 NET = Net(mlp(2, [3], 2))
 N = 6

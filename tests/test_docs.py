@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import explore
 from explore import registry
@@ -230,7 +231,7 @@ def test_predicting_with_a_run(shown, tmp_path):
     command = (
         "active --data houses.csv --target price --trials 1 --rounds 1 --test-size 9 --epochs 2 --name houses --quiet"
     )
-    python("-m", "explore.cli", *command.split(), cwd=tmp_path)
+    assert CliRunner().invoke(main, command.split()).exit_code == 0
     said = shown(EXAMPLES["predict"] + "\nassert samples.shape == (1, 1000, 2, 1)")
     assert "arm epig, trial 1 of 1; fitted to 20 examples" in said and "q0.5" in said
 

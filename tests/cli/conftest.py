@@ -1,3 +1,4 @@
+import functools
 import json
 import signal
 import sys
@@ -14,7 +15,9 @@ from matplotlib.figure import Figure
 
 from explore import posteriors
 from explore.cli.main import main
+from explore.runs import provenance
 
+CHECKOUT = functools.cache(provenance._git)
 TINY = ["--trials", "2", "--rounds", "3", "--epochs", "2", "--test-size", "20", "--samples", "5"]
 
 
@@ -65,8 +68,9 @@ def csv(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """And what the command sets for its process is set back."""
+    """And what the command sets for its process is set back; the state of the checkout is asked for once."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(provenance, "_git", CHECKOUT)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

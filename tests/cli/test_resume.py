@@ -61,7 +61,7 @@ def scalars(run):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     """Runs `explore active` with these arguments once for all tests, and gives its folder and result."""
-    runs = {}
+    runs: dict[Any, Any] = {}
 
     def finished(*arguments):
         if arguments not in runs:

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -33,7 +34,7 @@ def start(explore, command, *more):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The tables of a run that nothing stops, for each command."""
-    found = {}
+    found: dict[str, Any] = {}
 
     def of(command):
         if command not in found:

@@ -166,8 +166,7 @@ def test_saved_continues_bit_for_bit(members):
             torch.testing.assert_close(value, b.scalars[tag], rtol=0, atol=0, equal_nan=True, msg=tag)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-@pytest.mark.parametrize("calibrate", [0.0, 0.2])
+@pytest.mark.parametrize(("jobs", "calibrate"), [(1, 0.0), (2, 0.2)])
 def test_candidates_are_measured_as_each_alone(jobs, calibrate):
     splits = compare.split(dataset(), R, draw())
     every = [posterior(epochs=4, members=2, lr=lr, prior_variance=eta) for lr, eta in ((0.1, 1.0), (0.3, 0.2))]

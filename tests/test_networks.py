@@ -39,12 +39,7 @@ def test_parameters_and_shapes(build, arguments, count):
 
 
 def test_larger_images():
-    for build, size in (
-        (zoo.alexnet, 64),
-        (zoo.alexnet_dense, 64),
-        (zoo.vgg16, 64),
-        (zoo.resnet18, 40),
-    ):
+    for build, size in ((zoo.alexnet, 64), (zoo.alexnet_dense, 64), (zoo.vgg16, 64), (zoo.resnet18, 40)):
         arguments: dict[str, Any] = {} if build is zoo.resnet18 else {"size": size}
         assert build(classes=3, **arguments).eval()(torch.zeros(1, 3, size, size)).shape == (1, 3)
 

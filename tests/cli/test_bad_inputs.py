@@ -40,12 +40,7 @@ NO_DATA = "gives no dataset: "
 FUNCTIONS = [
     *((command, "--posterior", "torch.nn:Linear", NO_SETTINGS) for command in BEGUN),
     ("rl", "--posterior", "explore.nets.likelihoods:Gaussian", "Gaussian is no posterior: it has no end_epoch"),
-    (
-        "active",
-        "--posterior",
-        "explore.inference.base:Predictive",
-        "it has no init, update, sample",
-    ),
+    ("active", "--posterior", "explore.inference.base:Predictive", "it has no init, update, sample"),
     ("active", "--acquisition", "torch.nn:Linear", NO_SETTINGS),
     ("active", "--acquisition", "torch:rand", NO_RULE),
     (

@@ -244,12 +244,7 @@ def test_what_needs_data_that_have_changed_is_left_out_and_said(runs, made):
     finally:
         path.write_text(text)
     assert "Not shown is what needs the data: the data of t have changed" in result.stderr
-    assert list(Page(Path("report.html")).sections) == [
-        "Scores",
-        "While they learnt",
-        "Data of compare-c",
-        "Settings",
-    ]
+    assert list(Page(Path("report.html")).sections) == ["Scores", "While they learnt", "Data of compare-c", "Settings"]
 
 
 @pytest.mark.parametrize(

@@ -538,11 +538,13 @@ def discrete(cls, env, **settings):
     return cls("MlpPolicy", env, seed=0, device="cpu", policy_kwargs={"net_arch": [8]}, **few | settings)
 
 
-@pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize(
-    ("cls", "way"),
-    [(PPO, "callback"), (PPO, "vector"), (SAC, "buffer"), (SAC, "vector"), (DQN, "buffer"), (DQN, "single")],
-)
+    ("cls", "way", "normalised"),
+    [
+        (PPO, "callback", False), (PPO, "vector", True), (SAC, "buffer", True), (SAC, "vector", False),
+        (DQN, "buffer", False), (DQN, "single", True),
+    ],
+)  # fmt: skip
 def test_with_eta_zero_a_run_is_bit_for_bit_the_one_without_a_bonus(cls, way, normalised):
     settings: dict[str, Any] = {"eta": 0.0, **FEW} | ({} if way == "callback" else {"interval": 20})
     name = "Pendulum-v1" if cls is SAC else "CartPole-v1"

@@ -3,7 +3,7 @@
 import functools
 import os
 import unicodedata
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import click
@@ -11,15 +11,6 @@ from click.core import ParameterSource
 
 from explore import registry
 from explore.core.errors import InputError, shown
-
-
-class Whole(click.IntRange):
-    """Whole numbers in a range; the message for a long one shortens it."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and len(value) > 20:
-            self.fail(f"{shown(value)} is not in the range {self._describe_range()}.", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 class Names(click.ParamType):
@@ -43,11 +34,11 @@ class Column(click.ParamType):
 NAMES, COLUMN = Names(), Column()
 QUOTED = """; a name with commas in quotes: '"x, y",z'."""
 FEATURE = "to use as a feature although it looks like a row number, time stamp or code; repeatable."
-POSITIVE = Whole(1, 10**9)
-SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's old generator and stable-baselines3
+POSITIVE = click.IntRange(1, 10**9)
+SEED = click.IntRange(0, 2**32 - 1)  # the range of Gymnasium, NumPy's old generator and stable-baselines3
 # Far above the defaults: beyond these a machine is out of memory at once.
-TRIALS, COPIES, SAMPLES = Whole(1, 10_000), Whole(1, 100_000), Whole(2, 100_000)
-THREADS = Whole(1, max(256, os.cpu_count() or 1))  # OpenMP ends the process when the system refuses more
+TRIALS, COPIES, SAMPLES = click.IntRange(1, 10_000), click.IntRange(1, 100_000), click.IntRange(2, 100_000)
+THREADS = click.IntRange(1, max(256, os.cpu_count() or 1))  # OpenMP ends the process when the system refuses more
 # Options that may differ between a run and its continuation: they change no number but for its last digits.
 FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 
@@ -128,7 +119,16 @@ session = _together(
     json_object,
 )
 jobs = click.option("--jobs", type=THREADS, default=1, help="Processes that share the trials or splits.")
-run = _together(click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions."), session)
+samples = click.option("--samples", type=SAMPLES, default=100, help="Weight samples for predictions.")
+
+
+def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] = ()) -> None:
+    """Run a command of settings, experiment, recording and report; `totals` are options that --resume may raise."""
+    check_empty(ctx)
+    extend = longer(ctx, totals)
+    from explore.cli import run  # which imports torch
+
+    run.run(ctx.command.name or "", {**options, "extend": extend})
 
 
 def check_empty(ctx: click.Context) -> None:
@@ -143,13 +143,15 @@ def longer(ctx: click.Context, names: Collection[str] = ()) -> dict[str, Any]:
     """Return the options with --resume that extend the run; refuse others that would change its numbers."""
     if not ctx.params["resume"]:
         return {}
-    if fixed := on_command_line(ctx, FREE | set(names)):
-        allowed = [f"--{name}" for name in (*names, "device", "threads", "graphs", "trust", "quiet", "json")]
-        raise InputError(
-            f"--resume continues with the recorded settings; leave out {', '.join(fixed)} "
-            f"(allowed with it: {', '.join(allowed)})"
-        )
+    refuse(ctx, {*names, *FREE}, "--resume continues with the recorded settings")
     return {name: ctx.params[name] for name in names if on_command_line(ctx, ctx.params.keys() - {name})}
+
+
+def refuse(ctx: click.Context, allowed: Collection[str], reason: str) -> None:
+    """Refuse options on the command line other than the allowed ones."""
+    if excluded := on_command_line(ctx, allowed):
+        names = sorted(p.opts[0] for p in ctx.command.params if p.name in allowed)
+        raise InputError(f"{reason}; leave out {', '.join(excluded)} (allowed with it: {', '.join(names)})")
 
 
 def on_command_line(ctx: click.Context, ignored: Collection[str]) -> list[str]:

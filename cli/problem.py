@@ -28,14 +28,7 @@ from explore.learning.build import likelihood_of as likelihood_of
 from explore.learning.scaling import Standardiser
 
 MOST_LAYERS = 100
-# Options of --data: their names in messages, and why --dataset does not take them.
-OF_DATA = (
-    (("target", "task"), "--target and --task belong", "a data set by name has its own"),
-    (("categorical", "decimal"), "--categorical and --decimal belong", "a data set by name has numbers in its columns"),
-    (("feature", "sheet"), "--feature and --sheet belong", "a data set by name has neither"),
-    (("id_column",), "--id belongs", "the examples of a data set by name have no names"),
-    (("keep_na",), "--keep-na belongs", "a data set by name has its own classes"),
-)
+OF_DATA = "target task categorical decimal feature sheet id_column keep_na".split()  # options of --data alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,18 +84,13 @@ class Problem:
         return dataset, schema
 
 
-def resolve(options: Mapping[str, Any]) -> Problem:
-    """Return the data and network settings for command-line options."""
-    return loaded(options)[0]
-
-
-def loaded(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
+def resolve(options: Mapping[str, Any]) -> tuple[Problem, Dataset]:
     """Return the data and network settings for command-line options, with the loaded data."""
     if options["data"] and options["dataset"]:
         raise InputError("give --dataset or --data, not both")
-    for names_of, options_belong, reason in OF_DATA:
-        if not options["data"] and any(options.get(name) for name in names_of):
-            raise InputError(f"{options_belong} to --data; {reason}")
+    for name in () if options["data"] else filter(options.get, OF_DATA):
+        option = name.removesuffix("_column").replace("_", "-")
+        raise InputError(f"--{option} belongs to --data, your own table; leave it out for a data set by name")
     if options["data"] and not options["target"]:
         raise InputError("--data needs --target, the column to predict")
     name, net = options["dataset"], options.get("net")  # of `explore active` alone
@@ -144,14 +132,11 @@ def channels(dataset: Dataset, device: str) -> Standardiser:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return names of columns as a CSV line: separated by commas, quoted if they contain one."""
+    """Return names of columns, separated by commas and quoted if they contain one."""
     try:
         rows = list(csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True))
     except csv.Error:
-        raise InputError(
-            f"{shown(text)} names no columns; give names with commas between, such as a,b, and one that has commas "
-            'in double quotes, such as "x, y",z'
-        ) from None
+        raise InputError(f"""{shown(text)} names no columns; give names such as a,b or '"x, y",z'""") from None
     return tuple(name.strip() for row in rows for name in row if name.strip())
 
 

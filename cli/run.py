@@ -37,7 +37,7 @@ class Experiment(Protocol):
     plan: str  # a sentence for the start
     note: str  # on the data, or empty
     total: int  # steps of the progress bar ...
-    done: int  # ... and how many of them are done
+    done: float  # ... and how many of them are done
 
     @property
     def doing(self) -> str:

@@ -20,7 +20,7 @@ from explore.core.errors import InputError, shown
 from explore.execution import parallel
 from explore.learning import trust
 from explore.runs.provenance import session
-from explore.runs.record import FolderExists, Run, read_config
+from explore.runs.record import FolderExists, Run
 
 Settings = TypeVar("Settings")
 
@@ -64,11 +64,7 @@ def reading(folder: Path | None) -> Iterator[None]:
 
 def settings(cls: type[Settings], folder: Path, command: str, trusted: Sequence[str]) -> Settings:
     """Read the settings of a run of this command, unless they name modules that are not trusted."""
-    trust.check_links(folder)
-    recorded = read_config(folder)["settings"]
-    if recorded.get("command") != command:
-        raise InputError(f"{folder} is a run of explore {recorded.get('command')}, not of {command}")
-    trust.check(folder, recorded, trusted)
+    recorded = trust.settings(folder, [command], trusted)
     return parameters.read(cls, recorded, str(folder / "config.json"))
 
 
@@ -91,20 +87,17 @@ def _device(name: str) -> str:
 
 def create(out: Path, name: str | None, parts: tuple[str, ...], settings: Any, state: Any, session: Any) -> Run:
     """Create a run folder under --out, named by --name, else by these parts and the first number that is free."""
-    if name is not None:
-        if not re.fullmatch(r"\w[\w.+-]*", name):
-            raise InputError(f"--name is {shown(name)}; it may have letters, digits and . _ + -")
-        folder = out / f"{parts[0]}-{name}"
+    if name is not None and not re.fullmatch(r"\w[\w.+-]*", name):
+        raise InputError(f"--name is {shown(name)}; it may have letters, digits and . _ + -")
+    base = file_name(*parts) if name is None else f"{parts[0]}-{name}"
+    for number in itertools.count(1):
+        folder = out / (base if number == 1 else f"{base}-{number}")
         try:
             return Run.create(folder, settings, state, session)
         except FolderExists:
-            raise InputError(f"{folder} exists; continue it with --resume {folder}, or choose another --name") from None
-    base = file_name(*parts)
-    for number in itertools.count(1):
-        try:
-            return Run.create(out / (base if number == 1 else f"{base}-{number}"), settings, state, session)
-        except FolderExists:
-            pass
+            if name is not None:
+                message = f"{folder} exists; continue it with --resume {folder}, or choose another --name"
+                raise InputError(message) from None
     raise AssertionError
 
 

@@ -39,7 +39,8 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
     help="Points whose mean and deviation scale the inputs.  [default: the learner's]",
 )  # fmt: skip
 @options.jobs
-@options.run
+@options.samples
+@options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
     """Label the points of a pool one by one, and compare with labelling at random.
@@ -54,8 +55,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore active --resume runs/active-boston-noisy-kfac-epig
     explore active --resume runs/active-boston-noisy-kfac-epig --rounds 20   # in total, even if finished
     """  # noqa: D301
-    options.check_empty(ctx)
-    extend = options.longer(ctx, ("rounds",))
-    from explore.cli import run  # which imports torch
-
-    run.run("active", values | {"extend": extend})
+    options.run(ctx, values, ("rounds",))

@@ -68,7 +68,7 @@ TEST, TEST_IMAGES = 100, 1000  # points held out
 
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Make settings of command-line options."""
-    common = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
+    common, _ = problem.resolve({**options, "hidden": options["hidden"] or HIDDEN})
     if common.net and options["hidden"]:
         raise InputError("--hidden belongs to tables; -p net.KEY=VALUE sets the network for images")
     prefixes = ("", "likelihood", "acquisition", *(["net"] if common.net else []))

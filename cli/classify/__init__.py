@@ -73,8 +73,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore classify --images photos --size 64 --net resnet18 -p net.width=32
     explore classify --resume runs/classify-mnist-lenet5-vogn
     """  # noqa: D301
-    options.check_empty(ctx)
-    options.longer(ctx)
-    from explore.cli import run  # which imports torch
-
-    run.run("classify", values)
+    options.run(ctx, values)

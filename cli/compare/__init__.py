@@ -40,7 +40,8 @@ from explore.cli.options import NAMES, POSITIVE, SEED, TRIALS
 )  # fmt: skip
 @click.option("--figures/--no-figures", default=True, help="Also fit and draw two toy problems, if there is no grid.")
 @options.jobs
-@options.run
+@options.samples
+@options.session
 @click.pass_context
 def command(ctx: click.Context, **values: object) -> None:
     """Train posteriors on the same splits of a data set, and compare them.
@@ -53,8 +54,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore compare --posterior noisy-kfac --grid lr=0.01,0.03 --grid beta=0.01,0.1 --validate 0.2
     explore compare --resume runs/compare-boston
     """  # noqa: D301
-    options.check_empty(ctx)
-    options.longer(ctx)
-    from explore.cli import run  # which imports torch
-
-    run.run("compare", values)
+    options.run(ctx, values)

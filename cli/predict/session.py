@@ -33,7 +33,7 @@ def run(options: Mapping[str, Any]) -> None:
     device, _ = start.compute(options)
     which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}
     with start.reading(folder):
-        model = loaded.select(folder, options["trust"], which, device)
+        model = loaded.load_run(folder, **which, trust=options["trust"], device=device)
     cells, x, notes = _inputs(model, path, options["sheet"])
     frame = model.predictions(x, options["level"], levels).add_prefix(PREFIX)
     if curved := curvature_note(model.fitted.initial_curvature_share.tolist()):

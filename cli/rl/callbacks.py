@@ -65,15 +65,9 @@ class Iterations(BaseCallback):
     """
 
     def __init__(
-        self,
-        batch: int,
-        number: int,
-        bonus: IntrinsicReward | None,
-        timed: TimedVIME | None,
-        on_step: Callable[[int], None],
-        before_log: Callable[[], None],
-        after_log: Callable[[Row], None],
-    ):
+        self, batch: int, number: int, bonus: IntrinsicReward | None, timed: TimedVIME | None,
+        on_step: Callable[[int], None], before_log: Callable[[], None], after_log: Callable[[Row], None],
+    ):  # fmt: skip
         super().__init__()
         self.number = number
         self._batch, self._bonus, self._timed = batch, bonus, timed

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from explore.cli.parameters import flat
 from explore.cli.rl.experiment import Experiment
-from explore.cli.rl.seeds import Piece, series
+from explore.cli.rl.training import Piece, series
 from explore.runs.record import Run
 
 

@@ -1,11 +1,17 @@
-"""Environments, policy and bonus of a seed of `explore rl`: trained, evaluated, saved and restored."""
+"""The training of a seed of `explore rl`: environments, policy and bonus, from checkpoint to checkpoint.
+
+Stable-baselines3 runs the loop, so that events come from its callbacks. The folder of a model appears complete, and
+older ones are removed when the run's checkpoint has the hashes of the new one.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -21,17 +27,47 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from explore.cli.rl import model as models
-from explore.cli.rl.callbacks import Iterations, Log, TimedVIME
+from explore.cli.rl.callbacks import Iterations, Log, Row, TimedVIME
 from explore.cli.rl.environment import environments, normalised
 from explore.cli.rl.settings import ALGORITHMS, POLICY, VALUE_INIT, Settings, arguments
+from explore.cli.start import file_name
 from explore.core import files
 from explore.core.errors import InputError, check_settings
+from explore.runs.recorded import run_id
 from explore.vime.reward import IntrinsicReward
 from explore.vime.sb3 import VIMEReplayBuffer
 
 ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
 EPISODES = 10  # of an evaluation
 FORMAT = 1  # of the files of a checkpoint
+
+
+@dataclass(frozen=True)
+class Position:
+    """The progress of a seed in the run's checkpoint."""
+
+    iteration: int = 0
+    timesteps: int = 0
+    best: int | None = None  # steps at which the policy was best in an evaluation
+    best_return: float | None = None
+    digests: dict[str, str] = field(default_factory=dict)  # of the model files of the last checkpoint
+    initial_curvature_share: float = 0.0  # of the dynamics model
+
+    def __post_init__(self) -> None:
+        if not all(type(n) is int and n >= 0 for n in (self.iteration, self.timesteps)):
+            raise TypeError("a seed's position must be integers")
+
+
+class Piece(NamedTuple):
+    """The events of a seed since its last checkpoint; its model is in the run folder, and a checkpoint is due."""
+
+    seed: int
+    begins: bool  # whether it is the first one of this start
+    events: list[Row | tuple[int, dict[str, float]]]  # rows of results.csv; steps with values by tag
+    position: Position
+
+
+Emit = Callable[[Piece | int], None]  # an int: new steps of the environment
 
 
 def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, device: str) -> BaseAlgorithm:
@@ -66,17 +102,22 @@ def derived(*keys: int) -> int:
 
 
 class Training:
-    """The training of a seed on a device, continued from the checkpoint in `folder` of a run if there is one."""
+    """The training of a seed, the root of all its random numbers, from its start or from the files of a checkpoint.
 
-    model: BaseAlgorithm  # with its policy
-    bonus: IntrinsicReward | None = None
+    Attributes:
+        model: the algorithm with its policy.
+        bonus: the bonus with its dynamics model, if there is one.
+        position: its progress.
+    """
 
     def __init__(self, settings: Settings, seed: int, device: str, folder: Path | None = None, run: str = ""):
-        self._settings, self._seed = settings, seed
+        self._settings, self.seed, self.position = settings, seed, Position()
+        self._saved, self._begins, self._events = self.position, True, list[Any]()
         env = environments(settings, settings.n_envs)
         if settings.vec_normalize:
             env = normalised(env)
         self.model = algorithm(settings, env, seed, derived(seed, 0), device)
+        self.bonus: IntrinsicReward | None = None
         self._timed: TimedVIME | None = None
         buffer = getattr(self.model, "replay_buffer", None)
         if isinstance(buffer, VIMEReplayBuffer):
@@ -89,13 +130,63 @@ class Training:
         if folder:
             self._load(folder, run)
 
-    def learn(self, number: int, on_log: Callable[..., None], **events: Callable[..., None]) -> None:
-        """Train to the end, after `number` iterations; `events` are those of `Iterations`."""
-        self.model.set_logger(Logger(None, [Log(on_log)]))
-        each = Iterations(self._settings.batch, number, self.bonus, self._timed, **events)
+    @staticmethod
+    def at(settings: Settings, seed: int, device: str, position: Position, folder: Path | None) -> Training:
+        """Start the training, or continue it from its checkpoint in the run folder, which is checked."""
+        saved = None
+        if folder and position.timesteps:
+            saved = models_folder(folder, settings, seed) / str(position.timesteps)
+            if not saved.is_dir():
+                raise InputError(f"{folder} is damaged: it has no folder {saved.relative_to(folder)}")
+            for name, digest in position.digests.items():
+                files.check(saved / name, digest)
+        training = Training(settings, seed, device, saved, run_id(folder) if folder else "")
+        if training.model.num_timesteps != position.timesteps:
+            raise InputError(f"{saved} is damaged: its policy has taken {training.model.num_timesteps} steps")
+        training.position = training._saved = position
+        return training
+
+    def train(self, folder: Path, emit: Emit) -> None:
+        """Train to the end; write models into the run folder, and emit new steps and pieces."""
+        self.model.set_logger(Logger(None, [Log(lambda *log: self._events.append(log))]))
+        each = Iterations(
+            self._settings.batch, self.position.iteration, self.bonus, self._timed, emit,
+            before_log=lambda: self._evaluate(folder), after_log=lambda row: self._record(folder, emit, row),
+        )  # fmt: skip
         callbacks: list[BaseCallback] = [each, *([self._timed] if self._timed else [])]
         steps = self._settings.timesteps - self.model.num_timesteps
         self.model.learn(steps, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
+        self.close()
+
+    def _evaluate(self, folder: Path) -> None:
+        """Evaluate the policy when it is time, and save it if it is the best yet."""
+        steps, every = self.model.num_timesteps, self._settings.eval_freq
+        if not every or steps // every == self.position.timesteps // every:
+            return
+        mean, length = self.evaluate()
+        self.model.logger.record("eval/mean_reward", mean)
+        self.model.logger.record("eval/mean_ep_length", length)
+        if self.position.best_return is None or mean > self.position.best_return:
+            _write(folder, models_folder(folder, self._settings, self.seed) / f"best-{steps}", self.save_policy)
+            self.position = replace(self.position, best=steps, best_return=mean)
+
+    def _record(self, folder: Path, emit: Emit, row: Row) -> None:
+        """Record an iteration's results, and save the model when a checkpoint is due."""
+        s, steps, folders = self._settings, int(row["timesteps"]), models_folder(folder, self._settings, self.seed)
+        self._events.append({"seed": self.seed} | row)
+        self.position = replace(self.position, iteration=int(row["iteration"]), timesteps=steps)
+        if self.bonus and (share := self.bonus.metrics.get("vime/initial_curvature_share")) is not None:
+            self.position = replace(self.position, initial_curvature_share=share)
+        if steps < s.timesteps and self.position.iteration - self._saved.iteration < s.checkpoint_freq:
+            return
+        _write(folder, folders / str(steps), self.save)
+        digests = {path.name: files.digest(path) for path in (folders / str(steps)).glob("*.pt")}
+        self.position = self._saved = replace(self.position, digests=digests)
+        emit(Piece(self.seed, self._begins, self._events, self.position))
+        self._begins, self._events = False, []
+        for path in folders.iterdir():
+            if path.name not in (str(steps), f"best-{self.position.best}"):
+                shutil.rmtree(path)
 
     def evaluate(self) -> tuple[float, float]:
         """Return mean return and length of episodes without noise and bonus, from the same initial states each time."""
@@ -104,7 +195,7 @@ class Training:
         if normalise is not None:
             env = VecNormalize(env, training=False, norm_reward=False)
             env.obs_rms = normalise.obs_rms
-        env.seed(derived(self._seed, 0, 1))
+        env.seed(derived(self.seed, 0, 1))
         returns, lengths = evaluate_policy(self.model, env, EPISODES, return_episode_rewards=True)
         env.close()
         return float(np.mean(returns)), float(np.mean(lengths))
@@ -130,7 +221,7 @@ class Training:
         with reading(folder / "model.pt", "model", run) as saved:
             models.load_state_dict(self.model, saved)
         # The seed of the start would repeat the same noise and episodes.
-        self.model.set_random_seed(derived(self._seed, self.model.num_timesteps))
+        self.model.set_random_seed(derived(self.seed, self.model.num_timesteps))
         if self.bonus is not None:
             with reading(folder / "bonus.pt", "bonus", run) as saved:
                 self.bonus.load_state_dict(saved)
@@ -153,3 +244,22 @@ def reading(path: Path, kind: str, run: str) -> Iterator[Any]:
         reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         reason = reason.partition("\n")[0][:300]
         raise InputError(f"{path} does not belong to this run: {reason}") from error
+
+
+def series(settings: Settings, seed: int) -> str:
+    """Return the series of a seed."""
+    return file_name(settings.posterior, "seed", str(seed))
+
+
+def models_folder(folder: Path, settings: Settings, seed: int) -> Path:
+    """Return the folder with the models of a seed."""
+    return folder / "models" / series(settings, seed)
+
+
+def _write(folder: Path, model: Path, save: Callable[[Path, str], None]) -> None:
+    """Write the folder of a model in a run folder; it appears complete or not at all."""
+    model.parent.mkdir(parents=True, exist_ok=True)
+    with files.replacing(model) as draft:
+        draft.mkdir()
+        save(draft, run_id(folder))
+        shutil.rmtree(model, ignore_errors=True)  # of a process that was killed

@@ -20,7 +20,7 @@ import numpy as np
 
 from explore.campaign.log import NAME as LOG
 from explore.core import files
-from explore.core.errors import InputError, listed
+from explore.core.errors import InputError
 from explore.data import Schema, packed
 from explore.data.base import Task
 from explore.inference import presets
@@ -28,7 +28,7 @@ from explore.inference.base import Predictive
 from explore.learning import build, trust
 from explore.learning.model import FittedModel
 from explore.learning.transforms import Transform
-from explore.runs.recorded import Values, read_config, read_part, recorded, run_id
+from explore.runs.recorded import Values, read_part, run_id
 
 MODEL, SCHEMA, PROBABILITIES = "model.pt", "schema.json", "probabilities.npz"
 FORMAT = 1
@@ -117,14 +117,7 @@ class ModelSettings:
 
 def settings_of(folder: Path, trusted: Sequence[str]) -> ModelSettings:
     """Read the settings of a run that keeps models, unless they name modules that are not trusted."""
-    trust.check_links(folder)
-    command = recorded(folder)["command"]
-    if command not in COMMANDS:
-        raise InputError(
-            f"{folder} is a run of explore {command}, which keeps no model of a table; those of {listed(COMMANDS)} do"
-        )
-    settings = recorded(folder) if command == "suggest" else read_config(folder)["settings"]
-    trust.check(folder, settings, trusted)
+    settings = trust.settings(folder, COMMANDS, trusted)
     return read_part(ModelSettings, settings, str(folder / "config.json"))
 
 

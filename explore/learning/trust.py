@@ -14,12 +14,25 @@ from pathlib import Path
 from typing import Any
 
 from explore.core.errors import InputError, shown
+from explore.runs.recorded import read_config, recorded
 
 ENVIRONMENTS = "explore.envs"
 # Settings whose texts are paths and names of columns, whatever they look like.
 TEXTS = set(
     "data target targets id_column drop_columns categorical feature sheet keep_na failed cost overlay images".split()
 )
+
+
+def settings(folder: Path, commands: Collection[str], trusted: Collection[str]) -> dict[str, Any]:
+    """Read the settings of a run of one of some commands, if its folder has no links and needs no other module."""
+    check_links(folder)
+    content = recorded(folder)
+    if content["command"] not in commands:
+        raise InputError(f"{folder} is a run of explore {content['command']}, not of {' or '.join(commands)}")
+    if content["command"] != "suggest":  # whose settings a campaign's log does not depend on
+        content = read_config(folder)["settings"]
+    check(folder, content, trusted)
+    return content
 
 
 def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:

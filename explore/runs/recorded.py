@@ -44,7 +44,7 @@ def cut(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def run_id(folder: Path) -> str:
-    """Return the id that a run or a campaign gives its files; empty for runs of earlier versions."""
+    """Return the id of a run or a campaign, which its files have too; empty for runs of earlier versions."""
     for name in ("campaign.json", "config.json"):
         try:
             return str(json.loads((folder / name).read_text(encoding="utf-8"))["id"])
@@ -53,35 +53,34 @@ def run_id(folder: Path) -> str:
     return ""
 
 
-def recorded(folder: Path) -> dict[str, Any]:
-    """Read the settings in config.json of a run or a campaign, `command` among them, without checking them."""
+def _config(folder: Path) -> dict[str, Any]:
+    """Read config.json of a run or a campaign, without checking its values."""
     path = folder / "config.json"
     try:
-        settings = dict(json.loads(path.read_text(encoding="utf-8"))["settings"])
-        return settings | {"command": str(settings["command"])}
-    except FileNotFoundError:
+        content = dict(json.loads(path.read_text(encoding="utf-8")))
+        return content | {"settings": dict(content["settings"])}
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder} is no run folder: it has no config.json") from None
     except BROKEN as error:
-        raise InputError(f"{path} is damaged: it has no settings of a command ({error!r})") from error
+        raise InputError(f"{path} is damaged: {error!r}") from error
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """Read the settings of a run or a campaign, `command` among them, without checking them."""
+    settings: dict[str, Any] = _config(folder)["settings"]
+    return settings | {"command": str(settings.get("command"))}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read settings and sessions of a run, if its config.json is intact."""
-    path = folder / "config.json"
-    if not folder.is_dir():
-        raise InputError(f"there is no run folder {folder}")
-    if not path.is_file():
-        raise InputError(f"{folder} is no run folder, or is damaged: it has no config.json")
+    path, content = folder / "config.json", _config(folder)
+    config = {key: content[key] for key in ("settings", "sessions", "id", "former") if key in content}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        config: dict[str, Any] = {"settings": content["settings"], "sessions": content["sessions"]}
-        config |= {"id": str(content["id"])} if "id" in content else {}
-        config |= {"former": list(content["former"])} if "former" in content else {}
-        if not (isinstance(config["settings"], dict) and isinstance(config["sessions"][-1], dict)):
-            raise ValueError("settings or sessions are no records")
+        if not (isinstance(config["sessions"][-1], dict) and isinstance(config.get("former", []), list)):
+            raise ValueError("its sessions are no records")
         total = digest(config)
     except BROKEN as error:
-        raise InputError(f"{path} is damaged: {error}") from error
+        raise InputError(f"{path} is damaged: {error!r}") from error
     if content.get("format") in (None, *range(FORMAT)):
         raise files.older(path)
     if (content["format"], content.get("sha256")) != (FORMAT, total):
@@ -104,9 +103,7 @@ def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             raise InputError(f"{path} is damaged: it is missing")
         table = measured(path, expected["size"])
         if table["size"] < expected["size"]:
-            raise InputError(
-                f"{path} is damaged: it has {table['size']} bytes, but the checkpoint counts {expected['size']} bytes"
-            )
+            raise InputError(f"{path} is damaged: it has {table['size']} bytes of {expected['size']}")
         if table != expected:
             raise InputError(f"{path} is damaged, or was edited: its lines are not those that were written")
     return config, saved

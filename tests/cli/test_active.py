@@ -133,7 +133,7 @@ def test_columns_whose_names_have_commas_and_accents(active, explore, csv):
     assert explore("predict", "runs/active-lab", "lab.csv").exit_code == 0
     for wrong in ('"temp, C', '"temp" C'):
         refused = explore("active", *data, "--drop-columns", wrong)
-        assert refused.exit_code == 2 and 'one that has commas in double quotes, such as "x, y",z' in refused.stderr
+        assert refused.exit_code == 2 and "names no columns; give names such as a,b or" in refused.stderr
 
 
 def test_rows_without_a_target_are_for_suggest(explore):
@@ -454,13 +454,13 @@ def test_failed_fits_are_reported(active, toy):
         (["--rounds", "468"], "467 points, but the pool of boston has 466"),
         (["--acquire", "300"], "600 points, but the pool of boston has 466"),
         (["--drop-columns", "C"], "unknown feature of boston 'C'; allowed: AGE, B,"),
-        (["--target", "MEDV"], "--target and --task belong to --data"),
-        (["--task", "regression"], "--target and --task belong to --data"),
+        (["--target", "MEDV"], "--target belongs to --data"),
+        (["--task", "regression"], "--task belongs to --data"),
         (["--id", "CRIM"], "--id belongs to --data"),
-        (["--categorical", "CRIM"], "--categorical and --decimal belong to --data"),
-        (["--decimal", ","], "--categorical and --decimal belong to --data"),
-        (["--feature", "CRIM"], "--feature and --sheet belong to --data"),
-        (["--sheet", "Data"], "--feature and --sheet belong to --data"),
+        (["--categorical", "CRIM"], "--categorical belongs to --data"),
+        (["--decimal", ","], "--decimal belongs to --data"),
+        (["--feature", "CRIM"], "--feature belongs to --data"),
+        (["--sheet", "Data"], "--sheet belongs to --data"),
         (["--keep-na", "MEDV"], "--keep-na belongs to --data"),
         (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),

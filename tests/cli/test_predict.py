@@ -310,7 +310,10 @@ def test_a_run_of_another_kind_has_no_model_of_a_table(explore):
     Run.create(folder, {"command": "rl"}, {}, {"started": "now"}).close()
     Path("t.csv").write_text("a\n1\n")
     result = explore("predict", folder, "t.csv")
-    assert result.exit_code == 2 and "is a run of explore rl, which keeps no model of a table" in result.stderr
+    assert (
+        result.exit_code == 2
+        and "is a run of explore rl, not of active or classify or compare or suggest" in result.stderr
+    )
 
 
 def test_what_a_run_left_out_is_left_out_of_its_predictions(active, explore):

@@ -166,7 +166,7 @@ def test_resume_refuses_what_would_change_the_protocol(active, explore):
     result = explore("active", "--resume", RUN, "--trials", 3, "-p", "lr=1")
     assert result.exit_code == 2
     assert (
-        "leave out --trials, -p (allowed with it: --rounds, --device, --threads, --graphs, --trust, --quiet, --json)"
+        "leave out --trials, -p (allowed with it: --device, --graphs, --json, --quiet, --resume, --rounds, "
         in result.stderr
     )
 
@@ -229,7 +229,7 @@ def edited_settings(run):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (shutil.rmtree, f"there is no run folder {RUN}"),
+        (shutil.rmtree, f"{RUN} is no run folder"),
         (lambda run: (run / "config.json").unlink(), "it has no config.json"),
         (lambda run: (run / "checkpoint.pt").unlink(), "it has no checkpoint.pt"),
         (lambda run: (run / "results.csv").unlink(), "results.csv is damaged: it is missing"),

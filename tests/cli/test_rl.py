@@ -27,7 +27,6 @@ from explore import registry
 from explore.cli import parameters, rl
 from explore.cli.report import session
 from explore.cli.rl import report as rl_report
-from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import Settings, resolve
 from explore.cli.rl.training import Training
 from explore.posteriors.noisy_kfac import NoisyKFAC
@@ -250,16 +249,15 @@ def test_sac_with_and_without_a_bonus(train):
     assert results(Path("runs/rl-Pendulum-v1-sac-none")).iteration.tolist() == [1]
 
 
-def trained(settings) -> Any:
+def trained(settings, folder) -> Any:
     training = Training(settings, 5, "cpu")
-    events = {name: lambda *_: None for name in ("on_log", "on_step", "before_log", "after_log")}
-    training.learn(0, **events)
+    training.train(folder, lambda event: None)
     return training
 
 
 def test_a_checkpoint_restores_bonus_and_policy_to_the_bit(tmp_path):
     settings = settings_of(*TINY, *LEARN, "--vec-normalize")
-    ours = trained(settings)
+    ours = trained(settings, tmp_path)
     ours.save(tmp_path)
     theirs: Any = Training(settings, 5, "cpu", tmp_path)
     rng = np.random.default_rng(0)
@@ -279,7 +277,7 @@ def test_a_checkpoint_restores_bonus_and_policy_to_the_bit(tmp_path):
 
 def test_a_checkpoint_restores_the_replay_buffer(tmp_path):
     settings = settings_of(*PENDULUM, "--algo-param", "buffer_size=60")
-    ours = trained(settings)
+    ours = trained(settings, tmp_path)
     ours.save(tmp_path)
     theirs: Any = Training(settings, 5, "cpu", tmp_path)
     buffers = [t.model.replay_buffer for t in (ours, theirs)]
@@ -353,7 +351,7 @@ def test_a_crash_at_any_write_loses_no_iteration(train, monkeypatch, where, what
 
 @pytest.mark.parametrize("more", [[], ["-p", "members=2"]])
 def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
-    keep, left = Seed._save, iter(range(2))
+    keep, left = Training._record, iter(range(2))
 
     def interrupt(*arguments):
         if next(left, None) is None:
@@ -361,7 +359,7 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
         keep(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Seed, "_save", interrupt)
+        patch.setattr(Training, "_record", interrupt)
         result = explore("rl", *TINY, *LEARN, *more)
     assert (result.exit_code, result.stdout) == (130, "")
     assert "Interrupted after 128 of 192 steps of seed 0." in result.stderr
@@ -851,7 +849,7 @@ def test_report_of_rewards_that_came_late(tmp_path):
         (["--algo-param", "net_arch=32,1000000000"], "net_arch is 1000000000; it must be in [1, 100000]"),
         (["--algo-param", "batch_size=" + "1" * 4000], "(4000 characters); it must be in [1, 1e10]"),
         (["--n-envs", "100000000"], "100000000 is not in the range 1<=x<=100000"),
-        (["--timesteps", str(10**30)], "'1000000000000000000000000000000' is not in the range 1<=x<=1000000000"),
+        (["--timesteps", str(10**30)], "1000000000000000000000000000000 is not in the range 1<=x<=1000000000"),
         (["--seed", str(2**63)], "9223372036854775808 is not in the range 0<=x<=4294967295"),
         (["-p", "vime.hidden=1000000000"], "every layer must have at least one unit"),
         (["-p", "vime.capacity=10000000000"], "capacity is 10000000000; it must be in [1, 1e7]"),

@@ -25,8 +25,8 @@ from explore.cli.compare.settings import resolve as resolve_compare
 from explore.cli.main import main
 from explore.cli.report import session
 from explore.cli.rl import recording
-from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import resolve as resolve_rl
+from explore.cli.rl.training import Training
 from explore.core import files
 from explore.core.errors import InputError
 from explore.learning import trust
@@ -245,7 +245,7 @@ def test_the_payload_works():
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """A run with every file that there can be, stopped half way."""
-    keep, left = Seed._save, iter(range(1))
+    keep, left = Training._record, iter(range(1))
 
     def interrupt(*arguments):
         if next(left, None) is None:
@@ -254,7 +254,7 @@ def interrupted(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("interrupted"))
-        patch.setattr(Seed, "_save", interrupt)
+        patch.setattr(Training, "_record", interrupt)
         result = CliRunner().invoke(main, [*SAC, "--name", "x"])
         assert result.exit_code == 130, result.output
         return Path("runs/rl-x").resolve()

@@ -1,7 +1,6 @@
 """Options that several commands share. Imports no torch."""
 
 import functools
-import os
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from explore import registry
+from explore.core import machine
 from explore.core.errors import InputError, shown
 
 
@@ -38,7 +38,7 @@ POSITIVE = click.IntRange(1, 10**9)
 SEED = click.IntRange(0, 2**32 - 1)  # the range of Gymnasium, NumPy's old generator and stable-baselines3
 # Far above the defaults: beyond these a machine is out of memory at once.
 TRIALS, COPIES, SAMPLES = click.IntRange(1, 10_000), click.IntRange(1, 100_000), click.IntRange(2, 100_000)
-THREADS = click.IntRange(1, max(256, os.cpu_count() or 1))  # OpenMP ends the process when the system refuses more
+THREADS = click.IntRange(1, machine.THREADS)
 # Options that may differ between a run and its continuation: they change no number but for its last digits.
 FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 
@@ -126,9 +126,9 @@ def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] 
     """Run a command of settings, experiment, recording and report; `totals` are options that --resume may raise."""
     check_empty(ctx)
     extend = longer(ctx, totals)
-    from explore.cli import run  # which imports torch
+    from explore.cli import start  # which imports torch
 
-    run.run(ctx.command.name or "", {**options, "extend": extend})
+    start.run(ctx.command.name or "", {**options, "extend": extend})
 
 
 def check_empty(ctx: click.Context) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from explore import data, images, registry
-from explore.cli.parameters import Values
 from explore.core import machine
-from explore.core.errors import InputError, shown
+from explore.core.errors import InputError, one_of, shown
 from explore.data.base import Dataset, Task, check_units
 from explore.data.columns import Schema
 from explore.images import Images
@@ -26,6 +25,7 @@ from explore.learning import build
 from explore.learning.build import for_rows as for_rows
 from explore.learning.build import likelihood_of as likelihood_of
 from explore.learning.scaling import Standardiser
+from explore.runs.recorded import Values
 
 MOST_LAYERS = 100
 OF_DATA = "target task categorical decimal feature sheet id_column keep_na".split()  # options of --data alone
@@ -148,6 +148,34 @@ def widths(text: str) -> tuple[int, ...]:
             f"--hidden is {shown(text)}; it must be at most {MOST_LAYERS} positive whole numbers such as 50,50"
         )
     return tuple(int(part) for part in parts)
+
+
+def parse(texts: Iterable[str], targets: Mapping[str, Any], option: str = "-p") -> dict[str, dict[str, Any]]:
+    """Return typed settings by prefix, from texts such as "key=value" and "prefix.key=value".
+
+    `targets` are dataclasses, or mappings of types by name. The prefix is the part of a key before the last dot.
+    """
+    return {prefix: registry.parse(targets[prefix], t) for prefix, t in split(texts, targets, option).items()}
+
+
+def split(
+    texts: Iterable[str], prefixes: Iterable[str], option: str = "-p", mark: str = "=", epochs: int | None = None
+) -> dict[str, dict[str, str]]:
+    """Return the last value of each key as text, by prefix; `epochs` is the value of --epochs, short for -p epochs."""
+    values: dict[str, dict[str, str]] = {prefix: {} for prefix in prefixes}
+    for text in texts:
+        name, marked, value = text.partition(mark)
+        if not (name and marked):
+            raise InputError(f"{option} takes KEY{mark}VALUE; got {shown(text)}")
+        prefix, _, key = name.rpartition(".")
+        if (prefix := registry.hyphened(prefix)) not in values:
+            raise one_of("name before a setting", prefix, values.keys() - {""})
+        values[prefix][key] = value
+    if epochs is not None:
+        if "epochs" in values[""]:
+            raise InputError("give --epochs or -p epochs=..., not both")
+        values[""]["epochs"] = str(epochs)
+    return values
 
 
 def fingerprint(dataset: Dataset) -> str:

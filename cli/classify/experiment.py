@@ -51,7 +51,7 @@ class Experiment:
     Attributes:
         finished: the results.
         index: places of the test images among all test images, or among training ones with --validate.
-        saved: the fitted posterior; see also `explore.cli.run.Experiment`.
+        saved: the fitted posterior; see also `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):

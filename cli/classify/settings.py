@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from explore import registry
-from explore.cli import parameters, problem
-from explore.cli.parameters import Values
+from explore.cli import problem
 from explore.core.errors import InputError, one_of
 from explore.execution import parallel
 from explore.images import Images, load, read_inputs
@@ -22,6 +21,7 @@ from explore.inference.base import Predictive
 from explore.learning import build, classification
 from explore.learning.feed import Augmentation
 from explore.nets import custom
+from explore.runs.recorded import Values
 
 WORTH = 10.0  # images that an augmented one counts for, as in VOGN's paper on CIFAR-10
 # Options that are settings as they stand.
@@ -153,7 +153,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
         raise InputError("give --dataset or --images, not both")
     if not options["images"] and (options["size"] or options["grey"] or options["stream"] is not None):
         raise InputError("--size, --grey and --stream belong to --images, not to --dataset")
-    texts = parameters.split(options["parameters"], ("", "net"), epochs=options["epochs"])
+    texts = problem.split(options["parameters"], ("", "net"), epochs=options["epochs"])
     posterior = problem.configured(options["posterior"], texts[""], options["preset"], "images")
     settings = dict(registry.complete(posterior.make, posterior.settings))
     if "augmentation" not in texts[""]:

@@ -53,7 +53,7 @@ class Experiment:
         posteriors: by name, in their order.
         groups: their names, together where they are candidates that one fit takes.
         finished: the results of those that are done.
-        saved: the posterior that was fitted last, to be saved; see also `explore.cli.run.Experiment`.
+        saved: the posterior that was fitted last, to be saved; see also `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):

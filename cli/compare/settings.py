@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from explore import registry
-from explore.cli import parameters, problem
-from explore.cli.parameters import Values
+from explore.cli import problem
 from explore.core.errors import InputError, one_of, shown
 from explore.inference import presets
 from explore.learning.saved import LIKELIHOOD, Candidate
+from explore.runs.recorded import Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if options["calibrate"] and common.task == "classification":
         raise InputError("--calibrate is a factor on a predictive variance, which classes do not have; leave it out")
     noise, rows = registry.find("likelihoods", common.likelihood), round(0.9 * len(data.x))  # of the standard splits
-    fixed = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
-    grid = parameters.split(options["grid"], ["", "likelihood", *classes], "--grid")
+    fixed = problem.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
+    grid = problem.split(options["grid"], ["", "likelihood", *classes], "--grid")
     _check_once(fixed["likelihood"], grid["likelihood"], lambda key: LIKELIHOOD + key)
     every = {key for cls in classes.values() for key in registry.settings_of(cls)}
     if unknown := {*fixed[""], *grid[""]} - every:

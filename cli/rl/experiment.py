@@ -25,7 +25,7 @@ class Experiment:
     """Seeds with their positions.
 
     Attributes:
-        positions: how far each seed is; see also `explore.cli.run.Experiment`.
+        positions: how far each seed is; see also `explore.cli.start.Experiment`.
     """
 
     note = ""

@@ -74,7 +74,7 @@ def recorded(folder: Path) -> dict[str, Any]:
 def read_config(folder: Path) -> dict[str, Any]:
     """Read settings and sessions of a run, if its config.json is intact."""
     path, content = folder / "config.json", _config(folder)
-    config = {key: content[key] for key in ("settings", "sessions", "id", "former") if key in content}
+    config: dict[str, Any] = {key: content[key] for key in ("settings", "sessions", "id", "former") if key in content}
     try:
         if not (isinstance(config["sessions"][-1], dict) and isinstance(config.get("former", []), list)):
             raise ValueError("its sessions are no records")
@@ -127,6 +127,15 @@ def written(record: Any) -> dict[str, Any]:
     """Return a dataclass of settings as JSON can hold it."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(record)))
     return plain
+
+
+def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:
+    """Return settings for TensorBoard; nested ones are named PREFIX.KEY."""
+    plain = written(record)
+    settings = {key: value for key, value in plain.items() if key not in (*prefixes, "fingerprint")}
+    for key, prefix in prefixes.items():
+        settings |= {f"{prefix}.{k}": value for k, value in (plain[key] or {}).items()}
+    return settings
 
 
 def read(cls: type[Record], recorded: Any, name: str) -> Record:

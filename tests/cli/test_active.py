@@ -14,7 +14,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import explore
 from explore import acquisitions, images, load_run
-from explore.cli import parameters
 from explore.cli.active import experiment
 from explore.cli.active.settings import Settings
 from explore.data import load, pool_splits
@@ -22,6 +21,7 @@ from explore.inference import presets
 from explore.nets.likelihoods import Gaussian
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.runs import record
+from explore.runs.recorded import read
 from tests.oracles import mean_and_se
 from tests.pictures import shares
 
@@ -506,7 +506,7 @@ def test_too_little_memory_is_a_sentence(explore, monkeypatch, error):
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("explore.cli.run.run", fail)
+    monkeypatch.setattr("explore.cli.start.run", fail)
     result = explore("active")
     assert result.exit_code == 1
     assert result.stderr == (
@@ -620,7 +620,7 @@ def test_images_are_labelled(explore):
     assert chosen["index"].between(0, len(x) - 1).all()
     np.savez("some.npz", x=x[:30, 0])
     again = load_run(run).predict("some.npz")
-    settings = parameters.read(Settings, config(run)["settings"], "config.json")
+    settings = read(Settings, config(run)["settings"], "config.json")
     learner = experiment.Experiment(settings, "cpu", record.Run.open(run)).learner
     np.testing.assert_allclose(
         again.filter(like="p_").to_numpy(),

@@ -24,14 +24,14 @@ from sb3_contrib import TRPO
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from explore import registry
-from explore.cli import parameters, rl
+from explore.cli import rl
 from explore.cli.report import session
 from explore.cli.rl import report as rl_report
 from explore.cli.rl.settings import Settings, resolve
 from explore.cli.rl.training import Training
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.runs import record
-from explore.runs.recorded import run_id
+from explore.runs.recorded import read, run_id
 from explore.vime import DynamicsSettings, RewardSettings, Transitions
 
 RUN = Path("runs/rl-explore-Chain-v0-trpo-noisy-kfac")
@@ -230,7 +230,7 @@ def test_ppo_on_environments_of_gymnasium(train, more):
     assert (last / "vecnormalize.pkl").exists() == bool(more)
     # A pole's return is the length of its episode.
     assert all(row["eval/mean_reward"] == row["eval/mean_ep_length"] for row in metrics(run))
-    recorded = parameters.read(Settings, settings, "config.json")
+    recorded = read(Settings, settings, "config.json")
     assert metrics(run)[1]["eval/mean_reward"] == Training(recorded, 0, "cpu", last, run_id(run)).evaluate()[0]
 
 

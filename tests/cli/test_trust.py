@@ -18,7 +18,6 @@ from stable_baselines3.common.save_util import load_from_zip_file
 
 from explore.cli import active as active_command
 from explore.cli import compare as compare_command
-from explore.cli import parameters
 from explore.cli import rl as rl_command
 from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.compare.settings import resolve as resolve_compare
@@ -31,7 +30,7 @@ from explore.core import files
 from explore.core.errors import InputError
 from explore.learning import trust
 from explore.runs import record
-from explore.runs.recorded import run_id
+from explore.runs.recorded import run_id, written
 
 MARKER = Path("executed")
 RUN = Path("runs/foreign")
@@ -65,7 +64,7 @@ def settings(command):
         "compare": (compare_command, resolve_compare, ["--splits", "2", "--posterior", "map"]),
         "rl": (rl_command, resolve_rl, ["--env", "explore/Chain-v0", "--timesteps", "64"]),
     }[command]
-    return parameters.written(resolve(module.command.make_context(command, arguments).params))
+    return written(resolve(module.command.make_context(command, arguments).params))
 
 
 def replaced(value, *path, by):

@@ -25,7 +25,7 @@ from explore.learning import build
 from explore.learning.build import for_rows as for_rows
 from explore.learning.build import likelihood_of as likelihood_of
 from explore.learning.scaling import Standardiser
-from explore.runs.recorded import Values
+from explore.runs.recorded import Values, check_unchanged
 
 MOST_LAYERS = 100
 OF_DATA = "target task categorical decimal feature sheet id_column keep_na".split()  # options of --data alone
@@ -72,11 +72,7 @@ class Problem:
                 dataset = data.drop_columns(data.load(self.dataset or ""), drop)
         except (OSError, ImportError) as error:  # no file, no network, no library for its format
             raise InputError(str(error)) from error
-        if self.fingerprint not in (None, fingerprint(dataset)):
-            raise InputError(
-                f"the data of {dataset.name} have changed since the run began; restore them to continue, or start over "
-                "where a newer version reads them in another way"
-            )
+        check_unchanged(f"the data of {dataset.name}", self.fingerprint, fingerprint(dataset))
         if not self.net:
             check_units(dataset.features, dataset.x)
         if dataset.task == "regression" and self.target:

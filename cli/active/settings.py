@@ -15,7 +15,7 @@ from explore.data.columns import Matrix, Schema
 from explore.data.table import cells_of
 from explore.inference import presets
 from explore.nets import custom
-from explore.runs.recorded import Values
+from explore.runs.recorded import Values, check_unchanged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,7 @@ class Settings(problem.Problem):
             matrix = schema.apply(cells_of(self.targets, self.decimal, self.sheet, strict=False))
         except (OSError, ImportError) as error:  # no file, no library for its format
             raise InputError(str(error)) from error
-        if self.targets_digest not in (None, _digest(matrix)):
-            raise InputError(f"the inputs in {self.targets} have changed since the run began; restore them to continue")
+        check_unchanged(f"the inputs in {self.targets}", self.targets_digest, _digest(matrix))
         return matrix
 
 

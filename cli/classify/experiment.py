@@ -123,11 +123,10 @@ class Experiment:
     def _load_ood(self) -> str:
         """Load out-of-distribution images, and describe how they were converted."""
         try:
-            images, converted = self.settings.load_ood(self.shape)
+            images, converted, settings = self.settings.load_ood(self.shape)
             if images is not None:
                 parallel.share(len(images))
-            self.settings = self.settings.with_ood(images)
-            self._ood = images
+            self.settings, self._ood = settings, images
         except InputError as error:
             if self.settings.ood != PAIRS.get(self.settings.dataset or ""):  # it was asked for
                 raise

@@ -123,6 +123,12 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def check_unchanged(data: str, before: str | None, now: str) -> None:
+    """Refuse data whose fingerprint is another one than when the run began (None: it begins)."""
+    if before not in (None, now):
+        raise InputError(f"{data} have changed since the run began; restore them, or start over")
+
+
 def written(record: Any) -> dict[str, Any]:
     """Return a dataclass of settings as JSON can hold it."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(record)))

@@ -80,16 +80,20 @@ data = _together(
     click.option("--sheet", metavar="NAME", help="Sheet of FILE, if Excel.  [default: the first]"),
     keep_na,
 )  # fmt: skip
-model = _together(
-    click.option(
-        "--preset", type=NAMES, metavar="NAME",
-        help="Settings: default, plain, vime, image or a paper's.  [default: by the number of labels]",
-    ),
-    click.option(
-        "-p", "parameters", multiple=True, metavar="KEY=VALUE",
-        help="A setting of the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE; repeatable.",
-    ),
-)  # fmt: skip
+
+
+def model_of(settings: str, default: str) -> Callable[[Any], Any]:
+    """Return the options of a model, with words for the settings of -p and the default preset."""
+    preset = f"Settings: default, plain, vime, image or a paper's.  [default: {default}]"
+    return _together(
+        click.option("--preset", type=NAMES, metavar="NAME", help=preset),
+        click.option(
+            "-p", "parameters", multiple=True, metavar="KEY=VALUE", help=f"A setting of {settings}; repeatable."
+        ),
+    )
+
+
+model = model_of("the posterior, likelihood.KEY=VALUE or acquisition.KEY=VALUE", "by the number of labels")
 trust = click.option(
     "--trust",
     multiple=True,
@@ -115,7 +119,7 @@ session = _together(
     click.option("--name", help="The run's name.  [default: made of the settings]"),
     click.option("--resume", metavar="RUN", help="Continue this run, with its settings."),
     trust,
-    click.option("--quiet", is_flag=True, help="No progress and no notes, only the result."),
+    quiet,
     json_object,
 )
 jobs = click.option("--jobs", type=THREADS, default=1, help="Processes that share the trials or splits.")

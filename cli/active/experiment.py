@@ -32,7 +32,7 @@ class Experiment:
     Attributes:
         arms: names of the acquisitions, the chosen one first.
         history: metrics [rounds, R] by name, and `labels` [rounds].
-        seconds: duration of the rounds; the others are those of `explore.cli.start.Experiment`.
+        seconds: duration of the rounds; see also `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):

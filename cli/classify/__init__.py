@@ -27,14 +27,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 )  # fmt: skip
 @click.option("--amp", is_flag=True, help="Network products in bfloat16 (mixed precision).")
 @click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
-@click.option(
-    "--preset", type=NAMES, metavar="NAME",
-    help="Settings: image, default, plain or a paper's.  [default: image, if any]",
-)  # fmt: skip
-@click.option(
-    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
-    help="A setting of the posterior, or net.KEY=VALUE; repeatable.",
-)  # fmt: skip
+@options.model_of("the posterior, or net.KEY=VALUE", "image, if any")
 @click.option("--epochs", type=POSITIVE, help="Passes over the training images.  [default: the preset's]")
 @click.option("--warmup", type=click.IntRange(0, 10**6), default=0, help="Epochs of learning-rate warm-up.")
 @click.option(

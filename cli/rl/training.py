@@ -1,45 +1,149 @@
 """The training of a seed of `explore rl`: environments, policy and bonus, from checkpoint to checkpoint.
 
-Stable-baselines3 runs the loop, so that events come from its callbacks. The folder of a model appears complete, and
+Stable-baselines3 runs the loop, so that events come from its callbacks. An iteration is a batch of experience with the
+updates that follow. Stable-baselines3 writes its log before the policy learns; here it is written after, so that a
+line has all of an iteration and a checkpoint loses none of it. The folder of a model appears complete, and
 older ones are removed when the run's checkpoint has the hashes of the new one.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import torch
-from gymnasium import spaces
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
-from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 from explore.cli.rl import model as models
-from explore.cli.rl.callbacks import Iterations, Log, Row, TimedVIME
 from explore.cli.rl.environment import environments, normalised
-from explore.cli.rl.settings import ALGORITHMS, POLICY, VALUE_INIT, Settings, arguments
+from explore.cli.rl.model import algorithm, derived
+from explore.cli.rl.settings import Settings
 from explore.cli.start import file_name
 from explore.core import files
-from explore.core.errors import InputError, check_settings
+from explore.core.errors import InputError
 from explore.runs.recorded import run_id
+from explore.vime.env_wrappers import Sums
 from explore.vime.reward import IntrinsicReward
-from explore.vime.sb3 import VIMEReplayBuffer
+from explore.vime.sb3 import Episodes, VIMECallback, VIMEReplayBuffer
 
-ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.ELU}
 EPISODES = 10  # of an evaluation
 FORMAT = 1  # of the files of a checkpoint
+# Tags that become columns of results.csv, called by the names behind the slash.
+TAGS = (
+    "rollout/extrinsic_total", "rollout/ep_extrinsic_mean", "rollout/success", "rollout/ep_intrinsic_mean",
+    "vime/bonus_mean", "vime/bonus_median", "vime/dyn_nll_before", "vime/dyn_rmse_before",
+    "vime/dyn_coverage_95_before", "vime/dropped", "vime/restarts", "time/bonus_share",
+)  # fmt: skip
+Row = dict[str, float]
+
+
+class Log(KVWriter):
+    """Forwards the log of stable-baselines3, as a step and values by tag."""
+
+    def __init__(self, on_log: Callable[[int, dict[str, float]], None]):
+        self._on_log = on_log
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        values = {k: float(v) for k, v in key_values.items() if "tensorboard" not in (key_excluded[k] or ())}
+        self._on_log(step, values)
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+
+class TimedVIME(VIMECallback):
+    """VIME that measures the seconds of a batch's scores and updates."""
+
+    seconds = 0.0
+
+    def _on_rollout_end(self) -> None:
+        begin = time.perf_counter()
+        super()._on_rollout_end()
+        self.seconds = time.perf_counter() - begin
+
+    def _unpaid(self) -> None:
+        """Do nothing: the command itself warns."""
+
+
+class Iterations(BaseCallback):
+    """Cuts training into iterations of `batch` steps; `number` are done.
+
+    The metrics of `bonus` are logged, or the time of `timed`, if that callback computes the bonus. `on_step` receives
+    new steps of the environment, `before_log` may add to the log of an iteration, `after_log` receives its row of
+    results.csv.
+    """
+
+    def __init__(
+        self, batch: int, number: int, bonus: IntrinsicReward | None, timed: TimedVIME | None,
+        on_step: Callable[[int], None], before_log: Callable[[], None], after_log: Callable[[Row], None],
+    ):  # fmt: skip
+        super().__init__()
+        self.number = number
+        self._batch, self._bonus, self._timed = batch, bonus, timed
+        self._on_step_taken, self._before, self._after = on_step, before_log, after_log
+
+    def _on_training_start(self) -> None:
+        self._episodes = Episodes(self.training_env.num_envs)
+        self._earned, self._wins = Sums(self.training_env.num_envs), list[bool]()
+        self._start()
+
+    def _on_rollout_start(self) -> None:
+        # Called once before any step too.
+        if self.model.num_timesteps - self._first >= self._batch:
+            self._finish()
+
+    def _on_training_end(self) -> None:
+        if self.model.num_timesteps > self._first:
+            self._finish()
+
+    def _on_step(self) -> bool:
+        rewards, dones = self.locals["rewards"], self.locals["dones"]
+        self._total += float(rewards.sum())
+        self._episodes.add(rewards, dones)
+        earned = self._earned.add(rewards > 0, dones) > 0
+        infos = self.locals["infos"]
+        self._wins += [bool(infos[i].get("is_success", earned[i])) for i in np.flatnonzero(dones)]
+        self._on_step_taken(len(rewards))
+        return True
+
+    def _start(self) -> None:
+        self._first, self._total, self._begin = self.model.num_timesteps, 0.0, time.perf_counter()
+        self._episodes.finished, self._wins = [], []
+
+    def _finish(self) -> None:
+        seconds = time.perf_counter() - self._begin
+        self.number += 1
+        returns = self._episodes.finished
+        means: dict[str, float] = {"rollout/extrinsic_total": self._total}
+        if returns:
+            means["rollout/ep_extrinsic_mean"] = float(np.mean(returns))
+            means["rollout/success"] = float(np.mean(self._wins))
+        if self._timed is not None:
+            means["time/bonus_share"] = self._timed.seconds / seconds
+        elif self._bonus is not None:
+            means |= self._bonus.metrics
+        for tag, value in means.items():
+            self.logger.record(tag, value)
+        self._before()
+        logged: Mapping[str, float] = dict(self.logger.name_to_value)
+        self.model.dump_logs()
+        self._after(
+            {"iteration": self.number, "timesteps": self.model.num_timesteps, "episodes": len(returns)}
+            | {tag.partition("/")[2]: logged.get(tag, math.nan) for tag in TAGS}
+            | {"seconds": round(seconds, 4)}
+        )
+        self._start()
 
 
 @dataclass(frozen=True)
@@ -68,37 +172,6 @@ class Piece(NamedTuple):
 
 
 Emit = Callable[[Piece | int], None]  # an int: new steps of the environment
-
-
-def algorithm(settings: Settings, env: VecEnv, bonus_seed: int, seed: int, device: str) -> BaseAlgorithm:
-    """Make the algorithm with a new policy, if it takes the environment and the settings."""
-    types = {name: hint for name, (hint, _) in arguments(ALGORITHMS[settings.algo]).items()} | POLICY | VALUE_INIT
-    check_settings(settings.algo, types, settings.algo_settings)
-    keywords: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.algo_settings.items()}
-    policy = {name: keywords.pop(name) for name in POLICY if name in keywords}
-    value_init = keywords.pop("value_init", "orthogonal")
-    if "activation" in policy:
-        policy["activation_fn"] = ACTIVATIONS[policy.pop("activation")]
-    if settings.algo == "sac" and settings.vime:
-        vime = {"seed": bonus_seed, **settings.vime}
-        keywords |= {"replay_buffer_class": VIMEReplayBuffer, "replay_buffer_kwargs": vime}
-    kind = "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
-    if isinstance(env.observation_space, spaces.Dict):
-        kind = "MultiInputPolicy"
-    try:
-        model = ALGORITHMS[settings.algo](kind, env, policy_kwargs=policy or None, seed=seed, device=device, **keywords)
-    except InputError:
-        raise
-    except (AssertionError, ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"{settings.algo} refuses {settings.env} or these settings: {error}") from error
-    if value_init == "zero":
-        torch.nn.init.zeros_(cast(ActorCriticPolicy, model.policy).value_net.weight)  # its bias is zero
-    return model
-
-
-def derived(*keys: int) -> int:
-    """Return a seed for SB3; neighbouring keys give independent seeds."""
-    return int(np.random.SeedSequence(keys).generate_state(1)[0] >> 1)
 
 
 class Training:
@@ -136,8 +209,6 @@ class Training:
         saved = None
         if folder and position.timesteps:
             saved = models_folder(folder, settings, seed) / str(position.timesteps)
-            if not saved.is_dir():
-                raise InputError(f"{folder} is damaged: it has no folder {saved.relative_to(folder)}")
             for name, digest in position.digests.items():
                 files.check(saved / name, digest)
         training = Training(settings, seed, device, saved, run_id(folder) if folder else "")

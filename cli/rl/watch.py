@@ -16,9 +16,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from explore.cli import display, start
 from explore.cli.rl.environment import check_finite, environment, normalised
-from explore.cli.rl.model import load_policy
+from explore.cli.rl.model import algorithm, derived, load_policy
 from explore.cli.rl.settings import Settings
-from explore.cli.rl.training import algorithm, derived, models_folder, reading, series
+from explore.cli.rl.training import models_folder, reading, series
 from explore.core import files
 from explore.core.errors import InputError
 from explore.runs.record import plain

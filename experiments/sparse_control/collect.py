@@ -25,8 +25,8 @@ from sb3_contrib import TRPO
 from experiments.driver import FOLDER, commits, merge
 from experiments.sparse_control.run import BATCH, HERE, POSTERIORS, TASKS, Job, chosen, further, tuning
 from explore.cli.rl.environment import environments
+from explore.cli.rl.model import algorithm, derived
 from explore.cli.rl.settings import Settings
-from explore.cli.rl.training import algorithm, derived
 from explore.cli.script import Script
 from explore.core.errors import InputError
 from explore.runs.recorded import read

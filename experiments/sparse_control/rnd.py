@@ -36,10 +36,10 @@ from stable_baselines3.common.running_mean_std import RunningMeanStd
 from torch import Tensor, nn
 
 from explore.cli import rl
-from explore.cli.rl.callbacks import Iterations, TimedVIME
 from explore.cli.rl.environment import environments
+from explore.cli.rl.model import algorithm, derived
 from explore.cli.rl.settings import Settings, resolve
-from explore.cli.rl.training import algorithm, derived
+from explore.cli.rl.training import Iterations, TimedVIME
 from explore.cli.script import Script
 from explore.runs import provenance
 from explore.runs.recorded import written

@@ -19,7 +19,7 @@ from explore.data.columns import Number
 from explore.data.reading import Cells, other_sheets
 from explore.data.table import cells_of
 from explore.data.targets import quantities
-from explore.images.reading import Inputs, read_inputs
+from explore.images.reading import read_inputs
 from explore.learning import saved
 from explore.learning.model import FittedModel
 from explore.learning.saved import ModelSettings, Names, Saved
@@ -101,17 +101,27 @@ class LoadedRun:
         Raises:
             InputError: when a column is missing, or a cell is not of its column's kind.
         """
-        if self.images:
-            names, pixels, note = self.pictures(table)
-            if note:
-                warnings.warn(note, TableWarning, stacklevel=2)
-            return self.predictions(pixels, level, quantiles).set_axis(pd.Index(names, name="image"))
-        cells = cells_of(table, self.settings.decimal, sheet)
-        x, notes = self.inputs(cells)
+        cells, x, notes = self.read(table, sheet)
         for note in notes:
             warnings.warn(note, TableWarning, stacklevel=2)
         frame = self.predictions(x, level, quantiles)
+        if self.images:
+            return frame.set_axis(pd.Index(cells.columns["image"], name="image"))
         return frame.set_axis(table.index) if isinstance(table, pd.DataFrame) else frame
+
+    def read(self, table: Any, sheet: str | None = None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
+        """Read a table, or images with a table of their names; return it with the inputs of the model, and notes."""
+        if not self.images:
+            cells = cells_of(table, self.settings.decimal, sheet)
+            return cells, *self.inputs(cells)
+        if sheet is not None:
+            raise InputError("--sheet belongs to tables; images have no sheets")
+        if not isinstance(table, str | os.PathLike):
+            raise InputError(f"a run on images predicts images, in a file or a folder; got {shown(table)}")
+        if not Path(table).exists():
+            raise InputError(f"there is no {table}")
+        names, x, note = read_inputs(Path(table), self.fitted.shape)  # type: ignore[arg-type]
+        return cells_of(pd.DataFrame({"image": names})), x, (note,) if note else ()
 
     def inputs(self, cells: Cells) -> tuple[np.ndarray, tuple[str, ...]]:
         """Return rows as model inputs [P, D], and notes on imputed cells and ignored columns."""
@@ -151,14 +161,6 @@ class LoadedRun:
                     f"deviations from what the model has learnt from ({mean[i]:.4g} ± {scale[i]:.4g}), up to "
                     f"{x[apart[:, i].argmax(), i]:.6g}: what is predicted there is extrapolated."
                 )
-
-    def pictures(self, path: Any) -> Inputs:
-        """Return images with their names, as the model takes them."""
-        if not isinstance(path, str | os.PathLike):
-            raise InputError(f"a run on images predicts images, in a file or a folder; got {shown(path)}")
-        if not Path(path).exists():
-            raise InputError(f"there is no {path}")
-        return read_inputs(Path(path), self.fitted.shape)  # type: ignore[arg-type]
 
     def predictions(self, x: np.ndarray, level: float | None = None, quantiles: Sequence[float] = ()) -> pd.DataFrame:
         """Predict inputs [P, D], see `predict`."""

@@ -141,12 +141,7 @@ def write(folder: Path, saved: Saved, more: bool = False) -> None:
 
 
 def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
-    """Read what `write` wrote, for a device.
-
-    Raises:
-        InputError: when a file is missing, damaged, of another run or other settings, or names modules that are not
-            trusted.
-    """
+    """Read what `write` wrote, for a device; refuse damaged files, those of another run, and untrusted modules."""
     settings, path = settings_of(folder, trusted), folder / MODEL
     if not path.exists():
         raise InputError(
@@ -195,14 +190,11 @@ def _load(folder: Path) -> Any:
 
 
 def _run(folder: Path, name: str) -> str:
-    """Return the id that a file must have; warn where an earlier version gave none.
-
-    For a campaign the command itself warns, when it opens the log.
-    """
+    """Return the run's id, which its files must have; warn if an earlier version gave none (a campaign's log does)."""
     if not (run := run_id(folder)) and not (folder / LOG).exists():
         warnings.warn(
-            f"{folder} is of an earlier version of explore, whose files do not say of which run they are; make sure "
-            f"that its {name} is its own",
+            f"{folder} is of an earlier version of explore, whose files do not name their run; make sure that {name} "
+            "belongs to it",
             stacklevel=4,
         )
     return run

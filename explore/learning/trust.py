@@ -36,12 +36,9 @@ def settings(folder: Path, commands: Collection[str], trusted: Collection[str]) 
 
 
 def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:
-    """Refuse the settings of a run folder that name a function which is not trusted.
+    """Refuse settings of a run folder that name a function which is not trusted.
 
-    Args:
-        folder: of the run, for the message.
-        settings: as config.json has them.
-        trusted: modules, which stand for those within them too, and functions as "module:name".
+    `trusted` has modules, which include their sub-modules, and functions as "module:name".
     """
     for reference in references(settings):
         name = reference.partition(":")[0]

@@ -93,12 +93,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """Open a run to resume from its last checkpoint, available as `state`.
-
-        Raises:
-            InputError: when the folder is missing, damaged, put together from several runs, in use, or of an older
-                version.
-        """
+        """Open a run to resume from its last checkpoint; refuse it if it is damaged, mixed, in use, or too old."""
         read_config(folder)
         _check_name(folder)
         lock = files.lock(folder)

@@ -89,32 +89,20 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_run(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read configuration and checkpoint of a run that may be in use, and check its tables.
-
-    Raises:
-        InputError: when the folder is no run, damaged, put together from several runs, or of an older version.
-    """
+    """Read configuration and checkpoint of a run, which may be in use; refuse a damaged, mixed or too old folder."""
     config, saved = read_config(folder), read_checkpoint(folder)
     if saved["settings"] not in (digest(config["settings"]), *config.get("former", ())):
         raise InputError(f"{folder / 'checkpoint.pt'} does not belong to {folder / 'config.json'}: the settings differ")
     for name, expected in saved["tables"].items():
         path = folder / name
-        if not path.is_file():
-            raise InputError(f"{path} is damaged: it is missing")
-        table = measured(path, expected["size"])
-        if table["size"] < expected["size"]:
-            raise InputError(f"{path} is damaged: it has {table['size']} bytes of {expected['size']}")
-        if table != expected:
+        if not path.is_file() or measured(path, expected["size"]) != expected:
             raise InputError(f"{path} is damaged, or was edited: its lines are not those that were written")
     return config, saved
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
     """Read the last checkpoint of a run, if it is intact and the run's."""
-    path = folder / "checkpoint.pt"
-    if not path.is_file():
-        raise InputError(f"{folder} is damaged: it has no checkpoint.pt")
-    content: dict[str, Any] = files.load(path, "checkpoint", FORMAT, run_id(folder))
+    content: dict[str, Any] = files.load(folder / "checkpoint.pt", "checkpoint", FORMAT, run_id(folder))
     return content
 
 
@@ -147,10 +135,7 @@ def flat(record: Any, prefixes: Mapping[str, str]) -> dict[str, Any]:
 def read(cls: type[Record], recorded: Any, name: str) -> Record:
     """Return a dataclass from what `written` made of it; `name` is the file, for messages.
 
-    Settings with a default may be missing, as earlier versions did not have them. A warning says so.
-
-    Raises:
-        InputError: for a missing or unknown setting, or a value of another type.
+    A setting with a default may be missing, as in earlier versions; a warning says so. Others are refused.
     """
     hints = get_type_hints(cls)
     defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}  # type: ignore[arg-type]

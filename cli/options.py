@@ -32,7 +32,7 @@ class Column(click.ParamType):
 
 
 NAMES, COLUMN = Names(), Column()
-QUOTED = """; a name with commas in quotes: '"x, y",z'."""
+QUOTED = """; quote a name with commas: '"x, y",z'."""
 FEATURE = "to use as a feature although it looks like a row number, time stamp or code; repeatable."
 POSITIVE = click.IntRange(1, 10**9)
 SEED = click.IntRange(0, 2**32 - 1)  # the range of Gymnasium, NumPy's old generator and stable-baselines3
@@ -60,21 +60,15 @@ keep_na = click.option(
 )  # fmt: skip
 # The examples.
 data = _together(
-    click.option(
-        "--dataset", type=NAMES, metavar="NAME", help="A name from `explore list datasets`.  [default: boston]"
-    ),
+    click.option("--dataset", type=NAMES, metavar="NAME", help="From `explore list datasets`.  [default: boston]"),
     click.option("--data", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Your table instead."),
     click.option("--target", multiple=True, type=COLUMN, help="Column of FILE to predict; repeatable."),
     click.option(
         "--drop-columns", type=COLUMN, default="", show_default=False, metavar="A,B",
         help=f"Features to leave out{QUOTED}",
     ),
-    click.option(
-        "--task", type=click.Choice(["regression", "classification"]), help="For FILE.  [default: regression]"
-    ),
-    click.option(
-        "--categorical", type=COLUMN, metavar="A,B", help=f"Numeric columns of FILE that are categories{QUOTED}"
-    ),
+    click.option("--task", type=click.Choice(["regression", "classification"]), help="[default: regression]"),
+    click.option("--categorical", type=COLUMN, metavar="A,B", help=f"Numeric columns that are categories{QUOTED}"),
     click.option("--decimal", type=click.Choice([".", ","]), help="Decimal mark in FILE.  [default: .]"),
     click.option("--feature", multiple=True, type=COLUMN, help=f"Column of FILE {FEATURE}"),
     click.option("--sheet", metavar="NAME", help="Sheet of FILE, if Excel.  [default: the first]"),

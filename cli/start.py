@@ -52,7 +52,7 @@ class Experiment(Protocol):
     done: float  # ... and how many of them are done
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         """The text before the progress bar."""
 
     def warnings(self) -> Iterator[str]:
@@ -61,7 +61,7 @@ class Experiment(Protocol):
     def events(self, folder: Path, emit: Callable[[Any], None]) -> None:
         """Do the rest of the work; `emit` writes each event into the run, which is in `folder`."""
 
-    def where(self, saved: Any) -> str:
+    def progress(self, saved: Any) -> str:
         """Describe the progress of a `state_dict`."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     content = written(experiment.settings), experiment.state_dict(), metadata
     record = old or create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
     ranks.remember(record.folder)
-    with _closing(command, record, experiment.where):
+    with _closing(command, record, experiment.progress):
         _work(experiment, record, recording.write, options["quiet"] or options["as_json"])
         result: Report = report.report(experiment, record.folder)
     ranks.forget()
@@ -130,7 +130,7 @@ def _resume(old: Run, metadata: Mapping[str, Any], extended: Any, goes_on: bool)
 
 def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]:
     """Print plan, note and warnings; return the warnings."""
-    plan = f"{old.folder}: {experiment.where(old.state)} are done." if old else experiment.plan
+    plan = f"{old.folder}: {experiment.progress(old.state)} are done." if old else experiment.plan
     for note in () if quiet else filter(None, (experiment.note, plan)):
         display.echo(note, err=True)
     warnings = list(experiment.warnings())
@@ -144,13 +144,13 @@ def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, An
     share, remaining = TextColumn("{task.percentage:>3.0f}%"), TextColumn("left")
     columns = console.Description(), BarColumn(), share, TimeElapsedColumn(), remaining, TimeRemainingColumn()
     with console.progress(silent, *columns) as bar:
-        task = bar.add_task(experiment.doing, total=experiment.total, completed=int(experiment.done))
+        task = bar.add_task(experiment.activity, total=experiment.total, completed=int(experiment.done))
 
         def emit(event: Any) -> None:
             step = write(run, experiment, event)
             if step is not None:
                 run.checkpoint(experiment.state_dict(), step)
-            bar.update(task, description=experiment.doing, completed=experiment.done)
+            bar.update(task, description=experiment.activity, completed=experiment.done)
 
         experiment.events(run.folder, emit)
 
@@ -175,7 +175,7 @@ def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool,
 
 
 @contextmanager
-def _closing(command: str, run: Run, where: Callable[[Any], str]) -> Iterator[None]:
+def _closing(command: str, run: Run, progress: Callable[[Any], str]) -> Iterator[None]:
     """Close the run at the end; if it is interrupted, or cannot be written, say how to resume, and exit."""
     hook = threading.excepthook
     # TensorBoard's threads print write errors; the next write of the run raises the same error in this thread.
@@ -191,7 +191,7 @@ def _closing(command: str, run: Run, where: Callable[[Any], str]) -> Iterator[No
             code, reason = 1, f"Error: {error}. Stopped"
         else:
             code, reason = 1, f"Error: cannot write to the run folder {run.folder}: {error.strerror or error}. Stopped"
-        display.echo(f"{reason} after {where(run.last())}.", err=True)
+        display.echo(f"{reason} after {progress(run.last())}.", err=True)
         display.echo(f"Continue: {ranks.again(command, run.folder, run.config['settings'])}", err=True)
         raise click.exceptions.Exit(code) from error
     finally:

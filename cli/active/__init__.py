@@ -9,12 +9,8 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 @click.command("active", short_help="Label a pool point by point; compare with random.")
 @options.data
 @click.option("--id", "id_column", type=COLUMN, help="Column of FILE that names the points; not a feature.")
-@click.option(
-    "--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="A name from `explore list posteriors`."
-)
-@click.option(
-    "--acquisition", default="epig", type=NAMES, metavar="NAME", help="A name from `explore list acquisitions`."
-)
+@click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
+@click.option("--acquisition", default="epig", type=NAMES, metavar="NAME", help="From `explore list acquisitions`.")
 @click.option(
     "--targets", type=click.Path(exists=True, dir_okay=False), metavar="FILE",
     help="Table of target inputs, with the columns of --data.  [default: the pool]",
@@ -23,10 +19,7 @@ from explore.cli.options import COLUMN, NAMES, POSITIVE, SEED, TRIALS
 @click.option("--rounds", type=POSITIVE, default=10, help="Fits, with acquisitions between.")
 @click.option("--initial", type=POSITIVE, default=20, help="Labelled points at the start.")
 @click.option("--acquire", type=POSITIVE, default=1, help="Points labelled after each fit.")
-@click.option(
-    "--test-size", type=POSITIVE, show_default=False,
-    help="Points held out for testing in each trial.  [default: 100; of images 1000]",
-)  # fmt: skip
+@click.option("--test-size", type=POSITIVE, help="Test points of each trial.  [default: 100; of images 1000]")
 @click.option("--pool", type=POSITIVE, metavar="N", help="Choose among N random points.  [default: all candidates]")
 @click.option("--control/--no-control", default=True, help="Also label at random, from the same start.")
 @click.option("--seed", type=SEED, default=0, help="Random seed.")

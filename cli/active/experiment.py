@@ -89,7 +89,7 @@ class Experiment:
         return len(self.history["labels"]) if self.history else 0
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         return f"round {min(self.rounds + 1, self.settings.rounds)}/{self.settings.rounds}"
 
     def warnings(self) -> Iterator[str]:
@@ -126,7 +126,7 @@ class Experiment:
         names = Names(self.dataset.features, self.settings.target, self.dataset.classes)
         return Saved(names, replicas, models, self._schema)
 
-    def where(self, saved: Mapping[str, Any]) -> str:
+    def progress(self, saved: Mapping[str, Any]) -> str:
         return f"{len(saved['history']['labels']) if saved['history'] else 0} of {self.settings.rounds} rounds"
 
     def state_dict(self) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class Experiment:
         return len(self._seconds)
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         return self.settings.posterior
 
     def warnings(self) -> Iterator[str]:
@@ -203,7 +203,7 @@ class Experiment:
         )
         return Saved(Names((), ("class",), self.classes), ({},), {self.settings.posterior: model})
 
-    def where(self, saved: Mapping[str, Any]) -> str:
+    def progress(self, saved: Mapping[str, Any]) -> str:
         return f"{len(saved['seconds'])} of {self.total} epochs"
 
     def state_dict(self) -> dict[str, Any]:

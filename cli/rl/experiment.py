@@ -45,7 +45,7 @@ class Experiment:
         self.done = self._steps()
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         return f"seed {', '.join(map(str, self._current(self.positions)))}"
 
     def warnings(self) -> Iterator[str]:
@@ -98,7 +98,7 @@ class Experiment:
                 get_reusable_executor(reuse=True).shutdown(wait=False, kill_workers=True)
                 raise
 
-    def where(self, saved: Mapping[str, Any]) -> str:
+    def progress(self, saved: Mapping[str, Any]) -> str:
         s, positions = self.settings, _positions(saved)
         current = [f"{positions[n].timesteps} of {s.timesteps} steps of seed {n}" for n in self._current(positions)]
         return ", ".join(current) or "all seeds"

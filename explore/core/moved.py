@@ -24,6 +24,9 @@ ROOMS = {
 }
 MERGED = {  # files that took in others
     "acquisitions.conditioning": "acquisitions.dependence",
+    "cli.problem": "cli.parameters",
+    "cli.rl.training": "cli.rl.callbacks cli.rl.seeds",
+    "cli.start": "cli.run",
     "data.base": "data.splits",
     "data.columns": "data.kinds",
     "data.recognition": "data.orders",

@@ -205,14 +205,9 @@ def compute(options: Mapping[str, Any], old: Run | None = None) -> tuple[str, di
     threads, graphs = options.get("threads") or last.get("threads", 1), options.get("graphs")
     if type(threads) is not int or not 1 <= threads <= machine.THREADS:  # as a folder may have it
         raise InputError(f"a run recorded {shown(threads)} threads; give --threads from 1 to {machine.THREADS}")
-    processes = parallel.world().processes
-    if graphs and processes > 1:
-        raise InputError(f"--graphs records the updates of one process, and there are {processes}; leave it out")
-    jobs = (old.config["settings"] if old else options).get("jobs") or 1
-    if graphs and jobs > 1 and device == "cpu":  # each process would compile for itself, for minutes
-        raise InputError(
-            f"--graphs compiles the updates of one process, and --jobs asks for {jobs}; leave one of them out"
-        )
+    processes, jobs = parallel.world().processes, (old.config["settings"] if old else options).get("jobs") or 1
+    if graphs and max(processes, jobs) > 1:  # with --jobs each process would compile for itself, for minutes
+        raise InputError("--graphs records the updates of one process; leave it out, or --jobs or torchrun")
     recorded = last.get("graphs", "auto") if graphs is None else "on" if graphs else "off"
     torch.set_num_threads(threads)
     execute(record=GRAPHS[recorded])
@@ -247,10 +242,9 @@ def extended(old: Any, totals: Mapping[str, int]) -> Any:
 
 def _device(name: str) -> str:
     if name == "auto":
-        return ranks.device("cuda" if torch.cuda.is_available() else "cpu")
-    allowed = ["auto", *machine.devices()]
-    if name not in allowed:
-        raise InputError(f"there is no device {shown(name)} here; allowed: {', '.join(allowed)}")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    elif name not in (allowed := machine.devices()):
+        raise InputError(f"there is no device {shown(name)} here; allowed: auto, {', '.join(allowed)}")
     return ranks.device(name)
 
 

@@ -157,9 +157,9 @@ class LoadedRun:
         for i in np.flatnonzero((apart > FAR).any(0)):
             if (name := self.features[i]) in numbers:
                 yield (
-                    f"{shown(name)} of {(apart[:, i] > FAR).sum()} of {len(x)} rows is more than {FAR:g} standard "
-                    f"deviations from what the model has learnt from ({mean[i]:.4g} ± {scale[i]:.4g}), up to "
-                    f"{x[apart[:, i].argmax(), i]:.6g}: what is predicted there is extrapolated."
+                    f"{shown(name)}: {(apart[:, i] > FAR).sum()} of {len(x)} rows are more than {FAR:g} standard "
+                    f"deviations from the training data ({mean[i]:.4g} ± {scale[i]:.4g}), up to "
+                    f"{x[apart[:, i].argmax(), i]:.6g}; their predictions are extrapolated."
                 )
 
     def predictions(self, x: np.ndarray, level: float | None = None, quantiles: Sequence[float] = ()) -> pd.DataFrame:

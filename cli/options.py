@@ -123,7 +123,9 @@ samples = click.option("--samples", type=SAMPLES, default=100, help="Weight samp
 def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] = ()) -> None:
     """Run a command of settings, experiment, recording and report; `totals` are options that --resume may raise."""
     check_empty(ctx)
-    extend = longer(ctx, totals)
+    if options["resume"]:
+        refuse(ctx, {*totals, *FREE}, "--resume continues with the recorded settings")
+    extend = {name: options[name] for name in on_command_line(ctx) if name in totals and options["resume"]}
     from explore.cli import start  # which imports torch
 
     start.run(ctx.command.name or "", {**options, "extend": extend})
@@ -137,26 +139,14 @@ def check_empty(ctx: click.Context) -> None:
             raise InputError(f"{option.opts[0]} is empty; give it a value, or leave it out")
 
 
-def longer(ctx: click.Context, names: Collection[str] = ()) -> dict[str, Any]:
-    """Return the options with --resume that extend the run; refuse others that would change its numbers."""
-    if not ctx.params["resume"]:
-        return {}
-    refuse(ctx, {*names, *FREE}, "--resume continues with the recorded settings")
-    return {name: ctx.params[name] for name in names if on_command_line(ctx, ctx.params.keys() - {name})}
-
-
 def refuse(ctx: click.Context, allowed: Collection[str], reason: str) -> None:
     """Refuse options on the command line other than the allowed ones."""
-    if excluded := on_command_line(ctx, allowed):
+    if excluded := [option for name, option in on_command_line(ctx).items() if name not in allowed]:
         names = sorted(p.opts[0] for p in ctx.command.params if p.name in allowed)
         raise InputError(f"{reason}; leave out {', '.join(excluded)} (allowed with it: {', '.join(names)})")
 
 
-def on_command_line(ctx: click.Context, ignored: Collection[str]) -> list[str]:
-    """Return the options on the command line, as the user writes them, but for the ignored ones."""
-    return [
-        parameter.opts[0]
-        for parameter in ctx.command.params
-        if parameter.name and parameter.name not in ignored
-        and ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
-    ]  # fmt: skip
+def on_command_line(ctx: click.Context) -> dict[str, str]:
+    """Return the options on the command line: name -> what the user writes, such as "--seed"."""
+    options = {parameter.name or "": parameter.opts[0] for parameter in ctx.command.params}
+    return {n: o for n, o in options.items() if ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE}

@@ -68,4 +68,4 @@ def command(ctx: click.Context, **values: object) -> None:
     options.refuse(ctx, WATCH, "--watch shows a policy as it was trained")
     from explore.cli.rl import watch
 
-    watch.run(values, chosen=bool(options.on_command_line(ctx, WATCH - {"seed"})))
+    watch.run(values, chosen="seed" in options.on_command_line(ctx))

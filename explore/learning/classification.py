@@ -18,7 +18,7 @@ from explore.core.shapes import State
 from explore.execution import graphs
 from explore.inference.base import Predictive
 from explore.inference.predict import CACHE, Inputs, Predictor, divided
-from explore.learning.compare import TRAINING, confidence_bins, position, resumed
+from explore.learning.compare import TRAINING, confidence_bins, position, restore_position
 from explore.learning.feed import ImageFeed
 from explore.learning.fit import Epoch, fit, stops
 
@@ -108,7 +108,7 @@ def follow(
         `Epoch` after each epoch, and `Measured`.
     """
     check_warmup(posterior, warmup)
-    done, state = resumed(saved, posterior, task.x.shape[1], 1, rng.stream("fit"), [task.x.rng])
+    done, state = restore_position(saved, posterior, task.x.shape[1], 1, rng.stream("fit"), [task.x.rng])
     when = stops(posterior.epochs, points)
     for event in _epochs(posterior, task, warmup, done, state):
         yield event

@@ -110,7 +110,7 @@ def position(epoch: Epoch, shards: Sequence[Rng]) -> dict[str, Any]:
     }
 
 
-def resumed(
+def restore_position(
     saved: Mapping[str, Any] | None, posterior: Predictive, n: int, replicas: int, rng: Rng, shards: Sequence[Rng]
 ) -> tuple[int, State | None]:
     """Restore a `position`: return the number of epochs and the state, and set the streams; (0, None) without one.
@@ -153,7 +153,7 @@ def follow_candidates(
     posterior, root = candidates.together(posteriors, replicas, rng), rng.stream("fit").in_arms(count)
     x, y = (torch.cat([t] * count) if count > 1 else t for t in (splits.x, splits.y))
     shards = streams(root, min(jobs, replicas))
-    done, state = resumed(saved, posterior, x.shape[1], len(x), rng.stream("fit").in_arms(count), shards)
+    done, state = restore_position(saved, posterior, x.shape[1], len(x), rng.stream("fit").in_arms(count), shards)
     factor = (saved or {}).get("factor")
     if calibrate and factor is None:
         stream = rng.stream("calibrate")

@@ -125,7 +125,7 @@ def test_numbers_far_from_what_was_learnt_from_are_said(runs):
     heat = pd.read_csv("lab.csv").heat
     cells = loaded.cells_of(pd.DataFrame({"solvent": ["water"] * 3, "heat": [heat.mean(), 1000 * heat.max(), 9e9]}))
     _, notes = one.inputs(cells)
-    assert [note.partition(" standard")[0] for note in notes] == ["'heat' of 2 of 3 rows is more than 10"]
+    assert [note.partition(" standard")[0] for note in notes] == ["'heat': 2 of 3 rows are more than 10"]
     assert "up to 9e+09; their predictions are extrapolated" in notes[0]
     edges = loaded.cells_of(pd.DataFrame({"solvent": ["water"] * 2, "heat": [heat.min(), heat.max()]}))
     assert one.inputs(edges)[1] == ()

@@ -13,6 +13,15 @@ from explore.core import machine
 from explore.core.errors import InputError, shown
 
 
+class Whole(click.IntRange):
+    """Whole numbers in a range; the message for a long one shortens it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and len(value) > 20:
+            self.fail(f"{shown(value)} is not in the range {self._describe_range()}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Names(click.ParamType):
     """Names of plug-ins or presets with commas between; underscores become hyphens."""
 
@@ -34,11 +43,11 @@ class Column(click.ParamType):
 NAMES, COLUMN = Names(), Column()
 QUOTED = """; quote a name with commas: '"x, y",z'."""
 FEATURE = "to use as a feature although it looks like a row number, time stamp or code; repeatable."
-POSITIVE = click.IntRange(1, 10**9)
-SEED = click.IntRange(0, 2**32 - 1)  # the range of Gymnasium, NumPy's old generator and stable-baselines3
+POSITIVE = Whole(1, 10**9)
+SEED = Whole(0, 2**32 - 1)  # the range of Gymnasium, NumPy's old generator and stable-baselines3
 # Far above the defaults: beyond these a machine is out of memory at once.
-TRIALS, COPIES, SAMPLES = click.IntRange(1, 10_000), click.IntRange(1, 100_000), click.IntRange(2, 100_000)
-THREADS = click.IntRange(1, machine.THREADS)
+TRIALS, COPIES, SAMPLES = Whole(1, 10_000), Whole(1, 100_000), Whole(2, 100_000)
+THREADS = Whole(1, machine.THREADS)
 # Options that may differ between a run and its continuation: they change no number but for its last digits.
 FREE = {"resume", "device", "threads", "graphs", "trust", "quiet", "as_json"}
 

@@ -468,7 +468,7 @@ def test_failed_fits_are_reported(active, toy):
         (["--trials", "1" + "0" * 9], "Invalid value for '--trials': 1000000000 is not in the range 1<=x<=10000"),
         (
             ["--rounds", "9" * 5000],
-            "999' is not a valid integer range",
+            "'--rounds': '999999999999999999999999999999999999999...9999999999999999999' (5000",
         ),
         (["--seed", str(2**63)], "'--seed': 9223372036854775808 is not in the range 0<=x<=4294967295"),
         (["--threads", "100000"], "'--threads': 100000 is not in the range 1<=x<="),

@@ -849,7 +849,7 @@ def test_report_of_rewards_that_came_late(tmp_path):
         (["--algo-param", "net_arch=32,1000000000"], "net_arch is 1000000000; it must be in [1, 100000]"),
         (["--algo-param", "batch_size=" + "1" * 4000], "(4000 characters); it must be in [1, 1e10]"),
         (["--n-envs", "100000000"], "100000000 is not in the range 1<=x<=100000"),
-        (["--timesteps", str(10**30)], "1000000000000000000000000000000 is not in the range 1<=x<=1000000000"),
+        (["--timesteps", str(10**30)], "'1000000000000000000000000000000' is not in the range 1<=x<=1000000000"),
         (["--seed", str(2**63)], "9223372036854775808 is not in the range 0<=x<=4294967295"),
         (["-p", "vime.hidden=1000000000"], "every layer must have at least one unit"),
         (["-p", "vime.capacity=10000000000"], "capacity is 10000000000; it must be in [1, 1e7]"),

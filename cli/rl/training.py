@@ -219,15 +219,19 @@ class Training:
 
     def train(self, folder: Path, emit: Emit) -> None:
         """Train to the end; write models into the run folder, and emit new steps and pieces."""
-        self.model.set_logger(Logger(None, [Log(lambda *log: self._events.append(log))]))
-        each = Iterations(
-            self._settings.batch, self.position.iteration, self.bonus, self._timed, emit,
+        self.learn(
+            self.position.iteration, lambda *log: self._events.append(log), on_step=emit,
             before_log=lambda: self._evaluate(folder), after_log=lambda row: self._record(folder, emit, row),
         )  # fmt: skip
+        self.close()
+
+    def learn(self, number: int, on_log: Callable[..., None], **events: Callable[..., None]) -> None:
+        """Train to the end, after `number` iterations; `events` are those of `Iterations`."""
+        self.model.set_logger(Logger(None, [Log(on_log)]))
+        each = Iterations(self._settings.batch, number, self.bonus, self._timed, **events)
         callbacks: list[BaseCallback] = [each, *([self._timed] if self._timed else [])]
         steps = self._settings.timesteps - self.model.num_timesteps
         self.model.learn(steps, callbacks, log_interval=None, reset_num_timesteps=False)  # type: ignore[arg-type]
-        self.close()
 
     def _evaluate(self, folder: Path) -> None:
         """Evaluate the policy when it is time, and save it if it is the best yet."""

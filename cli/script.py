@@ -6,12 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import click
 
 from explore.cli import display
-from explore.core.errors import Failure, InputError, printable, shown
+from explore.core.errors import Failure, InputError, printable
 
 # Messages of torch for an allocation that fails: on a CPU, on a GPU, and beyond the largest number of bytes.
 NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory", "Storage size calculation overflowed")
@@ -105,15 +104,3 @@ class Script(click.Command):
     def invoke(self, ctx: click.Context) -> object:
         with sentences():
             return super().invoke(ctx)
-
-
-class Integers(click.ParamType):
-    """Integers separated by commas, as a tuple."""
-
-    name = "integers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        try:
-            return value if isinstance(value, tuple) else tuple(int(number) for number in value.split(","))
-        except ValueError:
-            self.fail(f"{shown(value)} is not whole numbers with commas between, such as 32,64", param, ctx)

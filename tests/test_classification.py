@@ -66,9 +66,9 @@ def test_what_is_measured_is_of_the_last_state():
     out = predictor.net.output(predictor.layers, data.test_x[:, :])
     each = out.double().softmax(-1)[0]  # [S, P, C]
     mean, y = each.mean(0).numpy(), data.test_y.numpy()
-    torch.testing.assert_close(last.found.probabilities.double(), torch.from_numpy(mean), rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(last.tested.probabilities.double(), torch.from_numpy(mean), rtol=1e-5, atol=1e-7)
     entropy = torch.special.entr(each.mean(0)).sum(-1) - torch.special.entr(each).sum(-1).mean(0)
-    torch.testing.assert_close(last.found.information.double(), entropy, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(last.tested.information.double(), entropy, rtol=1e-3, atol=1e-6)
     assert last.scalars["test/log_likelihood"] == pytest.approx(-log_loss(y, mean, labels=range(10)), rel=1e-5)
     assert last.scalars["test/error"] == pytest.approx((mean.argmax(1) != y).mean())
     brier = ((mean - np.eye(10)[y]) ** 2).sum(1).mean()

@@ -15,13 +15,13 @@ from typing import Any
 
 from explore.cli.active.experiment import Experiment
 from explore.cli.estimate import estimate
-from explore.cli.parameters import written
 from explore.cli.start import file_name
 from explore.data import Dataset, texts
 from explore.learning import saved
 from explore.learning.fit import Epoch
 from explore.learning.learner import Round
 from explore.runs.record import Run
+from explore.runs.recorded import written
 
 NESTED = {"posterior_settings": "posterior", "likelihood_settings": "likelihood", "acquisition_settings": "acquisition"}
 

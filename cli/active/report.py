@@ -14,7 +14,7 @@ from explore.cli.console import Table
 from explore.cli.display import literal
 from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, unit
 from explore.cli.report.drawing import band, panels, save, whole
-from explore.cli.run import Report
+from explore.cli.start import Report
 from explore.core.errors import curvature_note
 from explore.learning import saved
 from explore.runs.record import plain

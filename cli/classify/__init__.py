@@ -27,14 +27,7 @@ from explore.cli.options import NAMES, POSITIVE, SEED
 )  # fmt: skip
 @click.option("--amp", is_flag=True, help="Mixed precision: matrix products and convolutions in bfloat16.")
 @click.option("--posterior", default="noisy-kfac", type=NAMES, metavar="NAME", help="From `explore list posteriors`.")
-@click.option(
-    "--preset", type=NAMES, metavar="NAME",
-    help="Settings: image, default, plain or a paper's.  [default: image, if the posterior has it]",
-)  # fmt: skip
-@click.option(
-    "-p", "parameters", multiple=True, metavar="KEY=VALUE",
-    help="A setting of the posterior, or net.KEY=VALUE; repeatable.",
-)  # fmt: skip
+@options.model_of("the posterior, or net.KEY=VALUE", "image, if any")
 @click.option("--epochs", type=POSITIVE, help="Passes over the training images.  [default: the preset's]")
 @click.option("--warmup", type=click.IntRange(0, 10**6), default=0, help="Epochs of learning-rate warm-up.")
 @click.option(
@@ -74,8 +67,4 @@ def command(ctx: click.Context, **values: object) -> None:
     explore classify --images photos --size 64 --net resnet18 -p net.width=32
     explore classify --resume runs/classify-mnist-lenet5-vogn
     """  # noqa: D301
-    options.check_empty(ctx)
-    options.longer(ctx)
-    from explore.cli import run  # which imports torch
-
-    run.run("classify", values)
+    options.run(ctx, values)

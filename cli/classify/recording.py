@@ -14,13 +14,12 @@ import numpy as np
 
 from explore.cli.classify import report
 from explore.cli.classify.experiment import Event, Experiment, Finished
-from explore.cli.parameters import flat
 from explore.cli.start import file_name
 from explore.core import files
 from explore.learning import saved
 from explore.learning.classification import Measured
 from explore.runs.record import Run
-from explore.runs.recorded import run_id
+from explore.runs.recorded import flat, run_id
 
 
 def write(run: Run, experiment: Experiment, event: Event) -> int | None:

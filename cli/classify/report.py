@@ -12,7 +12,7 @@ from explore.cli.classify.experiment import Experiment, Finished
 from explore.cli.console import Table
 from explore.cli.display import literal
 from explore.cli.report.drawing import panels, reliability, save
-from explore.cli.run import Report
+from explore.cli.start import Report
 from explore.core.errors import curvature_note
 from explore.learning import classification, saved
 from explore.learning.classification import Classified

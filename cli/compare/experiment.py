@@ -53,7 +53,7 @@ class Experiment:
         posteriors: by name, in their order.
         groups: their names, together where they are candidates that one fit takes.
         finished: the results of those that are done.
-        saved: the posterior that was fitted last, to be saved; see also `explore.cli.run.Experiment`.
+        saved: the posterior that was fitted last, to be saved; see also `explore.cli.start.Experiment`.
     """
 
     def __init__(self, settings: Settings, device: str, old: Run | None = None):
@@ -112,7 +112,7 @@ class Experiment:
         return next((group for group in self.groups if group[0] not in self.finished), [])
 
     @property
-    def doing(self) -> str:
+    def activity(self) -> str:
         names = self.current
         return f"{self.settings.posteriors[names[0]].name}, {len(names)} candidates" if names[1:] else "".join(names)
 
@@ -160,7 +160,7 @@ class Experiment:
                 self.saved = self._to_save(name, measured.state, measured.scalars.get(FACTOR))
                 emit((name, self.finished[name]))
 
-    def where(self, saved: Mapping[str, Any]) -> str:
+    def progress(self, saved: Mapping[str, Any]) -> str:
         done, epochs = saved["finished"], self._epochs(saved["finished"], saved["saved"])
         return f"{len(done)} of {len(self.posteriors)} posteriors, {epochs} of {self.total} epochs"
 

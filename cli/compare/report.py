@@ -18,7 +18,7 @@ from explore.cli.console import Table
 from explore.cli.display import literal
 from explore.cli.estimate import SIGN, clipped, decimals, estimate, title, unit
 from explore.cli.report.drawing import panels, reliability, save
-from explore.cli.run import Report
+from explore.cli.start import Report
 from explore.core.errors import curvature_note, listed
 from explore.learning import saved
 from explore.learning.compare import OWN

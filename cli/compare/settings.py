@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from explore import registry
-from explore.cli import parameters, problem
-from explore.cli.parameters import Values
+from explore.cli import problem
 from explore.core.errors import InputError, one_of, shown
 from explore.inference import presets
 from explore.learning.saved import LIKELIHOOD, Candidate
+from explore.runs.recorded import Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,12 @@ class Settings(problem.Problem):
 def resolve(options: Mapping[str, Any]) -> Settings:
     """Return the settings for command-line options: those for one posterior override those for all."""
     classes = {name: registry.find("posteriors", name) for name in _names(options["posterior"])}
-    common, data = problem.loaded(options)
+    common, data = problem.resolve(options)
     if options["calibrate"] and common.task == "classification":
         raise InputError("--calibrate is a factor on a predictive variance, which classes do not have; leave it out")
     noise, rows = registry.find("likelihoods", common.likelihood), round(0.9 * len(data.x))  # of the standard splits
-    fixed = parameters.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
-    grid = parameters.split(options["grid"], ["", "likelihood", *classes], "--grid")
+    fixed = problem.split(options["parameters"], ["", "likelihood", *classes], epochs=options["epochs"])
+    grid = problem.split(options["grid"], ["", "likelihood", *classes], "--grid")
     _check_once(fixed["likelihood"], grid["likelihood"], lambda key: LIKELIHOOD + key)
     every = {key for cls in classes.values() for key in registry.settings_of(cls)}
     if unknown := {*fixed[""], *grid[""]} - every:
@@ -71,8 +71,6 @@ def _candidates(
 ) -> Iterator[Candidate]:  # fmt: skip
     """Yield a posterior with each combination of the grid's values, for n training rows."""
     preset, allowed = options["preset"], registry.settings_of(cls)
-    if preset not in (None, *registry.presets(cls)):
-        raise one_of(f"preset of {name}", preset, registry.listed_presets(cls))
     values, axes = (
         {key: text for key, text in texts[""].items() if key in allowed} | texts[name] for texts in (fixed, grid)
     )

@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from explore.cli import console, display, start, tables
 from explore.core.errors import InputError, counted, curvature_note, shown
-from explore.data.reading import Cells
-from explore.data.table import cells_of
 from explore.learning import loaded
-from explore.learning.loaded import LoadedRun
 from explore.runs.record import plain
 
 PREFIX = "_"  # of the columns that are added
@@ -33,8 +29,13 @@ def run(options: Mapping[str, Any]) -> None:
     device, _ = start.compute(options)
     which = {key: options[key] for key in ("posterior", "arm", "trial", "split")}
     with start.reading(folder):
-        model = loaded.select(folder, options["trust"], which, device)
-    cells, x, notes = _inputs(model, path, options["sheet"])
+        model = loaded.load_run(folder, **which, trust=options["trust"], device=device)
+    if path.is_dir() and not model.images:
+        raise InputError(f"{path} is a folder; the run predicts the rows of a table, which is a file")
+    try:
+        cells, x, notes = model.read(path, options["sheet"])
+    except (OSError, ImportError) as error:
+        raise InputError(str(error)) from error
     frame = model.predictions(x, options["level"], levels).add_prefix(PREFIX)
     if curved := curvature_note(model.fitted.initial_curvature_share.tolist()):
         notes = (*notes, curved)
@@ -48,22 +49,6 @@ def run(options: Mapping[str, Any]) -> None:
     if model.images:
         frame.insert(0, "image", cells.columns["image"])
     _print(model.about, frame, out, notes, options)
-
-
-def _inputs(model: LoadedRun, path: Path, sheet: str | None) -> tuple[Cells, np.ndarray, tuple[str, ...]]:
-    """Return the table and the inputs of the model, with notes; for images, the table has their names."""
-    try:
-        if model.images:
-            if sheet is not None:
-                raise InputError("--sheet belongs to tables; images have no sheets")
-            names, x, note = model.pictures(path)
-            return cells_of(pd.DataFrame({"image": names})), x, (note,) if note else ()
-        if path.is_dir():
-            raise InputError(f"{path} is a folder; the run predicts the rows of a table, which is a file")
-        cells = cells_of(path, model.settings.decimal, sheet)
-    except (OSError, ImportError) as error:
-        raise InputError(str(error)) from error
-    return cells, *model.inputs(cells)
 
 
 def _levels(text: str | None) -> tuple[float, ...]:

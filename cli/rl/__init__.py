@@ -4,7 +4,6 @@ import click
 
 from explore.cli import options
 from explore.cli.options import COPIES, NAMES, POSITIVE, SEED, THREADS, TRIALS
-from explore.core.errors import InputError
 
 # Options beside --watch.
 WATCH = {"watch", "seed", "trust", "quiet", "as_json"}
@@ -65,18 +64,11 @@ def command(ctx: click.Context, **values: object) -> None:
     explore rl --resume runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac --timesteps 1000000
     explore rl --watch runs/rl-explore-SparseMountainCar-v0-trpo-noisy-kfac
     """  # noqa: D301
-    options.check_empty(ctx)
-    if values["watch"]:
-        if excluded := options.on_command_line(ctx, WATCH):
-            raise InputError(
-                f"--watch shows a policy as it was trained; leave out {', '.join(excluded)} "
-                "(allowed with it: --seed, --trust, --quiet, --json)"
-            )
-        from explore.cli.rl import watch
-
-        watch.run(values, chosen=bool(options.on_command_line(ctx, WATCH - {"seed"})))
+    if not values["watch"]:
+        options.run(ctx, values, ("timesteps", "seeds"))
         return
-    extend = options.longer(ctx, ("timesteps", "seeds"))
-    from explore.cli import run  # which imports torch
+    options.check_empty(ctx)
+    options.refuse(ctx, WATCH, "--watch shows a policy as it was trained")
+    from explore.cli.rl import watch
 
-    run.run("rl", values | {"extend": extend})
+    watch.run(values, chosen="seed" in options.on_command_line(ctx))

@@ -9,10 +9,10 @@ best in an evaluation.
 
 from __future__ import annotations
 
-from explore.cli.parameters import flat
 from explore.cli.rl.experiment import Experiment
-from explore.cli.rl.seeds import Piece, series
+from explore.cli.rl.training import Piece, series
 from explore.runs.record import Run
+from explore.runs.recorded import flat
 
 
 def write(run: Run, experiment: Experiment, event: Piece | int) -> dict[str, int] | None:

@@ -15,7 +15,7 @@ from explore.cli.estimate import estimate
 from explore.cli.report.rl import LAST
 from explore.cli.rl.experiment import Experiment
 from explore.cli.rl.settings import Settings
-from explore.cli.run import Report
+from explore.cli.start import Report
 from explore.core.errors import curvature_note
 from explore.runs.record import plain
 

@@ -20,9 +20,9 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 
 from explore import registry
-from explore.cli import parameters
-from explore.cli.parameters import Values
+from explore.cli import problem
 from explore.core.errors import InputError, check_range
+from explore.runs.recorded import Values
 from explore.vime import DynamicsSettings, IntrinsicReward, RewardSettings
 
 ALGORITHMS: dict[str, type[BaseAlgorithm]] = {"trpo": TRPO, "ppo": PPO, "sac": SAC}
@@ -93,7 +93,7 @@ def resolve(options: Mapping[str, Any]) -> Settings:
     if options["env"] is None:
         raise InputError("give --env, an environment from `explore list envs` or any other of Gymnasium")
     copies = options["n_envs"] or (10 if options["algo"] == "trpo" else 1)
-    arguments = parameters.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
+    arguments = problem.split(options["env_kwargs"], [""], "--env-kwargs", ":")[""]
     return Settings(
         **{name: options[name] for name in PLAIN}, n_envs=copies,
         jobs=min(options["jobs"], options["seeds"]),
@@ -116,7 +116,7 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
     allowed = {name: hint for name, (hint, _) in plain.items()} | POLICY
     if issubclass(cls, OnPolicyAlgorithm):
         allowed |= VALUE_INIT
-    chosen = parameters.parse(options["algo_parameters"], {"": allowed}, "--algo-param")[""]
+    chosen = problem.parse(options["algo_parameters"], {"": allowed}, "--algo-param")[""]
     for name, value in chosen.items():
         for number in value if isinstance(value, tuple) else [value]:
             if type(number) in (int, float):  # not bool
@@ -124,7 +124,7 @@ def _algorithm(options: Mapping[str, Any], copies: int) -> Values:
     settings = {name: default for name, (_, default) in plain.items()}
     if options["algo"] == "trpo":
         steps = chosen.get("n_steps", 5000 // copies)
-        settings |= _paper(steps * copies, copies)  # type: ignore[arg-type, operator]
+        settings |= _paper(steps * copies, copies)
     if options["algo"] == "sac" and options["posterior"] != "none" and chosen.get("n_steps", 1) != 1:
         raise InputError(
             "--algo-param n_steps has no effect beside a bonus, whose replay buffer gives single steps; leave it out, "
@@ -174,7 +174,7 @@ def _vime(options: Mapping[str, Any]) -> dict[str, Any] | None:
         chosen |= registry.parse({"n_eff": hints["n_eff"]}, {"n_eff": chosen["n_eff"]})
     vime = {name: hint for name, hint in hints.items() if name not in BONUS} | {"encoder": str}
     targets = {"": registry.find("posteriors", options["posterior"]), "vime": vime}
-    parsed = parameters.parse(options["parameters"], targets)
+    parsed = problem.parse(options["parameters"], targets)
     if "interval" in parsed["vime"] and options["algo"] != "sac":
         raise InputError(f"-p vime.interval has no effect with {options['algo']}, whose batches are its rollouts")
     further: dict[str, Any] = parsed["vime"]

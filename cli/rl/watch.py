@@ -16,10 +16,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from explore.cli import display, start
 from explore.cli.rl.environment import check_finite, environment, normalised
-from explore.cli.rl.model import load_policy
-from explore.cli.rl.seeds import models, series
+from explore.cli.rl.model import algorithm, derived, load_policy
 from explore.cli.rl.settings import Settings
-from explore.cli.rl.training import algorithm, derived, reading
+from explore.cli.rl.training import models_folder, reading, series
 from explore.core import files
 from explore.core.errors import InputError
 from explore.runs.record import plain
@@ -60,11 +59,11 @@ def _policy(folder: Path, settings: Settings, seed: int) -> Path:
     seeds = range(settings.seed, settings.seed + settings.seeds)
     if seed not in seeds:
         raise InputError(f"{folder} has no seed {seed}; allowed: {', '.join(map(str, seeds))}")
-    place = models(folder, settings, seed)
+    models = models_folder(folder, settings, seed)
     for prefix in ("best-", ""):
-        names = [path.name.removeprefix(prefix) for path in place.glob(f"{prefix}*")]
+        names = [path.name.removeprefix(prefix) for path in models.glob(f"{prefix}*")]
         if steps := [int(name) for name in names if name.isdecimal()]:
-            return place / f"{prefix}{max(steps)}"
+            return models / f"{prefix}{max(steps)}"
     raise InputError(f"{folder} has no policy of seed {seed} yet; let it train longer")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from explore.campaign import Campaign, folder_of
-from explore.cli import parameters, start, tables
+from explore.cli import start, tables
 from explore.cli.suggest import choice, report, settings, table
 from explore.cli.suggest.choice import Choice, Model, Progress
 from explore.cli.suggest.settings import Settings
@@ -22,6 +22,7 @@ from explore.core.errors import Failure, InputError, counted
 from explore.data.reading import Cells
 from explore.learning import saved, trust
 from explore.learning.saved import MODEL, Saved
+from explore.runs.recorded import read, written
 
 OPERATIONS = ("skip", "release", "retract", "undo", "status")
 NAMED = ("posterior", "acquisition")  # may be "module:Class", which is trusted then
@@ -175,14 +176,14 @@ def _read(folder: Path, trusted: Sequence[str]) -> State | None:
     if content.get("format") != FORMAT:
         raise files.older(path)
     trust.check(folder, recorded, trusted)
-    return State(parameters.read(Settings, recorded, str(path)), rows, learnt)
+    return State(read(Settings, recorded, str(path)), rows, learnt)
 
 
 def _write(folder: Path, now: State, old: State | None) -> None:
     """Write config.json if it changed, and remove a model of other settings."""
     if now == old:
         return
-    content = {"format": FORMAT, "settings": parameters.written(now.settings), "rows": now.rows}
+    content = {"format": FORMAT, "settings": written(now.settings), "rows": now.rows}
     content |= {"learnt": now.learnt._asdict()} if now.learnt else {}
     try:
         if old is None or any(v != vars(old.settings)[k] for k, v in vars(now.settings).items() if k not in LOOSE):

@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from explore import registry
-from explore.cli import parameters, problem
-from explore.cli.parameters import Values
+from explore.cli import problem
 from explore.core.errors import InputError, listed, shown
 from explore.data.texts import number
 from explore.inference import presets
 from explore.learning.scaling import Kind
 from explore.nets.likelihoods import Gaussian
+from explore.runs.recorded import Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
 
 def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: str) -> dict[str, Any]:
     """Return the posterior and the rule with their settings: the old ones where it is the same one."""
-    by_part = parameters.split(options["parameters"], ("", "likelihood", "acquisition"))
+    by_part = problem.split(options["parameters"], ("", "likelihood", "acquisition"))
     if "epochs" in by_part[""]:
         raise InputError("give the passes over the labels by --epochs")
     settings: Values
@@ -103,14 +103,14 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
         name = options["posterior"] or (old.posterior if old else "noisy-kfac")
         new = problem.configured(name, by_part[""], options["preset"])
         name, preset, settings = new.name, new.preset, new.settings
-        settings = settings if preset == presets.BY_ROWS else parameters.complete(new.make, settings)
+        settings = settings if preset == presets.BY_ROWS else registry.complete(new.make, settings)
     if task == "classification" and by_part["likelihood"]:
         raise InputError("classes have no settings of a likelihood")
     noise = registry.parse(Gaussian, by_part["likelihood"]) if task == "regression" else {}
     if old and old.preset == preset:
         noise = {**old.likelihood_settings, **noise}
     elif task == "regression" and preset != presets.BY_ROWS:
-        noise = dict(parameters.complete(Gaussian, presets.noise_for(preset) | noise))
+        noise = dict(registry.complete(Gaussian, presets.noise_for(preset) | noise))
     model = {"posterior": name, "preset": preset, "posterior_settings": settings, "likelihood_settings": noise}
     return model | _rule(options, old, by_part["acquisition"], goal)
 
@@ -119,7 +119,7 @@ def _rule(options: Mapping[str, Any], old: Settings | None, texts: Mapping[str, 
     """Return the rule of the options, else the old one for the same goal, else the goal's default."""
     before = old.acquisition if old and old.goal == goal else RULES[goal == "learn"]
     rule = registry.configured("acquisitions", options["acquisition"] or before, texts)
-    settings: Values = parameters.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {}
+    settings: Values = registry.complete(rule.make, rule.settings) if isinstance(rule.make, type) else {}
     if old and old.acquisition == rule.name:
         settings = {**old.acquisition_settings, **rule.settings}
     if "direction" in settings and goal != "learn":

@@ -24,6 +24,9 @@ ROOMS = {
 }
 MERGED = {  # and files that took in others, or have other names
     "acquisitions.conditioning": "acquisitions.dependence",
+    "cli.problem": "cli.parameters",
+    "cli.rl.training": "cli.rl.callbacks cli.rl.seeds",
+    "cli.start": "cli.run",
     "core.context": "execution.turns inference.turns",
     "data.base": "data.splits",
     "data.columns": "data.kinds",

@@ -20,7 +20,7 @@ import numpy as np
 
 from explore.campaign.log import NAME as LOG
 from explore.core import files
-from explore.core.errors import InputError, listed
+from explore.core.errors import InputError
 from explore.data import Schema, packed
 from explore.data.base import Task
 from explore.inference import presets
@@ -28,7 +28,7 @@ from explore.inference.base import Predictive
 from explore.learning import build, trust
 from explore.learning.model import FittedModel
 from explore.learning.scaling import Transform
-from explore.runs.recorded import Values, read_config, read_part, recorded, run_id
+from explore.runs.recorded import Values, read_part, run_id
 
 MODEL, SCHEMA, PROBABILITIES = "model.pt", "schema.json", "probabilities.npz"
 FORMAT = 1
@@ -117,14 +117,7 @@ class ModelSettings:
 
 def settings_of(folder: Path, trusted: Sequence[str]) -> ModelSettings:
     """Read the settings of a run that keeps models, unless they name modules that are not trusted."""
-    trust.check_links(folder)
-    command = recorded(folder)["command"]
-    if command not in COMMANDS:
-        raise InputError(
-            f"{folder} is a run of explore {command}, which keeps no model of a table; those of {listed(COMMANDS)} do"
-        )
-    settings = recorded(folder) if command == "suggest" else read_config(folder)["settings"]
-    trust.check(folder, settings, trusted)
+    settings = trust.settings(folder, COMMANDS, trusted)
     return read_part(ModelSettings, settings, str(folder / "config.json"))
 
 
@@ -148,12 +141,7 @@ def write(folder: Path, saved: Saved, more: bool = False) -> None:
 
 
 def read(folder: Path, trusted: Sequence[str], device: str = "cpu") -> Saved:
-    """Read what `write` wrote, for a device.
-
-    Raises:
-        InputError: when a file is missing, damaged, of another run or other settings, or names modules that are not
-            trusted.
-    """
+    """Read what `write` wrote, for a device; refuse damaged files, those of another run, and untrusted modules."""
     settings, path = settings_of(folder, trusted), folder / MODEL
     if not path.exists():
         raise InputError(
@@ -202,14 +190,11 @@ def _load(folder: Path) -> Any:
 
 
 def _run(folder: Path, name: str) -> str:
-    """Return the id that a file must have; warn where an earlier version gave none.
-
-    For a campaign the command itself warns, when it opens the log.
-    """
+    """Return the run's id, which its files must have; warn if an earlier version gave none (a campaign's log does)."""
     if not (run := run_id(folder)) and not (folder / LOG).exists():
         warnings.warn(
-            f"{folder} is of an earlier version of explore, whose files do not say of which run they are; make sure "
-            f"that its {name} is its own",
+            f"{folder} is of an earlier version of explore, whose files do not name their run; make sure that {name} "
+            "belongs to it",
             stacklevel=4,
         )
     return run

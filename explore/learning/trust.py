@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from explore.core.errors import InputError, shown
+from explore.runs.recorded import read_config, recorded
 
 ENVIRONMENTS = "explore.envs"
 # Settings whose texts are paths and names of columns, whatever they look like.
@@ -22,13 +23,22 @@ TEXTS = set(
 )
 
 
-def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:
-    """Refuse the settings of a run folder that name a function which is not trusted.
+def settings(folder: Path, commands: Collection[str], trusted: Collection[str]) -> dict[str, Any]:
+    """Read the settings of a run of one of some commands, if its folder has no links and needs no other module."""
+    check_links(folder)
+    content = recorded(folder)
+    if content["command"] not in commands:
+        raise InputError(f"{folder} is a run of explore {content['command']}, not of {' or '.join(commands)}")
+    if content["command"] != "suggest":  # whose settings a campaign's log does not depend on
+        content = read_config(folder)["settings"]
+    check(folder, content, trusted)
+    return content
 
-    Args:
-        folder: of the run, for the message.
-        settings: as config.json has them.
-        trusted: modules, which stand for those within them too, and functions as "module:name".
+
+def check(folder: Path, settings: Mapping[str, Any], trusted: Collection[str]) -> None:
+    """Refuse settings of a run folder that name a function which is not trusted.
+
+    `trusted` has modules, which include their sub-modules, and functions as "module:name".
     """
     for reference in references(settings):
         name = reference.partition(":")[0]

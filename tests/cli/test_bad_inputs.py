@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from explore.cli import parameters
 from explore.cli.active import command as active
 from explore.cli.active.settings import resolve
 from explore.runs import record
+from explore.runs.recorded import written
 
 TABLE = "x,y\n" + "".join(f"{i / 4},{i * i % 7}\n" for i in range(30))
 POOL = TABLE + "31,\n32,\n"
@@ -103,7 +103,7 @@ def test_settings_that_are_none(explore, text):
 @pytest.mark.parametrize("threads", ["2", 0, 10**9, True, None])
 def test_threads_that_a_run_recorded(explore, threads):
     context = active.make_context("active", ["--trials", "2", "--rounds", "2"])
-    settings = parameters.written(resolve(context.params))
+    settings = written(resolve(context.params))
     record.Run.create(Path("run"), settings, {}, {"device": "cpu", "threads": threads}).close()
     assert "a run recorded" in sentence(explore("active", "--resume", "run"))
 

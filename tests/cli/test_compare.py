@@ -465,7 +465,7 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["--posterior", "kfac,map"], "unknown posterior 'kfac'; allowed: bbb,"),
         (["--posterior", "map,bbb,map"], "--posterior names map twice; name each once"),
         (["--splits", "0"], "Invalid value for '--splits'"),
-        (["--preset", "tiny"], "unknown preset of noisy-kfac 'tiny'; allowed: "),
+        (["--preset", "tiny"], "unknown preset 'tiny'; allowed: "),
         (["-p", "members2=1"], "unknown setting 'members2'; allowed: "),
         (["-p", "map.lr=1"], "unknown name before a setting 'map'; allowed: bbb, ensemble, likelihood, noisy-kfac"),
         (["-p", "bbb.beta=3"], "unknown setting 'beta'; allowed: "),
@@ -480,7 +480,7 @@ def test_a_new_posterior_runs_and_its_failures_are_told(compare, toy):
         (["-p", "epochs=3"], "give --epochs or -p epochs=..., not both"),
         (["-p", "lr=-1"], "lr is -1.0; it must be"),
         (["--dataset", "bostn"], "unknown dataset 'bostn'; allowed: australian, boston,"),
-        (["--target", "y"], "--target and --task belong to --data"),
+        (["--target", "y"], "--target belongs to --data"),
         (["--data", "absent.csv"], "File 'absent.csv' does not exist"),
         (["--data", "two.csv"], "--data needs --target"),
         (["--data", "two.csv", "--target", "y"], "5 splits of 2 examples with 2 for training"),
@@ -593,7 +593,7 @@ def test_resume_refuses_other_settings_and_other_commands(compare, explore, acti
     result = explore("compare", "--resume", RUN, "--splits", 3)
     assert result.exit_code == 2
     assert (
-        "leave out --splits (allowed with it: --device, --threads, --graphs, --trust, --quiet, --json)" in result.stderr
+        "leave out --splits (allowed with it: --device, --graphs, --json, --quiet, --resume, --threads" in result.stderr
     )
     active("--rounds", 1, "--name", "x")
     assert "is a run of explore active, not of compare" in explore("compare", "--resume", "runs/active-x").stderr

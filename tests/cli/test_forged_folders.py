@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import explore as package
-from explore.cli import parameters
 from explore.cli.active import command as active
 from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.classify import command as classify
@@ -22,6 +21,7 @@ from explore.cli.suggest.settings import resolve as resolve_suggest
 from explore.core.errors import InputError
 from explore.learning import trust
 from explore.runs import record
+from explore.runs.recorded import written
 
 RUN, MARKER = Path("runs/foreign"), Path("executed")
 POOL = Path("pool.csv")
@@ -84,7 +84,7 @@ def evil(monkeypatch):
 def forge(kind, changes):
     """A folder of a run with other settings, and the commands that read it."""
     command, resolve, arguments = BEGUN[kind]
-    settings = parameters.written(resolve(command.make_context(kind, list(arguments)).params))
+    settings = written(resolve(command.make_context(kind, list(arguments)).params))
     for key, value in changes.items():
         partial = isinstance(value, dict) and key in ("vime", "algo_settings")
         settings[key] = {**settings[key], **value} if partial else value

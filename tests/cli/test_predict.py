@@ -74,8 +74,8 @@ def test_what_active_saved_is_what_it_measured(active, more):
         assert rmse == pytest.approx(last.loc[(replica["arm"], replica["trial"]), "rmse"], rel=1e-5)
     own = load_run(folder, arm="random", trial=2)
     assert own.about == "noisy-kfac, arm random, trial 2 of 2; fitted to 22 examples"
-    far = "of {} of 506 rows is more than 10 standard deviations from what"
-    with pytest.warns(TableWarning, match=f"'CRIM' {far.format(6)}"), pytest.warns(match=f"'B' {far.format(9)}"):
+    far = ": {} of 506 rows are more than 10 standard deviations from the training data"
+    with pytest.warns(TableWarning, match=f"'CRIM'{far.format(6)}"), pytest.warns(match=f"'B'{far.format(9)}"):
         found = own.predict(pd.DataFrame(data.x, columns=data.features)[::-1])
     # Another sample of the nets than all replicas have together.
     assert (np.abs(found["mean"][::-1] - mean[3]) < found.epistemic[::-1] * 3).all()
@@ -124,8 +124,8 @@ def test_numbers_far_from_what_was_learnt_from_are_said(runs):
     heat = pd.read_csv("lab.csv").heat
     cells = loaded.cells_of(pd.DataFrame({"solvent": ["water"] * 3, "heat": [heat.mean(), 1000 * heat.max(), 9e9]}))
     _, notes = one.inputs(cells)
-    assert [note.partition(" standard")[0] for note in notes] == ["'heat' of 2 of 3 rows is more than 10"]
-    assert "up to 9e+09: what is predicted there is extrapolated" in notes[0]
+    assert [note.partition(" standard")[0] for note in notes] == ["'heat': 2 of 3 rows are more than 10"]
+    assert "up to 9e+09; their predictions are extrapolated" in notes[0]
     edges = loaded.cells_of(pd.DataFrame({"solvent": ["water"] * 2, "heat": [heat.min(), heat.max()]}))
     assert one.inputs(edges)[1] == ()
     raw = replace(one.fitted, scales=one.fitted.scales._replace(x=UNSCALED))  # as with --standardise none
@@ -309,7 +309,10 @@ def test_a_run_of_another_kind_has_no_model_of_a_table(explore):
     Run.create(folder, {"command": "rl"}, {}, {"started": "now"}).close()
     Path("t.csv").write_text("a\n1\n")
     result = explore("predict", folder, "t.csv")
-    assert result.exit_code == 2 and "is a run of explore rl, which keeps no model of a table" in result.stderr
+    assert (
+        result.exit_code == 2
+        and "is a run of explore rl, not of active or classify or compare or suggest" in result.stderr
+    )
 
 
 def test_what_a_run_left_out_is_left_out_of_its_predictions(active, explore):

@@ -118,11 +118,11 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
 
 
 def test_compiled_updates_are_of_one_process():
-    with pytest.raises(InputError, match="--graphs compiles the updates of one process, and --jobs asks for 2"):
+    with pytest.raises(InputError, match="--graphs records the updates of one process"):
         start.compute({"device": "cpu", "graphs": True, "jobs": 2})
 
 
 def test_graphs_are_of_one_process(monkeypatch):
     monkeypatch.setattr(start.parallel, "world", lambda: SimpleNamespace(processes=2))
-    with pytest.raises(InputError, match="--graphs records the updates of one process, and there are 2"):
+    with pytest.raises(InputError, match="--graphs records the updates of one process"):
         start.compute({"device": "cpu", "graphs": True})

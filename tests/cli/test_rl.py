@@ -24,15 +24,14 @@ from sb3_contrib import TRPO
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from explore import registry
-from explore.cli import parameters, rl
+from explore.cli import rl
 from explore.cli.report import session
 from explore.cli.rl import report as rl_report
-from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import Settings, resolve
 from explore.cli.rl.training import Training
 from explore.posteriors.noisy_kfac import NoisyKFAC
 from explore.runs import record
-from explore.runs.recorded import run_id
+from explore.runs.recorded import read, run_id
 from explore.vime import DynamicsSettings, RewardSettings, Transitions
 
 RUN = Path("runs/rl-explore-Chain-v0-trpo-noisy-kfac")
@@ -233,7 +232,7 @@ def test_ppo_on_environments_of_gymnasium(train, more):
     assert (last / "vecnormalize.pkl").exists() == bool(more)
     # A pole's return is the length of its episode.
     assert all(row["eval/mean_reward"] == row["eval/mean_ep_length"] for row in metrics(run))
-    recorded = parameters.read(Settings, settings, "config.json")
+    recorded = read(Settings, settings, "config.json")
     assert metrics(run)[1]["eval/mean_reward"] == Training(recorded, 0, "cpu", last, run_id(run)).evaluate()[0]
 
 
@@ -253,16 +252,15 @@ def test_sac_with_and_without_a_bonus(train):
     assert results(Path("runs/rl-Pendulum-v1-sac-none")).iteration.tolist() == [1]
 
 
-def trained(settings) -> Any:
+def trained(settings, folder) -> Any:
     training = Training(settings, 5, "cpu")
-    events = {name: lambda *_: None for name in ("on_log", "on_step", "before_log", "after_log")}
-    training.learn(0, **events)
+    training.train(folder, lambda event: None)
     return training
 
 
 def test_a_checkpoint_restores_bonus_and_policy_to_the_bit(tmp_path):
     settings = settings_of(*TINY, *LEARN, "--vec-normalize")
-    ours = trained(settings)
+    ours = trained(settings, tmp_path)
     ours.save(tmp_path)
     theirs: Any = Training(settings, 5, "cpu", tmp_path)
     rng = np.random.default_rng(0)
@@ -282,7 +280,7 @@ def test_a_checkpoint_restores_bonus_and_policy_to_the_bit(tmp_path):
 
 def test_a_checkpoint_restores_the_replay_buffer(tmp_path):
     settings = settings_of(*PENDULUM, "--algo-param", "buffer_size=60")
-    ours = trained(settings)
+    ours = trained(settings, tmp_path)
     ours.save(tmp_path)
     theirs: Any = Training(settings, 5, "cpu", tmp_path)
     buffers = [t.model.replay_buffer for t in (ours, theirs)]
@@ -356,7 +354,7 @@ def test_a_crash_at_any_write_loses_no_iteration(train, monkeypatch, where, what
 
 @pytest.mark.parametrize("more", [[], ["-p", "members=2"]])
 def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
-    keep, left = Seed._save, iter(range(2))
+    keep, left = Training._record, iter(range(2))
 
     def interrupt(*arguments):
         if next(left, None) is None:
@@ -364,7 +362,7 @@ def test_interrupted_and_continued_twice(train, explore, monkeypatch, more):
         keep(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Seed, "_save", interrupt)
+        patch.setattr(Training, "_record", interrupt)
         result = explore("rl", *TINY, *LEARN, *more)
     assert (result.exit_code, result.stdout) == (130, "")
     assert "Interrupted after 128 of 192 steps of seed 0." in result.stderr

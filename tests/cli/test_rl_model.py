@@ -13,8 +13,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 from explore.cli import rl
 from explore.cli.rl import model as rl_model
 from explore.cli.rl.environment import environments
+from explore.cli.rl.model import derived
 from explore.cli.rl.settings import ALGORITHMS, resolve
-from explore.cli.rl.training import Training, derived
+from explore.cli.rl.training import Training
 from explore.core import files, tree
 from explore.core.errors import InputError
 

@@ -18,20 +18,19 @@ from stable_baselines3.common.save_util import load_from_zip_file
 
 from explore.cli import active as active_command
 from explore.cli import compare as compare_command
-from explore.cli import parameters
 from explore.cli import rl as rl_command
 from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.compare.settings import resolve as resolve_compare
 from explore.cli.main import main
 from explore.cli.report import session
 from explore.cli.rl import recording
-from explore.cli.rl.seeds import Seed
 from explore.cli.rl.settings import resolve as resolve_rl
+from explore.cli.rl.training import Training
 from explore.core import files
 from explore.core.errors import InputError
 from explore.learning import trust
 from explore.runs import record
-from explore.runs.recorded import run_id
+from explore.runs.recorded import run_id, written
 
 MARKER = Path("executed")
 RUN = Path("runs/foreign")
@@ -65,7 +64,7 @@ def settings(command):
         "compare": (compare_command, resolve_compare, ["--splits", "2", "--posterior", "map"]),
         "rl": (rl_command, resolve_rl, ["--env", "explore/Chain-v0", "--timesteps", "64"]),
     }[command]
-    return parameters.written(resolve(module.command.make_context(command, arguments).params))
+    return written(resolve(module.command.make_context(command, arguments).params))
 
 
 def replaced(value, *path, by):
@@ -245,7 +244,7 @@ def test_the_payload_works():
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
     """A run with every file that there can be, stopped half way."""
-    keep, left = Seed._save, iter(range(1))
+    keep, left = Training._record, iter(range(1))
 
     def interrupt(*arguments):
         if next(left, None) is None:
@@ -254,7 +253,7 @@ def interrupted(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("interrupted"))
-        patch.setattr(Seed, "_save", interrupt)
+        patch.setattr(Training, "_record", interrupt)
         result = CliRunner().invoke(main, [*SAC, "--name", "x"])
         assert result.exit_code == 130, result.output
         return Path("runs/rl-x").resolve()

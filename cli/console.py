@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import table
 from rich.console import Console
@@ -11,14 +11,27 @@ from rich.text import Text
 
 from explore.core.errors import printable
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 def show(*parts: str | Table) -> None:
-    """Print texts and tables, one under the other."""
+    """Print texts and tables, one below the other."""
     Console().print(*map(_literal, parts), sep="\n")
 
 
 class Table(table.Table):
     """A table without markup."""
+
+    @classmethod
+    def of(cls, cells: pd.DataFrame) -> Table:
+        """Return a table of texts, with all columns but the first aligned to the right."""
+        table = cls(*cells)
+        for column in table.columns[1:]:
+            column.justify = "right"
+        for row in cells.itertuples(index=False, name=None):
+            table.add_row(*row)
+        return table
 
     def add_column(self, header: Any = "", *arguments: Any, **settings: Any) -> None:
         super().add_column(_literal(header), *arguments, **settings)

@@ -1,9 +1,9 @@
 """One start of a command: a new or resumed run, from its options to its report.
 
-A command is a package of four files: `settings.resolve(options)` returns a frozen dataclass `Settings`;
-`experiment.Experiment` does the work; `recording.write(run, experiment, event)` writes an event into the run folder and
-returns the step of the checkpoint that is due, or steps by series, if one is; `report.report(experiment, folder)` draws
-the pictures and returns the result.
+A command is a package of three files. `settings.resolve(options)` returns a frozen dataclass `Settings`.
+`experiment.Experiment` does the work. `report.write(run, experiment, event)` writes an event into the run folder and
+returns the step of the checkpoint that is due, or steps by series, if one is. `report.report(experiment, folder)` draws
+the figures and returns the result. `report.sections(runs)` returns the page of `explore report`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import click
+import pandas as pd
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from explore.cli import console, display, parameters, ranks, script, start
@@ -26,7 +27,7 @@ from explore.learning import saved, trust
 from explore.runs.provenance import differences, history
 from explore.runs.record import Run
 
-FILES = ("settings", "experiment", "recording", "report")
+FILES = ("settings", "experiment", "report")
 
 
 class Experiment(Protocol):
@@ -60,7 +61,7 @@ class Report(NamedTuple):
     """The result of a finished run."""
 
     failures: Sequence[str]  # a sentence each
-    tables: Sequence[tuple[str, console.Table]]  # with titles
+    tables: Sequence[tuple[str, pd.DataFrame]]  # of texts, with titles
     summary: dict[str, Any]  # the result as JSON
     verdict: str = ""
     facts: Sequence[tuple[str, str]] = ()  # names and values
@@ -75,7 +76,7 @@ def run(command: str, options: Mapping[str, Any]) -> None:
 
 def _run(command: str, options: Mapping[str, Any]) -> None:
     files = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
-    settings, experiments, recording, report = files
+    settings, experiments, report = files
     folder = Path(options["resume"]) if options["resume"] else ranks.continued()
     # A restarted job names its functions once more.
     names = {key: options.get(key) for key in ("net", "posterior", "acquisition")}
@@ -99,7 +100,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     record = old or start.create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
     ranks.remember(record.folder)
     with _closing(command, record, experiment.where):
-        _work(experiment, record, recording.write, options["quiet"] or options["as_json"])
+        _work(experiment, record, report.write, options["quiet"] or options["as_json"])
         result: Report = report.report(experiment, record.folder)
     ranks.forget()
     notes = {"notes": [note for note in experiment.note.splitlines() if note], "warnings": warnings}
@@ -153,7 +154,7 @@ def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool,
         display.echo(json.dumps(report.summary | notes | {"warnings": warnings}))
         return
     for title, table in report.tables:
-        console.show(title, table)
+        console.show(title, console.Table.of(table))
     if report.verdict:
         display.echo(report.verdict)
     figure = [("figure", str(run.folder / report.figure))] if report.figure else []

@@ -1,10 +1,12 @@
-"""Parts that the figures of all commands share."""
+"""Figures that several commands share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,9 +17,11 @@ from matplotlib.ticker import MaxNLocator
 from explore.cli.display import literal
 from explore.core import files
 
+Lines = Mapping[str, pd.DataFrame]  # by label: a row a step, a column a replica
+
 
 def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many axes; not pyplot's, which keeps global state."""
+    """Return a figure with `count` axes; not pyplot's, which keeps global state."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -28,30 +32,39 @@ def panels(count: int, columns: int = 2, width: float = 5.0, height: float = 3.8
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG; at any moment there is the old file or the new one."""
+    """Write a figure as PNG, replacing an old file in one step."""
     with files.replacing(path) as draft:
         figure.savefig(draft, dpi=120)
 
 
-def curve(axes: Axes, values: pd.Series, label: str) -> None:
-    """Draw a line over the index, with its points where one stands alone, which a line does not show."""
-    is_finite = pd.Series(np.isfinite(values))
-    has_neighbour = is_finite.shift(1, fill_value=False) | is_finite.shift(-1, fill_value=False)
-    style = ".-" if (is_finite & ~has_neighbour).any() else "-"
-    axes.plot(values.index, values, style, label=literal(label))
+def curves(
+    metrics: Mapping[str, Lines], xlabel: str, styles: Sequence[str] = ("-",), partial: bool = False, **size: Any
+) -> Figure:
+    """Draw a panel for each metric, by its title, with a band for each label."""
+    figure, every = panels(len(metrics), **size)
+    for axes, (title, lines) in zip(every, metrics.items(), strict=True):
+        for (label, values), style in zip(lines.items(), cycle(styles), strict=False):
+            band(axes, values, label, style, partial)
+        axes.set(xlabel=xlabel, ylabel=title)
+        whole(axes)
+    if every[0].lines:
+        every[0].legend(fontsize="small")
+    return figure
 
 
-def band(
-    axes: Axes, steps: Sequence[float], values: np.ndarray, label: str, style: str = "o-", partial: bool = False
-) -> None:
-    """Draw the mean of values [steps, T] with a band of one standard error.
+def band(axes: Axes, values: pd.DataFrame, label: str, style: str = "-", partial: bool = False) -> None:
+    """Draw the mean over columns with a band of one standard error.
 
-    Where one of the T has no number there is a gap, as the mean of the others would be another curve; `partial` draws
-    it all the same.
+    A step with a missing value is a gap, unless `partial`. A point without neighbours gets a marker, as no line shows
+    it.
     """
-    mean, se = center(values if partial else np.where(np.isnan(values).any(1, keepdims=True), np.nan, values))
-    (line,) = axes.plot(steps, mean, style, markersize=3, label=literal(label))
-    axes.fill_between(steps, mean - se, mean + se, alpha=0.2, color=line.get_color(), linewidth=0)
+    values = values if partial else values.where(values.notna().all(axis=1))
+    mean, error = values.mean(axis=1), values.sem(axis=1).fillna(0.0)
+    finite = pd.Series(np.isfinite(mean), mean.index)
+    has_neighbour = finite.shift(1, fill_value=False) | finite.shift(-1, fill_value=False)
+    style = ".-" if style == "-" and (finite & ~has_neighbour).any() else style
+    (line,) = axes.plot(mean.index, mean, style, markersize=3, label=literal(label))
+    axes.fill_between(mean.index, mean - error, mean + error, alpha=0.2, color=line.get_color(), linewidth=0)
 
 
 def reliability(axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -60,12 +73,6 @@ def reliability(axes: Axes, lines: Mapping[str, tuple[np.ndarray, np.ndarray]]) 
     for i, (label, (expected, observed)) in enumerate(lines.items()):
         axes.plot(expected, observed, "o-", color=f"C{i}", markersize=4, label=literal(label))
     axes.set(xlim=(0, 1), ylim=(0, 1))
-
-
-def center(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard error over the last axis, without missing numbers; the error of a single one is 0."""
-    frame = pd.DataFrame(values)
-    return frame.mean(axis=1).to_numpy(), frame.sem(axis=1).fillna(0.0).to_numpy()
 
 
 def whole(axes: Axes) -> None:

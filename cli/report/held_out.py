@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 
-from explore.cli.display import literal
 from explore.cli.report.drawing import panels, reliability
-from explore.cli.report.page import Section
+from explore.cli.report.page import Section, cells
+from explore.cli.report.session import Opened, readable
+from explore.core.errors import InputError
+from explore.data import Dataset
+from explore.learning import saved
 from explore.learning.compare import confidence_bins
 from explore.learning.model import FittedModel
 
 LEVELS = np.linspace(0, 1, 21)
 MOST = 2_000  # points that are drawn
+TRIALS = 40  # replicas of an arm whose held-out points are predicted
 
 
 class HeldOut(NamedTuple):
@@ -23,8 +28,34 @@ class HeldOut(NamedTuple):
 
     y: np.ndarray  # or [n] class indices
     mean: np.ndarray  # or [n, C] probabilities
-    total: np.ndarray  # standard deviations; none of classes
-    below: np.ndarray  # predictive probability that a target lies below the measured one
+    total: np.ndarray = np.empty(0)  # standard deviations; none of classes
+    below: np.ndarray = np.empty(0)  # predictive probability that a target lies below the measured one
+
+
+def sections(
+    runs: Sequence[Opened], sets: Mapping[str, Dataset], test: Callable[[int, Any], Any], note: str
+) -> Iterator[Section]:
+    """Yield the calibration of the models of runs on their data sets, and the models that cannot be read.
+
+    `test` returns the held-out rows of each trial or split, from the number of rows and the settings.
+    """
+
+    def predict(run: Opened) -> dict[str, HeldOut]:
+        if not (run.folder / saved.MODEL).exists():
+            raise InputError(f"{run.folder} has no {saved.MODEL} yet: no fit is finished")
+        data, content = sets[run.name], saved.read(run.folder, run.trusted)
+        rows, replicas = test(len(data.x), run.settings), pd.DataFrame(content.replicas)
+        rows = [rows[number - 1] for number in replicas.get("trial", replicas.get("split"))]
+        return {
+            run.prefix + str(arm): collect(model, data.x, data.y, rows, used.index[:TRIALS].tolist())
+            for name, model in content.models.items()
+            for arm, used in replicas.groupby(replicas.get("arm", [name] * len(replicas)), sort=False)
+        }
+
+    predictions, missing = readable([run for run in runs if run.name in sets], "model", predict)
+    yield from missing
+    if predictions:
+        yield section({label: each for labels in predictions.values() for label, each in labels.items()}, note)
 
 
 def collect(
@@ -35,19 +66,18 @@ def collect(
     for r in used:
         one, rows = model.replica(r), test[r]
         if model.posterior.likelihood.discrete:
-            p = one.probabilities(x[rows])[0].double().cpu().numpy()
-            parts.append((y[rows], p, np.empty((len(rows), 0)), np.empty((len(rows), 0))))
+            tensors = [one.probabilities(x[rows])[0]]
         else:
-            predicted, below = one.predict(x[rows]), one.below(x[rows], y[rows])
-            tensors = (t[0].double().cpu().numpy() for t in (predicted.mean, predicted.total, below))
-            parts.append((y[rows], *tensors))
+            predicted = one.predict(x[rows])
+            tensors = [t[0] for t in (predicted.mean, predicted.total, one.below(x[rows], y[rows]))]
+        parts.append((y[rows], *(t.double().cpu().numpy() for t in tensors)))
     return HeldOut(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def section(every: Mapping[str, HeldOut], sentence: str) -> Section:
-    """Return calibration and residuals by name of a model; the sentence says which data were held out."""
+def section(every: Mapping[str, HeldOut], note: str) -> Section:
+    """Return calibration and residuals by name of a model; the note says which data were held out."""
     first = next(iter(every.values()))
-    return _classes(every, sentence) if first.y.ndim == 1 else _numbers(every, sentence)
+    return _classes(every, note) if first.y.ndim == 1 else _numbers(every, note)
 
 
 def coverage(held_out: HeldOut) -> np.ndarray:
@@ -56,21 +86,23 @@ def coverage(held_out: HeldOut) -> np.ndarray:
     return np.array([(inner <= level).mean() for level in LEVELS])
 
 
-def _numbers(every: Mapping[str, HeldOut], sentence: str) -> Section:
+def _numbers(every: Mapping[str, HeldOut], note: str) -> Section:
     figure, (calibration, predicted, residuals) = panels(3, columns=3, width=4.2)
-    calibration.plot([0, 1], [0, 1], "k--", linewidth=1)
-    rows = []
+    lines, rows = {}, []
     for i, (name, held_out) in enumerate(every.items()):
-        share, colour = coverage(held_out), f"C{i}"
-        calibration.plot(LEVELS, share, "o-", markersize=3, color=colour, label=literal(name))
+        lines[name] = LEVELS, (share := coverage(held_out))
         some = np.random.default_rng(0).permutation(len(held_out.y))[:MOST]
         error = held_out.y - held_out.mean
-        style: Any = {"markersize": 3, "alpha": 0.4, "color": colour, "rasterized": True}
+        style: Any = {"markersize": 3, "alpha": 0.4, "color": f"C{i}", "rasterized": True}
         predicted.plot(held_out.mean[some].ravel(), held_out.y[some].ravel(), ".", **style)
         residuals.plot(held_out.mean[some].ravel(), (error / held_out.total)[some].ravel(), ".", **style)
         at = np.searchsorted(LEVELS, 0.9 - 1e-9)
-        scores = (np.sqrt((error**2).mean()), np.abs(error).mean(), share[at], np.abs(share - LEVELS).mean())
-        rows.append([name, str(len(held_out.y)), *(f"{score:.4g}" for score in scores)])
+        scores = {
+            "RMSE": np.sqrt((error**2).mean()), "mean absolute error": np.abs(error).mean(),
+            "in the 90 % interval": share[at], "distance from the diagonal": np.abs(share - LEVELS).mean(),
+        }  # fmt: skip
+        rows.append({"model": name, "held-out targets": str(len(held_out.y))} | _texts(scores))
+    reliability(calibration, lines)
     ends = np.concatenate([np.concatenate([h.y.ravel(), h.mean.ravel()]) for h in every.values()])
     predicted.plot([ends.min(), ends.max()], [ends.min(), ends.max()], "k--", linewidth=1)
     for height in (-2, 0, 2):
@@ -79,12 +111,10 @@ def _numbers(every: Mapping[str, HeldOut], sentence: str) -> Section:
     predicted.set(xlabel="predicted mean", ylabel="measured", title="Predicted and measured")
     residuals.set(xlabel="predicted mean", ylabel="residual / predictive deviation", title="Residuals")
     calibration.legend(fontsize="small")
-    header = ["model", "held-out targets", "RMSE", "mean absolute error", "in the 90 % interval"]
-    header.append("distance from the diagonal")
-    return Section("Calibration and residuals", figure, [sentence], header=header, rows=rows)
+    return Section("Calibration and residuals", figure, [note], **cells(pd.DataFrame(rows)))
 
 
-def _classes(every: Mapping[str, HeldOut], sentence: str) -> Section:
+def _classes(every: Mapping[str, HeldOut], note: str) -> Section:
     figure, (axes,) = panels(1, width=5)
     rows, lines = [], {}
     for name, held_out in every.items():
@@ -92,10 +122,17 @@ def _classes(every: Mapping[str, HeldOut], sentence: str) -> Section:
         bins = confidence_bins(torch.from_numpy(held_out.mean)[None], torch.from_numpy(held_out.y)[None])
         expected, observed, weight = (part[0].numpy() for part in bins)
         lines[name] = expected[weight > 0], observed[weight > 0]
-        scores = (right.mean(), confidence.mean(), (weight * np.abs(expected - observed)).sum())
-        rows.append([name, str(len(held_out.y)), *(f"{score:.4g}" for score in scores)])
+        if len(every) == 1:
+            middles = (0.5 + np.arange(len(weight))) / len(weight)
+            axes.bar(middles, weight, 1 / len(weight), color="C0", alpha=0.2, label="share of the points")
+        error = (weight * np.abs(expected - observed)).sum()
+        scores = {"accuracy": right.mean(), "mean confidence": confidence.mean(), "calibration error": error}
+        rows.append({"model": name, "held-out points": str(len(held_out.y))} | _texts(scores))
     reliability(axes, lines)
     axes.set(xlabel="confidence", ylabel="share that is right", title="Reliability")
     axes.legend(fontsize="small")
-    header = ("model", "held-out points", "accuracy", "mean confidence", "calibration error")
-    return Section("Calibration", figure, [sentence], header=header, rows=rows)
+    return Section("Calibration", figure, [note], **cells(pd.DataFrame(rows)))
+
+
+def _texts(scores: Mapping[str, float]) -> dict[str, str]:
+    return {name: f"{score:.4g}" for name, score in scores.items()}

@@ -16,7 +16,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from explore.campaign.log import Log
-from explore.cli.report import classify, drawing, held_out, page, session, suggest
+from explore.cli.classify import report as classify
+from explore.cli.estimate import Estimate, decimals
+from explore.cli.report import drawing, held_out, page, session, suggest
 from explore.cli.report.session import Opened
 from explore.core.errors import InputError
 from explore.learning.classification import Classified
@@ -179,12 +181,11 @@ def test_learning_curves_and_differences_are_those_of_results_csv(alone, runs):
     table = pd.read_csv(runs / "active-one" / "results.csv").pivot(
         index=["labels", "trial"], columns="arm", values="rmse"
     )
-    paired = (table.epig - table.random).unstack()
-    for cell in (paired.mean(axis=0), paired.loc[22]):
-        assert "{mean:.4g} ± {se:.2g}".format(**mean_and_se(cell)) in shown["Difference from labelling at random"]
-    curve = table.random.unstack()
-    for cell in (curve.mean(axis=0), curve.loc[22]):
-        assert "{mean:.4g} ± {se:.2g}".format(**mean_and_se(cell)) in shown["Learning curves"]
+    paired, curve = (table.epig - table.random).unstack(), table.random.unstack()
+    for title, values in {"Difference from labelling at random": paired, "Learning curves": curve}.items():
+        for cell in (values.mean(axis=0), values.loc[22]):
+            mean, se = mean_and_se(cell).values()
+            assert Estimate(mean, se).text(decimals(values)) in shown[title]
 
 
 def test_residuals_are_those_of_the_last_round(alone, runs):
@@ -243,7 +244,7 @@ def test_what_needs_data_that_have_changed_is_left_out_and_said(runs, made):
         result = report(runs / "compare-c")
     finally:
         path.write_text(text)
-    assert "Not shown is what needs the data: the data of t have changed" in result.stderr
+    assert "Left out the figures that need the data of compare-c: the data of t have changed" in result.stderr
     assert list(Page(Path("report.html")).sections) == [
         "Scores",
         "While they learnt",
@@ -318,14 +319,14 @@ def test_what_a_run_of_classify_lacks_is_said(runs, made):
     unfinished = dataclasses.replace(opened, sizes={**opened.sizes, "results.csv": 0})
     found = list(classify.sections([unfinished]))
     assert [section.title for section in found] == ["While they learnt", "Results of classify-k"]
-    assert found[1].warnings == [f"{folder} is not finished; there are its curves."]
+    assert "Left out the figures that need the results of classify-k: " in found[1].warnings[0]
     try:
         (made / "photos").rename(made / "moved")
         said = report(folder).stderr
     finally:
         (made / "moved").rename(made / "photos")
-    assert "Not shown is what needs the images of classify-k: " in said
-    assert list(Page(Path("report.html")).sections)[-2:] == ["Images", "Settings"]
+    assert "Left out the figures that need the images of classify-k: " in said
+    assert list(Page(Path("report.html")).sections)[-2:] == ["Images of classify-k", "Settings"]
     arrays = folder / "probabilities.npz"
     whole = arrays.read_bytes()
     for damaged in (whole[:-30], whole[:300] + b"x" * 40 + whole[340:], b"", None):

@@ -17,7 +17,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from explore.cli.active import recording
+from explore.cli.active import report
 from explore.core import files
 from explore.runs import record
 
@@ -173,7 +173,7 @@ def test_resume_refuses_what_would_change_the_protocol(active, explore):
 
 def test_resume_warns_of_another_number_of_threads(active, explore, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(recording, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(report, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert explore("active", "--name", "x", "--threads", 1, "--epochs", 2, "--trials", 2).exit_code == 130
     result = explore("active", "--resume", RUN, "--threads", 2)
     assert result.exit_code == 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -20,6 +21,16 @@ TITLES = {"rmse": "test RMSE", "error": "test error rate", "log_likelihood": "te
 def title(metric: str, validation: bool) -> str:
     """Title of a metric on the test parts, or instead on the validation parts."""
     return TITLES[metric].replace("test", "validation") if validation else TITLES[metric]
+
+
+def metrics(tables: Collection[pd.DataFrame]) -> list[str]:
+    """Return the metrics that all tables have, the decisive one first."""
+    return [name for name in TITLES if all(name in table for table in tables)]
+
+
+def spread(count: int, replicas: str) -> str:
+    """Return the legend of the numbers in a table or figure."""
+    return f"mean ± s.e. over {count} {replicas}s" if count > 1 else f"one {replicas}"
 
 
 class Estimate(NamedTuple):

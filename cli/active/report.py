@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from explore import data
 from explore.cli.active.experiment import Experiment
 from explore.cli.display import literal
-from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, unit
+from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, metrics, spread, unit
 from explore.cli.parameters import flat
 from explore.cli.report import drawing, held_out
 from explore.cli.report.drawing import Lines
@@ -45,9 +45,6 @@ CONTROL = "random"
 FEW = 5  # trials below which their standard error is itself a guess
 
 
-# Files of a run ---------------------------------------------------------------------------------------------
-
-
 def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int | None:
     """Write a finished round, or the start (None); return the number of labels, the step of a checkpoint."""
     posterior, trials = experiment.settings.posterior, experiment.settings.trials
@@ -62,8 +59,9 @@ def write(run: Run, experiment: Experiment, event: Epoch | Round | None) -> int 
     results = _results(experiment, event)
     for i, arm in enumerate(experiment.arms):
         run.scalars(series[arm], event.labels, _scalars(event, results, slice(i * trials, (i + 1) * trials)))
-    run.rows("results.csv", results.to_dict("records"))
-    run.rows("selected.csv", list(_selected(experiment.dataset, event, results)))
+    rows: list[Any] = results.to_dict("records")
+    run.rows("results.csv", rows)
+    run.rows("selected.csv", list(_selected(experiment.dataset, event, rows)))
     if event.choice is None:
         saved.write(run.folder, experiment.saved)
     return event.labels
@@ -92,25 +90,18 @@ def _scalars(event: Round, results: pd.DataFrame, arm: slice) -> dict[str, float
     return scalars
 
 
-def _selected(dataset: Dataset, event: Round, results: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _selected(dataset: Dataset, event: Round, results: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the rows of selected.csv for a round: the points that each replica chose."""
     if event.choice is None:
         return
     chosen = event.choice.indices.tolist(), event.choice.scores.tolist()
-    for replica, *choice in zip(results[["arm", "trial", "round"]].to_dict("records"), *chosen, strict=True):
+    for row, *choice in zip(results, *chosen, strict=True):
+        replica = {key: row[key] for key in ("arm", "trial", "round")}
         for order, (index, score) in enumerate(zip(*choice, strict=True), 1):
             point = {"order": order, "index": index}
             point |= {"line": dataset.lines[index]} if dataset.lines else {}
             point |= {"id": texts.neutralised(dataset.ids[index])} if dataset.ids else {}
             yield replica | point | {"score": score}
-
-
-# Views of results.csv ---------------------------------------------------------------------------------------
-
-
-def metrics(results: Iterable[pd.DataFrame]) -> list[str]:
-    """Return the metrics to show, the decisive one first."""
-    return [name for name in TITLES if all(name in table for table in results)]
 
 
 def curves(results: pd.DataFrame, metric: str) -> dict[str, pd.DataFrame]:
@@ -146,28 +137,25 @@ def table(lines: Lines) -> pd.DataFrame:
     return pd.DataFrame([{"labels": labels} | row for labels, row in rows.items()]).fillna("")
 
 
-def figure(metrics: Mapping[str, Lines], **size: float) -> Figure:
+def figure(metrics: Mapping[str, Lines], **size: Any) -> Figure:
     """Draw a panel for each metric."""
     titles = {TITLES[metric] + unit(metric): lines for metric, lines in metrics.items()}
     return drawing.curves(titles, "labelled points", ("o-", "s--"), **size)
-
-
-# The result in the terminal ---------------------------------------------------------------------------------
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
     """Return the result, and draw the figure into the folder."""
     results, s = pd.read_csv(folder / "results.csv"), experiment.settings
     arms = {metric: curves(results, metric) for metric in metrics([results])}
-    spread = f"mean ± s.e. over {s.trials} trials" if s.trials > 1 else "one trial"
+    numbers = spread(s.trials, "trial")
     drawn = figure({metric: {arm: every[arm] for arm in experiment.arms} for metric, every in arms.items()}, height=4)
-    drawn.suptitle(literal(f"{experiment.dataset.name}, {s.posterior}: {spread}"), fontsize=11)
+    drawn.suptitle(literal(f"{experiment.dataset.name}, {s.posterior}: {numbers}"), fontsize=11)
     drawing.save(drawn, folder / FIGURE)
     named = {"posterior": s.posterior, "acquisition": s.acquisition, "trials": s.trials}
     end = {"seconds": round(experiment.seconds, 3), "run": str(folder)}
     return Report(
         list(failures(experiment, results)),
-        [(f"{TITLES[metric]}{unit(metric)}, {spread}", table(every)) for metric, every in arms.items()],
+        [(f"{TITLES[metric]}{unit(metric)}, {numbers}", table(every)) for metric, every in arms.items()],
         plain(named | summary(arms) | end), verdict(arms), [("model", saved.location(folder))], FIGURE,
     )  # fmt: skip
 
@@ -225,9 +213,6 @@ def summary(arms: Mapping[str, Lines]) -> dict[str, Any]:
     return values
 
 
-# The page of a report ---------------------------------------------------------------------------------------
-
-
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the sections of all runs."""
     results = {run: run.table("results.csv") for run in runs}
@@ -253,9 +238,8 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     selected = {run: run.table("selected.csv") for run in runs if run.sizes.get("selected.csv")}
     if shown := {run: table for run, table in selected.items() if run.name in sets}:
         yield _chosen(shown, sets)
-    first = f", of the first {held_out.TRIALS}" if any(run.config["trials"] > held_out.TRIALS for run in runs) else ""
-    note = f"Held-out points of all trials{first}, predicted by the fits of the last round."
-    yield from held_out.sections(runs, sets, lambda n, s: _split(n, s).test, note)
+    note = "Held-out points of all trials{first}, predicted by the fits of the last round."
+    yield from held_out.sections(runs, sets, lambda count, settings: _split(count, settings).test, note)
     if selected:
         yield _best_scores(selected)
 

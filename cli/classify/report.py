@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from sklearn.metrics import confusion_matrix
 
 from explore.cli.classify.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
@@ -51,7 +52,7 @@ class Tested(NamedTuple):
     """Predictions for the test images, and for out-of-distribution images."""
 
     y: np.ndarray  # [P]
-    index: np.ndarray  # [P] among the test images, with --validate among the training images
+    places: np.ndarray  # [P] among the test images, with --validate among the training images
     classes: tuple[str, ...]
     images: Classified
     ood: Classified | None
@@ -67,9 +68,6 @@ class Tested(NamedTuple):
         assert figure is not None
         figure.axes[0].set_title(literal(names[0]))
         return {"reliability": figure} | ({"others": uncertainties(self.images, self.ood, names)} if self.ood else {})
-
-
-# Files of a run ---------------------------------------------------------------------------------------------
 
 
 def write(run: Run, experiment: Experiment, event: Event) -> int | None:
@@ -91,7 +89,7 @@ def write(run: Run, experiment: Experiment, event: Event) -> int | None:
 
 def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -> None:
     tested, row = _tested(experiment, finished), _results(experiment, finished)
-    arrays = {"y": tested.y, "index": tested.index, "classes": np.array(tested.classes)}
+    arrays: dict[str, Any] = {"y": tested.y, "index": tested.places, "classes": np.array(tested.classes)}
     for kind, images in (("", tested.images), ("other_", tested.ood)):
         if images:
             arrays[f"{kind}probabilities"] = images.probabilities.cpu().numpy()
@@ -135,9 +133,6 @@ def _results(experiment: Experiment, finished: Finished) -> dict[str, Any]:
         | {"alive": finished.alive}
         | {name: round(value, 3) for name, value in times.items()}
     )
-
-
-# The result in the terminal ---------------------------------------------------------------------------------
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
@@ -205,9 +200,6 @@ def uncertainties(tested: Classified, ood: Classified, names: tuple[str, str]) -
     return figure
 
 
-# The page of a report ---------------------------------------------------------------------------------------
-
-
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the sections of all runs."""
     results, missing = readable(runs, "results", lambda run: run.table("results.csv").iloc[-1])
@@ -260,62 +252,51 @@ def _of_run(run: Opened, tested: Tested) -> Iterator[Section]:
         names = (Path(run.config["dataset"] or run.config["images"]).name, Path(run.config["ood"]).name)
         note = "Shares of the images; out-of-distribution images should be more uncertain."
         yield Section("Out-of-distribution images", uncertainties(tested.images, tested.ood, names), [note])
-    images, missing = readable([run], "images", _images)
+    images, missing = readable([run], "images", lambda run: run.settings.load()[0])
     yield from missing
-    for x in images.values():
-        yield from _pictures(x, tested)
+    for loaded in images.values():
+        yield from _pictures(loaded.x if run.config["validation"] else loaded.test_x, tested)
 
 
 def _confusions(tested: Tested) -> Section:
     """Count each pair of true and predicted class."""
-    count, called = len(tested.classes), tested.images.probabilities.argmax(1).numpy()
-    counts = np.zeros((count, count), int)
-    np.add.at(counts, (tested.y, called), 1)
+    names = tested.classes
+    counts = confusion_matrix(tested.y, tested.probabilities.mean.argmax(1), labels=range(len(names)))
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    wrong = counts * ~np.eye(count, dtype=bool)
-    most = [divmod(int(pair), count) for pair in np.argsort(-wrong, axis=None, kind="stable")[:PAIRS]]
-    rows = [
-        [tested.classes[t], tested.classes[c], str(counts[t, c]), f"{shares[t, c]:.3g}"] for t, c in most if wrong[t, c]
-    ]
+    wrong = pd.Series((counts * ~np.eye(len(names), dtype=bool)).ravel())
+    most = wrong[wrong > 0].sort_values(kind="stable", ascending=False).head(PAIRS)
+    pairs = [divmod(pair, len(names)) for pair in most.index.tolist()]
+    rows = [[names[t], names[c], str(counts[t, c]), f"{shares[t, c]:.3g}"] for t, c in pairs]
     notes = [f"{int(wrong.sum())} of {counted(len(tested.y), 'image')} are taken for another class."]
     header = ("class", "taken for", "images", "share of the class")
-    if count > DRAWN:
-        notes.append(f"Of {count} classes, more than {DRAWN}, no picture is drawn.")
+    if len(names) > DRAWN:
+        notes.append(f"Of {len(names)} classes, more than {DRAWN}, no picture is drawn.")
         return Section("Confusions", None, notes, header=header, rows=rows)
-    side = 2.5 + 0.28 * count
+    side = 2.5 + 0.28 * len(names)
     figure, (axes,) = panels(1, width=side + 1, height=side)
     axes.grid(visible=False)
-    drawn = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
-    names = [literal(name) for name in tested.classes]
-    axes.set_xticks(range(count), names, rotation=90, fontsize="small")
-    axes.set_yticks(range(count), names, fontsize="small")
+    image = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
+    axes.set_xticks(range(len(names)), [literal(name) for name in names], rotation=90, fontsize="small")
+    axes.set_yticks(range(len(names)), [literal(name) for name in names], fontsize="small")
     axes.set(xlabel="taken for", ylabel="class")
-    figure.colorbar(drawn, ax=axes, label="share of the class")
+    figure.colorbar(image, ax=axes, label="share of the class")
     return Section("Confusions", figure, notes, header=header, rows=rows)
-
-
-def _images(run: Opened) -> Any:
-    """Return the pixels of a run's test images."""
-    settings = run.settings
-    loaded, _ = settings.load()
-    return loaded.x if settings.validation else loaded.test_x
 
 
 def _pictures(x: Any, tested: Tested) -> Iterator[Section]:
     """Show the images with the most confident errors, and the most uncertain ones."""
-    confidence, called = (part.numpy() for part in tested.images.probabilities.double().max(1))
-    wrong = called != tested.y
-    errors = np.argsort(np.where(wrong, -confidence, np.inf), kind="stable")[: min(SHOWN, wrong.sum())]
-    uncertain = np.argsort(-tested.images.entropy.double().numpy(), kind="stable")[:SHOWN]
-    for title, shown in {"Surest of what is wrong": errors, "Least sure": uncertain}.items():
-        if not len(shown):
+    p, entropy = tested.probabilities.mean, tested.images.entropy.double().numpy()
+    table = pd.DataFrame({"true": tested.y, "called": p.argmax(1), "confidence": p.max(1), "entropy": entropy})
+    errors = table[table.true != table.called].nlargest(SHOWN, "confidence")
+    for title, shown in {"Surest of what is wrong": errors, "Least sure": table.nlargest(SHOWN, "entropy")}.items():
+        if shown.empty:
             continue
         figure, every = panels(SHOWN, columns=SHOWN, width=1.3, height=1.8)
-        pixels = x[tested.index[shown]].transpose(0, 2, 3, 1)
         for axes in every:
             axes.set_axis_off()
-        for axes, place, image in zip(every, shown, pixels, strict=False):
+        pixels = x[tested.places[shown.index]].transpose(0, 2, 3, 1)
+        for axes, row, image in zip(every, shown.to_dict("records"), pixels, strict=False):
             axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
-            names = [literal(tested.classes[c][:14]) for c in (tested.y[place], called[place])]
-            axes.set_title(f"{names[0]}\nas {names[1]}: {confidence[place]:.2f}", fontsize=7)
+            names = [literal(tested.classes[c][:14]) for c in (row["true"], row["called"])]
+            axes.set_title(f"{names[0]}\nas {names[1]}: {row['confidence']:.2f}", fontsize=7)
         yield Section(title, figure, ["Above each image its class, and as what it is taken with which probability."])

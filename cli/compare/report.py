@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 from explore.cli.compare.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
-from explore.cli.estimate import SIGN, TITLES, clipped, decimals, estimate, title, unit
+from explore.cli.estimate import SIGN, clipped, decimals, estimate, metrics, spread, title, unit
 from explore.cli.report import held_out
 from explore.cli.report.drawing import panels, reliability, save
 from explore.cli.report.page import Section, cells
@@ -38,9 +38,6 @@ from explore.runs.record import Run, plain
 WORSE = 1.1  # times the error of the training targets' mean: from here on a fit has learnt nothing, or diverged
 BESIDE = {"coverage_95": "95 % coverage", "calibration_error": "calibration error"}
 Results = Mapping[str, pd.DataFrame]  # by posterior: the rows of results.csv, by split
-
-
-# Files of a run ---------------------------------------------------------------------------------------------
 
 
 def write(run: Run, comparison: Experiment, event: Event) -> int | None:
@@ -72,7 +69,8 @@ def finish(run: Run, comparison: Experiment, name: str, fitted: Finished) -> Non
     values = {tag.partition("/")[2]: v.tolist() for tag, v in fitted.scalars.items() if not tag.startswith(OWN)}
     rows = {"posterior": name, "split": splits, "epochs": epochs} | values
     rows |= {"alive": fitted.alive.tolist(), "seconds": round(fitted.seconds, 3)}
-    run.rows("results.csv", pd.DataFrame(rows).to_dict("records"))
+    records: list[Any] = pd.DataFrame(rows).to_dict("records")
+    run.rows("results.csv", records)
     for picture in PICTURES:
         if (figure := plot(picture, {name: fitted})) is not None:
             run.image(file_name(name), epochs, f"figures/{picture}", figure)
@@ -87,17 +85,9 @@ def _settings(comparison: Experiment, name: str) -> dict[str, Any]:
     return {"posterior": candidate.name, "preset": candidate.preset} | dict(candidate.settings) | net | noise
 
 
-# Views of results.csv ---------------------------------------------------------------------------------------
-
-
 def by_posterior(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the rows of results.csv by posterior."""
     return {str(name): rows.set_index("split") for name, rows in table.groupby("posterior", sort=False)}
-
-
-def metrics(results: Results) -> list[str]:
-    """Return the metrics to show, the decisive one first."""
-    return [name for name in TITLES if all(name in rows for rows in results.values())]
 
 
 def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series]]:
@@ -105,8 +95,8 @@ def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series
     means = {name: SIGN[metric] * estimate(rows[metric]).mean for name, rows in results.items()}
     winner = min(means, key=lambda name: means[name] if math.isfinite(means[name]) else math.inf)
     best = results[winner][metric]
-    shared = {name: rows.index.intersection(best.index) for name, rows in results.items()}
-    return winner, {name: rows[metric][shared[name]] - best[shared[name]] for name, rows in results.items()}
+    paired = {name: rows[metric].align(best, join="inner") for name, rows in results.items()}
+    return winner, {name: values - reference for name, (values, reference) in paired.items()}
 
 
 def scores(results: Results, metric: str, heading: str) -> pd.DataFrame:
@@ -116,9 +106,6 @@ def scores(results: Results, metric: str, heading: str) -> pd.DataFrame:
     means = [estimate(rows[metric]).text(places) for rows in results.values()]
     beside = ["best" if name == winner else estimate(values).text(places) for name, values in apart.items()]
     return pd.DataFrame({"posterior": list(results), heading: means, "minus the best": beside})
-
-
-# The result in the terminal ---------------------------------------------------------------------------------
 
 
 def report(comparison: Experiment, folder: Path) -> Report:
@@ -137,9 +124,8 @@ def report(comparison: Experiment, folder: Path) -> Report:
 
 def tables(comparison: Experiment, results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield a title and a table for each metric, a row a posterior; log-likelihood includes the bound."""
-    splits, validation = comparison.settings.splits, comparison.settings.validation > 0
-    spread = f"mean ± s.e. over {splits} splits" if splits > 1 else "one split"
-    for metric in metrics(results):
+    validation, numbers = comparison.settings.validation > 0, spread(comparison.settings.splits, "split")
+    for metric in metrics(results.values()):
         table = scores(results, metric, title(metric, validation))
         if metric == "log_likelihood":
             beside = "calibration_error" if comparison.dataset.classes else "coverage_95"
@@ -148,7 +134,7 @@ def tables(comparison: Experiment, results: Results) -> Iterator[tuple[str, pd.D
             table["bound, nats per training point"] = ["no density" if math.isnan(b) else f"{b:.3f}" for b in bounds]
         else:
             table["seconds"] = [f"{rows.seconds.iloc[0]:.1f}" for rows in results.values()]
-        yield f"{title(metric, validation)}{unit(metric)}, {spread}", table
+        yield f"{title(metric, validation)}{unit(metric)}, {numbers}", table
 
 
 def ranked(comparison: Experiment, results: Results) -> dict[str, dict[str, pd.Series]]:
@@ -209,7 +195,7 @@ def summary(comparison: Experiment, results: Results, folder: Path) -> dict[str,
     `chosen` the best settings of a grid.
     """
     s = comparison.settings
-    apart = {metric: differences(results, metric) for metric in metrics(results)}
+    apart = {metric: differences(results, metric) for metric in metrics(results.values())}
     posteriors: dict[str, Any] = {}
     for name, rows in results.items():
         tags = [tag.removeprefix("test/") for tag in comparison.finished[name].scalars if tag.startswith("test/")]
@@ -281,18 +267,15 @@ def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
     return figure
 
 
-# The page of a report ---------------------------------------------------------------------------------------
-
-
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the sections of all runs."""
     results = {run.prefix + name: rows for run in runs for name, rows in by_posterior(run.table("results.csv")).items()}
-    titles = {metric: title(metric, bool(runs[0].config["validation"])) for metric in metrics(results)}
+    titles = {metric: title(metric, bool(runs[0].config["validation"])) for metric in metrics(results.values())}
     yield _splits(results, titles)
     yield learning_curves(runs, {m: heading + unit(m) for m, heading in titles.items()}, "Means over splits.")
     sets, missing = readable(runs, "data", lambda run: run.settings.load())
     yield from missing
-    yield from held_out.sections(runs, sets, _test, "Held-out examples of all splits.")
+    yield from held_out.sections(runs, sets, _test, "Held-out examples of all splits{first}.")
 
 
 def _test(count: int, settings: Any) -> list[np.ndarray]:

@@ -85,17 +85,16 @@ def components(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     A single feature is its own first component; the second is 0. Of images the components are approximate.
     """
-    if x.ndim > 2:
-        from sklearn.decomposition import PCA  # noqa: PLC0415 - it takes seconds, for a map of images only
+    from sklearn.decomposition import PCA  # noqa: PLC0415 - it takes seconds, for a map only
+    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
 
-        fitted = PCA(2, svd_solver="randomized", random_state=0)
-        return fitted.fit_transform(x.reshape(len(x), -1).astype(np.float32)), fitted.explained_variance_ratio_
-    scale = x.std(0)
-    z = (x - x.mean(0)) / np.where(scale > 0, scale, 1)
-    u, s, _ = np.linalg.svd(z, full_matrices=False)
-    scores, shares = u * s, s**2 / max(float((s**2).sum()), 1e-300)
-    missing = max(0, 2 - scores.shape[1])
-    return np.pad(scores, ((0, 0), (0, missing)))[:, :2], np.pad(shares, (0, missing))[:2]
+    z = x.reshape(len(x), -1).astype(np.float32) if x.ndim > 2 else StandardScaler().fit_transform(x)
+    pca = PCA(min(2, z.shape[1]), svd_solver="randomized" if x.ndim > 2 else "full", random_state=0)
+    with np.errstate(invalid="ignore"):  # the shares of constant features
+        scores = pca.fit_transform(z)
+    shares = np.nan_to_num(pca.explained_variance_ratio_)
+    missing = 2 - len(shares)
+    return np.pad(scores, ((0, 0), (0, missing))), np.pad(shares, (0, missing))
 
 
 def map_of(axes: Axes, x: np.ndarray, start: Sequence[int], chosen: Sequence[int], when: Sequence[float]) -> None:

@@ -20,7 +20,7 @@ from explore.learning.model import FittedModel
 
 LEVELS = np.linspace(0, 1, 21)
 MOST = 2_000  # points that are drawn
-TRIALS = 40  # replicas of an arm whose held-out points are predicted
+TRIALS = 40  # or splits, whose held-out points are predicted
 
 
 class HeldOut(NamedTuple):
@@ -37,15 +37,16 @@ def sections(
 ) -> Iterator[Section]:
     """Yield the calibration of the models of runs on their data sets, and the models that cannot be read.
 
-    `test` returns the held-out rows of each trial or split, from the number of rows and the settings.
+    `test` returns the held-out rows of each trial or split, from the number of rows and the settings; `{first}` in the
+    note becomes how many of them are shown.
     """
 
     def predict(run: Opened) -> dict[str, HeldOut]:
         if not (run.folder / saved.MODEL).exists():
             raise InputError(f"{run.folder} has no {saved.MODEL} yet: no fit is finished")
         data, content = sets[run.name], saved.read(run.folder, run.trusted)
-        rows, replicas = test(len(data.x), run.settings), pd.DataFrame(content.replicas)
-        rows = [rows[number - 1] for number in replicas.get("trial", replicas.get("split"))]
+        every, replicas = test(len(data.x), run.settings), pd.DataFrame(content.replicas)
+        rows = [every[number - 1] for number in replicas["trial" if "trial" in replicas else "split"]]
         return {
             run.prefix + str(arm): collect(model, data.x, data.y, rows, used.index[:TRIALS].tolist())
             for name, model in content.models.items()
@@ -55,7 +56,9 @@ def sections(
     predictions, missing = readable([run for run in runs if run.name in sets], "model", predict)
     yield from missing
     if predictions:
-        yield section({label: each for labels in predictions.values() for label, each in labels.items()}, note)
+        many = any(run.config.get("trials", run.config.get("splits", 0)) > TRIALS for run in runs)
+        every = {label: each for labels in predictions.values() for label, each in labels.items()}
+        yield section(every, note.format(first=f", of the first {TRIALS}" if many else ""))
 
 
 def collect(

@@ -84,9 +84,6 @@ def _seed(seed: Any, rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-# The result in the terminal ---------------------------------------------------------------------------------
-
-
 def report(experiment: Experiment, folder: Path) -> Report:
     """Return the result."""
     seeds, settings = results(pd.read_csv(folder / "results.csv")), experiment.settings
@@ -145,9 +142,6 @@ def summary(seeds: list[dict[str, Any]], settings: Settings, folder: Path) -> di
     return plain(named | {"seeds": seeds, "overall": overall, "run": str(folder)})
 
 
-# The page of a report ---------------------------------------------------------------------------------------
-
-
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the sections of all runs, returns first."""
     posteriors = [str(run.config["posterior"]) for run in runs]
@@ -169,7 +163,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
         yield Section("Rewards, bonus and dynamics", _figure(tables, further))
 
 
-def _figure(tables: Mapping[str, pd.DataFrame], columns: Mapping[str, str], **size: float) -> Figure:
+def _figure(tables: Mapping[str, pd.DataFrame], columns: Mapping[str, str], **size: Any) -> Figure:
     """Draw columns of results.csv, by their titles, over steps of the environment."""
     lines = {
         title: {

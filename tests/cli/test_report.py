@@ -6,6 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from explore.cli.active import report
+from explore.cli.compare import report as compare
 from explore.cli.estimate import Estimate
 from explore.cli.report.drawing import band
 
@@ -71,6 +72,16 @@ def test_curves_of_several_lengths_have_a_row_for_every_number_of_labels():
     short, long = (learning_curves(*[[value, value]] * n)["rmse"]["rule"] for n, value in ((1, 1.0), (2, 3.0)))
     table = report.table({"short": short, "long": long})
     assert table.to_numpy().tolist() == [["20", "1.000", "3.000"], ["21", "", "3.000"], ["mean", "1.000", "3.000"]]
+
+
+def test_posteriors_are_compared_on_the_splits_that_they_share():
+    values = {"a": [1.0, 2.0, 3.0], "b": [3.0, 3.0], "failed": [1.0, np.nan, 0.0]}
+    results = {name: pd.DataFrame({"rmse": rmse}, range(1, len(rmse) + 1)) for name, rmse in values.items()}
+    winner, differences = compare.differences(results, "rmse")
+    assert winner == "a" and differences["b"].tolist() == [2.0, 1.0]
+    assert compare.scores(results, "rmse", "test RMSE").to_numpy().tolist() == [
+        ["a", "2.000 ± 0.577", "best"], ["b", "3.000 ± 0.000", "1.500 ± 0.500"], ["failed", "nan", "nan"],
+    ]  # fmt: skip
 
 
 def test_no_minus_before_zero():

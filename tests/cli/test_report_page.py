@@ -253,6 +253,13 @@ def test_what_needs_data_that_have_changed_is_left_out_and_said(runs, made):
     ]
 
 
+def test_a_run_without_a_model_has_its_other_sections(runs):
+    (runs / "active-one" / "model.pt").unlink()
+    assert "Left out the figures that need the model of active-one: " in report(runs / "active-one").stderr
+    sections = Page(Path("report.html")).sections
+    assert "What was chosen when" in sections and "Calibration and residuals" not in sections
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -21,15 +21,7 @@ WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # by suffix,
 
 
 def check(out: Path, table: Path, command: str, column: str, kinds: Collection[str] = tuple(WRITERS)) -> None:
-    """Refuse to write a file that the command has not written before.
-
-    Args:
-        out: the file.
-        table: the file that the command reads.
-        command: its name.
-        column: a regular expression of a column that it alone writes.
-        kinds: suffixes that are allowed.
-    """
+    """Refuse to write over a file, unless it has a column that only the command writes (a regular expression)."""
     if out.suffix.lower() not in kinds:
         raise InputError(f"--out is {shown(str(out))}; its name must end with {' or '.join(kinds)}")
     if out.exists() and out.samefile(table):

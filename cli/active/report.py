@@ -26,9 +26,9 @@ from explore.cli.active.experiment import Experiment
 from explore.cli.display import literal
 from explore.cli.estimate import TITLES, Estimate, clipped, decimals, estimate, metrics, spread, unit
 from explore.cli.parameters import flat
-from explore.cli.report import drawing, held_out
+from explore.cli.report import drawing
 from explore.cli.report.drawing import Lines
-from explore.cli.report.page import Section, cells
+from explore.cli.report.page import Section, cells, save
 from explore.cli.report.session import Opened, readable
 from explore.cli.run import Report
 from explore.cli.start import file_name
@@ -150,7 +150,7 @@ def report(experiment: Experiment, folder: Path) -> Report:
     numbers = spread(s.trials, "trial")
     drawn = figure({metric: {arm: every[arm] for arm in experiment.arms} for metric, every in arms.items()}, height=4)
     drawn.suptitle(literal(f"{experiment.dataset.name}, {s.posterior}: {numbers}"), fontsize=11)
-    drawing.save(drawn, folder / FIGURE)
+    save(drawn, folder / FIGURE)
     named = {"posterior": s.posterior, "acquisition": s.acquisition, "trials": s.trials}
     end = {"seconds": round(experiment.seconds, 3), "run": str(folder)}
     return Report(
@@ -239,7 +239,7 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     if shown := {run: table for run, table in selected.items() if run.name in sets}:
         yield _chosen(shown, sets)
     note = "Held-out points of all trials{first}, predicted by the fits of the last round."
-    yield from held_out.sections(runs, sets, lambda count, settings: _split(count, settings).test, note)
+    yield from drawing.held_out(runs, sets, lambda count, settings: _split(count, settings).test, note)
     if selected:
         yield _best_scores(selected)
 

@@ -21,11 +21,10 @@ from sklearn.metrics import confusion_matrix
 from explore.cli.classify.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
 from explore.cli.parameters import flat
-from explore.cli.report import held_out
-from explore.cli.report.drawing import panels, save
-from explore.cli.report.held_out import HeldOut
-from explore.cli.report.page import Section, cells
-from explore.cli.report.session import Opened, learning_curves, readable
+from explore.cli.report import drawing
+from explore.cli.report.drawing import HeldOut, panels
+from explore.cli.report.page import Section, cells, save
+from explore.cli.report.session import Opened, readable
 from explore.cli.run import Report
 from explore.cli.start import file_name
 from explore.core import files
@@ -56,18 +55,19 @@ class Tested(NamedTuple):
     classes: tuple[str, ...]
     images: Classified
     ood: Classified | None
+    names: tuple[str, str]  # of the test images, and of the out-of-distribution images
 
     @property
     def probabilities(self) -> HeldOut:
         """The classes [P] with their probabilities [P, C]."""
         return HeldOut(self.y, self.images.probabilities.double().cpu().numpy())
 
-    def figures(self, posterior: str, names: tuple[str, str]) -> dict[str, Figure]:
-        """Draw the reliability, and uncertainties if there are out-of-distribution images; `names` of both sets."""
-        figure = held_out.section({posterior: self.probabilities}, "").figure
+    def figures(self, posterior: str) -> dict[str, Figure]:
+        """Draw the reliability, and the uncertainties if there are out-of-distribution images."""
+        figure = drawing.calibration({posterior: self.probabilities}, "").figure
         assert figure is not None
-        figure.axes[0].set_title(literal(names[0]))
-        return {"reliability": figure} | ({"others": uncertainties(self.images, self.ood, names)} if self.ood else {})
+        figure.axes[0].set_title(literal(self.names[0]))
+        return {"reliability": figure} | ({} if self.ood is None else {"others": uncertainties(self, self.ood)})
 
 
 def write(run: Run, experiment: Experiment, event: Event) -> int | None:
@@ -99,19 +99,16 @@ def _finish(run: Run, experiment: Experiment, finished: Finished, series: str) -
     run.rows("results.csv", [row])
     if detection := {f"test/{name}": value for name, value in row.items() if name.startswith("auroc")}:
         run.scalars(series, experiment.total, detection)
-    for name, figure in tested.figures(experiment.settings.posterior, _names(experiment)).items():
+    for name, figure in tested.figures(experiment.settings.posterior).items():
         run.image(series, experiment.total, f"figures/{name}", figure)
     assert experiment.saved is not None
     saved.write(run.folder, experiment.saved)
 
 
 def _tested(experiment: Experiment, finished: Finished) -> Tested:
-    y, index = experiment.task.test_y.cpu().numpy(), experiment.index.cpu().numpy()
-    return Tested(y, index, tuple(experiment.classes), finished.tested, finished.ood)
-
-
-def _names(experiment: Experiment) -> tuple[str, str]:
-    return experiment.name, Path(str(experiment.settings.ood)).name
+    y, places = experiment.task.test_y.cpu().numpy(), experiment.index.cpu().numpy()
+    names = experiment.name, Path(str(experiment.settings.ood)).name
+    return Tested(y, places, tuple(experiment.classes), finished.tested, finished.ood, names)
 
 
 def metrics(finished: Finished) -> dict[str, float]:
@@ -126,25 +123,24 @@ def metrics(finished: Finished) -> dict[str, float]:
 
 def _results(experiment: Experiment, finished: Finished) -> dict[str, Any]:
     """Return the row of results.csv."""
-    s, times = experiment.settings, {"seconds": finished.seconds, "epoch_seconds": finished.epoch_seconds}
-    return (
-        {"posterior": s.posterior, "net": s.net, "epochs": experiment.total}
-        | metrics(finished)
-        | {"alive": finished.alive}
-        | {name: round(value, 3) for name, value in times.items()}
-    )
+    s = experiment.settings
+    return {
+        "posterior": s.posterior, "net": s.net, "epochs": experiment.total, **metrics(finished),
+        "alive": finished.alive, "seconds": round(finished.seconds, 3),
+        "epoch_seconds": round(finished.epoch_seconds, 3),
+    }  # fmt: skip
 
 
 def report(experiment: Experiment, folder: Path) -> Report:
     """Return the result, and draw the figures into the folder."""
     finished, s = experiment.finished, experiment.settings
     assert finished is not None
-    values, names = metrics(finished), _names(experiment)
-    figures = {f"{name}.png": f for name, f in _tested(experiment, finished).figures(s.posterior, names).items()}
+    values, tested = metrics(finished), _tested(experiment, finished)
+    figures = {f"{name}.png": figure for name, figure in tested.figures(s.posterior).items()}
     for file, figure in figures.items():
         save(figure, folder / file)
     part = "validation" if s.validation else "test"
-    against = {name: f", against {names[1]}" for name in values if name.startswith("auroc")}
+    against = {name: f", against {tested.names[1]}" for name in values if name.startswith("auroc")}
     rows = [(title + against.get(m, ""), _text(values[m])) for m, title in METRICS.items() if m in values]
     facts = [("epoch", f"{finished.epoch_seconds:.3g} s"), ("model", saved.location(folder))]
     facts += [("figure", str(folder / file)) for file in figures if file != FIGURE]
@@ -184,14 +180,14 @@ def _text(value: float) -> str:
     return f"{value:{'.4f' if abs(value) < 1e6 else '.4g'}}"
 
 
-def uncertainties(tested: Classified, ood: Classified, names: tuple[str, str]) -> Figure:
-    """Draw the histograms of both uncertainties for the test images and for the others, of these names."""
+def uncertainties(tested: Tested, ood: Classified) -> Figure:
+    """Draw the histograms of both uncertainties for the test images and for out-of-distribution images."""
     figure, every = panels(2, width=4, height=3.4)
     for axes, score in zip(every, SCORES, strict=True):
-        values = [getattr(images, score) for images in (tested, ood)]
+        values = [getattr(images, score) for images in (tested.images, ood)]
         both = [v[v.isfinite()].double().cpu().numpy() for v in values]  # a fit that diverged has others
         bins = np.linspace(0, max(part.max(initial=0) for part in both) or 1, 41).tolist()
-        for part, name in zip(both, names, strict=True):
+        for part, name in zip(both, tested.names, strict=True):
             share = np.full(len(part), 1 / max(1, len(part)))
             axes.hist(part, bins, weights=share, histtype="step", linewidth=2, label=literal(name))
         axes.set(xlabel=SCORES[score], ylabel="share of the images")
@@ -205,12 +201,12 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     results, missing = readable(runs, "results", lambda run: run.table("results.csv").iloc[-1])
     if results:
         yield _scores(results)
-    yield learning_curves(runs, {m: title for m, title in METRICS.items() if not m.startswith("auroc")})
+    yield drawing.learning_curves(runs, {m: title for m, title in METRICS.items() if not m.startswith("auroc")})
     done = [run for run in runs if run.name in results]
     predictions, damaged = readable(done, "results", read)
     yield from (*missing, *damaged)
     if predictions:
-        yield held_out.section({name: t.probabilities for name, t in predictions.items()}, "Of all of them.")
+        yield drawing.calibration({name: t.probabilities for name, t in predictions.items()}, "Of all of them.")
     for run in runs:
         if run.name in predictions:
             for section in _of_run(run, predictions[run.name]):
@@ -232,7 +228,8 @@ def read(run: Opened) -> Tested:
             raise ValueError("its arrays do not fit each other")
     except (ValueError, LookupError, TypeError) as error:
         raise InputError(f"{run.folder / saved.PROBABILITIES} is gone or damaged ({error})") from error
-    return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None)
+    names = (Path(run.config["dataset"] or run.config["images"]).name, Path(str(run.config["ood"])).name)
+    return Tested(y, index, classes, kinds[0], kinds[1] if len(kinds) > 1 else None, names)
 
 
 def _scores(results: Mapping[str, pd.Series]) -> Section:
@@ -249,9 +246,8 @@ def _scores(results: Mapping[str, pd.Series]) -> Section:
 def _of_run(run: Opened, tested: Tested) -> Iterator[Section]:
     yield _confusions(tested)
     if tested.ood is not None:
-        names = (Path(run.config["dataset"] or run.config["images"]).name, Path(run.config["ood"]).name)
         note = "Shares of the images; out-of-distribution images should be more uncertain."
-        yield Section("Out-of-distribution images", uncertainties(tested.images, tested.ood, names), [note])
+        yield Section("Out-of-distribution images", uncertainties(tested, tested.ood), [note])
     images, missing = readable([run], "images", lambda run: run.settings.load()[0])
     yield from missing
     for loaded in images.values():

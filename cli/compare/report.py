@@ -22,10 +22,10 @@ from matplotlib.figure import Figure
 from explore.cli.compare.experiment import Event, Experiment, Finished
 from explore.cli.display import literal
 from explore.cli.estimate import SIGN, clipped, decimals, estimate, metrics, spread, title, unit
-from explore.cli.report import held_out
-from explore.cli.report.drawing import panels, reliability, save
-from explore.cli.report.page import Section, cells
-from explore.cli.report.session import Opened, learning_curves, readable
+from explore.cli.report import drawing
+from explore.cli.report.drawing import panels, reliability
+from explore.cli.report.page import Section, cells, save
+from explore.cli.report.session import Opened, readable
 from explore.cli.run import Report
 from explore.cli.start import file_name
 from explore.core.errors import curvature_note, listed
@@ -37,6 +37,7 @@ from explore.runs.record import Run, plain
 
 WORSE = 1.1  # times the error of the training targets' mean: from here on a fit has learnt nothing, or diverged
 BESIDE = {"coverage_95": "95 % coverage", "calibration_error": "calibration error"}
+BOUND = "bound, nats per training point"
 Results = Mapping[str, pd.DataFrame]  # by posterior: the rows of results.csv, by split
 
 
@@ -99,13 +100,29 @@ def differences(results: Results, metric: str) -> tuple[str, dict[str, pd.Series
     return winner, {name: values - reference for name, (values, reference) in paired.items()}
 
 
-def scores(results: Results, metric: str, heading: str) -> pd.DataFrame:
-    """Return a table of the posteriors' means and of their differences from the best."""
-    winner, apart = differences(results, metric)
-    places = decimals(pd.concat([rows[metric] for rows in results.values()]))
-    means = [estimate(rows[metric]).text(places) for rows in results.values()]
-    beside = ["best" if name == winner else estimate(values).text(places) for name, values in apart.items()]
-    return pd.DataFrame({"posterior": list(results), heading: means, "minus the best": beside})
+def tables(results: Results, validation: bool) -> dict[str, pd.DataFrame]:
+    """Return a table for each metric: means and differences from the best by posterior, and columns of other metrics.
+
+    The table of the log-likelihood includes the bound, the other one the seconds of all splits.
+    """
+    every = {}
+    for metric in metrics(results.values()):
+        winner, apart = differences(results, metric)
+        places = decimals(pd.concat([rows[metric] for rows in results.values()]))
+        columns = {
+            "posterior": list(results),
+            title(metric, validation): [estimate(rows[metric]).text(places) for rows in results.values()],
+            "minus the best": ["best" if name == winner else estimate(v).text(places) for name, v in apart.items()],
+        }
+        means = pd.DataFrame({name: rows.mean(numeric_only=True) for name, rows in results.items()}).T
+        if metric != "log_likelihood":
+            columns["seconds"] = [f"{seconds:.1f}" for seconds in means.seconds]
+        elif "bound" in means:
+            beside = "coverage_95" if "coverage_95" in means else "calibration_error"
+            columns[BESIDE[beside]] = [f"{value:.3f}" for value in means[beside]]
+            columns[BOUND] = ["no density" if math.isnan(bound) else f"{bound:.3f}" for bound in means.bound]
+        every[metric] = pd.DataFrame(columns)
+    return every
 
 
 def report(comparison: Experiment, folder: Path) -> Report:
@@ -113,28 +130,16 @@ def report(comparison: Experiment, folder: Path) -> Report:
     for picture in PICTURES:
         if (figure := plot(picture, comparison.finished)) is not None:
             save(figure, folder / f"{picture}.png")
-    table = pd.read_csv(folder / "results.csv")
-    finished = by_posterior(table)
+    finished, s = by_posterior(pd.read_csv(folder / "results.csv")), comparison.settings
     results = {name: finished[name] for name in comparison.posteriors}
+    named = {
+        f"{title(metric, s.validation > 0)}{unit(metric)}, {spread(s.splits, 'split')}": table
+        for metric, table in tables(results, s.validation > 0).items()
+    }
     return Report(
-        list(failures(comparison, results)), list(tables(comparison, results)), summary(comparison, results, folder),
+        list(failures(comparison, results)), list(named.items()), summary(comparison, results, folder),
         "\n".join(verdicts(comparison, results)), [("model", saved.location(folder))],
     )  # fmt: skip
-
-
-def tables(comparison: Experiment, results: Results) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield a title and a table for each metric, a row a posterior; log-likelihood includes the bound."""
-    validation, numbers = comparison.settings.validation > 0, spread(comparison.settings.splits, "split")
-    for metric in metrics(results.values()):
-        table = scores(results, metric, title(metric, validation))
-        if metric == "log_likelihood":
-            beside = "calibration_error" if comparison.dataset.classes else "coverage_95"
-            bounds = [float(rows.bound.mean()) for rows in results.values()]
-            table[BESIDE[beside]] = [f"{rows[beside].mean():.3f}" for rows in results.values()]
-            table["bound, nats per training point"] = ["no density" if math.isnan(b) else f"{b:.3f}" for b in bounds]
-        else:
-            table["seconds"] = [f"{rows.seconds.iloc[0]:.1f}" for rows in results.values()]
-        yield f"{title(metric, validation)}{unit(metric)}, {numbers}", table
 
 
 def ranked(comparison: Experiment, results: Results) -> dict[str, dict[str, pd.Series]]:
@@ -270,19 +275,23 @@ def plot(picture: str, finished: Mapping[str, Finished]) -> Figure | None:
 def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     """Yield the sections of all runs."""
     results = {run.prefix + name: rows for run in runs for name, rows in by_posterior(run.table("results.csv")).items()}
-    titles = {metric: title(metric, bool(runs[0].config["validation"])) for metric in metrics(results.values())}
-    yield _splits(results, titles)
-    yield learning_curves(runs, {m: heading + unit(m) for m, heading in titles.items()}, "Means over splits.")
+    validation = bool(runs[0].config["validation"])
+    titles = {metric: title(metric, validation) + unit(metric) for metric in metrics(results.values())}
+    columns = [table.set_index("posterior") for table in tables(results, validation).values()]
+    note = "Grey: one split; dot and bar: mean with its standard error. Differences are paired by split."
+    yield Section("Scores", _splits(results, titles), [note], **cells(pd.concat(columns, axis=1).reset_index()))
+    yield drawing.learning_curves(runs, titles, "Means over splits.")
     sets, missing = readable(runs, "data", lambda run: run.settings.load())
     yield from missing
-    yield from held_out.sections(runs, sets, _test, "Held-out examples of all splits{first}.")
+    yield from drawing.held_out(runs, sets, _test, "Held-out examples of all splits{first}.")
 
 
 def _test(count: int, settings: Any) -> list[np.ndarray]:
     return [rows for _, rows in uci_splits(count, settings.splits, validation=settings.validation)]
 
 
-def _splits(results: Results, titles: Mapping[str, str]) -> Section:
+def _splits(results: Results, titles: Mapping[str, str]) -> Figure:
+    """Draw each metric on every split, and its mean."""
     figure, every = panels(len(titles), height=1.2 + 0.45 * len(results))
     for axes, (metric, heading) in zip(every, titles.items(), strict=True):
         for i, rows in enumerate(results.values()):
@@ -291,9 +300,5 @@ def _splits(results: Results, titles: Mapping[str, str]) -> Section:
             axes.errorbar([mean], [i], xerr=[np.nan_to_num(error)], fmt="o", color=f"C{i}", capsize=3)
         axes.set_yticks(range(len(results)), [literal(name) for name in results])
         axes.invert_yaxis()
-        axes.set(xlabel=heading + unit(metric))
-    table = pd.DataFrame({"posterior": list(results), "splits": [str(len(rows)) for rows in results.values()]})
-    columns = [scores(results, metric, heading).iloc[:, 1:] for metric, heading in titles.items()]
-    seconds = pd.Series([f"{rows.seconds.iloc[0]:.1f}" for rows in results.values()], name="seconds")
-    note = "Grey: one split; dot and bar: mean with its standard error. Differences are paired by split."
-    return Section("Scores", figure, [note], **cells(pd.concat([table, *columns, seconds], axis=1)))
+        axes.set(xlabel=heading)
+    return figure

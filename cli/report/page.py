@@ -14,7 +14,6 @@ from jinja2 import Environment
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from explore.cli.report import drawing
 from explore.core import files
 from explore.core.errors import InputError, printable
 
@@ -51,6 +50,12 @@ class Section(NamedTuple):
         return Markup(text.getvalue()[text.getvalue().index("<svg") :])  # matplotlib has escaped its texts
 
 
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG, replacing an old file in one step."""
+    with files.replacing(path) as draft:
+        figure.savefig(draft, dpi=120)
+
+
 def check(path: Path) -> None:
     """Refuse to overwrite a file that is not a page of this command."""
     if path.suffix.lower() not in (".html", ".htm"):
@@ -72,7 +77,7 @@ def write(path: Path, title: str, sections: Sequence[Section]) -> list[Path]:
             page = TEXTS.from_string(PAGE.read_text(encoding="utf-8"))
             draft.write_text(page.render(mark=Markup(MARK), title=title, sections=sections), encoding="utf-8")
         for picture, figure in figures.items():
-            drawing.save(figure, picture)
+            save(figure, picture)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another --out") from error
     return list(figures)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from explore.cli import display, start
-from explore.cli.report import drawing, page
+from explore.cli.report import page
 from explore.cli.report.page import Section
 from explore.core.errors import InputError, listed
 from explore.learning import trust
@@ -98,16 +98,6 @@ def readable(runs: Sequence[Opened], part: str, read: Callable[[Opened], T]) -> 
             warning = f"Left out the figures that need the {part} of {run.name}: {error}."
             missing.append(Section(f"{part.capitalize()} of {run.name}", warnings=[warning]))
     return parts, missing
-
-
-def learning_curves(runs: Sequence[Opened], titles: Mapping[str, str], note: str = "") -> Section:
-    """Draw a panel for each metric of the runs' curves, by the names of their tags without "test/"."""
-    series = {run.prefix + name: steps for run in runs for name, steps in run.curves().items()}
-    metrics = {
-        title: {name: steps.reindex(columns=[f"test/{metric}"]) for name, steps in series.items()}
-        for metric, title in titles.items()
-    }
-    return Section("While they learnt", drawing.curves(metrics, "epoch"), [note] if note else [])
 
 
 def run(options: Mapping[str, Any]) -> None:

@@ -76,11 +76,14 @@ def test_curves_of_several_lengths_have_a_row_for_every_number_of_labels():
 
 def test_posteriors_are_compared_on_the_splits_that_they_share():
     values = {"a": [1.0, 2.0, 3.0], "b": [3.0, 3.0], "failed": [1.0, np.nan, 0.0]}
-    results = {name: pd.DataFrame({"rmse": rmse}, range(1, len(rmse) + 1)) for name, rmse in values.items()}
+    results = {
+        name: pd.DataFrame({"rmse": rmse, "seconds": 1.0}, range(1, len(rmse) + 1)) for name, rmse in values.items()
+    }
     winner, differences = compare.differences(results, "rmse")
     assert winner == "a" and differences["b"].tolist() == [2.0, 1.0]
-    assert compare.scores(results, "rmse", "test RMSE").to_numpy().tolist() == [
-        ["a", "2.000 ± 0.577", "best"], ["b", "3.000 ± 0.000", "1.500 ± 0.500"], ["failed", "nan", "nan"],
+    assert compare.tables(results, False)["rmse"].to_numpy().tolist() == [
+        ["a", "2.000 ± 0.577", "best", "1.0"], ["b", "3.000 ± 0.000", "1.500 ± 0.500", "1.0"],
+        ["failed", "nan", "nan", "1.0"],
     ]  # fmt: skip
 
 

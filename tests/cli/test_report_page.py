@@ -18,7 +18,7 @@ from PIL import Image
 from explore.campaign.log import Log
 from explore.cli.classify import report as classify
 from explore.cli.estimate import Estimate, decimals
-from explore.cli.report import drawing, held_out, page, session, suggest
+from explore.cli.report import drawing, page, session, suggest
 from explore.cli.report.session import Opened
 from explore.core.errors import InputError
 from explore.learning.classification import Classified
@@ -200,8 +200,8 @@ def test_residuals_are_those_of_the_last_round(alone, runs):
 
 def test_coverage_counts_what_central_intervals_hold():
     below = np.array([[0.5], [0.3], [0.97], [0.02]])  # within the central 0, 0.4, 0.94 and 0.96
-    found = held_out.HeldOut(below, below, below, below)
-    share = dict(zip(held_out.LEVELS.round(2).tolist(), held_out.coverage(found), strict=True))
+    found = drawing.HeldOut(below, below, below, below)
+    share = dict(zip(drawing.LEVELS.round(2).tolist(), drawing.coverage(found), strict=True))
     assert (share[0.0], share[0.35], share[0.45], share[0.9], share[0.95], share[1.0]) == (
         0.25,
         0.25,
@@ -350,7 +350,7 @@ def test_confusions_of_many_classes_are_a_table():
     count = classify.DRAWN + 1
     y, called = np.arange(count), np.roll(np.arange(count), 1)
     tested = Classified(torch.eye(count)[called], torch.zeros(count), torch.zeros(count))
-    found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), tested, None))
+    found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), tested, None, ("", "")))
     assert found.figure is None and len(found.rows) == classify.PAIRS and found.rows[3] == ["3", "2", "1", "1"]
     assert found.sentences[1] == f"Of {count} classes, more than {classify.DRAWN}, no picture is drawn."
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Protocol
 
 import click
 import pandas as pd
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from explore.cli import console, display, parameters, ranks, script, start
 from explore.execution import parallel
@@ -130,16 +129,13 @@ def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]
 
 def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, Any], Any], silent: bool) -> None:
     """Do the work under a progress bar, and write every event."""
-    share, remaining = TextColumn("{task.percentage:>3.0f}%"), TextColumn("left")
-    columns = console.Description(), BarColumn(), share, TimeElapsedColumn(), remaining, TimeRemainingColumn()
-    with console.progress(silent, *columns) as bar:
-        task = bar.add_task(experiment.doing, total=experiment.total, completed=experiment.done)
+    with console.progress(silent, experiment.doing, experiment.total, experiment.done) as update:
 
         def emit(event: Any) -> None:
             step = write(run, experiment, event)
             if step is not None:
                 run.checkpoint(experiment.state_dict(), step)
-            bar.update(task, description=experiment.doing, completed=experiment.done)
+            update(description=experiment.doing, completed=experiment.done)
 
         experiment.events(run.folder, emit)
 

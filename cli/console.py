@@ -29,7 +29,7 @@ class Table(table.Table):
     def of(cls, cells: pd.DataFrame) -> Table:
         """Return a table of texts; all columns but names in the first one are aligned to the right."""
         table = cls(*cells)
-        for column in table.columns if cells.iloc[0, 0].isdigit() else table.columns[1:]:
+        for column in table.columns if str(cells.iloc[0, 0]).isdigit() else table.columns[1:]:
             column.justify = "right"
         for row in cells.itertuples(index=False, name=None):
             table.add_row(*row)

@@ -130,7 +130,7 @@ samples = click.option("--samples", type=SAMPLES, default=100, help="Weight samp
 
 
 def run(ctx: click.Context, options: Mapping[str, Any], totals: Collection[str] = ()) -> None:
-    """Run a command of settings, experiment, recording and report; `totals` are options that --resume may raise."""
+    """Run a command of settings, experiment and report; `totals` are options that --resume may raise."""
     check_empty(ctx)
     if options["resume"]:
         refuse(ctx, {*totals, *FREE}, "--resume continues with the recorded settings")

@@ -1,9 +1,9 @@
 """One start of a command: a new or resumed run, from its options to its report.
 
-A command is a package of four files: `settings.resolve(options)` returns a frozen dataclass `Settings`;
-`experiment.Experiment` does the work; `recording.write(run, experiment, event)` writes an event into the run folder and
-returns the step of the checkpoint that is due, or steps by series, if one is; `report.report(experiment, folder)` draws
-the pictures and returns the result.
+A command is a package of three files. `settings.resolve(options)` returns a frozen dataclass `Settings`.
+`experiment.Experiment` does the work. `report.write(run, experiment, event)` writes an event into the run folder and
+returns the step of the checkpoint that is due, or steps by series, if one is. `report.report(experiment, folder)` draws
+the figures and returns the result. `report.sections(runs)` returns the page of `explore report`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import click
+import pandas as pd
 import torch
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from explore.cli import console, display, ranks, script
 from explore.core import machine
@@ -34,7 +34,7 @@ from explore.runs.provenance import differences, history, session
 from explore.runs.record import FolderExists, Run
 from explore.runs.recorded import read, written
 
-FILES = ("settings", "experiment", "recording", "report")
+FILES = ("settings", "experiment", "report")
 Settings = TypeVar("Settings")
 GRAPHS = {"auto": None, "on": True, "off": False}
 # Errors that foreign settings and checkpoints may raise in their readers.
@@ -72,7 +72,7 @@ class Report(NamedTuple):
     """The result of a finished run."""
 
     failures: Sequence[str]  # a sentence each
-    tables: Sequence[tuple[str, console.Table]]  # with titles
+    tables: Sequence[tuple[str, pd.DataFrame]]  # of texts, with titles
     summary: dict[str, Any]  # the result as JSON
     verdict: str = ""
     facts: Sequence[tuple[str, str]] = ()  # names and values
@@ -87,7 +87,7 @@ def run(command: str, options: Mapping[str, Any]) -> None:
 
 def _run(command: str, options: Mapping[str, Any]) -> None:
     files = (importlib.import_module(f"explore.cli.{command}.{file}") for file in FILES)
-    package, experiments, recording, report = files
+    package, experiments, report = files
     folder = Path(options["resume"]) if options["resume"] else ranks.continued()
     # A restarted job names its functions once more.
     names = {key: options.get(key) for key in ("net", "posterior", "acquisition")}
@@ -111,7 +111,7 @@ def _run(command: str, options: Mapping[str, Any]) -> None:
     record = old or create(Path(options["out"]), options["name"], (command, *experiment.parts), *content)
     ranks.remember(record.folder)
     with _closing(command, record, experiment.progress):
-        _work(experiment, record, recording.write, options["quiet"] or options["as_json"])
+        _work(experiment, record, report.write, options["quiet"] or options["as_json"])
         result: Report = report.report(experiment, record.folder)
     ranks.forget()
     notes = {"notes": [note for note in experiment.note.splitlines() if note], "warnings": warnings}
@@ -141,16 +141,13 @@ def _announce(experiment: Experiment, old: Run | None, quiet: bool) -> list[str]
 
 def _work(experiment: Experiment, run: Run, write: Callable[[Run, Experiment, Any], Any], silent: bool) -> None:
     """Do the work under a progress bar, and write every event."""
-    share, remaining = TextColumn("{task.percentage:>3.0f}%"), TextColumn("left")
-    columns = console.Description(), BarColumn(), share, TimeElapsedColumn(), remaining, TimeRemainingColumn()
-    with console.progress(silent, *columns) as bar:
-        task = bar.add_task(experiment.activity, total=experiment.total, completed=int(experiment.done))
+    with console.progress(silent, experiment.activity, experiment.total, int(experiment.done)) as update:
 
         def emit(event: Any) -> None:
             step = write(run, experiment, event)
             if step is not None:
                 run.checkpoint(experiment.state_dict(), step)
-            bar.update(task, description=experiment.activity, completed=experiment.done)
+            update(description=experiment.activity, completed=experiment.done)
 
         experiment.events(run.folder, emit)
 
@@ -165,7 +162,7 @@ def _print(report: Report, run: Run, notes: dict[str, list[str]], as_json: bool,
         display.echo(json.dumps(report.summary | notes | {"warnings": warnings}))
         return
     for title, table in report.tables:
-        console.show(title, table)
+        console.show(title, console.Table.of(table))
     if report.verdict:
         display.echo(report.verdict)
     figure = [("figure", str(run.folder / report.figure))] if report.figure else []

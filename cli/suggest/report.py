@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from explore.campaign import Campaign, Row, folder_of, short
 from explore.campaign.answers import PREFIX
@@ -147,10 +146,8 @@ class Outcome(NamedTuple):
 @contextmanager
 def progress(options: Mapping[str, Any]) -> Iterator[Progress]:
     """Show a bar on standard error, if that is a terminal."""
-    columns = TextColumn("fitting"), BarColumn(), TimeElapsedColumn()
-    with console.progress(options["quiet"] or options["as_json"], *columns) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with console.progress(options["quiet"] or options["as_json"], "fitting") as update:
+        yield lambda done, total: update(completed=done, total=total)
 
 
 def note(sentences: Sequence[str], options: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import explore as library
 from explore import registry
 from explore.cli import estimate
-from explore.cli.compare import experiment, recording
+from explore.cli.compare import experiment, report
 from explore.data import load_csv, uci_splits
 from explore.inference import predict, presets
 from explore.learning import compare as comparison
@@ -388,7 +388,7 @@ def resumed(compare, explore, monkeypatch):
     def check(options, function, stop):
         compare(*options, "--validate", 0.25, "--name", "whole")
         with monkeypatch.context() as patch:
-            patch.setattr(recording, function, stop)
+            patch.setattr(report, function, stop)
             with pytest.raises(AssertionError, match="Interrupted after"):
                 compare(*options, "--validate", 0.25, "--name", "cut")
         assert explore("compare", "--resume", "runs/compare-cut").exit_code == 0
@@ -400,7 +400,7 @@ def resumed(compare, explore, monkeypatch):
 
 
 def test_an_interrupted_grid_goes_on_where_it_was(resumed):
-    calls, finish = iter(range(9)), recording.finish
+    calls, finish = iter(range(9)), report.finish
 
     def stop(*arguments):
         if next(calls) == 3:
@@ -434,7 +434,7 @@ def test_candidates_of_other_shapes_are_fitted_apart(compare, monkeypatch):
 
 
 def test_candidates_of_one_fit_go_on_where_they_were(resumed):
-    calls, write = iter(range(99)), recording.write
+    calls, write = iter(range(99)), report.write
 
     def stop(run, now, event):
         if isinstance(event[1], comparison.Measured) and next(calls) == 9:  # between the two of an epoch

@@ -16,7 +16,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from explore.campaign.log import Log
-from explore.cli.report import classify, drawing, held_out, page, session, suggest
+from explore.cli.classify import report as classify
+from explore.cli.estimate import Estimate, decimals
+from explore.cli.report import drawing, page, session, suggest
 from explore.cli.report.session import Opened
 from explore.core.errors import InputError
 from explore.learning.classification import Classified
@@ -179,12 +181,11 @@ def test_learning_curves_and_differences_are_those_of_results_csv(alone, runs):
     table = pd.read_csv(runs / "active-one" / "results.csv").pivot(
         index=["labels", "trial"], columns="arm", values="rmse"
     )
-    paired = (table.epig - table.random).unstack()
-    for cell in (paired.mean(axis=0), paired.loc[22]):
-        assert "{mean:.4g} ± {se:.2g}".format(**mean_and_se(cell)) in shown["Difference from labelling at random"]
-    curve = table.random.unstack()
-    for cell in (curve.mean(axis=0), curve.loc[22]):
-        assert "{mean:.4g} ± {se:.2g}".format(**mean_and_se(cell)) in shown["Learning curves"]
+    paired, curve = (table.epig - table.random).unstack(), table.random.unstack()
+    for title, values in {"Difference from labelling at random": paired, "Learning curves": curve}.items():
+        for cell in (values.mean(axis=0), values.loc[22]):
+            mean, se = mean_and_se(cell).values()
+            assert Estimate(mean, se).text(decimals(values)) in shown[title]
 
 
 def test_residuals_are_those_of_the_last_round(alone, runs):
@@ -199,8 +200,8 @@ def test_residuals_are_those_of_the_last_round(alone, runs):
 
 def test_coverage_counts_what_central_intervals_hold():
     below = np.array([[0.5], [0.3], [0.97], [0.02]])  # within the central 0, 0.4, 0.94 and 0.96
-    found = held_out.HeldOut(below, below, below, below)
-    share = dict(zip(held_out.LEVELS.round(2).tolist(), held_out.coverage(found), strict=True))
+    found = drawing.HeldOut(below, below, below, below)
+    share = dict(zip(drawing.LEVELS.round(2).tolist(), drawing.coverage(found), strict=True))
     assert (share[0.0], share[0.35], share[0.45], share[0.9], share[0.95], share[1.0]) == (
         0.25,
         0.25,
@@ -243,8 +244,20 @@ def test_what_needs_data_that_have_changed_is_left_out_and_said(runs, made):
         result = report(runs / "compare-c")
     finally:
         path.write_text(text)
-    assert "Not shown is what needs the data: the data of t have changed" in result.stderr
-    assert list(Page(Path("report.html")).sections) == ["Scores", "While they learnt", "Data of compare-c", "Settings"]
+    assert "Left out the figures that need the data of compare-c: the data of t have changed" in result.stderr
+    assert list(Page(Path("report.html")).sections) == [
+        "Scores",
+        "While they learnt",
+        "Data of compare-c",
+        "Settings",
+    ]
+
+
+def test_a_run_without_a_model_has_its_other_sections(runs):
+    (runs / "active-one" / "model.pt").unlink()
+    assert "Left out the figures that need the model of active-one: " in report(runs / "active-one").stderr
+    sections = Page(Path("report.html")).sections
+    assert "What was chosen when" in sections and "Calibration and residuals" not in sections
 
 
 @pytest.mark.parametrize(
@@ -313,14 +326,14 @@ def test_what_a_run_of_classify_lacks_is_said(runs, made):
     unfinished = dataclasses.replace(opened, sizes={**opened.sizes, "results.csv": 0})
     found = list(classify.sections([unfinished]))
     assert [section.title for section in found] == ["While they learnt", "Results of classify-k"]
-    assert found[1].warnings == [f"{folder} is not finished; there are its curves."]
+    assert "Left out the figures that need the results of classify-k: " in found[1].warnings[0]
     try:
         (made / "photos").rename(made / "moved")
         said = report(folder).stderr
     finally:
         (made / "moved").rename(made / "photos")
-    assert "Not shown is what needs the images of classify-k: " in said
-    assert list(Page(Path("report.html")).sections)[-2:] == ["Images", "Settings"]
+    assert "Left out the figures that need the images of classify-k: " in said
+    assert list(Page(Path("report.html")).sections)[-2:] == ["Images of classify-k", "Settings"]
     arrays = folder / "probabilities.npz"
     whole = arrays.read_bytes()
     for damaged in (whole[:-30], whole[:300] + b"x" * 40 + whole[340:], b"", None):
@@ -337,7 +350,7 @@ def test_confusions_of_many_classes_are_a_table():
     count = classify.DRAWN + 1
     y, called = np.arange(count), np.roll(np.arange(count), 1)
     tested = Classified(torch.eye(count)[called], torch.zeros(count), torch.zeros(count))
-    found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), tested, None))
+    found = classify._confusions(classify.Tested(y, y, tuple(map(str, y)), tested, None, ("", "")))
     assert found.figure is None and len(found.rows) == classify.PAIRS and found.rows[3] == ["3", "2", "1", "1"]
     assert found.sentences[1] == f"Of {count} classes, more than {classify.DRAWN}, no picture is drawn."
 

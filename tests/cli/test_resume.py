@@ -17,7 +17,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from explore.cli.active import recording
+from explore.cli.active import report
 from explore.core import files
 from explore.runs import record
 from tests.cli.conftest import TINY, run
@@ -182,7 +182,7 @@ def test_resume_refuses_what_would_change_the_protocol(explore, uninterrupted):
 
 def test_resume_warns_of_another_number_of_threads(explore, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(recording, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(report, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert explore("active", *TINY, "--name", "x", "--threads", 1).exit_code == 130
     result = explore("active", "--resume", RUN, "--threads", 2)
     assert result.exit_code == 0

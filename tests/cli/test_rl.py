@@ -801,14 +801,13 @@ def test_curves_with_and_without_a_bonus_share_tags(train):
     assert {"rollout/ep_extrinsic_mean", "rollout/ep_rew_mean", "train/value_loss"} <= {*learnt} & {*plain}
 
 
-def test_report_of_rewards_that_came_late(tmp_path):
+def test_report_of_rewards_that_came_late():
     rows = pd.DataFrame({
         "seed": 0, "iteration": range(1, 13), "extrinsic_total": [0.0] * 4 + [1.0] * 8, "seconds": 2.0,
         "ep_extrinsic_mean": [0.0] * 4 + [math.nan] + [1.0] * 7, "success": [0.0] * 4 + [0.5] * 8, "bonus_share": 0.25,
         "bonus_mean": [0.0] * 11 + [1.0], "dropped": [0.0] * 6 + [3.0] * 6, "restarts": [0.0] * 11 + [1.0],
     })  # fmt: skip
-    rows.to_csv(tmp_path / "results.csv", index=False)
-    (found,) = rl_report.results(tmp_path)
+    (found,) = rl_report.results(rows)
     assert found == {
         "seed": 0, "return": 7 / 9, "success": 0.4, "paid": 0.8, "first_paid": 5, "seconds": 24.0, "bonus_share": 0.25,
         "dropped": 3, "restarts": 1, "bonus_paid": True,

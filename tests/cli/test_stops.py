@@ -221,5 +221,5 @@ def test_a_point_that_stands_alone_is_drawn():
     nan = float("nan")
     for values, expected in (([1.0], "."), ([1.0, 2.0], "None"), ([1.0, 2.0, nan, 3.0], "."), ([nan, nan], "None")):
         axes = Figure().add_subplot()
-        drawing.curve(axes, pd.Series(values), "a")
+        drawing.band(axes, pd.DataFrame({"a": values}), "a")
         assert axes.lines[0].get_marker() == expected

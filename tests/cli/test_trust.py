@@ -23,7 +23,7 @@ from explore.cli.active.settings import resolve as resolve_active
 from explore.cli.compare.settings import resolve as resolve_compare
 from explore.cli.main import main
 from explore.cli.report import session
-from explore.cli.rl import recording
+from explore.cli.rl import report
 from explore.cli.rl.settings import resolve as resolve_rl
 from explore.cli.rl.training import Training
 from explore.core import files
@@ -164,7 +164,7 @@ def test_a_run_folder_may_itself_be_a_link_but_hold_no_pipe(explore):
 
 def test_how_to_continue_names_the_modules(explore, monkeypatch):
     Path("chains.py").write_text("import explore.envs\n")  # its name is no other test's: it stays imported
-    monkeypatch.setattr(recording, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(report, "write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = explore("rl", "--env", "chains:explore/Chain-v0", "--timesteps", 64, "--posterior", "none", "--name", "x")
     assert result.exit_code == 130
     assert "Continue: explore rl --resume runs/rl-x --trust chains\n" in result.stderr

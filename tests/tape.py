@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from explore.core import tree
+from explore.core.context import executing
 from explore.core.rng import Rng
 from explore.core.shapes import Info, State
 from explore.execution import graphs
@@ -29,7 +29,7 @@ class Tape(TorchDispatchMode):
 
     def warm(self, run: Callable[[], Any]) -> Any:
         """Run it as on a device: the host reads no values."""
-        with tree.unlooked():
+        with executing(host_reads=False):
             return run()
 
     def record(

@@ -275,7 +275,7 @@ def broken(folder, what):
         ("schema", "is no saved model"),
         ("transform", "is no saved model"),
         ("foreign", "runs/compare-c/model.pt is of run "),
-        ("features", "does not fit"),
+        ("features", "does not belong here"),
         ("replicas", "names 2 replicas of 3"),
         ("nothing", "is no saved model"),
         ("shape", "is no saved model"),

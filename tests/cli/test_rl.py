@@ -775,7 +775,7 @@ def test_a_model_that_fails_again_ends_the_run(explore):
     with pytest.warns(UserWarning, match="restarted from 64 stored transitions"):
         result = explore("rl", *TINY, *LEARN, "-p", "lr=1e30", "-p", "adaptive_damping=false", "--quiet")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("Error: the dynamics model failed again after a restart; give its posterior")
+    assert result.stderr.startswith("Error: the dynamics model failed again after a restart; change lr")
 
 
 @pytest.mark.parametrize(
@@ -864,7 +864,7 @@ def test_report_of_rewards_that_came_late():
         (["--algo-param", "gamma"], "--algo-param takes KEY=VALUE; got 'gamma'"),
         (["--algo-param", "n_steps=0"], "--algo-param n_steps is 0; it must be in [1, 1e10]"),
         (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),
-        (["--posterior", "ensemble"], "ensemble has none; use bonus='expected-gain' or 'variance'"),
+        (["--posterior", "ensemble"], "with ensemble use 'expected-gain' or 'variance'"),
         (["--posterior", "none", "--n-eff", "9"], "--posterior none gives no bonus; leave out --n-eff"),
         (["--posterior", "none", "-p", "lr=9"], "--posterior none gives no bonus; leave out -p"),
         (["--n-eff", "all"], "n_eff='all' is not valid; allowed: a number or replay"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import re
+import zipfile
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -12,9 +15,8 @@ import pandas as pd
 
 from explore.core import files
 from explore.core.errors import InputError, listed, shown
-from explore.data import texts
+from explore.data import packed, texts
 from explore.data.reading import Cells
-from explore.data.table import cells_of
 
 LONGEST = 32_767  # characters of a cell of Excel
 WRITERS = {".csv": "", ".xlsx": "openpyxl", ".parquet": "pyarrow"}  # by suffix, with the library each needs
@@ -31,10 +33,18 @@ def check(out: Path, table: Path, command: str, column: str, kinds: Collection[s
 
 
 def _header(path: Path) -> list[str]:
-    """Return the columns of a file, none if it is not a table."""
+    """Return the columns of a file, which may have no rows, whichever delimiter it has; none if it is not a table."""
     try:
-        return list(cells_of(path).columns)
-    except (ImportError, InputError, OSError):
+        if path.suffix.lower() == ".xlsx":
+            packed.check_workbook(path.read_bytes(), path)
+            return list(map(str, pd.read_excel(path, nrows=0)))
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet as parquet
+
+            return list(parquet.read_schema(path).names)
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        return [name for mark in ",;\t" for name in next(csv.reader(io.StringIO(text), delimiter=mark), [])]
+    except (csv.Error, ImportError, ValueError, LookupError, zipfile.BadZipFile):  # of no text, or no workbook
         return []
 
 

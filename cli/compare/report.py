@@ -276,11 +276,9 @@ def sections(runs: Sequence[Opened]) -> Iterator[Section]:
     results = {run.prefix + name: rows for run in runs for name, rows in by_posterior(run.table("results.csv")).items()}
     validation = bool(runs[0].config["validation"])
     titles = {metric: title(metric, validation) + unit(metric) for metric in metrics(results.values())}
-    counts = pd.Series({name: str(len(rows)) for name, rows in results.items()}, name="splits")
-    columns: list[pd.Series | pd.DataFrame] = [
-        counts.rename_axis("posterior"),
-        *(table.set_index("posterior") for table in tables(results, validation).values()),
-    ]
+    splits = [(name, str(len(rows))) for name, rows in results.items()]
+    columns = [pd.DataFrame(splits, columns=["posterior", "splits"]).set_index("posterior")]
+    columns += (table.set_index("posterior") for table in tables(results, validation).values())
     note = "Grey: one split; dot and bar: mean with its standard error. Differences are paired by split."
     yield Section("Scores", _splits(results, titles), [note], **cells(pd.concat(columns, axis=1).reset_index()))
     yield drawing.learning_curves(runs, titles, "Means over splits.")

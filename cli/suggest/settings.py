@@ -69,9 +69,9 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
     values = {name: chosen(name, default) for name, default in PLAIN.items()}
     target, task, goal = chosen("target", (), tuple), values["task"], values["goal"]
     if not target:
-        raise InputError("--target is missing: the column to predict, whose cells are empty where nothing is measured")
+        raise InputError("--target is missing; name the column to predict, whose cells are empty until measured")
     if goal != "learn" and (task == "classification" or len(target) > 1):
-        raise InputError(f"--goal {goal} takes one target of numbers")
+        raise InputError(f"--goal {goal} needs exactly one numeric target")
     new = Settings(
         **values, dataset=None, data=str(Path(options["table"]).resolve()), target=target,
         drop_columns=chosen("drop_columns", (), problem.names), categorical=chosen("categorical", (), problem.names),
@@ -84,7 +84,8 @@ def resolve(options: Mapping[str, Any], old: Settings | None = None) -> Settings
         raise InputError("--transform is only for regression")
     if any(limit.name == "gain" for limit in limits(new)) and new.acquisition in GAINLESS:
         raise InputError(
-            f"--stop-when gain<X goes with rules whose best score is a gain; that of {new.acquisition} is none"
+            f"--stop-when gain<X: the score of acquisition {shown(new.acquisition)} is not a gain; use another one, such "
+            "as epig, or leave gain<X out"
         )
     return new
 
@@ -93,7 +94,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
     """Return the posterior and the rule with their settings: the old ones where it is the same one."""
     by_part = parameters.split(options["parameters"], ("", "likelihood", "acquisition"))
     if "epochs" in by_part[""]:
-        raise InputError("give the passes over the labels by --epochs")
+        raise InputError("set the number of epochs with --epochs instead of -p")
     settings: Values
     if old and (options["posterior"] or old.posterior) == old.posterior and not options["preset"]:
         make = registry.find("posteriors", old.posterior)
@@ -105,7 +106,7 @@ def _model(options: Mapping[str, Any], old: Settings | None, task: str, goal: st
         name, preset, settings = new.name, new.preset, new.settings
         settings = settings if preset == presets.BY_ROWS else parameters.complete(new.make, settings)
     if task == "classification" and by_part["likelihood"]:
-        raise InputError("classes have no settings of a likelihood")
+        raise InputError("settings of the likelihood are only for regression")
     noise = registry.parse(Gaussian, by_part["likelihood"]) if task == "regression" else {}
     if old and old.preset == preset:
         noise = {**old.likelihood_settings, **noise}
@@ -205,13 +206,10 @@ def reached(conditions: Sequence[Limit], measures: Mapping[str, float], spent: M
     """Return a sentence on why no row is suggested, of which n would stay within the conditions; "": some are."""
     for name, value, text in conditions:
         if name in BELOW and measures.get(name, math.inf) < value:
-            return (
-                f"Enough is known: {BELOW[name]} is {measures[name]:.4g}, which --stop-when {text} asks for; no row is "
-                "suggested."
-            )
+            return f"Stopped by --stop-when {text}: {BELOW[name]} is {measures[name]:.4g}."
     if n:
         return ""
     within = [limit for limit in conditions if limit.name in WITHIN]
     sums = " and ".join(f"{WITHIN[limit.name]} is {spent[limit.name]:.12g}" for limit in within)
     texts = ", ".join(limit.text for limit in within)
-    return f"The limit is reached: {sums}, and --stop-when {texts} leaves no row to suggest."
+    return f"Stopped by --stop-when {texts}: {sums}; no further row stays within it."

@@ -14,7 +14,7 @@ from explore.campaign import Campaign, Row
 from explore.campaign.answers import PREFIX
 from explore.campaign.cells import folded
 from explore.cli.suggest.settings import Settings
-from explore.core.errors import InputError, listed, shown
+from explore.core.errors import InputError, counted, listed, shown
 from explore.data import targets, texts
 from explore.data.base import check_units
 from explore.data.columns import Date, LeftOut, Matrix
@@ -81,17 +81,18 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     notes = [*written.notes]
     if left_out:
         columns = listed(map(shown, left_out))
-        notes.append(f"Still left out, as at the last start: {columns}; --feature takes a column in.")
+        notes.append(f"Still excluded, as in the last run: {columns}. Include a column with --feature.")
     notes += decided
     if late:
         notes.append(
-            f"Next to nothing stands in {listed(map(shown, late))} where {listed(names)} is not measured yet: left "
-            "out; what an experiment tells besides may be another --target."
+            f"Excluded {listed(map(shown, late))}: empty in nearly all rows where {listed(names)} is not measured. A "
+            "result of the experiment can be another --target."
         )
     naming = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ("identifier", "order")]
     if naming and not settings.id_column:
-        names_rows = f"If column {shown(naming[0])} names the rows, say so by --id"
-        notes.append(f"{names_rows}; without it rows are known by their features.")
+        notes.append(
+            f"Rows are identified by their features. If column {shown(naming[0])} names the rows, pass it with --id."
+        )
     known_by = rule._replace(features=learnt)
     return Table(path, written, cells, known_by, schema, costs, tuple(notes), before.updated(schema, learnt))
 
@@ -123,7 +124,7 @@ def _check(cells: Cells, names: Sequence[str], features: Sequence[str], settings
     for name in cells.columns:
         if name in {PREFIX + column for column in added} or (classes and name.startswith(f"{PREFIX}p_")):
             raise InputError(
-                f"{cells.path} has a column {shown(name)}, as next.csv has; rename it, or give the table itself"
+                f"{cells.path} has a column {shown(name)}, a name of next.csv; rename it, or pass the table itself"
             )
     for option, chosen in (("categorical", settings.categorical), ("feature", settings.feature)):
         if wrong := [name for name in chosen if name not in features]:
@@ -214,7 +215,7 @@ def rows(table: Table, state: Campaign) -> Rows:
     if costs is not None:
         costs = np.concatenate([costs, [float(row.suggestion.get("cost", "nan")) for row in gone]])
         if unknown := int(np.isnan(costs[taken]).sum()):
-            notes.append(f"The costs of {unknown} rows that are no longer in the table are not known, nor counted.")
+            notes.append(f"The costs of {counted(unknown, 'row')} that left the table are unknown and not counted.")
     budget = float(len(taken) if costs is None else np.nansum(costs[taken]))
     spent = {"labels": float(len(complete) + len(pending)), "budget": budget}
     values = [[np.nan if (v := row.mean.get(t)) is None else v for t in table.roles.targets] for row in measured]
@@ -232,11 +233,11 @@ def _gone(table: Table, rows: Sequence[Row]) -> tuple[list[Row], np.ndarray, lis
             _features(table, [row])
             usable.append(row)
         except InputError as error:
-            notes.append(f"Row {campaign.short(row.id)}, which is no longer in the table, is not learnt from: {error}.")
+            notes.append(f"Ignored row {campaign.short(row.id)}, which is no longer in the table: {error}.")
     if not usable:
         return usable, np.empty((0, len(table.schema.features))), notes
     matrix = _features(table, usable)
-    return usable, matrix.x, [*notes, *(f"Of rows that are no longer in the table: {note}" for note in matrix.notes)]
+    return usable, matrix.x, [*notes, *(f"Rows that left the table: {note}" for note in matrix.notes)]
 
 
 def _features(table: Table, rows: Sequence[Row]) -> Matrix:

@@ -35,14 +35,14 @@ class Answers(Sheet):
             raise InputError(f"{file.path} has no column {listed(schema.targets)} of measurements")
         if not self._ids and not self._has_all_features:
             names = listed(map(shown, columns))
-            raise InputError(f"{file.path} does not say which rows it is of; it needs {names}, or all features")
+            raise InputError(f"{file.path} does not identify its rows; it needs a column {names}, or all features")
         super().__init__(file, schema)
 
     def tell(self) -> None:
         """Add the measurements to the reading; refuse a line that matches several rows or none."""
         names = self._reading.table.file.columns
         if unused := [name for name in self.file.columns if name not in names and not name.startswith(PREFIX)]:
-            self._reading.notes.append(f"Columns of {self.file.path} that are not used: {listed(unused)}.")
+            self._reading.notes.append(f"Ignored columns of {self.file.path}: {listed(unused)}.")
         self._reading.notes += self.notes
         rows: dict[str, list[int]] = defaultdict(list)
         unnamed: dict[str, list[int]] = defaultdict(list)
@@ -59,7 +59,7 @@ class Answers(Sheet):
         written = [column[line] for column in self._ids if column[line]]
         if not written:
             if not self._has_all_features:
-                raise InputError(f"{self._where(line)} does not say which row it is of")
+                raise InputError(f"{self._where(line)} does not identify its row")
             return ""
         names = [self._resolved(line, text) for text in written]
         if canonical(names[0]) != canonical(names[-1]):

@@ -136,7 +136,7 @@ class Campaign:
         self._append([{"event": "undo", "values": {"batch": last}}])
         kinds = Counter(event["event"] for event in events)
         batch = listed(f"{kinds[kind]} x {kind}" for kind in TOLD if kinds[kind])
-        self.notes.append(f"Batch {last} of {events[0]['time'][:16].replace('T', ' ')} UTC is taken back: {batch}.")
+        self.notes.append(f"Undid batch {last} of {events[0]['time'][:16].replace('T', ' ')} UTC: {batch}.")
 
     def status(self) -> list[str]:
         """Return sentences on where the campaign stands."""

@@ -17,7 +17,7 @@ from explore.campaign.log import Event
 from explore.campaign.matching import match_identical, match_moved
 from explore.campaign.memory import FORMAT, Memory, Row
 from explore.campaign.sheet import Table, key
-from explore.core.errors import InputError, listed, shown
+from explore.core.errors import InputError, counted, listed, shown
 from explore.data.texts import FAILED
 
 SHOWN = 8  # rows that a sentence names
@@ -84,7 +84,7 @@ class Reading:
     def add_outside(self, name: str, cells: Mapping[str, str], place: str) -> None:
         """Remember a row that only a file of labels has."""
         self._outside[name] = place
-        self.lines["Not in the table, but used all the same: "].append(place)
+        self.lines["Not in the table, but used: "].append(place)
         self.tell("retire", name, cells=dict(cells))
 
     def tell_measurements(
@@ -100,18 +100,18 @@ class Reading:
         labels = {t: new for t, new in values.items() if new[: len(was[t])] == was[t]}
         corrected = {t: new for t, new in values.items() if t not in labels}
         for t, new in corrected.items():
-            reason = "" if source in ("table", "failed") else f", as {source} says"
+            reason = "" if source in ("table", "failed") else f" by {source}"
             if reason and t in row.table:
-                reason += f", though the table says {_values([row.table[t]])}"
-            self.notes.append(f"{self.name(name)}: {t} is corrected from {_values(was[t])} to {_values(new)}{reason}.")
+                reason += f" (the table has {_values([row.table[t]])})"
+            self.notes.append(f"{self.name(name)}: {t} corrected from {_values(was[t])} to {_values(new)}{reason}.")
         if labels:
             self.tell("label", name, values=labels, **{"from": source}, **table)
             failed = [target for target, new in labels.items() if new == [None]]
             if failed:
                 targets = "" if len(self.table.schema.targets) == 1 else f" ({listed(failed)})"
-                self.lines["Failed, and not suggested again: "].append(self.name(name) + targets)
+                self.lines["Failed, will not be suggested again: "].append(self.name(name) + targets)
             if len(failed) < len(labels):
-                start = "New measurements: " if pending is None else f"Answered, of batch {pending}: "
+                start = "New measurements: " if pending is None else f"New measurements of batch {pending}: "
                 self.lines[start].append(self.name(name))
         if corrected:
             was = {t: was[t] for t in corrected}
@@ -133,9 +133,9 @@ class Reading:
         if old is None:
             return False
         for role, was, now in (("feature", old.features, new.features), ("target", old.targets, new.targets)):
-            for verb, names in (("new", set(now) - set(was)), ("no longer there", set(was) - set(now))):
+            for verb, names in (("New", set(now) - set(was)), ("Removed", set(was) - set(now))):
                 if names:
-                    self.notes.append(f"These columns are {verb} as {role}s: {listed(sorted(names))}.")
+                    self.notes.append(f"{verb} {role} columns: {listed(sorted(names))}.")
         if old.id_column != new.id_column:
             kinds = [shown(c) if c else "their features" for c in (old.id_column, new.id_column)]
             self.notes.append(f"Rows were identified by {kinds[0]}, now by {kinds[1]}.")
@@ -158,12 +158,11 @@ class Reading:
             self.tell("change", name, to=to, cells=self.table.cells(fresh[k]))
             if not has_other_columns:
                 change = f"{short(name)} is now {short(to)}" if schema.id_column else _changes(old, row.cells)
-                self.lines["Found again, though written in another way: "].append(change)
+                self.lines["Recognised, though written differently: "].append(change)
         if names := [short(row.id) for row in unclear if row.is_known]:
-            rows_known = "the row that was known" if len(names) == 1 else f"the {len(names)} rows that were known"
             self.notes.append(
-                f"Several rows of the table may be {rows_known}, by {listed(names, SHOWN)}; what is known of them is "
-                "kept apart. Write measurements in the cells of the rows that they are of."
+                f"Cannot match {counted(len(names), 'earlier row')} ({listed(names, SHOWN)}): several rows of the table "
+                "fit. Enter their measurements in the right rows."
             )
 
     def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:
@@ -187,7 +186,7 @@ class Reading:
         cells, now = self.table.cells(line), self.table.measurements[line]
         if row.gone:
             self.tell("return", name)
-            self.lines["In the table again: "].append(self.name(name))
+            self.lines["Back in the table: "].append(self.name(name))
         if not is_new and row.cells != cells:
             common = {c: row.cells[c] for c in row.cells if c in cells}
             if any(not same(cell, cells[c]) for c, cell in common.items()):
@@ -198,7 +197,7 @@ class Reading:
         values = {t: [v] for t, v in new.items() if not row.agrees({t: v})}
         emptied = [t for t in row.table if t not in now]
         if withdrawn := [self.name(name) for t in emptied if t in row.values]:
-            self.lines["Emptied cells change nothing (--retract withdraws a measurement): "] += withdrawn
+            self.lines["Kept measurements whose cells were emptied (--retract withdraws them): "] += withdrawn
         if values:
             self.tell_measurements(name, values, "table", table=dict(now))
         elif new or emptied:
@@ -210,7 +209,7 @@ class Reading:
             lines = [listed([self.table.name(line) for line in members], 4) for members in identical[:3]]
             self.notes.append(
                 f"{sum(map(len, identical))} rows have the same features as others ({'; '.join(lines)}"
-                f"{', ...' if len(identical) > 3 else ''}): they are taken as repetitions, whichever is which."
+                f"{', ...' if len(identical) > 3 else ''}) and count as replicates."
             )
 
     def _retire_rows(self) -> None:
@@ -220,12 +219,12 @@ class Reading:
             self.tell("retire", row.id)
             answer = "failed" if row.failed else "measured" if row.values else ""
             state = answer or ("pending" if row.pending is not None else "skipped")
-            self.lines[f"No longer in the table, but still known as {state}: "].append(short(row.id))
+            self.lines[f"No longer in the table, but kept as {state}: "].append(short(row.id))
             alike = [e for e in new if row.table and e["table"] == row.table]
             near = [e for e in alike if _differences(row.cells, e["cells"]) == 1]
             if len(near) == 1 and not self.table.schema.id_column:
                 self.notes.append(
-                    f"{self.name(near[0]['id'])} has the measurement of a row that is gone, but "
+                    f"{self.name(near[0]['id'])} has the measurement of a removed row, but "
                     f"{_changes(row.cells, near[0]['cells'])}. Both are used; if the old one was wrong, --retract "
                     f"{short(row.id)}."
                 )
@@ -244,10 +243,13 @@ class Reading:
         """Return all notes, also on cells of the table that differ from the memory."""
         used = "most frequent class" if self.table.schema.classes else "mean"
         several = f"Measured more than once; the {used} is used: "
-        unlike, withdrawn = "The table still has what was corrected since: ", "The table still has what was withdrawn: "
+        unlike, withdrawn = (
+            "The table still has corrected measurements: ",
+            "The table still has withdrawn measurements: ",
+        )
         ends = {
-            unlike: " The corrections count.",
-            withdrawn: " It is not used; empty these cells, or tell them again by --labels.",
+            unlike: " The corrections are used.",
+            withdrawn: " They are not used; empty these cells, or report them again with --labels.",
         }
         lines = defaultdict(list, self.lines)
         for row in self.memory.rows.values():

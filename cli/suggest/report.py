@@ -64,13 +64,13 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
         p for p, row, cells in zip(places, rows, values, strict=True) if cells and not has_all(row.logged, cells)
     ]:
         raise InputError(
-            f"{path} has measurements ({listed(lost, 5)}) that are not recorded and would be overwritten; record them "
-            f"with --labels {path}, or choose another --out"
+            f"{path} has unrecorded measurements ({listed(lost, 5)}) that would be overwritten. Record them with "
+            f"--labels {path}, or choose another --out."
         )
     if strange := [place for place, name in zip(places, names, strict=True) if not name]:
         raise InputError(
-            f"{path} has rows ({listed(strange, 5)}) that {table.path} does not have and that would be overwritten; "
-            "choose another --out"
+            f"{path} has rows ({listed(strange, 5)}) that are not in {table.path} and would be overwritten. Choose "
+            "another --out."
         )
 
     def is_added(cell: str, row: Row, column: str) -> bool:
@@ -85,8 +85,8 @@ def check_told(path: Path, table: Table, campaign: Campaign, settings: Settings,
     ]
     if added:
         raise InputError(
-            f"{path} has cells in {listed(map(shown, added))} that {table.path} does not have and that would be "
-            "overwritten; copy them there, or choose another --out"
+            f"{path} has values of {listed(map(shown, added))} that are not in {table.path} and would be overwritten. "
+            f"Copy them into {table.path}, or choose another --out."
         )
 
 
@@ -169,7 +169,7 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
     if chosen and rows:
         unit = f"{outcome.table.cells.unit} " if not outcome.table.roles.id_column else ""
         _show("Measure next", [row for row in rows if row["new"]], unit, chosen.score)
-        _show("Suggested earlier, still pending", [row for row in rows if not row["new"]], unit)
+        _show("Pending from earlier batches", [row for row in rows if not row["new"]], unit)
     for line in outcome.campaign.status():
         display.echo(line)
     if chosen and chosen.measures:
@@ -181,8 +181,8 @@ def say(outcome: Outcome, options: Mapping[str, Any]) -> None:
     elif chosen and rows:
         table, out = outcome.table.path, outcome.out
         again = shlex.join(["explore", "suggest", str(table)])
-        display.echo(f"Suggestions are in {out}. Fill in {', '.join(outcome.settings.target)} there, and run")
-        display.echo(f"  {again} --labels {shlex.quote(str(out))}\nor in {table}, and run\n  {again}")
+        display.echo(f"Suggestions are in {out}. Fill in {', '.join(outcome.settings.target)} there and run")
+        display.echo(f"  {again} --labels {shlex.quote(str(out))}\nor in {table} and run\n  {again}")
 
 
 def _show(title: str, rows: Sequence[Mapping[str, Any]], unit: str, score: str = "") -> None:

@@ -15,12 +15,13 @@ from typing import Any
 from explore.campaign.cells import Value, folded, same, same_value
 from explore.campaign.log import Event
 from explore.campaign.matching import match_identical, match_moved
-from explore.campaign.memory import FORMAT, Memory, Row
+from explore.campaign.memory import FORMAT, Memory, Row, short
 from explore.campaign.sheet import Table, key
-from explore.core.errors import InputError, counted, listed, shown
+from explore.core.errors import InputError, listed, shown
 from explore.data.texts import FAILED
 
 SHOWN = 8  # rows that a sentence names
+EMPTIED = "Ignored emptied cells of "  # start of a sentence
 
 
 class Reading:
@@ -84,7 +85,7 @@ class Reading:
     def add_outside(self, name: str, cells: Mapping[str, str], place: str) -> None:
         """Remember a row that only a file of labels has."""
         self._outside[name] = place
-        self.lines["Not in the table, but used: "].append(place)
+        self.lines["Used although not in the table: "].append(place)
         self.tell("retire", name, cells=dict(cells))
 
     def tell_measurements(
@@ -100,10 +101,11 @@ class Reading:
         labels = {t: new for t, new in values.items() if new[: len(was[t])] == was[t]}
         corrected = {t: new for t, new in values.items() if t not in labels}
         for t, new in corrected.items():
-            reason = "" if source in ("table", "failed") else f" by {source}"
-            if reason and t in row.table:
-                reason += f" (the table has {_values([row.table[t]])})"
-            self.notes.append(f"{self.name(name)}: {t} corrected from {_values(was[t])} to {_values(new)}{reason}.")
+            reason = ""
+            if source not in ("table", "failed"):
+                still = f"; the table still has {_values([row.table[t]])}" if t in row.table else ""
+                reason = f" (from {source}{still})"
+            self.notes.append(f"{self.name(name)}: corrected {t} from {_values(was[t])} to {_values(new)}{reason}.")
         if labels:
             self.tell("label", name, values=labels, **{"from": source}, **table)
             failed = [target for target, new in labels.items() if new == [None]]
@@ -111,7 +113,7 @@ class Reading:
                 targets = "" if len(self.table.schema.targets) == 1 else f" ({listed(failed)})"
                 self.lines["Failed, will not be suggested again: "].append(self.name(name) + targets)
             if len(failed) < len(labels):
-                start = "New measurements: " if pending is None else f"New measurements of batch {pending}: "
+                start = "New measurements: " if pending is None else f"New measurements from batch {pending}: "
                 self.lines[start].append(self.name(name))
         if corrected:
             was = {t: was[t] for t in corrected}
@@ -122,8 +124,10 @@ class Reading:
         old, new = self.memory.schema, self.table.schema
         if old is not None and old.classes != new.classes:
             kinds = [("numbers", "classes")[classes] for classes in (old.classes, new.classes)]
+            task = "classification" if new.classes else "regression"
             raise InputError(
-                f"the measurements so far are {kinds[0]}, not {kinds[1]}; start over with a copy of the table"
+                f"This campaign has {kinds[0]} as measurements; --task {task} needs {kinds[1]}. Copy the table and "
+                "start a new campaign."
             )
         if old and (old.targets, {*old.features}, old.id_column) == (new.targets, {*new.features}, new.id_column):
             return False
@@ -133,9 +137,9 @@ class Reading:
         if old is None:
             return False
         for role, was, now in (("feature", old.features, new.features), ("target", old.targets, new.targets)):
-            for verb, names in (("New", set(now) - set(was)), ("Removed", set(was) - set(now))):
+            for start, names in (("New", set(now) - set(was)), ("No longer", set(was) - set(now))):
                 if names:
-                    self.notes.append(f"{verb} {role} columns: {listed(sorted(names))}.")
+                    self.notes.append(f"{start} {role} columns: {listed(sorted(names))}.")
         if old.id_column != new.id_column:
             kinds = [shown(c) if c else "their features" for c in (old.id_column, new.id_column)]
             self.notes.append(f"Rows were identified by {kinds[0]}, now by {kinds[1]}.")
@@ -158,11 +162,12 @@ class Reading:
             self.tell("change", name, to=to, cells=self.table.cells(fresh[k]))
             if not has_other_columns:
                 change = f"{short(name)} is now {short(to)}" if schema.id_column else _changes(old, row.cells)
-                self.lines["Recognised, though written differently: "].append(change)
+                self.lines["Matched to known rows although they changed: "].append(change)
         if names := [short(row.id) for row in unclear if row.is_known]:
+            rows_known = "the known row" if len(names) == 1 else f"the {len(names)} known rows"
             self.notes.append(
-                f"Cannot match {counted(len(names), 'earlier row')} ({listed(names, SHOWN)}): several rows of the table "
-                "fit. Enter their measurements in the right rows."
+                f"Ambiguous: several rows of the table could be {rows_known} {listed(names, SHOWN)}. Their data stay "
+                "under the old ids. Enter measurements in the rows that they belong to."
             )
 
     def _identify_rows(self, groups: Mapping[str, list[int]]) -> None:
@@ -190,14 +195,14 @@ class Reading:
         if not is_new and row.cells != cells:
             common = {c: row.cells[c] for c in row.cells if c in cells}
             if any(not same(cell, cells[c]) for c, cell in common.items()):
-                label = "; its measurement stays with it" if row.values else ""
+                label = "; keeps its measurement" if row.values else ""
                 self.notes.append(f"{self.name(name)}: {_changes(common, cells)}{label}.")
             self.tell("change", name, to=name, cells=cells)
         new = {t: v for t, v in now.items() if t not in row.table or not same_value(v, row.table[t])}
         values = {t: [v] for t, v in new.items() if not row.agrees({t: v})}
         emptied = [t for t in row.table if t not in now]
         if withdrawn := [self.name(name) for t in emptied if t in row.values]:
-            self.lines["Kept measurements whose cells were emptied (--retract withdraws them): "] += withdrawn
+            self.lines[EMPTIED] += withdrawn
         if values:
             self.tell_measurements(name, values, "table", table=dict(now))
         elif new or emptied:
@@ -208,8 +213,8 @@ class Reading:
         if identical:
             lines = [listed([self.table.name(line) for line in members], 4) for members in identical[:3]]
             self.notes.append(
-                f"{sum(map(len, identical))} rows have the same features as others ({'; '.join(lines)}"
-                f"{', ...' if len(identical) > 3 else ''}) and count as replicates."
+                f"{sum(map(len, identical))} rows share their features with others ({'; '.join(lines)}"
+                f"{', ...' if len(identical) > 3 else ''}). They are treated as replicates."
             )
 
     def _retire_rows(self) -> None:
@@ -224,9 +229,9 @@ class Reading:
             near = [e for e in alike if _differences(row.cells, e["cells"]) == 1]
             if len(near) == 1 and not self.table.schema.id_column:
                 self.notes.append(
-                    f"{self.name(near[0]['id'])} has the measurement of a removed row, but "
-                    f"{_changes(row.cells, near[0]['cells'])}. Both are used; if the old one was wrong, --retract "
-                    f"{short(row.id)}."
+                    f"{self.name(near[0]['id'])} has the same measurement as {short(row.id)}, which is no longer in "
+                    f"the table; {_changes(row.cells, near[0]['cells'])}. Both are used. If the new row replaces the "
+                    f"old one, run with --retract {short(row.id)}."
                 )
 
     def _declare_failures(self) -> None:
@@ -243,13 +248,12 @@ class Reading:
         """Return all notes, also on cells of the table that differ from the memory."""
         used = "most frequent class" if self.table.schema.classes else "mean"
         several = f"Measured more than once; the {used} is used: "
-        unlike, withdrawn = (
-            "The table still has corrected measurements: ",
-            "The table still has withdrawn measurements: ",
-        )
+        unlike = "The table still has the old values of corrected measurements: "
+        withdrawn = "The table still has withdrawn measurements: "
         ends = {
-            unlike: " The corrections are used.",
-            withdrawn: " They are not used; empty these cells, or report them again with --labels.",
+            EMPTIED: " Use --retract to withdraw a measurement.",
+            unlike: " The corrected values are used.",
+            withdrawn: " They are not used. Empty these cells, or pass them again with --labels.",
         }
         lines = defaultdict(list, self.lines)
         for row in self.memory.rows.values():
@@ -271,11 +275,6 @@ def _free_ids(k: str, ids: Collection[str]) -> Iterator[str]:
     for number in count(1):
         if (name := k if number == 1 else f"{k}-{number}") not in ids:
             yield name
-
-
-def short(name: str) -> str:
-    """Shorten an id for messages: a fingerprint to its first letters, which still identify it."""
-    return name if len(name) < 64 else name[:12] + name[64:]
 
 
 def _values(values: Sequence[Value]) -> str:

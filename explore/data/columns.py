@@ -41,6 +41,7 @@ class Quantity(ABC):
     gaps: bool  # whether a feature marks empty cells
     same: bool = field(default=False, kw_only=True)  # whether all rows had the value `fill`
     unit: ClassVar[str] = ""  # of `fill`, in messages
+    average: ClassVar[str] = "median"  # the meaning of `fill`, in messages
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ class Quantity(ABC):
         missing = np.isnan(values)
         parts = [np.where(missing, self.fill, values), *([missing.astype(float)] if self.gaps else [])]
         empty = {column[row] for row in np.flatnonzero(missing).tolist()}
-        notes = _note_empty(self, cells, empty, f"{self.fill:.6g}{self.unit}")
+        notes = _note_empty(self, cells, empty, "imputed", f"with the {self.average}, {self.fill:.6g}{self.unit}")
         rows = np.flatnonzero((values != self.fill) & ~missing).tolist() if self.same else []
         if rows:
             example = f"{shown(column[rows[0]])} in {cells.unit} {cells.lines[rows[0]]}"
@@ -96,6 +97,7 @@ class Flag(Quantity):
 
     words: tuple[str, ...]
     kind: ClassVar[str] = "truth value"
+    average: ClassVar[str] = "most frequent value"
 
     @property
     def _feature(self) -> str:
@@ -115,7 +117,7 @@ class Date(Quantity):
     form: str
     origin: float  # in days since 1970
     kind: ClassVar[str] = "date"
-    unit: ClassVar[str] = " days"
+    unit: ClassVar[str] = " days after the earliest date"
 
     @property
     def _feature(self) -> str:
@@ -177,7 +179,7 @@ class Category:
         one_hot = np.eye(len(groups) + 1, len(groups))  # the last row is of no group
         x = one_hot[[places[cell] for cell in column]]
         unknown = OTHER if self.rare else "none of the known categories"
-        before = _note_empty(self, cells, empty, MISSING if self.gaps else unknown)
+        before = _note_empty(self, cells, empty, "encoded", f"as {MISSING if self.gaps else unknown}")
         return x, [*before, *self._note_unknown(cells, new, unknown), *notes[:1]]
 
     def _note_unknown(self, cells: Cells, new: Sequence[str], unknown: str) -> list[str]:
@@ -187,8 +189,8 @@ class Category:
         rows = [row for row, cell in enumerate(cells.columns[self.name]) if cell in unlisted]
         example = f"{shown(new[0])} in {cells.unit} {cells.lines[rows[0]]}"
         return [
-            f"Column {shown(self.name)}: {counted(len(rows), 'cell', be=True)} of no category that was there when the "
-            f"table was first read, such as {example}, counted as {unknown}."
+            f"Column {shown(self.name)}: encoded {counted(len(rows), 'cell')} of a new category, such as {example}, as "
+            f"{unknown}."
         ]
 
 
@@ -204,14 +206,14 @@ def level(cell: str, decimal: str = ".") -> str:
     return plain[:-2] if plain.endswith(".0") and plain[:-2].lstrip("+-").isdecimal() else plain
 
 
-def _note_empty(column: Quantity | Category, cells: Cells, empty: set[str], value: str) -> list[str]:
-    """Describe how the cells without a value (a subset of `empty`) are imputed."""
+def _note_empty(column: Quantity | Category, cells: Cells, empty: set[str], verb: str, value: str) -> list[str]:
+    """Describe how the cells without a value (a subset of `empty`) are imputed or encoded."""
     if not empty:
         return []
     count = sum(cell in empty for cell in cells.columns[column.name])
     marks = f" (or {listed(map(shown, sorted(empty - {''})))})" if empty != {""} else ""
-    late = "" if column.gaps else "; none was when the table was first read"
-    return [f"Column {shown(column.name)}: {counted(count, 'cell', be=True)} empty{marks}, counted as {value}{late}."]
+    late = "" if column.gaps else "; no cell was empty when the table was first read"
+    return [f"Column {shown(column.name)}: {verb} {counted(count, 'empty cell')}{marks} {value}{late}."]
 
 
 class Matrix(NamedTuple):

@@ -115,7 +115,7 @@ def _rounds(history: History) -> Section:
     pending = sum(row.pending is not None for row in history.memory.rows.values())
     counts = counted(len(history.measurements), "measurement"), counted(len(suggestions), "row")
     sentence = f"{counts[0]}; {counts[1]} suggested, {pending} of them pending."
-    return Section("Suggestions and measurements", figure, [sentence], header=header, rows=rows)
+    return Section("What was asked and answered", figure, [sentence], header=header, rows=rows)
 
 
 def _range(mean: Any, low: Any, high: Any) -> str:
@@ -154,7 +154,7 @@ def _predicted(history: History) -> Iterator[Section]:
 def _map(run: Opened, history: History) -> Iterator[Section]:
     """Yield the rows by their two principal components, by the schema of the model."""
     if not (run.folder / saved.MODEL).exists():
-        yield Section("Map of the rows", warnings=["No map of the rows: no model is fitted yet."])
+        yield Section("Map of the rows", warnings=["Cannot draw the map: no model is fitted yet."])
         return
     schema = saved.read(run.folder, run.trusted).schema
     by_row = {name: row.cells for name, row in history.memory.rows.items() if row.cells}

@@ -81,11 +81,11 @@ def read(path: Path, settings: Settings, before: Learnt | None = None) -> Table:
     notes = [*written.notes]
     if left_out:
         columns = listed(map(shown, left_out))
-        notes.append(f"Still excluded, as in the last run: {columns}. Use --feature to include a column.")
+        notes.append(f"Still left out, as in the last run: {columns}. Use --feature to include a column.")
     notes += decided
     if late:
         notes.append(
-            f"Excluded {listed(map(shown, late))}: (nearly) empty where {listed(names)} is unmeasured, so probably "
+            f"Left out {listed(map(shown, late))}: (nearly) empty where {listed(names)} is unmeasured, so probably "
             "known only after the experiment. Use --target for results."
         )
     naming = [c.name for c in schema.columns if isinstance(c, LeftOut) and c.why in ("identifier", "order")]

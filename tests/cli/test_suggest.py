@@ -930,7 +930,7 @@ def test_what_else_an_experiment_tells_is_no_feature(pool):
         frame.to_csv(pool, index=False)
     said = suggest(pool, "--status")
     assert said["measured"] == 15 and not said["pending"]
-    left = "Excluded 'purity', 'operator': (nearly) empty where yield is unmeasured"
+    left = "Left out 'purity', 'operator': (nearly) empty where yield is unmeasured"
     assert any(note.startswith(left) for note in said["notes"])
     assert explore.load_run(pool.with_suffix(".explore")).features[-1].startswith("day")
     frame.loc[frame["yield"].isna().idxmax(), "purity"] = 3.0  # one cell that strayed into the pool
@@ -938,7 +938,7 @@ def test_what_else_an_experiment_tells_is_no_feature(pool):
     assert any(note.startswith(left) for note in suggest(pool, "--status")["notes"])
     frame.loc[frame["yield"].isna(), "purity"] = 3.0
     frame.to_csv(pool, index=False)
-    assert any("Excluded 'operator': (nearly) empty where" in note for note in suggest(pool, "--status")["notes"])
+    assert any("Left out 'operator': (nearly) empty where" in note for note in suggest(pool, "--status")["notes"])
 
 
 @pytest.mark.parametrize("left", [1, 2, 30])
@@ -1055,7 +1055,7 @@ def test_a_column_that_numbers_the_rows_stays_left_out_when_rows_come(pool):
     assert learnt(pool) == ("solvent", "temp", "day")
     numbered(pool, [5] * 20 + [900] * 20)  # no order any more
     said = suggest(pool, "--drop-columns", "day")
-    assert "Still excluded, as in the last run: 'n'. Use --feature to include a column." in said["notes"]
+    assert "Still left out, as in the last run: 'n'. Use --feature to include a column." in said["notes"]
     assert learnt(pool) == ("solvent", "temp")
     suggest(pool, "--feature", "n")
     assert learnt(pool) == ("solvent", "temp", "n")

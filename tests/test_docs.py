@@ -225,8 +225,8 @@ def test_ask_and_tell(shown):
 
 def test_a_table_of_ones_own(shown):
     said = shown(EXAMPLES["schema"])
-    assert "Column 'heat': 1 cell is empty, counted as 35." in said
-    assert "Column 'solvent': 1 cell is of no category that was there" in said
+    assert "Column 'heat': imputed 1 empty cell with the median, 35." in said
+    assert "Column 'solvent': encoded 1 unknown value" in said
 
 
 def test_estimators(shown):

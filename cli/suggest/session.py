@@ -60,7 +60,7 @@ def run(options: Mapping[str, Any]) -> None:
             _operate(rehearsal, options)
     with Campaign(beside, dry=dry) as campaign:
         if _read(beside, trusted) != old:
-            raise InputError(f"{beside} was changed by another start just now; run the command again")
+            raise InputError(f"Another process changed {beside} while this one was running. Run the command again.")
         _tell(campaign, content, labels, options)
         notes, count = [*content.notes, *changes, *campaign.notes], len(campaign.notes)
         report.note(notes, options)  # first: measurements are in the log, whatever is refused now
@@ -99,7 +99,7 @@ def _check(out: Path, content: Table, campaign: Campaign, now: Settings, before:
     except InputError as error:
         if not dry:
             raise
-        return [f"A start that writes would be refused: {error}."]
+        return [f"Without --dry-run or --status, this command would fail: {str(error).rstrip('.')}."]
     return []
 
 

@@ -20,7 +20,7 @@ from explore.data.reading import Cells, called
 
 OTHER, MISSING = "(other)", "(missing)"
 BEFORE = "when the table was first read"
-CHANGED, NEW = f"other than the one value that every row had {BEFORE}", f"of no category that was there {BEFORE}"
+EMPTY = "empty cell"
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,16 @@ class Quantity:
         missing = np.isnan(values)
         x = np.stack([np.where(missing, self.fill, values), missing][: len(self.features)], 1)
         changed = (values != self.fill) & ~missing & self.same
+        middle = "most frequent value" if self.words else "median"
+        unit = " days after the earliest date" if self.form else ""
         return x, [
-            *_note_empty(self, cells, missing, f"{self.fill:.6g}{' days' if self.form else ''}"),
-            *_note(self, cells, changed, CHANGED, "; its effect was not learnt"),
+            *_note(self, cells, missing, ("imputed ", EMPTY, f" with the {middle}, {self.fill:.6g}{unit}")),
+            *_note(
+                self,
+                cells,
+                changed,
+                ("", "new value", f"; all rows had the same value {BEFORE}, so its effect is not learnt"),
+            ),
         ]
 
     def _read(self, column: Sequence[str], decimal: str) -> tuple[np.ndarray, np.ndarray]:
@@ -130,9 +137,12 @@ class Category:
         places[""] = places.get(MISSING, rest)
         one_hot = np.eye(len(groups) + 1, len(groups))
         pooled = OTHER if self.rare else "none of the known categories"
+        empty = MISSING if self.gaps else pooled
         return one_hot[[places.get(names[cell], rest) for cell in column]], [
-            *_note_empty(self, cells, [not names[cell] for cell in column], MISSING if self.gaps else pooled),
-            *_note(self, cells, [names[c] not in accepted for c in column], NEW, f", counted as {pooled}"),
+            *_note(self, cells, [not names[cell] for cell in column], ("encoded ", EMPTY, f" as {empty}")),
+            *_note(
+                self, cells, [names[c] not in accepted for c in column], ("encoded ", "unknown value", f" as {pooled}")
+            ),
             *notes[:1],
         ]
 
@@ -151,22 +161,19 @@ def level(cell: str, decimal: str = ".") -> str:
     return plain[:-2] if plain.endswith(".0") and plain[:-2].lstrip("+-").isdecimal() else plain
 
 
-def _note_empty(column: Quantity | Category, cells: Cells, rows: Sequence[bool] | np.ndarray, value: str) -> list[str]:
-    """Describe how empty cells are imputed."""
-    late = "" if column.gaps else f"; none was {BEFORE}"
-    return _note(column, cells, rows, "empty", f", counted as {value}{late}")
-
-
 def _note(
-    column: Quantity | Category, cells: Cells, rows: Sequence[bool] | np.ndarray, problem: str, effect: str
+    column: Quantity | Category, cells: Cells, rows: Sequence[bool] | np.ndarray, words: tuple[str, str, str]
 ) -> list[str]:
-    """Describe the cells in some rows, bool [N]; none where there are none."""
+    """Describe the cells in some rows, bool [N]: a verb, a noun, and what follows the example."""
+    verb, noun, effect = words
     places, texts = np.flatnonzero(rows).tolist(), cells.columns[column.name]
     if not places:
         return []
     row = next((row for row in places if texts[row]), places[0])
     example = f", such as {shown(texts[row])} in {cells.unit} {cells.lines[row]}" if texts[row] else ""
-    return [f"Column {shown(column.name)}: {counted(len(places), 'cell', be=True)} {problem}{example}{effect}."]
+    late = f"; no cell was empty {BEFORE}" if noun == EMPTY and not column.gaps else ""
+    comma = "," if example and not effect.startswith(";") else ""
+    return [f"Column {shown(column.name)}: {verb}{counted(len(places), noun)}{example}{comma}{effect}{late}."]
 
 
 class Matrix(NamedTuple):

@@ -115,7 +115,7 @@ def test_columns_as_they_come(active, explore, csv):
     result = active(*data, "--initial", 10, "--rounds", 2, "--name", "lab")
     for said in (
         "The columns of", "separated by ';'.", "Column 'lot' has another text in every row and is left out.\n",
-        "Column 'a': 7 cells are empty, counted as ",
+        "Column 'a': imputed 7 empty cells with the median, ",
     ):  # fmt: skip
         assert said in result.stderr
     assert explore("active", "--resume", "runs/active-lab").exit_code == 0
@@ -564,7 +564,7 @@ def test_inputs_that_matter(active, explore, csv):
     said = active(*data, "--targets", "aims.csv", "--name", "aims")
     chosen = [pd.read_csv(f"runs/active-{name}/selected.csv").query("arm == 'epig'") for name in ("pool", "aims")]
     assert not np.allclose(chosen[0].score, chosen[1].score)
-    assert "Column 'b': 1 cell is empty, counted as " in said.stderr
+    assert "Column 'b': imputed 1 empty cell with the median, " in said.stderr
     assert explore("active", "--resume", "runs/active-aims").exit_code == 0
     other.assign(a=0).to_csv("aims.csv", index=False)
     result = explore("active", "--resume", "runs/active-aims")

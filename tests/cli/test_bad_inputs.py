@@ -114,7 +114,7 @@ def test_names_that_are_not_utf8(explore):
     Path(name).mkdir()
     shutil.copy("pool.csv", f"{name}/pool.csv")
     result = explore("suggest", f"{name}/pool.csv", *FIT)
-    assert result.exit_code == 0 and r"The rows to measure are in caf\udce9/next.csv" in result.stdout
+    assert result.exit_code == 0 and r"Suggestions are in caf\udce9/next.csv" in result.stdout
     out = json.loads(explore("suggest", f"{name}/pool.csv", "--json").stdout)["out"]
     assert Path(out).exists()
     refused = sentence(explore("active", *BEGUN["active"], "--out", name, "--name", "x"))

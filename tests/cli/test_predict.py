@@ -112,7 +112,7 @@ def test_columns_become_features_as_they_did_for_the_run(runs, explore):
     x, _ = one.inputs(one_row := loaded.cells_of(table.drop(columns="odd")))
     assert one_row.columns["heat"] == ["30.0", "50.0"]
     assert np.allclose(one.fitted.predict(x).mean[0, :, 0], found["mean"])
-    with pytest.warns(TableWarning, match="no category that was there|is empty"):
+    with pytest.warns(TableWarning, match="of a new category|empty cell"):
         one.predict(pd.DataFrame({"solvent": ["wine"], "heat": [None]}))
     with pytest.raises(InputError, match="has no column 'heat'"):
         one.predict(table[["solvent"]])
@@ -215,7 +215,10 @@ def test_a_table_in_the_terminal_and_one_json_object(runs, explore):
     refused = explore("predict", runs / "active-grade", "lab.csv", "--level", "0.5")
     assert refused.exit_code == 2 and "classes have probabilities, not intervals" in refused.stderr
     assert list(found["predictions"][0]) == ["_p_high", "_p_low", "_p_mid", "_class", "_entropy", "_information"]
-    assert found["model"].startswith("bbb, arm random, trial 2 of 2") and "'heat': 1 cell is empty" in found["notes"][0]
+    assert (
+        found["model"].startswith("bbb, arm random, trial 2 of 2")
+        and "'heat': imputed 1 empty cell with the median" in found["notes"][0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -218,9 +218,9 @@ def test_what_was_asked_and_answered(runs):
         ("p", 1, {TARGET: 2.5}), ("q", 1, {TARGET: 9.0}), ("r", 2, {}),
     ]  # fmt: skip
     result = report(runs / "pool.explore")
-    assert "No model is fitted yet" in result.stderr
+    assert "no model is fitted yet" in result.stderr
     shown = Page(Path("report.html")).sections
-    assert shown["What was asked and answered"][0] == "4 measurements; 3 rows asked for, 1 of them pending."
+    assert shown["What was asked and answered"][0] == "4 measurements; 3 rows suggested, 1 of them pending."
     assert f"{TARGET}: 1 of 2 measurements lie in the 90 % interval" in "".join(shown["Predicted, then measured"])
 
 

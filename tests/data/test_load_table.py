@@ -104,10 +104,7 @@ def test_rare_categories_are_pooled_and_new_ones_join_them(csv):
     assert "Column 'a' has 2 rare categories, which count as one: 'acetone', 'hexane'." in table.notes
     new = load_table(csv(column(["water", "toluene", "acetone", "toluene"])), "y", schema=table.schema)
     np.testing.assert_array_equal(new.dataset.x[:, :3], [[0, 1, 0], [0, 0, 1], [0, 0, 1], [0, 0, 1]])
-    assert new.notes == (
-        "Column 'a': 2 cells are of no category that was there when the table was first read, such as 'toluene' in "
-        "line 3, counted as (other).",
-    )
+    assert new.notes == ("Column 'a': encoded 2 unknown values, such as 'toluene' in line 3, as (other).",)
     # The most are thirty, the last of which stands for all others.
     many = load_table(csv(column([f"c{i // 3}" for i in range(120)])), "y")
     assert len(many.dataset.features) == 31 and "a = (other)" in many.dataset.features
@@ -117,17 +114,16 @@ def test_without_a_pool_a_new_category_is_none_of_the_known_ones(csv):
     table = load_table(csv(column(["u", "u", "v", "v"])), "y")
     new = load_table(csv(column(["u", "w", ""])), "y", schema=table.schema)
     np.testing.assert_array_equal(new.dataset.x[:, :2], [[1, 0], [0, 0], [0, 0]])
-    assert "'w' in line 3, counted as none of the known categories." in new.notes[1]
-    assert "1 cell is empty, counted as none of the known categories; none was when" in new.notes[0]
+    assert "'w' in line 3, as none of the known categories." in new.notes[1]
+    assert "encoded 1 empty cell as none of the known categories; no cell was empty when" in new.notes[0]
 
 
 def test_gaps_that_are_new_count_as_the_median_and_are_said(csv):
     table = load_table(csv(column(["1", "2", "10"])), "y")
     new = load_table(csv(column(["5", "-"])), "y", schema=table.schema)
     np.testing.assert_array_equal(new.dataset.x[:, 0], [5, 2])
-    assert new.notes == (
-        "Column 'a': 1 cell is empty, such as '-' in line 3, counted as 2; none was when the table was first read.",
-    )
+    late = "no cell was empty when the table was first read"
+    assert new.notes == (f"Column 'a': imputed 1 empty cell, such as '-' in line 3, with the median, 2; {late}.",)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +246,7 @@ def test_a_code_that_a_spreadsheet_has_changed_is_found_by_its_number(csv):
     assert "Column 'a': '7' is read as '007', the same number." in new.notes
     both = load_table(csv(column(["007", "07", "5"] * 3)), "y", schema=None, categorical=["a"]).schema
     unclear = load_table(csv(column(["7"])), "y", schema=both, allow_missing_target=True)
-    assert unclear.dataset.x[0, :3].tolist() == [0, 0, 0] and "of no category that was there" in unclear.notes[0]
+    assert unclear.dataset.x[0, :3].tolist() == [0, 0, 0] and "of a new category" in unclear.notes[0]
 
 
 def test_classes_beyond_double_precision_are_two(csv):

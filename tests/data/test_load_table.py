@@ -246,7 +246,7 @@ def test_a_code_that_a_spreadsheet_has_changed_is_found_by_its_number(csv):
     assert "Column 'a': '7' is read as '007', the same number." in new.notes
     both = load_table(csv(column(["007", "07", "5"] * 3)), "y", schema=None, categorical=["a"]).schema
     unclear = load_table(csv(column(["7"])), "y", schema=both, allow_missing_target=True)
-    assert unclear.dataset.x[0, :3].tolist() == [0, 0, 0] and "of a new category" in unclear.notes[0]
+    assert unclear.dataset.x[0, :3].tolist() == [0, 0, 0] and "unknown value" in unclear.notes[0]
 
 
 def test_classes_beyond_double_precision_are_two(csv):
@@ -273,8 +273,8 @@ def test_a_constant_column_is_kept_and_said_and_so_are_other_values_later(csv, c
     later = csv(column([cell, other, "", other]))
     found = load_table(later, "y", schema=Schema.from_json(table.schema.to_json())).notes
     assert found[1:] == (
-        "Column 'a': 2 cells are other than the one value that every row had when the table was first read, such as "
-        f"'{other}' in line 3; its effect was not learnt.",
+        f"Column 'a': 2 new values, such as '{other}' in line 3; all rows had the same value when the table was first "
+        "read, so its effect is not learnt.",
     )
     old = table.schema.to_json()  # as it was kept before this was known
     del old["columns"][0]["same"]

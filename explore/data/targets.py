@@ -47,7 +47,7 @@ def no_numbers(table: Cells, wrong: Mapping[str, Sequence[int]], advice: str = W
     parts = []
     for name, column in cells.items():
         examples = (f"{shown(cell, 40) if cell else 'empty'} ({table.unit} {table.lines[row]})" for row, cell in column)
-        parts.append(f"column {shown(name)}: {listed(examples, 20)}")
+        parts.append(f"column {shown(name)}: {listed(examples, 10)}")
     noun = "cells of targets" if advice else "cells"
     return InputError(f"{table.path}: {len(every)} {noun} are not finite numbers: {'; '.join(parts[:20])}{advice}")
 

@@ -112,7 +112,7 @@ def test_columns_become_features_as_they_did_for_the_run(runs, explore):
     x, _ = one.inputs(one_row := loaded.cells_of(table.drop(columns="odd")))
     assert one_row.columns["heat"] == ["30.0", "50.0"]
     assert np.allclose(one.fitted.predict(x).mean[0, :, 0], found["mean"])
-    with pytest.warns(TableWarning, match="of a new category|empty cell"):
+    with pytest.warns(TableWarning, match="unknown value|empty cell"):
         one.predict(pd.DataFrame({"solvent": ["wine"], "heat": [None]}))
     with pytest.raises(InputError, match="has no column 'heat'"):
         one.predict(table[["solvent"]])

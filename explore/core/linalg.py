@@ -30,7 +30,7 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
         return _raised_root(matrix)
     root, failed = torch.linalg.cholesky_ex(matrix)
     inverse, ok = inverse_triangle(root), failed == 0
-    if not tree.surely(ok):
+    if not tree.known_all_true(ok):
         # Of those alone: in another layout the others would have other last digits on some processors.
         inverse[~ok], ok[~ok] = _raised_root(matrix[~ok])
     return inverse, ok

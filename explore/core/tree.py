@@ -75,7 +75,7 @@ def part(tree: Tree, replicas: slice | Tensor) -> Tree:
 
 def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
     """Return `new` in the replicas that are alive [R], `old` in the others; leaves without a replica axis are new's."""
-    if surely(alive):
+    if known_all_true(alive):
         return new
     before = dict(leaves(old))
     # A tensor in several places stays one tensor, and one that did not change stays as it is.
@@ -113,7 +113,7 @@ def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
     return json.loads(saved.cpu().numpy().tobytes())
 
 
-def surely(flags: Tensor) -> bool:
+def known_all_true(flags: Tensor) -> bool:
     """Whether all are known to be true without synchronising with a device."""
     assumed = execution().assumed
     if assumed is not None:

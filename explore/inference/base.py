@@ -82,8 +82,8 @@ class Predictive(ABC):
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
     by_replica: ClassVar[frozenset[str]] = frozenset()  # settings that may differ by replica, see `candidates`
     partial: ClassVar[bool] = True  # whether it learns from targets with some NaN, see `PartialGaussian`
-    no_mixture: ClassVar[str] = ""  # why mixtures of it are refused; empty: they are not
-    only_anew: ClassVar[str] = ""  # why it cannot start from a trained module's weights; empty: it can
+    mixture_error: ClassVar[str] = ""  # why mixtures of it are refused; empty: they are not
+    pretrained_error: ClassVar[str] = ""  # why it cannot start from a trained module's weights; empty: it can
 
     @property
     def certain(self) -> bool:
@@ -94,8 +94,8 @@ class Predictive(ABC):
         if not isinstance(self.net, Network):
             kind = "type" if isinstance(self.net, type) else type(self.net).__name__
             raise InputError(f"net is a {kind}; it must be a Net, which Net(module) makes")
-        if self.net.trained and self.only_anew:
-            raise InputError(f"{self.only_anew}; leave trained=True out of Net")
+        if self.net.trained and self.pretrained_error:
+            raise InputError(f"{self.pretrained_error}; leave trained=True out of Net")
         check_likelihood(self.likelihood)
         ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}
         check_fields(self, ranges)

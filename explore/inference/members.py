@@ -47,16 +47,16 @@ class Mixture(Predictive):
     batch_norm: NormPolicy = field(init=False, repr=False)
     batch_norm_lr: float = field(init=False, repr=False)
 
-    only_anew: ClassVar[str] = "mixture members need different initial weights, not one module's"
-    no_mixture: ClassVar[str] = "a mixture has members already; give their number once"
+    pretrained_error: ClassVar[str] = "mixture members need different initial weights, not one module's"
+    mixture_error: ClassVar[str] = "a mixture has members already; give their number once"
 
     def __post_init__(self) -> None:
         if not isinstance(self.posterior, Predictive):
             raise InputError(f"posterior is a {type(self.posterior).__name__}; a mixture is one of a posterior's fits")
-        if self.posterior.no_mixture:
-            raise InputError(self.posterior.no_mixture)
+        if self.posterior.mixture_error:
+            raise InputError(self.posterior.mixture_error)
         if self.posterior.net.trained:
-            raise InputError(f"{self.only_anew}; leave trained=True out of Net")
+            raise InputError(f"{self.pretrained_error}; leave trained=True out of Net")
         if not fits(int, self.members):
             raise InputError(f"members is {shown(self.members)}; it must be {describe(int)}")
         check_range("members", self.members, "[1, 1e4]")

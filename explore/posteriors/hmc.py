@@ -63,9 +63,9 @@ class HMC(Predictive):
 
     ranges: ClassVar[dict[str, str]] = {"target_accept": "(0, 1)", "chains": "[1, 1000]", "max_tree_depth": "[1, 30]"}
     whole: ClassVar[bool] = True
-    only_anew: ClassVar[str] = "hmc's chains start at draws from the prior, not at a module's weights"
+    pretrained_error: ClassVar[str] = "hmc's chains start at draws from the prior, not at a module's weights"
     partial: ClassVar[bool] = False  # its likelihoods are NumPyro's
-    no_mixture: ClassVar[str] = "hmc samples the exact posterior, of which there is one; it has chains, not members"
+    mixture_error: ClassVar[str] = "hmc samples the exact posterior, of which there is one; it has chains, not members"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -23,7 +23,7 @@ from explore.testing.oracles import Lone, flat
 
 R, K, N = 2, 3, 9
 NET = Net(mlp(2, [4], 1).double())
-MIXED = [name for name in registry.names("posteriors") if not registry.find("posteriors", name).no_mixture]
+MIXED = [name for name in registry.names("posteriors") if not registry.find("posteriors", name).mixture_error]
 every = pytest.mark.parametrize("name", MIXED)
 
 
@@ -279,7 +279,7 @@ def test_an_ensembles_members_are_its_own():
         (lambda: registry.posterior("bbb", NET, Gaussian(), member=3), "unknown setting 'member'; allowed: .*members"),
     ],
 )
-def test_what_is_no_mixture_is_refused(make, message):
+def test_mixture_of_unsupported_posterior_is_refused(make, message):
     with pytest.raises(InputError, match=message):
         make()
 

@@ -25,7 +25,9 @@ class VIMEVecEnv(VecEnvWrapper):
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
         if unwrap_vec_normalize(venv) is not None:
-            raise InputError("VIMEVecEnv needs raw observations and rewards; put VecNormalize around it, not inside")
+            raise InputError(
+                "VIMEVecEnv needs raw observations and rewards; put VecNormalize around VIMEVecEnv, not inside it"
+            )
         check_wrapped(venv)
         super().__init__(venv)
         self._stepwise = Stepwise(venv.observation_space, venv.action_space, venv.num_envs, seed, **settings)
@@ -83,8 +85,8 @@ def check_wrapped(venv: VecEnv) -> None:
 def check_rewards(normalise: VecNormalize | None) -> None:
     """Refuse a bonus with rewards that are divided by a running deviation."""
     if normalise is not None and normalise.norm_reward and normalise.training:
-        advice = "give it norm_reward=False, or put it around VIMEVecEnv"
-        raise InputError(f"VecNormalize divides rewards by a moving deviation, but not the bonus; {advice}")
+        advice = "set norm_reward=False, or put VecNormalize around VIMEVecEnv to scale both"
+        raise InputError(f"VecNormalize scales rewards by a running standard deviation, but not the bonus; {advice}")
 
 
 def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
@@ -93,11 +95,12 @@ def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
 
 
 class BatchedVecEnv(VecEnv):
-    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, as stable-baselines3 takes it."""
+    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, for stable-baselines3."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         if not same_step(env):
-            raise InputError("stable-baselines3 resets in the same step; make the environment with SAME_STEP autoreset")
+            advice = "create the vector environment with AutoresetMode.SAME_STEP"
+            raise InputError(f"stable-baselines3 needs autoreset in the step that ends an episode; {advice}")
         self.env = env
         self._actions: Array | None = None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
@@ -134,7 +137,7 @@ class BatchedVecEnv(VecEnv):
         setattr(self.env, attr_name, value)
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError("the environments are one object; call its methods on `env`")
+        raise NotImplementedError("the copies share one vector environment; call its methods on `.env`")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]

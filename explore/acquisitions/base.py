@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from explore.core.errors import InputError
+from explore.core.errors import InputError, counted
 from explore.core.rng import Rng
 from explore.core.shapes import Batch, State
 from explore.inference import predict
@@ -96,7 +96,7 @@ class View:
         return divided(self._each, self.candidates.shape[1], lambda _, out: score(out))
 
     def _each(self, share: slice) -> Iterator[tuple[slice, Float[Tensor, "R S b O"]]]:
-        """Outputs of these candidates; those of images are stored for rules that need them several times."""
+        """Return outputs of these candidates; image outputs are stored for rules that need them several times."""
         if self._cache:
             yield from self._cache
             return
@@ -137,7 +137,7 @@ Acquisition = Callable[[View, int], Choice]
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """A decorator that declares what a rule needs and how it chooses; a mismatch is refused before any fit."""
+    """Declare, as a decorator, what a rule needs and how it chooses; a mismatch is refused before any fit."""
 
     spread: bool = False  # it uses how predictions vary over the weights
     density: bool = False  # it uses the posterior's density, see `Variational`
@@ -184,7 +184,7 @@ def check(rule: Acquisition, posterior: Predictive, samples: int, k: int = 1) ->
             f"{name} supports a single output, but {method} predicts {numbers}; choose another acquisition"
         )
     if needs.most is not None and k > needs.most:
-        raise InputError(f"{name} chooses at most {needs.most} points at once, not {k}; use a smaller batch")
+        raise InputError(f"{name} chooses at most {counted(needs.most, 'point')} at once, not {k}; use a smaller batch")
 
 
 def name_of(rule: Acquisition) -> str:
@@ -244,9 +244,11 @@ def redundancy(rule: Acquisition, k: int, pending: int = 0) -> str:
     if k + pending == 1 or not needs_of(rule).alone:
         return ""
     together = ["each other"] if k > 1 else []
-    beside = [f"the {pending} pending points"] if pending else []
+    beside = [f"the {counted(pending, 'pending point')}"] if pending else []
     near = " or ".join(together + beside)
-    return f"{name_of(rule)} scores points independently; they may be near-duplicates of {near}. Use epig to avoid this"
+    return (
+        f"{name_of(rule)} scores points independently; they may be near-duplicates of {near}. Use epig to avoid this."
+    )
 
 
 def checked(answer: Any, rule: Acquisition, mask: Bool[Tensor, "R C"], k: int) -> Choice:

@@ -78,7 +78,7 @@ def eigh(
 
 
 def basis(y: Float[Tensor, "N W L"]) -> Float[Tensor, "N W L"]:
-    """Return orthonormal columns that span those of y; on a device by the Cholesky factor of y^T y, twice."""
+    """Return orthonormal columns with the span of y; on a device by the Cholesky factor of y^T y, twice."""
     if len(y) == 1 or not tree.unseen(y):
         return torch.linalg.qr(y)[0]
     y = y / y.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)  # squares of it are finite

@@ -221,7 +221,9 @@ class Net(Network):
         except InputError:
             raise
         except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:  # of the user's forward
-            failure = f"forward() failed on an input of shape {list(folded.shape)} ({str(error) or type(error).__name__})"
+            failure = (
+                f"forward() failed on an input of shape {list(folded.shape)} ({str(error) or type(error).__name__})"
+            )
             raise InputError(f"{failure}; it must call its layers, not read their weights") from error
         finally:
             for each in (*self._slots, *self._norms):

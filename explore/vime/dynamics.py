@@ -79,7 +79,7 @@ SCALED = 2**20  # numbers that scales are taken from
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicsSettings:
-    """Settings of the dynamics model; the defaults are those of Houthooft et al. (2016), but for the noise."""
+    """Settings of the dynamics model; defaults as in Houthooft et al. (2016), except for the noise."""
 
     # A name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation and an action
     # to an observation; not "map" and "hmc", which are not uncertain or take all data at once.
@@ -112,9 +112,8 @@ class DynamicsSettings:
             default = DynamicsSettings()
             for name in ("preset", "posterior_settings", "hidden", "noise_std"):
                 if getattr(self, name) != getattr(default, name):
-                    raise InputError(
-                        f"{name} applies only to a posterior by name; leave it out, as this posterior has its settings"
-                    )
+                    why = "a posterior object keeps its settings"
+                    raise InputError(f"{name} applies to posteriors by name only; leave it out: {why}")
             _check_targets(self.posterior, inputs, outputs)
             return self.posterior
         with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that are not used

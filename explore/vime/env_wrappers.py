@@ -38,7 +38,7 @@ class Sums:
         self._open = np.zeros(shape)
 
     def add(self, values: Array, ended: Array) -> Array:
-        """The sums [..., n] with this step's values [..., n]; those of `ended` episodes then restart."""
+        """Return the sums [..., n] including this step's values [..., n]; then restart those of `ended` episodes."""
         sums = self._open + values
         self._open = sums
         self.begin(ended)

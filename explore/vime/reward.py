@@ -326,7 +326,7 @@ class IntrinsicReward:
         dropped = int((~finite).sum())
         if dropped and not self.dropped:
             warnings.warn(
-                "ignored a transition with NaN or infinite numbers; such ones are counted in vime/dropped", stacklevel=2
+                "ignored a transition with NaN or infinity; vime/dropped counts such transitions", stacklevel=2
             )
         self.dropped += dropped
         if self.dropped:  # also where all are, and no batch is ever full
@@ -334,7 +334,7 @@ class IntrinsicReward:
         self.replay.add(*tensors)
 
     def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], tuple[Tensor, Tensor]]:
-        """A mask of the transitions finite in single precision, and these as tensors."""
+        """Return a mask of the transitions that are finite in single precision, and their tensors."""
         inputs, following = self.tensors(transitions)
         finite = inputs.isfinite().all(1) & following.isfinite().all(1)
         return finite.cpu().numpy(), (inputs[finite], following[finite])

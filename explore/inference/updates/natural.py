@@ -179,7 +179,7 @@ class NaturalGradient(NaturalPosterior):
         return statistics
 
     def initial_curvature_share(self, state: NaturalState) -> Float[Tensor, " R"]:
-        """Return the largest share, over layers, of the Fisher diagonal that is still its start."""
+        """Return the largest share, over layers, of the Fisher diagonal that is still its initial value."""
         k = int(state.common.step) // self.statistics_interval
         return ((1 - self.beta) ** k * self.structure.start_share(state.statistics)).clamp_max(1.0)
 
@@ -189,7 +189,7 @@ class NaturalGradient(NaturalPosterior):
     def _curvature(
         self, state: NaturalState, forward: Pass, schedule: Number, progress: float, rng: Rng
     ) -> tuple[Statistics, Factor, Factor, Tensor]:
-        """Return F after the batch, F + gamma and F + gamma' (recomputed if due), and where that worked."""
+        """Return F after the batch, F + gamma and F + gamma' (recomputed if due), and the replicas where both exist."""
         step, statistics = int(state.common.step) + 1, state.statistics
         if step % self.statistics_interval == 0:
             taps = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))

@@ -67,7 +67,7 @@ class VIMELog(BaseCallback):
         if not self._bonus.paid:
             bonus = self._bonus
             start = (
-                f"the batch of `interval` ({bonus.settings.interval}) transitions that fills the replay to `minimum`"
+                f"the batch of `interval` ({bonus.settings.interval}) transitions that brings the replay to `minimum`"
             )
             counts = f"({bonus.dynamics_settings.minimum}); {bonus.replay.total} were stored"
             advice = "train longer, or lower `interval` or `minimum`"

@@ -18,7 +18,7 @@ from explore.vime.spaces import Array
 
 
 class VIMEVecEnv(VecEnvWrapper):
-    """Environments whose rewards include the bonus, for any algorithm; arguments and attributes are those of `VIME`.
+    """Environments whose rewards include the bonus, for any algorithm; arguments and attributes as in `VIME`.
 
     An algorithm's seed is the bonus's. Put it around the raw environments, and VecNormalize around it.
     """
@@ -149,7 +149,7 @@ def same_step(env: VectorEnv[Any, Any, Any]) -> bool:
 
 
 def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
-    """Split the infos of a vector environment, which have masks, into those of its n environments."""
+    """Split the infos of a vector environment, which have masks, into one dictionary per environment."""
     each: list[dict[str, Any]] = [{} for _ in range(n)]
     for key, values in infos.items():
         if key.startswith("_") and key[1:] in infos or key in ("final_obs", "final_info"):

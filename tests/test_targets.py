@@ -172,7 +172,7 @@ def test_a_part_that_is_missing_is_named_where_it_is_needed(lacks, ask):
 @pytest.mark.parametrize("name", ["score", "fisher_root", "sample", "log_prob", "mean", "discrete"])
 def test_without_what_a_fit_needs_there_is_no_posterior(name):
     with pytest.raises(
-        InputError, match=f"the likelihood StudentT has no {name}; see explore.nets.protocols.Likelihood"
+        InputError, match=f"the likelihood StudentT lacks {name}; see explore.nets.protocols.Likelihood"
     ):
         registry.posterior("map", Net(mlp(1, [4], 1)), without(name))
 

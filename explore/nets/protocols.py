@@ -129,7 +129,7 @@ def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
     method: Callable[..., Any] | None = getattr(likelihood, name, None)
     if method is None:
         call = f"{name}({PARTS[name].arguments})"
-        raise InputError(f"{type(likelihood).__name__} lacks {call}, which {PARTS[name].users}; add the method")
+        raise InputError(f"{type(likelihood).__name__} has no {call}, which {PARTS[name].users}; add the method")
     return method
 
 

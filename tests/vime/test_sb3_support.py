@@ -166,7 +166,7 @@ def test_what_a_buffer_does_not_take_is_refused():
         with pytest.raises(InputError, match=f"{cls.__name__} supports Dict observations only; use VIMEReplayBuffer"):
             cls(10, space, space)
     with pytest.raises(
-        InputError, match="VIMEReplayBuffer does not support n_steps and gamma; use VIMENStepReplayBuffer for n_steps"
+        InputError, match="VIMEReplayBuffer does not support n_steps and gamma; use VIMENStepReplayBuffer"
     ):
         sb3.VIMEReplayBuffer(10, space, space, n_steps=3, gamma=0.9)
 

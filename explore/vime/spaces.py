@@ -70,7 +70,7 @@ class Vectors:
         n = counts[0] if n is None else n
         for (_, _, part_name), count in zip(parts, counts, strict=True):
             if count != n:
-                raise InputError(f"{part_name} have {count} environments; expected {n}. {AGREE}")
+                raise InputError(f"{part_name} are for {count} environments; expected {n}. {AGREE}")
         if self._encoder is None:
             return np.concatenate([_flatten(*part) for part in parts], 1)
         output: Any = self._encoder(elements)

@@ -107,7 +107,7 @@ def test_an_encoder_is_a_function():
 
 
 def test_an_encoder_must_give_vectors():
-    with pytest.raises(InputError, match=r"array \[\d, D\]"):
+    with pytest.raises(InputError, match=r"return shape \[\d, D\]"):
         Vectors(spaces.Box(0, 255, (8, 8, 3), np.uint8), "observations", lambda images: images)
 
 
@@ -117,7 +117,7 @@ def test_an_encoder_must_give_a_row_for_each(space):
         return np.concatenate([vectors.many(elements).ravel()])[None]
 
     vectors, batch = Vectors(space, "observations"), batch_space(space, 3).sample()
-    with pytest.raises(InputError, match=rf"an array \[3, D\]; .* shape \[1, {3 * vectors.size}\]"):
+    with pytest.raises(InputError, match=rf"return shape \[3, D\], .*; got \[1, {3 * vectors.size}\]"):
         Vectors(space, "observations", flat).many(batch)
     np.testing.assert_array_equal(Vectors(space, "observations", vectors.many).many(batch), vectors.many(batch))
 
@@ -169,7 +169,7 @@ CHOICES = spaces.MultiDiscrete([2, 3], start=[1, 0])
         (
             spaces.Dict({"a": BOX, "b": BOX}),
             {"a": [[0, 0]], "b": [[0, 0]] * 2},
-            r"observations\['b'\] have 2 environments; expected 1",
+            r"observations\['b'\] are for 2 environments; expected 1",
         ),
         (spaces.Tuple([BOX, BOX]), (np.zeros((1, 2)),), "observations are .*; expected the parts 0, 1"),
     ],
@@ -192,7 +192,7 @@ def test_single_elements_that_are_not_of_the_space_are_refused():
 
 
 def test_another_number_of_elements_is_refused():
-    with pytest.raises(InputError, match="actions are of 2 environments; expected 3"):
+    with pytest.raises(InputError, match="actions are for 2 environments; expected 3"):
         Vectors(BOX, "actions").many(np.zeros((2, 2)), 3)
 
 

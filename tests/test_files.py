@@ -97,7 +97,7 @@ def test_other_files_are_refused_in_a_sentence(path, tmp_path):
     assert refused() == "was written by an older version of explore; continue with that version, or start over"
     marker = tmp_path / "executed"
     files.save(path, "checkpoint", 2, Code(marker))
-    assert refused() == "is not a checkpoint written by explore, which holds tensors and plain values only"
+    assert refused() == "is not a checkpoint of explore, which has only tensors and plain values"
     files.save(path, "checkpoint", 2, {"x": np.float64(1)})
     assert refused().startswith("is not a checkpoint")
     torch.save({"kind": "checkpoint", "format": None, "content": 0}, path)
@@ -159,6 +159,6 @@ def test_of_a_refused_pickle_torch_says_nothing(path, monkeypatch):
     files.save(path, "checkpoint", 2, Code(path))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        with pytest.raises(InputError, match="is not a checkpoint written by explore"):
+        with pytest.raises(InputError, match="is not a checkpoint of explore"):
             files.load(path, "checkpoint", 2)
     assert said == []

@@ -91,10 +91,9 @@ WORDS = {
     "reward(target='last')": "unknown target 'last'; allowed: difference, next",
     "reward(capacity=9)": "capacity is 9; it must be at least minimum, 500",
     "reward(hidden=(4, 0))": "hidden is (4, 0); every layer must have 1 to 100000 units",
-    "reward(posterior='map', bonus='variance')": "map is a point estimate, but the bonus needs weight uncertainty; "
+    "reward(posterior='map', bonus='variance')": "map is a point estimate; choose a posterior with weight uncertainty",
+    "reward(posterior='hmc', bonus='variance')": "hmc needs all data at once, not mini-batches; "
     "choose another posterior",
-    "reward(posterior='hmc', bonus='variance')": "hmc needs all data at once, but the dynamics model trains on "
-    "mini-batches; choose another posterior",
 }
 
 

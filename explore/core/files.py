@@ -63,9 +63,7 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
             saved = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
         actual = str(saved["kind"]), int(saved["format"])
     except Exception:  # intact, but not written by `save`; torch's advice to trust the file is not passed on
-        raise InputError(
-            f"{path} is not a {kind} written by explore, which holds tensors and plain values only"
-        ) from None
+        raise InputError(f"{path} is not a {kind} of explore, which has only tensors and plain values") from None
     if actual[0] != kind:
         raise InputError(f"{path} is a {actual[0]}, not a {kind}")
     if actual[1] != format:
@@ -83,9 +81,7 @@ def check_run(path: Path, actual: str, run: str) -> None:
     """Refuse a file of another run than its folder's; earlier versions wrote the id ""."""
     if actual != run:
         ids = [f"run {name}" if name else "a run without an id" for name in (actual, run)]
-        raise InputError(
-            f"{path} was written by {ids[0]}, its folder by {ids[1]}; restore the file of the folder's run"
-        )
+        raise InputError(f"{path} was written by {ids[0]}, its folder by {ids[1]}; restore the folder's file")
 
 
 def check_regular(path: Path) -> None:

@@ -71,9 +71,7 @@ def opened(file: Path) -> Iterator[Image.Image]:
         check_regular(file)
         with Image.open(file) as image:
             if max(image.size) > MOST:
-                raise InputError(
-                    f"{file} has {image.size[0]} x {image.size[1]} pixels; at most {MOST} per side are allowed"
-                )
+                raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; use at most {MOST} a side")
             size = math.prod(image.size) * len(image.getbands())
             packed.check_size(size, packed.most_of(file.stat().st_size), file)
             if image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM"):

@@ -191,9 +191,7 @@ def _labels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> list[Any]:
     """Return a number or a text for each image."""
     y = arrays[key]
     if y.ndim != 1 or y.dtype.kind not in "biufUS":
-        raise InputError(
-            f"{key} of {path} is {y.dtype} {list(y.shape)}; it must have shape [images] and hold numbers or text"
-        )
+        raise InputError(f"{key} of {path} is {y.dtype} {list(y.shape)}; it must be [images] of numbers or text")
     if y.dtype.kind == "f" and not (np.abs(y) < 2**53).all():
         raise InputError(f"{key} of {path} has labels that are missing, infinite or rounded (2^53 or more)")
     labels = (np.char.decode(y, "utf-8", "backslashreplace") if y.dtype.kind == "S" else y).tolist()

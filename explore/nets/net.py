@@ -73,9 +73,7 @@ class Net(Network):
         self.weights = sum(i * o for i, o in self.shapes)
         self.outputs = self.shapes[-1][1] if outputs is None else outputs
         if not all(bool(t.isfinite().all()) for t in (*self._matrices, *self._statistics)):
-            raise InputError(
-                "the module has NaN or infinite weights; load finite ones, or leave trained=True out of Net"
-            )
+            raise InputError("the module has NaN or infinite weights; leave trained=True out of Net")
 
     def _replace(self, root: nn.Sequential) -> None:
         for path, layer in list(root.named_modules()):
@@ -187,9 +185,7 @@ class Net(Network):
         self, layers: Sequence[Layer], x: Tensor, samples: int | None, taps: bool = False, train: bool = False
     ) -> _Pass:
         if x.dim() < 2 or not x.shape[1]:
-            raise InputError(
-                f"inputs must have shape [replicas, examples, ...] with at least one example; got {list(x.shape)}"
-            )
+            raise InputError(f"inputs must have shape [replicas, examples, ...]; got {list(x.shape)}")
         if not self._checked and x.shape[1] > 1:
             self.check(x.detach())
         return self._pass(layers, x, samples, taps, train)
@@ -258,9 +254,7 @@ class Net(Network):
             finally:
                 self._module.eval()
             if not among.out.requires_grad:
-                raise InputError(
-                    "the network's output does not depend on its weights: forward() uses detach() or no_grad()"
-                )
+                raise InputError("the output does not depend on the weights: forward() uses detach() or no_grad()")
             # The last row may know no other's taps, but must know its own.
             taps = torch.autograd.grad(among.out[:, 1, 1].sum(), [tap for _, tap in among.calls], allow_unused=True)
         if unused := [slot.called for slot, tap in zip(self._slots, taps, strict=True) if tap is None]:
@@ -269,9 +263,7 @@ class Net(Network):
         tolerance = 30 * torch.finfo(alone.dtype).eps ** 0.5 * among.out.abs().max()
         differs = bool(((among.out[:, :, 1:] - alone).abs() > tolerance).any())
         if differs or any(tap is not None and bool(tap[:-1].any()) for tap in taps):
-            raise InputError(
-                "the output for one example depends on the rest of its batch or on train() or eval(); it must not"
-            )
+            raise InputError("the output for an example depends on the rest of its batch, or on train() or eval()")
         self._check_alone([layer[:, :1] for layer in layers], x)
         self._checked = True
 
@@ -280,9 +272,7 @@ class Net(Network):
         try:
             self._pass(layers, x[:, 1:], None)
         except Exception as error:
-            raise InputError(
-                f"the network fails on a batch of one ({raised(error)}); use flatten(1) instead of squeeze()"
-            ) from error
+            raise InputError(f"the network fails on a batch of one ({raised(error)}); use flatten(1)") from error
         if any(self.convolutions):
             self._layout = torch.channels_last
             try:
@@ -294,9 +284,7 @@ class Net(Network):
 def _check_output(out: object, count: int) -> None:
     if not isinstance(out, Tensor) or out.dim() != 2 or len(out) != count:
         result = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
-        raise InputError(
-            f"the network must map {count} examples to one tensor [{count}, outputs]; it returned {result}"
-        )
+        raise InputError(f"the network must map {count} examples to one tensor [{count}, outputs]; got {result}")
 
 
 def _kinds(module: nn.Module) -> Iterator[type[nn.Module]]:

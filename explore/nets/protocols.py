@@ -136,9 +136,7 @@ def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
 def check_likelihood(likelihood: Any) -> None:
     """Refuse a likelihood without a required part."""
     if likelihood is None or isinstance(likelihood, type | str | bool | int | float):
-        raise InputError(
-            f"likelihood is {shown(likelihood)}; it must be an instance such as Gaussian() or Categorical()"
-        )
+        raise InputError(f"likelihood is {shown(likelihood)}; it must be an instance such as Gaussian()")
     kind = type(likelihood).__name__
     if missing := [name for name in ("discrete", *METHODS) if not hasattr(likelihood, name)]:
         raise InputError(f"the likelihood {kind} lacks {listed(missing)}; see explore.nets.protocols.Likelihood")

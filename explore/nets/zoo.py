@@ -235,9 +235,7 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
     first, again = (_outputs(name, module, shape) for module in networks)
     one = first[0]
     if one.shape != (2, wanted):
-        raise InputError(
-            f"{name} returns shape {list(one.shape)} for two images; expected logits of shape [2, {wanted}]"
-        )
+        raise InputError(f"{name} returns {list(one.shape)} for two images; expected logits of shape [2, {wanted}]")
     check_logits(Categorical(), one[None, None])
     if not torch.allclose(torch.cat(first), torch.cat(again), *CLOSE):
         advice = "draw random constants from a torch.Generator with a fixed seed"

@@ -83,9 +83,7 @@ class HMC(Predictive):
         if self.min_batches > 1:
             raise InputError(f"min_batches is {self.min_batches}; hmc needs all data at once: set it to 1")
         if round(n_data / self.batch_size) > 1:
-            raise InputError(
-                f"batch_size is {self.batch_size}; hmc needs all data at once: set it to at least {n_data:g}"
-            )
+            raise InputError(f"batch_size is {self.batch_size}; hmc needs all data at once: at least {n_data:g}")
         shared = common(self, n_data, replicas, rng)
         normal = rng.normal(replicas, self.chains * self.draws, self.net.weights)
         vector = math.sqrt(float(self.prior_variance)) * normal

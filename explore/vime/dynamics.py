@@ -146,9 +146,7 @@ class Dynamics:
         self.settings, self._rng = settings, rng
         self.posterior = settings.build(inputs, outputs)
         if self.posterior.net.trained:
-            raise InputError(
-                "the dynamics model standardises its data, unlike a trained network; use Net without trained=True"
-            )
+            raise InputError("the dynamics model standardises its data; use Net without trained=True")
         self._updates: graphs.Updates | None = None
         n = settings.n_eff if isinstance(settings.n_eff, int | float) else settings.minimum
         zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
@@ -239,13 +237,9 @@ def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
     """Refuse a posterior, by name or as an object, that does not support this bonus."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
-        raise InputError(
-            f"{name} is a point estimate, but the bonus needs weight uncertainty; choose another posterior"
-        )
+        raise InputError(f"{name} is a point estimate; choose a posterior with weight uncertainty")
     if posterior.whole:
-        raise InputError(
-            f"{name} needs all data at once, but the dynamics model trains on mini-batches; choose another posterior"
-        )
+        raise InputError(f"{name} needs all data at once, not mini-batches; choose another posterior")
     if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # of a mixture: its members
         has_preset = isinstance(asked, str) and "vime" in registry.presets(registry.find("posteriors", asked))
         hint = ", or use the preset vime" if has_preset else ""

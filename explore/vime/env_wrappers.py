@@ -252,9 +252,7 @@ def refuse_relabelling(name: str) -> NoReturn:
 
 def refuse_moving(name: str) -> NoReturn:
     """Refuse an inner wrapper that normalises by running statistics."""
-    raise InputError(
-        f"the bonus needs raw observations and rewards; put {name} around the bonus wrapper, not inside it"
-    )
+    raise InputError(f"the bonus needs raw observations and rewards; put {name} around it, not inside")
 
 
 def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:

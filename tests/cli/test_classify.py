@@ -460,7 +460,7 @@ def test_a_network_of_ones_own(explore, monkeypatch, tmp_path):
     [
         (["--dataset", "nothing"], "nothing"),
         (["--net", "lenet6"], "lenet6"),
-        (["--net", "lenet5"], "size is 8"),
+        (["--net", "lenet5"], "of 28 or 32 pixels a side, not 8"),
         (["--train", "5000"], "there are 1437 images to train on"),
         (["--size", "32"], "belong to --images"),
         (["--no-stream"], "belong to --images"),

@@ -47,7 +47,7 @@ def mixed(pairs, monkeypatch):
         monkeypatch.chdir("mixed")
         folder = Path(f"runs/{command}-a")
         (path,) = folder.glob(name)
-        message = f"{path} was written by run {other}, its folder by run {run_id(folder)}; restore the file"
+        message = f"{path} was written by run {other}, its folder by run {run_id(folder)}; restore the folder's file"
         return folder, path, message
 
     return copy
@@ -126,6 +126,6 @@ def test_a_model_of_another_campaign(pairs, monkeypatch):
         saved.check(Path(name))
     shutil.copy("other/model.pt", "one")
     with pytest.raises(
-        InputError, match="one/model.pt was written by run other, its folder by run one; restore the file"
+        InputError, match="one/model.pt was written by run other, its folder by run one; restore the folder's file"
     ):
         saved.check(Path("one"))

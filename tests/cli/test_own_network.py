@@ -139,7 +139,7 @@ def nets(monkeypatch, tmp_path):
     ("name", "message"),
     [
         ("random", "ownnets:random is not deterministic"),
-        ("wide", r"ownnets:wide returns shape \[2, 11\] for two images; expected logits of shape \[2, 10\]"),
+        ("wide", r"ownnets:wide returns \[2, 11\] for two images; expected logits of shape \[2, 10\]"),
         ("other_size", r"ownnets:other_size fails on images of shape \[N, 1, 8, 8\]: mat1 and mat2"),
         ("two", "ownnets:two returns a tuple"),
         ("scaled", "the network .Scaled. has a parameter 'scale' of its own"),

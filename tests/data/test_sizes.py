@@ -168,5 +168,5 @@ def test_a_saved_model_whose_parts_are_compressed_is_refused(tmp_path):
         new.comment = b" " * files.COMMENT
     archive = packing.getvalue()[: -files.COMMENT]
     path.write_bytes(archive + files.MARK + hashlib.sha256(archive).hexdigest().encode())
-    with pytest.raises(InputError, match="is not a saved model written by explore"):
+    with pytest.raises(InputError, match="is not a saved model of explore"):
         files.load(path, "saved model", 1)

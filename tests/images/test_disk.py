@@ -95,7 +95,7 @@ def exif(orientation):
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_that_is_too_large_is_named_at_the_start(folder, stream):
     Image.new("L", (base.MOST + 1, 1)).save(folder / "train" / "dog" / "long.png")
-    with pytest.raises(InputError, match=r"^\S*long.png has 16385 x 1 pixels; at most 16384 per side are allowed$"):
+    with pytest.raises(InputError, match=r"^\S*long.png has 16385 x 1 pixels; use at most 16384 a side$"):
         images.read(folder, 3, stream=stream)
 
 

@@ -221,7 +221,7 @@ ARRAYS: dict[str, Any] = {
     [
         ({"test_y": np.array([0, 1, 2])}, "classes that y lacks: 2"),
         ({"y": np.array([0, 1])}, "7 training images but 2 labels"),
-        ({"y": np.zeros((7, 1))}, r"y of \S* is float64 \[7, 1\]; it must have shape \[images\]"),
+        ({"y": np.zeros((7, 1))}, r"y of \S* is float64 \[7, 1\]; it must be \[images\]"),
         ({"x": PARTS[0].astype(float)}, "must be uint8"),
         ({"x": PARTS[1]}, "channels last"),
         ({"y": np.zeros(7, int), "test_y": np.zeros(3, int)}, "has 1 class"),
@@ -239,7 +239,7 @@ ARRAYS: dict[str, Any] = {
         ),
         (
             {"y": np.arange(7).astype(complex)},
-            r"y of \S* is complex128 \[7\]; it must have shape \[images\] and hold numbers",
+            r"y of \S* is complex128 \[7\]; it must be \[images\] of numbers",
         ),
         ({"y": np.array([2.0**60, 1] * 3 + [1])}, "y of .* has labels that are .* rounded .2.53 or more."),
     ],

@@ -300,7 +300,7 @@ def test_what_normalises_belongs_around_the_bonus(name, between):
     several = getattr(gym.wrappers.vector, name)(SyncVectorEnv([lambda: gym.make("MountainCarContinuous-v0")] * 2))
     for env, cls, outer in ((single, VIME, gym.wrappers), (several, VIMEVector, gym.wrappers.vector)):
         inside = outer.RecordEpisodeStatistics(env) if between else env
-        with pytest.raises(InputError, match=f"put {name} around the bonus wrapper"):
+        with pytest.raises(InputError, match=f"put {name} around it, not inside"):
             cls(inside, posterior="bbb")
         env.update_running_mean = False  # a scale that stays
         cls(inside, posterior="bbb")
@@ -321,7 +321,7 @@ def test_what_normalises_inside_of_vector_environments_is_refused(kind, name, n)
     wrapper = getattr(gym.wrappers, name)
     copies = [lambda: wrapper(gym.make("MountainCarContinuous-v0"))] * n
     env = kind(copies)
-    with pytest.raises(InputError, match="put .* around the bonus wrapper"):
+    with pytest.raises(InputError, match="put .* around it, not inside"):
         VIMEVector(env, posterior="bbb")
     env.close()
     env = kind(copies)  # before 1.3, gymnasium closes what a discarded wrapper was around

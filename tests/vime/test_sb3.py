@@ -253,7 +253,7 @@ def test_a_bonus_that_is_never_paid_is_said(way):
 
 @pytest.mark.parametrize("wrap", [lambda env: env, lambda env: VecFrameStack(env, 2)])
 def test_vecnormalize_inside_is_refused(wrap):
-    with pytest.raises(InputError, match="put VecNormalize around VIMEVecEnv"):
+    with pytest.raises(InputError, match="put VecNormalize around it, not inside"):
         sb3.VIMEVecEnv(wrap(VecNormalize(make_vec_env(chain, 2), norm_obs=False)), **FEW)
     assert sb3.VIMEVecEnv(wrap(make_vec_env(chain, 2)), **FEW).bonus
 
@@ -392,7 +392,7 @@ def test_rewards_that_are_whole_numbers_do_not_cut_the_bonus_off(kind, n):
 )
 def test_single_environments_that_normalise_inside_are_refused(kind, wrapper, n):
     env = make_vec_env("Pendulum-v1", n, wrapper_class=wrapper, vec_env_cls=kind)
-    message = f"put {wrapper.__name__} around the bonus wrapper"
+    message = f"put {wrapper.__name__} around it, not inside"
     with pytest.raises(InputError, match=message):
         sb3.VIMEVecEnv(env, **FEW)
     with pytest.raises(InputError, match=message):

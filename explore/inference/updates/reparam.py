@@ -153,9 +153,7 @@ class Reparameterised(GaussianPosterior):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.net.trained and not self.over_weights:
-            raise InputError(
-                f"{type(self).__name__} cannot start from a module's weights; leave trained=True out of Net"
-            )
+            raise InputError(f"{type(self).__name__} cannot start from a module's weights; leave out trained=True")
 
     @property
     @abstractmethod

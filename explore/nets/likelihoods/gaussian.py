@@ -127,7 +127,5 @@ def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor
 def _residual(y: Tensor, out: Tensor) -> Tensor:
     """Subtract outputs from targets; refuse other widths, which would broadcast."""
     if y.shape[-1] != out.shape[-1] or y.dim() != out.dim():
-        raise InputError(
-            f"targets must have shape [..., {out.shape[-1]}] like the network's outputs; got {list(y.shape)}"
-        )
+        raise InputError(f"targets must have shape [..., {out.shape[-1]}] like the outputs; got {list(y.shape)}")
     return y - out

@@ -119,9 +119,7 @@ class WeightSlot(Slot):
         """(input, tap) of the last pass."""
         call = super().call()
         if call[0]._version != self._version:  # the gradient would be paired with the wrong input
-            raise InputError(
-                f"the input of {self.called} is modified in place afterwards; write x = x + y instead of x += y"
-            )
+            raise InputError(f"the input of {self.called} is modified in place afterwards; write x = x + y")
         return call
 
     def _run(self, a: Tensor) -> Tensor:

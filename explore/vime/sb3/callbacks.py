@@ -106,9 +106,7 @@ class VIMECallback(BaseCallback):
         env, normalise = self.training_env, self.model.get_vec_normalize_env()
         if normalise is not None and normalise.observation_space != env.observation_space:
             inner = type(env).__name__
-            raise InputError(
-                f"{inner} changes observations outside VecNormalize; put VecNormalize around {inner} instead"
-            )
+            raise InputError(f"{inner} changes observations outside VecNormalize; put VecNormalize around {inner}")
         check_rewards(normalise)
         check_wrapped(env)
         if not hasattr(self, "bonus"):

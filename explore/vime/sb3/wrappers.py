@@ -25,9 +25,7 @@ class VIMEVecEnv(VecEnvWrapper):
 
     def __init__(self, venv: VecEnv, *, seed: int | None = None, training: bool = True, **settings: Any):
         if unwrap_vec_normalize(venv) is not None:
-            raise InputError(
-                "VIMEVecEnv needs raw observations and rewards; put VecNormalize around VIMEVecEnv, not inside it"
-            )
+            raise InputError("VIMEVecEnv needs raw observations and rewards; put VecNormalize around it, not inside")
         check_wrapped(venv)
         super().__init__(venv)
         self._stepwise = Stepwise(venv.observation_space, venv.action_space, venv.num_envs, seed, **settings)

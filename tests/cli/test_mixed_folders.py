@@ -66,7 +66,7 @@ def test_a_model_of_another_run(explore, mixed, pairs):
     assert message in refused(explore, "predict", folder, "a.csv")
     assert message in refused(explore, "active", "--resume", folder)
     assert message in refused(explore, "report", folder, "--out", "r.html")
-    with pytest.raises(InputError, match="is of run"):
+    with pytest.raises(InputError, match="was written by run"):
         package.load_run(folder)
 
 

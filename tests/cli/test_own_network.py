@@ -142,7 +142,7 @@ def nets(monkeypatch, tmp_path):
         ("wide", r"ownnets:wide returns \[2, 11\] for two images; expected logits of shape \[2, 10\]"),
         ("other_size", r"ownnets:other_size fails on images of shape \[N, 1, 8, 8\]: mat1 and mat2"),
         ("two", "ownnets:two returns a tuple"),
-        ("scaled", "the network .Scaled. has a parameter 'scale' of its own"),
+        ("scaled", "the network .Scaled. has a parameter 'scale'"),
         ("lazy", r"layer '1' \(LazyLinear\)"),
         ("divided", r"with classes=10: integer .* \(ZeroDivisionError at .*ownnets.py, line \d+\)$"),
         ("auxiliary", "the output does not depend on layer 'aux'"),
@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_run_is_refused_by_its_line(nets, code, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("wide", "ownnets:wide gives [2, 11]"), ("auxiliary", "does not depend on layer 'aux'")]
+    ("name", "message"), [("wide", "ownnets:wide returns [2, 11]"), ("auxiliary", "does not depend on layer 'aux'")]
 )
 def test_it_is_refused_before_there_is_a_run(nets, explore, name, message):
     found = explore(*TINY, "--net", f"ownnets:{name}")

@@ -245,7 +245,7 @@ def edited_settings(run):
         (damage_config, "config.json is damaged"),
         (damage_checkpoint, "checkpoint.pt is damaged"),
         (damage_table, "results.csv is damaged, or was edited"),
-        (foreign_checkpoint, "checkpoint.pt is of run "),
+        (foreign_checkpoint, "checkpoint.pt was written by run "),
         (edited_table, "results.csv is damaged, or was edited: its lines are not those that were written"),
         (old_checkpoint, "checkpoint.pt was written by an older version of explore; continue with that version"),
         (old_config, "config.json was written by an older version of explore; continue with that version"),

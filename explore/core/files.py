@@ -66,12 +66,10 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
         raise InputError(f"{path} is not a {kind} of explore, which has only tensors and plain values") from None
     if actual[0] != kind:
         raise InputError(f"{path} is a {actual[0]}, not a {kind}")
-    if actual[1] != format:
-        raise (
-            older(path)
-            if actual[1] < format
-            else InputError(f"{path} was written by a newer version of explore; update explore")
-        )
+    if actual[1] < format:
+        raise older(path)
+    if actual[1] > format:
+        raise InputError(f"{path} was written by a newer version of explore; update explore")
     if run is not None:
         check_run(path, str(saved.get("run", "")), run)
     return saved["content"]

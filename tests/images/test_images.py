@@ -187,7 +187,7 @@ def test_folders_that_are_refused(folder):
     both = images.read(folder, size=6)  # val, with its damaged image, is not looked at
     assert (both.x == both.test_x).all() and f"Ignored folders of {folder}: val" in both.note
     (folder / "train").rename(folder / "else")
-    with pytest.raises(InputError, match="must have the folders train and test"):
+    with pytest.raises(InputError, match="needs the folders train and test"):
         images.read(folder)
 
 

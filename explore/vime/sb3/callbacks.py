@@ -66,10 +66,8 @@ class VIMELog(BaseCallback):
     def _on_training_end(self) -> None:
         if not self._bonus.paid:
             bonus = self._bonus
-            start = (
-                f"the batch of `interval` ({bonus.settings.interval}) transitions that brings the replay to `minimum`"
-            )
-            counts = f"({bonus.dynamics_settings.minimum}); {bonus.replay.total} were stored"
+            start = f"the batch of `interval` ({bonus.settings.interval}) transitions that brings the replay to"
+            counts = f"`minimum` ({bonus.dynamics_settings.minimum}); {bonus.replay.total} were stored"
             advice = "train longer, or lower `interval` or `minimum`"
             warnings.warn(f"the bonus was always 0: it starts after {start} {counts}; {advice}", stacklevel=2)
 

@@ -325,9 +325,7 @@ class IntrinsicReward:
     def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
         dropped = int((~finite).sum())
         if dropped and not self.dropped:
-            warnings.warn(
-                "ignored a transition with NaN or infinity; vime/dropped counts such transitions", stacklevel=2
-            )
+            warnings.warn("ignored a transition with NaN or infinity; vime/dropped counts them", stacklevel=2)
         self.dropped += dropped
         if self.dropped:  # also where all are, and no batch is ever full
             self.metrics = self.metrics | {"vime/dropped": float(self.dropped)}

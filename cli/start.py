@@ -241,7 +241,7 @@ def _device(name: str) -> str:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     elif name not in (allowed := machine.devices()):
-        raise InputError(f"there is no device {shown(name)} here; allowed: auto, {', '.join(allowed)}")
+        raise InputError(f"device {shown(name)} is not available; allowed: auto, {', '.join(allowed)}")
     return ranks.device(name)
 
 

@@ -116,7 +116,7 @@ class SimulationVectorEnv(VectorEnv[Array, Any, Any]):
         else:
             seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
         if len(seeds) != self.num_envs:
-            raise InputError(f"there are {len(seeds)} seeds for {self.num_envs} environments")
+            raise InputError(f"got {len(seeds)} seeds for {self.num_envs} environments; pass one per environment")
         old: Sequence[np.random.Generator | None] = self._rngs or [None] * self.num_envs
         self._rngs = [rng if s is None and rng else seeding.np_random(s)[0] for s, rng in zip(seeds, old, strict=True)]
         self._begin(np.arange(self.num_envs))

@@ -42,13 +42,13 @@ def drive(joint: Any, torque: float) -> None:
 
 
 def load_box2d() -> Any:
-    """Return the module Box2D; refuse to go on without it."""
+    """Return the module Box2D; refuse to continue without it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SWIG's; made an error, it kills the interpreter
             import Box2D
     except ImportError as error:
-        hint = 'cart-pole and double pendulum also run with physics="equations"'
+        hint = 'cart-pole and double pendulum run without it, with physics="equations"'
         raise InputError(f'this environment needs Box2D: pip install "box2d>=2.3.10"; {hint}') from error
     return Box2D
 
@@ -185,7 +185,7 @@ def simulate(simulation: str, n: int, **settings: Any) -> Simulation:
     """Return `n` copies of the simulation "module:Class"."""
     cls = registry.load(simulation, "simulation")
     if not (isinstance(cls, type) and issubclass(cls, Simulation)):
-        raise InputError(f"{simulation} is no Simulation; give a class that is one")
+        raise InputError(f'{simulation} is not a subclass of Simulation; pass "module:Class" of one')
     allowed = list(inspect.signature(cls).parameters)[1:]
     for setting in settings:
         if setting not in allowed:

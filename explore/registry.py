@@ -249,7 +249,7 @@ def build(cls: Any, net: Any, likelihood: Any, settings: Mapping[str, Any]) -> A
 def _beside(cls: Any) -> dict[str, type]:
     """Return a posterior's settings beyond its class's fields: name -> type."""
     fields = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else {"members"}
-    return {"members": int} if hasattr(cls, "no_mixture") and "members" not in fields else {}
+    return {"members": int} if hasattr(cls, "mixture_error") and "members" not in fields else {}
 
 
 def acquisition(name: str, **settings: Any) -> Any:

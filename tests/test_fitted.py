@@ -48,7 +48,7 @@ KINDS = {"categorical": (Categorical(), 3, CLASSES), "bernoulli": (Bernoulli(), 
 
 
 def test_a_fit_of_few_updates_warns_that_its_curvature_is_mostly_its_start():
-    message = r"^9\d % of the posterior's curvature is still its start, so that intervals are too narrow; take more"
+    message = r"^9\d % of the posterior's curvature is still its initial value, so intervals are too narrow. Use more"
     with pytest.warns(InitialCurvatureWarning, match=message):
         model = regression()
     share = model.initial_curvature_share
@@ -64,8 +64,8 @@ def test_a_fit_of_few_updates_warns_that_its_curvature_is_mostly_its_start():
     [
         ([], ""),
         ([0.5, 0.1], ""),
-        ([0.7], "70 % of the posterior's curvature is still its start, so"),
-        ([0.2, 0.7, 0.91], "Up to 91 % of the posterior's curvature is still its start in 2 of 3 fits, so"),
+        ([0.7], "70 % of the posterior's curvature is still its initial value, so"),
+        ([0.2, 0.7, 0.91], "Up to 91 % of the posterior's curvature is still its initial value in 2 of 3 fits, so"),
     ],
 )
 def test_fits_whose_curvature_is_mostly_its_start_are_counted_in_one_sentence(shares, begins):
@@ -429,7 +429,7 @@ def test_probabilities_in_place_of_logits_are_refused(likelihood, end):
     width = 3 if likelihood == Categorical() else 1
     net = torch.nn.Sequential(mlp(2, [6], width), end)
     made = registry.posterior("bbb", Net(net), likelihood, epochs=2)
-    with pytest.raises(InputError, match=f"takes logits; leave out the {type(end).__name__.lower()} at its end"):
+    with pytest.raises(InputError, match=f"expects logits; remove the final {type(end).__name__.lower()}"):
         FittedModel.fit(made, X, np.minimum(CLASSES, 1))
     FittedModel.fit(registry.posterior("bbb", Net(net), epochs=2), X, np.tile(X[:, :1], width))  # of numbers it may be
 
@@ -463,7 +463,7 @@ def test_probabilities_in_place_of_logits_are_refused(likelihood, end):
         (lambda: MODEL.evaluate(NEW, Y[:8]), r"numbers for these inputs come as \[7, 2\]; got \[8, 2\]"),
         (
             lambda: FittedModel.from_state_dict(posterior(), MODEL.state_dict(), "nowhere"),
-            "there is no device 'nowhere'",
+            "device 'nowhere' is not available",
         ),
         (lambda: FittedModel.fit(posterior(), X, Y[:-1]), "30 points cannot have 58 labels; each has 2"),
         (lambda: FittedModel.from_state_dict(posterior(), {"seed": 1}), "this is no saved model"),

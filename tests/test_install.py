@@ -45,7 +45,9 @@ def test_modules_that_moved_are_found_by_their_old_names():
     for old, place in MOVED.items():
         module, new = importlib.import_module(f"explore.{old}"), importlib.import_module(f"explore.{place}")
         name = next(name for name in vars(new) if not name.startswith("_"))
-        with pytest.warns(FutureWarning, match=f"import {name} from explore.{place}; explore.{old} will not be there"):
+        with pytest.warns(
+            FutureWarning, match=f"import {name} from explore.{place}; the next release removes explore.{old}"
+        ):
             assert getattr(module, name) is getattr(new, name)
 
 

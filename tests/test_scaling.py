@@ -60,7 +60,7 @@ def test_standardiser_needs_an_example():
 @pytest.mark.parametrize("shape", [(7, 2), (3, 7, 2)])
 def test_columns_that_double_precision_cannot_square_are_refused(factor, shape):
     values = normal(*shape) * torch.tensor([1, factor], dtype=double)
-    with pytest.raises(InputError, match=r"column 2 goes from .* between 1e-150 and 1e\+150: give it other units"):
+    with pytest.raises(InputError, match=r"column 2 ranges from .*; rescale it .* between 1e-150 and 1e\+150"):
         Standardiser.fit(values)
     mean, scale = Standardiser.fit(torch.full((1, 3, 1), factor, dtype=double))  # constant: nothing is squared
     assert (mean == factor).all() and (scale == 1).all()

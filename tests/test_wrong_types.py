@@ -45,7 +45,7 @@ CASES = {
     "build(members=2.5)": "members is 2.5; it must be a whole number",
     "build(members=True)": "members is True; it must be a whole number",
     "mixture(build(), members='5')": "members is '5'; it must be a whole number",
-    "Mixture(posterior=net, members=2)": "posterior is a Net; a mixture is one of a posterior's fits",
+    "Mixture(posterior=net, members=2)": "posterior is a Net; a mixture needs a posterior",
     "build(epochs=1.5)": "epochs is 1.5; it must be a whole number",
     "build(epochs='9')": "epochs is '9'; it must be a whole number",
     "build(batch_norm=3)": "unknown batch_norm '3'; allowed: adam, frozen",
@@ -57,11 +57,11 @@ CASES = {
     "build(net='mlp')": "net is a str; it must be a Net",
     "build(net=Net)": "net is a type; it must be a Net",
     "build(likelihood='normal')": "unknown likelihood 'normal'; allowed: bernoulli, categorical, gaussian",
-    "build(likelihood=Gaussian)": "it must be an object such as Gaussian",
+    "build(likelihood=Gaussian)": "it must be an instance such as Gaussian",
     "build(likelihood=None)": "likelihood is None",
     "Gaussian(noise_std='a')": "likelihood.noise_std is 'a'; it must be a number in (0, inf)",
-    "Net('mlp')": "Net takes a torch.nn.Module; got a str",
-    "Net(net)": "Net takes a torch.nn.Module; got a Net",
+    "Net('mlp')": "Net expects a torch.nn.Module; got a str",
+    "Net(net)": "Net expects a torch.nn.Module; got a Net",
     "ActiveLearner('bbb', x)": "the posterior is a str; explore.posterior(name, ...) makes one",
     "ActiveLearner(net, x)": "the posterior is a Net",
     "ActiveLearner(build, x)": "the posterior is a function",
@@ -91,10 +91,9 @@ WORDS = {
     "reward(target='last')": "unknown target 'last'; allowed: difference, next",
     "reward(capacity=9)": "capacity is 9; it must be at least minimum, 500",
     "reward(hidden=(4, 0))": "hidden is (4, 0); every layer must have 1 to 100000 units",
-    "reward(posterior='map', bonus='variance')": "map is one net, of which nothing is uncertain; choose another "
-    "posterior for the bonus",
-    "reward(posterior='hmc', bonus='variance')": "hmc takes all data at once, and a dynamics model learns from parts; "
-    "choose another one",
+    "reward(posterior='map', bonus='variance')": "map is a point estimate; choose a posterior with weight uncertainty",
+    "reward(posterior='hmc', bonus='variance')": "hmc needs all data at once, not mini-batches; "
+    "choose another posterior",
 }
 
 

@@ -38,7 +38,7 @@ class Finished(NamedTuple):
     alive: bool  # whether the fit succeeded
     seconds: float  # of the fit alone
     epoch_seconds: float  # the median of an epoch
-    initial_curvature_share: float = 0.0  # how much of the posterior's curvature is still its start
+    initial_curvature_share: float = 0.0  # share of the posterior's curvature that is still its initial value
 
 
 Event = Epoch | Measured | Finished | None  # None: the fit begins, or goes on

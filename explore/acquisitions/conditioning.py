@@ -230,7 +230,7 @@ def _beyond_chance(
     samples: int | Tensor,
     directions: int,
 ) -> Float[Tensor, "R b T"]:
-    """Subtract from |M|^2, in place, its level for independent points; rescale to keep full dependence fixed."""
+    """Subtract the |M|^2 expected for independent points, in place; rescale so that full dependence keeps its value."""
     freedom = torch.as_tensor(samples - 1 - directions).to(squares).clamp_min(1)
     squares.mul_((samples - 1) / freedom)
     return squares.addcmul_(one.unsqueeze(2) / freedom, other.unsqueeze(1), value=-1).clamp_(min=0)

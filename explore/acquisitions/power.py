@@ -29,7 +29,8 @@ class Power:
         if self._base.scores is None:
             rules = {name: registry.find("acquisitions", name) for name in registry.names("acquisitions")}
             allowed = [name for name, rule in rules.items() if not isinstance(rule, type) and needs_of(rule).scores]
-            raise InputError(f"power needs scores of single points, not {self.rule}; allowed: {', '.join(allowed)}")
+            needed = f"power needs an acquisition that scores single points, which {self.rule} does not"
+            raise InputError(f"{needed}; allowed: {', '.join(allowed)}")
 
     @property
     def _base(self) -> Needs:

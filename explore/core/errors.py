@@ -28,21 +28,21 @@ class FailedFitWarning(UserWarning):
 
 
 class InitialCurvatureWarning(UserWarning):
-    """Most of a posterior's curvature is still what it started from: its intervals are too narrow."""
+    """Most of a posterior's curvature is still its initial value: its intervals are too narrow."""
 
 
-MOST = 0.5  # from this share of the curvature on, the start counts for more than the data
+MOST = 0.5  # above this share of the curvature, the initial value counts for more than the data
 
 
 def curvature_note(shares: Sequence[float]) -> str:
-    """Describe fits whose curvature is mostly its start, from the `initial_curvature_share` of each; "": none."""
+    """Describe fits whose curvature is mostly its initial value, by their `initial_curvature_share`; "": none."""
     high = [share for share in shares if share > MOST]
     if not high:
         return ""
     size = f"{100 * max(high):.0f} %" if len(shares) == 1 else f"Up to {100 * max(high):.0f} %"
     where = "" if len(shares) == 1 else f" in {len(high)} of {len(shares)} fits"
     return (
-        f"{size} of the posterior's curvature is still its start{where}, so that intervals are too narrow; take more "
+        f"{size} of the posterior's curvature is still its initial value{where}, so intervals are too narrow. Use more "
         "epochs, a larger beta or a smaller statistics_interval."
     )
 
@@ -130,7 +130,7 @@ def check_fields(record: Any, ranges: Mapping[str, str]) -> None:
 
 
 class Checked:
-    """A dataclass that checks its fields when it is made; `ranges` are those of `check_fields`."""
+    """A dataclass that checks its fields when it is made; `ranges` as in `check_fields`."""
 
     ranges: ClassVar[dict[str, str]] = {}
 
@@ -178,6 +178,6 @@ def extreme(column: int | str, low: float, high: float) -> InputError:
     """Return the error for a column, by its name or counted from 0, that cannot be standardised."""
     name = shown(column) if isinstance(column, str) else column + 1
     return InputError(
-        f"column {name} goes from {low:.3g} to {high:.3g}; its deviation must lie between {UNITS[0]:g} and "
-        f"{UNITS[1]:g}: give it other units"
+        f"column {name} ranges from {low:.3g} to {high:.3g}, too extreme to standardise; rescale it so that its "
+        f"standard deviation lies between {UNITS[0]:g} and {UNITS[1]:g}"
     )

@@ -63,21 +63,23 @@ def load(path: Path, kind: str, format: int, run: str | None = None) -> Any:
             saved = torch.load(io.BytesIO(whole), map_location="cpu", weights_only=True)
         actual = str(saved["kind"]), int(saved["format"])
     except Exception:  # intact, but not written by `save`; torch's advice to trust the file is not passed on
-        raise InputError(f"{path} is no {kind} of explore, which holds tensors and plain values only") from None
+        raise InputError(f"{path} is not a {kind} of explore, which has only tensors and plain values") from None
     if actual[0] != kind:
         raise InputError(f"{path} is a {actual[0]}, not a {kind}")
-    if actual[1] != format:
-        raise older(path) if actual[1] < format else InputError(f"{path} is of a newer version of explore; update it")
+    if actual[1] < format:
+        raise older(path)
+    if actual[1] > format:
+        raise InputError(f"{path} was written by a newer version of explore; update explore")
     if run is not None:
         check_run(path, str(saved.get("run", "")), run)
     return saved["content"]
 
 
 def check_run(path: Path, actual: str, run: str) -> None:
-    """Refuse a file of another run than that of its folder; earlier versions wrote the id ""."""
+    """Refuse a file of another run than its folder's; earlier versions wrote the id ""."""
     if actual != run:
         ids = [f"run {name}" if name else "a run without an id" for name in (actual, run)]
-        raise InputError(f"{path} is of {ids[0]}, its folder of {ids[1]}; put back the file that belongs to the folder")
+        raise InputError(f"{path} was written by {ids[0]}, its folder by {ids[1]}; restore the folder's file")
 
 
 def check_regular(path: Path) -> None:
@@ -85,7 +87,7 @@ def check_regular(path: Path) -> None:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
-        raise InputError(f"{path} is a folder, a pipe or a device; give a regular file")
+        raise InputError(f"{path} is a folder, a pipe or a device; pass a regular file")
 
 
 def digest(path: Path) -> str:
@@ -104,12 +106,12 @@ def check(path: Path, expected: str) -> None:
 
 def damaged(path: Path) -> InputError:
     """Return the error for a file whose bytes have changed."""
-    return InputError(f"{path} is damaged: its bytes are not those that were written")
+    return InputError(f"{path} is damaged: its checksum has changed since it was written")
 
 
 def older(path: Path) -> InputError:
     """Return the error for a file of a layout that is no longer read."""
-    return InputError(f"{path} is of an older version of explore; continue it with that version, or start over")
+    return InputError(f"{path} was written by an older version of explore; continue with that version, or start over")
 
 
 @contextmanager
@@ -132,7 +134,7 @@ def lock(folder: Path) -> BaseFileLock:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise InputError(f"{folder} is being written by another process") from None
+        raise InputError(f"{folder} is being written by another process; wait until it has finished") from None
     except OSError as error:
         raise InputError(f"cannot write to the run folder {folder}: {error.strerror}") from error
     return lock

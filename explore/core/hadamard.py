@@ -25,10 +25,10 @@ CHUNK = 2**17  # numbers that a CPU transforms together, so that intermediate re
 def hadamard(x: Tensor, orthonormal: bool = True) -> Tensor:
     """Transform the last axis of x [..., D], D a power of two, in natural (Hadamard, not sequency) order."""
     if not x.is_floating_point():
-        raise InputError(f"the Walsh-Hadamard transform takes floating-point numbers; got {x.dtype}")
+        raise InputError(f"the Walsh-Hadamard transform needs floating-point numbers; got {x.dtype}")
     d = x.shape[-1] if x.dim() else 0
     if d < 1 or d & (d - 1):
-        raise InputError(f"the Walsh-Hadamard transform takes a power of two of numbers; got {d}")
+        raise InputError(f"the Walsh-Hadamard transform needs a size that is a power of two; got {d}")
     if x.requires_grad and torch.is_grad_enabled():
         return _Hadamard.apply(x, orthonormal)
     return _transform(x, orthonormal)  # the graph would cost short transforms half their time

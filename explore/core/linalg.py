@@ -30,7 +30,7 @@ def inverse_root(matrix: Float[Tensor, "*N n n"]) -> tuple[Float[Tensor, "*N n n
         return _raised_root(matrix)
     root, failed = torch.linalg.cholesky_ex(matrix)
     inverse, ok = inverse_triangle(root), failed == 0
-    if not tree.surely(ok):
+    if not tree.known_all_true(ok):
         # Of those alone: in another layout the others would have other last digits on some processors.
         inverse[~ok], ok[~ok] = _raised_root(matrix[~ok])
     return inverse, ok
@@ -78,7 +78,7 @@ def eigh(
 
 
 def basis(y: Float[Tensor, "N W L"]) -> Float[Tensor, "N W L"]:
-    """Return orthonormal columns that span those of y; on a device by the Cholesky factor of y^T y, twice."""
+    """Return orthonormal columns with the span of y; on a device by the Cholesky factor of y^T y, twice."""
     if len(y) == 1 or not tree.unseen(y):
         return torch.linalg.qr(y)[0]
     y = y / y.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)  # squares of it are finite

@@ -98,13 +98,13 @@ def attributes(old: str, new: str) -> Callable[[str], Any]:
         if name.startswith("__"):
             raise AttributeError(name)
         value = getattr(importlib.import_module(new), name)
-        warnings.warn(f"import {name} from {new}; {old} will not be there in the next release", FutureWarning, 2)
+        warnings.warn(f"import {name} from {new}; the next release removes {old}", FutureWarning, 2)
         return value
 
     return attribute
 
 
 def install() -> None:
-    """Let Python find the old names, after all files."""
+    """Append the finder of moved modules to `sys.meta_path`."""
     if not any(isinstance(finder, Moved) for finder in sys.meta_path):
         sys.meta_path.append(Moved())

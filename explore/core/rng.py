@@ -55,7 +55,7 @@ class Rng:
             self.generator = torch.Generator(drawn_on).manual_seed(int(state) >> 1)
         except (RuntimeError, TypeError) as error:
             allowed = ", ".join(machine.devices())
-            raise InputError(f"there is no device {shown(str(device))} here; allowed: {allowed}") from error
+            raise InputError(f"device {shown(str(device))} is not available; allowed: {allowed}") from error
 
     def stream(self, name: str, *index: int) -> Rng:
         """A fresh stream that depends on the root seed, the name and the indices alone."""

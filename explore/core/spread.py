@@ -16,9 +16,10 @@ MOST = 2**24  # numbers of a chunk of distances
 def farthest_first(
     x: Float[np.ndarray, "N D"], candidates: Sequence[int], taken: Sequence[int], k: int
 ) -> tuple[list[int], list[float]]:
-    """Choose k candidates (rows), far from each other and from the points taken, by standardised features.
+    """Choose k candidates (rows), far from each other and from the points taken, by standardised features; ties: first.
 
-    Return them and how far each was from the nearest one before, in root mean square standard deviations.
+    Return the rows, and each one's distance to the nearest earlier or taken row: root mean square over features, in
+    standard deviations; inf for the first.
     """
     z = standardised(x)
     free = np.asarray(candidates, np.int64)

@@ -59,23 +59,24 @@ def restore(like: Tree, saved: Mapping[str, Tensor]) -> Tree:
     """Return the saved values in the shape of `like`; refuse other paths or shapes."""
     expected = dict(leaves(like))
     if expected.keys() != saved.keys():
-        raise InputError(f"the saved state does not fit: it differs in {sorted(expected.keys() ^ saved.keys())}")
+        keys = sorted(expected.keys() ^ saved.keys())
+        raise InputError(f"the saved state does not fit: missing or unexpected keys {keys}")
     for path, leaf in expected.items():
         if leaf.shape != saved[path].shape:
-            shapes = f"{list(saved[path].shape)}, expected {list(leaf.shape)}"
-            raise InputError(f"the saved state does not fit: {path} is {shapes}")
+            shapes = f"{list(saved[path].shape)}; expected {list(leaf.shape)}"
+            raise InputError(f"the saved state does not fit: {path} has shape {shapes}")
     values = iter([saved[path].to(leaf).clone() for path, leaf in expected.items()])
     return map_tensors(lambda _: next(values), like)
 
 
 def part(tree: Tree, replicas: slice | Tensor) -> Tree:
-    """Some replicas; leaves without a replica axis are unchanged."""
+    """Return a subset of the replicas; leaves without a replica axis are unchanged."""
     return map_tensors(lambda t: t[replicas] if t.dim() else t, tree)
 
 
 def where(alive: Tensor, new: Tree, old: Tree) -> Tree:
     """Return `new` in the replicas that are alive [R], `old` in the others; leaves without a replica axis are new's."""
-    if surely(alive):
+    if known_all_true(alive):
         return new
     before = dict(leaves(old))
     # A tensor in several places stays one tensor, and one that did not change stays as it is.
@@ -113,8 +114,8 @@ def to_plain(saved: UInt8[Tensor, " _n"]) -> Any:
     return json.loads(saved.cpu().numpy().tobytes())
 
 
-def surely(flags: Tensor) -> bool:
-    """Whether all are known to be true without synchronising with a device."""
+def known_all_true(flags: Tensor) -> bool:
+    """Return whether all flags are known to be true without synchronising with a device."""
     assumed = execution().assumed
     if assumed is not None:
         assumed.append(flags.all())
@@ -123,5 +124,5 @@ def surely(flags: Tensor) -> bool:
 
 
 def unseen(t: Tensor) -> bool:
-    """Whether the host must not read the values of a tensor."""
+    """Return whether the host must not read the values of a tensor."""
     return not execution().host_reads or t.device.type != "cpu"

@@ -71,17 +71,17 @@ def opened(file: Path) -> Iterator[Image.Image]:
         check_regular(file)
         with Image.open(file) as image:
             if max(image.size) > MOST:
-                raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
+                raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; use at most {MOST} a side")
             size = math.prod(image.size) * len(image.getbands())
             packed.check_size(size, packed.most_of(file.stat().st_size), file)
             if image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM"):
-                kinds = "images must have 8 bits a channel, or be grey PNG, PPM or TIFF files of 16 bits"
-                raise InputError(f"{file} has values of another kind ({image.format}, mode {image.mode}); {kinds}")
+                kinds = "use 8 bits per channel, or 16-bit grey PNG, PPM or TIFF files"
+                raise InputError(f"{file} has an unsupported pixel format ({image.format}, mode {image.mode}); {kinds}")
             yield image
     except InputError:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{file} is no image that can be read ({shown(str(error))})") from None
+        raise InputError(f"cannot read {file} as an image ({shown(str(error))})") from None
 
 
 def decoded(file: Path, sides: tuple[int, ...] | None, grey: bool) -> UInt8[np.ndarray, "C H W"]:
@@ -114,9 +114,9 @@ class ImageFiles:
 
     Args:
         files: of the images.
-        sides: height and width, to which they are scaled and cut; None: they have those of the first.
-        grey: whether they are read in one channel.
-        shape: channels, height and width; None: those of the first.
+        sides: height and width to scale and cut the images to; None: all have the size of the first.
+        grey: whether the images are read in one channel.
+        shape: channels, height and width; None: as in the first image.
     """
 
     dtype = np.dtype(np.uint8)
@@ -135,17 +135,17 @@ class ImageFiles:
         return len(self.files)
 
     def part(self, points: Iterable[int]) -> ImageFiles:
-        """Return some images."""
+        """Return a subset of the images."""
         return ImageFiles([self.files[int(i)] for i in points], self._sides, self._grey, self.shape[1:])
 
     def check(self) -> Counter[str]:
-        """Refuse files that are no images or, without `sides`, of other sizes; count the images by conversion."""
+        """Refuse files that are not images or, without `sides`, differ in size; count the images by conversion."""
         conversions: Counter[str] = Counter()
         for file, (sides, conversion) in zip(self.files, self._threads.map(inspected, self.files), strict=True):
             conversions[conversion] += 1
             if self._sides is None and sides != self.shape[2:]:
                 sizes = f"{sides[1]} x {sides[0]} pixels, others {self.shape[3]} x {self.shape[2]}"
-                raise InputError(f"{file} has {sizes}; --size scales all to one size, such as 32")
+                raise InputError(f"{file} has {sizes}; pass --size to scale all images to one size, such as 32")
         return conversions
 
     def ahead(self, points: slice | Int[np.ndarray, "..."]) -> None:

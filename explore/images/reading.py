@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from explore.core import machine
-from explore.core.errors import InputError, listed, one_of
+from explore.core.errors import InputError, counted, listed, one_of
 from explore.data import packed
 from explore.images.base import ImageFiles, Images
 
 PARTS = ("train", "test", "val")  # folders; one of the last two
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
-NO_IMAGE = f"holds no image ({', '.join(ENDINGS)})"
+NO_IMAGE = f"no images ({', '.join(ENDINGS)}) in"
 SHARE = 0.25  # of the memory that the images of a folder may take
 ARRAYS = ("x", "y", "test_x", "test_y")
 
@@ -29,29 +29,28 @@ def read(path: Path, size: int | None = None, grey: bool = False, stream: bool |
         path: a folder `train/CLASS/IMAGE` and `test/CLASS/IMAGE` (or `val`), or an .npz file with `x` and `test_x`,
             uint8 [images, height, width] or with 1 or 3 channels last, `y` and `test_y`, numbers or names of classes.
             The test images may be missing; a folder without them may be `CLASS/IMAGE`. Hidden files are ignored.
-        size: pixels a side, to which images of a folder are scaled and cut to a square; None: they have one size.
+        size: side in pixels of the squares that images of a folder are scaled and cut to; None: all have one size.
         grey: whether the images of a folder are read in one channel.
-        stream: whether the images of a folder are decoded when they are needed; None: where all of them would take
-            more than a quarter of the memory.
+        stream: whether the images of a folder are decoded on demand; None: if all of them would take more than a
+            quarter of the memory.
 
     Raises:
-        InputError: when it is no such set, or an image is damaged.
+        InputError: if the set is incomplete or an image is damaged.
     """
     if not path.exists():
-        raise InputError(f"there is no {path}; images that were moved or renamed are restored to continue with them")
+        raise InputError(f"{path} does not exist; to continue a run, restore images that were moved or renamed")
     if not path.is_dir() and (size is not None or grey or stream):
-        advice = "which are taken as they are; --size, --grey and --stream belong to a folder"
-        raise InputError(f"{path} holds arrays, {advice}")
+        raise InputError(f"--size, --grey and --stream apply to folders of images only, not to {path}; leave them out")
     images = _folder(path, size, grey, stream) if path.is_dir() else _arrays(path)
     for part, x, y in (("training", images.x, images.y), ("test", images.test_x, images.test_y)):
         if len(x) != len(y):
-            raise InputError(f"{images.name} has {len(x)} {part} images and {len(y)} classes of them")
+            raise InputError(f"{images.name} has {len(x)} {part} images but {len(y)} labels; every image needs one")
     if (shape := images.x.shape[1:]) != (test := images.test_x.shape[1:]):
         raise InputError(
-            f"the training images of {path} are {list(shape)}, the test images {list(test)}; use one shape"
+            f"the training images of {path} have shape {list(shape)}, the test images {list(test)}; use one shape"
         )
     if len(images.classes) < 2:
-        raise InputError(f"{images.name} has {len(images.classes)} class; there must be at least two")
+        raise InputError(f"{images.name} has {len(images.classes)} class; at least two are needed")
     return images
 
 
@@ -60,7 +59,7 @@ class Inputs(NamedTuple):
 
     names: list[str]
     x: np.ndarray  # uint8 [N, channels, height, width]
-    note: str  # on files left out and conversions
+    note: str  # on ignored files and converted images
 
 
 def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
@@ -68,15 +67,16 @@ def read_inputs(path: Path, shape: tuple[int, int, int]) -> Inputs:
     if path.suffix.lower() == ".npz":
         arrays, unused = packed.arrays(path, ("x",))
         if not arrays:
-            raise InputError(f"{path} has no x, but {listed(unused)}")
+            raise InputError(f"{path} has no array x (arrays: {listed(unused)}); save the images as x")
         x = _pixels(path, "x", arrays)
         if x.shape[1:] != shape or not len(x):
-            raise InputError(f"x of {path} has {len(x)} images {list(x.shape[1:])}; the model takes {list(shape)}")
+            sizes = f"{len(x)} images of shape {list(x.shape[1:])}"
+            raise InputError(f"x of {path} has {sizes}; the model expects {list(shape)}")
         return Inputs([str(i) for i in range(len(x))], x, "")
     every = sorted(_files(path)) if path.is_dir() else [path]
     files = [file for file in every if file == path or file.suffix.lower() in ENDINGS]
     if not files:
-        raise InputError(f"{path} {NO_IMAGE}")
+        raise InputError(f"{NO_IMAGE} {path}")
     names = [str(file.relative_to(path)) if file != path else path.name for file in files]
     stored = ImageFiles(files, shape[1:], shape[0] == 1, shape)
     return Inputs(names, x=stored.loaded(), note=_note(path, len(every) - len(files), stored.check()))
@@ -91,15 +91,15 @@ def _folder(path: Path, size: int | None, grey: bool, stream: bool | None) -> Im
     files, y, count = _part(train, classes)
     test_files, test_y, test_count = _part(tests[0], classes) if tests else ([], y[:0], 0)
     if missing := {*range(len(classes))} - {*y.tolist()}:
-        advice = f"each folder of {train.name} is a class, and must hold at least one"
-        raise InputError(f"{train / classes[min(missing)]} {NO_IMAGE}; {advice}")
+        advice = f"every folder of {train.name} is a class and needs at least one"
+        raise InputError(f"{NO_IMAGE} {train / classes[min(missing)]}; {advice}")
     sides = None if size is None else (size, size)
     x = ImageFiles(files, sides, grey)
     test_x = ImageFiles(test_files, sides, grey, x.shape[1:])
-    note = _note(path, count + test_count, x.check() + test_x.check(), ", or lie in no folder of a class")
+    note = _note(path, count + test_count, x.check() + test_x.check(), ", or outside the class folders")
     spare = [] if train == path else [name for name in _subfolders(path) if path / name not in (train, *tests)]
     if spare:
-        note += f" Folders of {path} that are not looked at: {listed(spare, 10)}."
+        note += f" Ignored folders of {path}: {listed(spare, 10)}."
     if stream is None:
         stream = x.nbytes + test_x.nbytes > SHARE * machine.memory()
     images = (x, test_x) if stream else (x.loaded(), test_x.loaded())
@@ -113,8 +113,8 @@ def _parts(path: Path) -> list[Path]:
         return [train, *[part for part in (test, val) if part.is_dir()][:1]]
     classes = _subfolders(path)
     if not classes or any(name.lower() in (*PARTS, "training", "valid", "validation") for name in classes):
-        allowed = "the folders train and test, or train and val, or one for each class"
-        raise InputError(f"{path} must have {allowed}; it has {listed(classes, 10) or 'none'}")
+        allowed = "the folders train and test, train and val, or one per class"
+        raise InputError(f"{path} needs {allowed}; it has {listed(classes, 10) or 'none'}")
     return [path]
 
 
@@ -126,18 +126,19 @@ def _part(folder: Path, classes: list[str]) -> tuple[list[Path], np.ndarray, int
     if wrong := {*names} - {*classes}:
         raise one_of(f"class of {folder}", min(wrong), classes)
     if not files:
-        raise InputError(f"{folder} {NO_IMAGE} in a folder of its class")
+        raise InputError(f"{NO_IMAGE} {folder}; expected one sub-folder per class")
     return files, np.array([index[name] for name in names], np.int64), len(every) - len(files)
 
 
 def _note(path: Path, count: int, conversions: Counter[str], place: str = "") -> str:
-    """Describe files that are left out, and conversions."""
-    endings = f"they have other endings than {', '.join(ENDINGS)}{place}"
-    depth = "scale them to 8 bits first if they use fewer"
+    """Describe ignored files and converted images."""
+    endings = f"endings other than {', '.join(ENDINGS)}{place}"
+    deep, clear = conversions["deep"], conversions["transparent"]
+    depth = "by their upper 8; rescale them first if they use a smaller range"
     notes = (
-        (count, f"Files of {path} that are left out: {count}; {endings}."),
-        (deep := conversions["deep"], f"Images of 16 bits, of which the upper eight are kept: {deep}; {depth}."),
-        (clear := conversions["transparent"], f"Images with transparency, which are laid on white: {clear}."),
+        (count, f"Ignored {counted(count, 'file')} of {path}: {endings}."),
+        (deep, f"Reduced {counted(deep, 'image')} from 16 to 8 bits {depth}."),
+        (clear, f"Placed {counted(clear, 'image')} with transparency on white."),
     )
     return " ".join(note for number, note in notes if number)
 
@@ -170,10 +171,10 @@ def _arrays(path: Path) -> Images:
     test_labels = _labels(path, "test_y", arrays) if "test_y" in arrays else []
     classes = sorted(set(labels))
     if new := {*test_labels} - {*classes}:
-        raise InputError(f"test_y of {path} has classes that y has not: {listed(new, 5)}")
+        raise InputError(f"test_y of {path} has classes that y lacks: {listed(new, 5)}")
     index = {label: i for i, label in enumerate(classes)}
     y, test_y = (np.array([index[label] for label in part], np.int64) for part in (labels, test_labels))
-    note = f"Arrays of {path} that are not looked at: {listed(unused, 10)}." if unused else ""
+    note = f"Ignored arrays of {path}: {listed(unused, 10)}." if unused else ""
     return Images(path.stem, x, y, test_x, test_y, tuple(map(str, classes)), note=note)
 
 
@@ -190,7 +191,7 @@ def _labels(path: Path, key: str, arrays: dict[str, np.ndarray]) -> list[Any]:
     """Return a number or a text for each image."""
     y = arrays[key]
     if y.ndim != 1 or y.dtype.kind not in "biufUS":
-        raise InputError(f"{key} of {path} is {y.dtype} {list(y.shape)}; it must be [images], numbers or text")
+        raise InputError(f"{key} of {path} is {y.dtype} {list(y.shape)}; it must be [images] of numbers or text")
     if y.dtype.kind == "f" and not (np.abs(y) < 2**53).all():
         raise InputError(f"{key} of {path} has labels that are missing, infinite or rounded (2^53 or more)")
     labels = (np.char.decode(y, "utf-8", "backslashreplace") if y.dtype.kind == "S" else y).tolist()

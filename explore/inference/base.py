@@ -45,7 +45,7 @@ class NormState(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """Learned variances: for each tensor of coordinates [R, 1, 1], or [R, I, 1] where the bias has its own."""
+    """Learned variances: for each tensor of coordinates [R, 1, 1], or [R, I, 1] where the bias has a separate one."""
 
     variance: tuple[Float[Tensor, "R _I 1"], ...]  # eta, of the end of the last epoch
     held: tuple[Float[Tensor, "R _I 1"], ...]  # eta at the last update, where the density itself depends on it
@@ -82,8 +82,8 @@ class Predictive(ABC):
     whole: ClassVar[bool] = False  # whether every update needs all the data at once
     by_replica: ClassVar[frozenset[str]] = frozenset()  # settings that may differ by replica, see `candidates`
     partial: ClassVar[bool] = True  # whether it learns from targets with some NaN, see `PartialGaussian`
-    no_mixture: ClassVar[str] = ""  # why mixtures of it are refused; empty: they are not
-    only_anew: ClassVar[str] = ""  # why it cannot start from a trained module's weights; empty: it can
+    mixture_error: ClassVar[str] = ""  # why mixtures of it are refused; empty: they are not
+    pretrained_error: ClassVar[str] = ""  # why it cannot start from a trained module's weights; empty: it can
 
     @property
     def certain(self) -> bool:
@@ -93,14 +93,14 @@ class Predictive(ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.net, Network):
             kind = "type" if isinstance(self.net, type) else type(self.net).__name__
-            raise InputError(f"net is a {kind}; it must be a Net, which Net(module) makes")
-        if self.net.trained and self.only_anew:
-            raise InputError(f"{self.only_anew}; leave trained=True out of Net")
+            raise InputError(f"net is a {kind}; it must be a Net, such as Net(module)")
+        if self.net.trained and self.pretrained_error:
+            raise InputError(f"{self.pretrained_error}; leave trained=True out of Net")
         check_likelihood(self.likelihood)
         ranges = {k: v for cls in reversed(type(self).__mro__) for k, v in getattr(cls, "ranges", {}).items()}
         check_fields(self, ranges)
         if getattr(self, "prior_variance", None) == "learned" and self.own_bias_variance is None:
-            raise InputError(f"{type(self).__name__} does not learn its prior's variance; prior_variance is a number")
+            raise InputError(f"{type(self).__name__} does not learn prior_variance; set it to a number")
 
     @property
     def own_bias_variance(self) -> tuple[bool, ...] | None:
@@ -200,7 +200,7 @@ class Variational(Predictive):
         return None if biases is None else start_prior(self.eta, self.coordinates, biases, replicas, rng)
 
     def learned(self, state: State) -> Info:
-        """Return `prior_variance_1`, ... of each tensor of coordinates, and `..._bias` where its bias has its own."""
+        """Return `prior_variance_1`, ... of each tensor of coordinates, and `..._bias` of separate biases."""
         named: Info = {}
         if state.common.prior is None:
             return named
@@ -231,7 +231,7 @@ class Variational(Predictive):
     @property
     @abstractmethod
     def coordinates(self) -> tuple[tuple[int, int], ...]:
-        """(I, O) of each tensor of coordinates; those of the weight matrices where the density is over weights."""
+        """(I, O) of each tensor of coordinates: the weight matrices if the density is over weights."""
 
     @abstractmethod
     def sample_coordinates(self, state: State, n: int, rng: Rng) -> Weights:
@@ -323,7 +323,7 @@ def advance_norms(
 def start_prior(
     eta: float, shapes: Sequence[tuple[int, int]], biases: Sequence[bool], replicas: int, rng: Rng
 ) -> Prior:
-    """Return equal variances before any epoch; `biases` says in which tensors the last row has its own."""
+    """Return equal variances before any epoch; `biases` says in which tensors the last row has a separate one."""
     variance = tuple(
         torch.full((replicas, inputs if bias else 1, 1), eta, dtype=rng.dtype, device=rng.device)
         for (inputs, _), bias in zip(shapes, biases, strict=True)

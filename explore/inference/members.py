@@ -47,16 +47,16 @@ class Mixture(Predictive):
     batch_norm: NormPolicy = field(init=False, repr=False)
     batch_norm_lr: float = field(init=False, repr=False)
 
-    only_anew: ClassVar[str] = "mixture members need different initial weights, not one module's"
-    no_mixture: ClassVar[str] = "a mixture has members already; give their number once"
+    pretrained_error: ClassVar[str] = "mixture members need different initial weights"
+    mixture_error: ClassVar[str] = "a mixture cannot be mixed again; set members once"
 
     def __post_init__(self) -> None:
         if not isinstance(self.posterior, Predictive):
-            raise InputError(f"posterior is a {type(self.posterior).__name__}; a mixture is one of a posterior's fits")
-        if self.posterior.no_mixture:
-            raise InputError(self.posterior.no_mixture)
+            raise InputError(f"posterior is a {type(self.posterior).__name__}; a mixture needs a posterior")
+        if self.posterior.mixture_error:
+            raise InputError(self.posterior.mixture_error)
         if self.posterior.net.trained:
-            raise InputError(f"{self.only_anew}; leave trained=True out of Net")
+            raise InputError(f"{self.pretrained_error}; leave trained=True out of Net")
         if not fits(int, self.members):
             raise InputError(f"members is {shown(self.members)}; it must be {describe(int)}")
         check_range("members", self.members, "[1, 1e4]")
@@ -64,7 +64,7 @@ class Mixture(Predictive):
             object.__setattr__(self, name, getattr(self.posterior, name))
 
     def with_settings(self, **settings: Any) -> Predictive:
-        """Return the mixture with other settings, of its own or of its members."""
+        """Return the mixture with other settings, for itself or its members."""
         changed: dict[str, Any] = {name: settings.pop(name) for name in ("posterior", "members") if name in settings}
         return replace(self, **{"posterior": self.posterior.with_settings(**settings), **changed})
 
@@ -99,7 +99,7 @@ class Mixture(Predictive):
         return self._settled(self.posterior.finish(_replicas(state), map(self._each, batches), rng), state)
 
     def sample(self, state: State, n: int, rng: Rng) -> tuple[Layer, ...]:
-        """Return n joint samples, n / k per member; random members give one more for a remainder."""
+        """Return n joint samples, n / k per member; members chosen at random give the remainder."""
         layers = self.posterior.sample(_replicas(state), -(-n // self.members), rng)
         pooled: tuple[Layer, ...] = self._pooled(layers, count_samples(layers), n, rng)
         return pooled

@@ -153,7 +153,7 @@ class Predictor:
         return ClassPrediction(*self._all(self.classes_of, x))
 
     def classes_of(self, out: Float[Tensor, "R S b O"]) -> ClassPrediction:
-        """Return `classes` from the outputs there; for the information see Houlsby et al. (2011), equation 2."""
+        """Return `classes` from network outputs; for the information see Houlsby et al. (2011), equation 2."""
         mean = self.likelihood.mean(out).mean(1)
         entropy = torch.special.entr(mean).sum(-1)
         each = find_part(self.likelihood, "entropy")(self.noise, out)

@@ -70,7 +70,7 @@ def count_samples(layers: Sequence[Layer], default: int | None = None) -> int:
     counts = (w.shape[1] if isinstance(w, Tensor) else getattr(w, "samples", None) for w in layers)
     samples = next((count for count in counts if count is not None), default)
     if samples is None:
-        raise ValueError("the number of samples is needed where no layer says it")
+        raise ValueError("cannot infer the number of weight samples from the layers; pass samples")
     return samples
 
 
@@ -136,13 +136,14 @@ def find_part(likelihood: Likelihood, name: str) -> Callable[..., Any]:
 def check_likelihood(likelihood: Any) -> None:
     """Refuse a likelihood without a required part."""
     if likelihood is None or isinstance(likelihood, type | str | bool | int | float):
-        raise InputError(f"likelihood is {shown(likelihood)}; it must be an object such as Gaussian() or Categorical()")
+        raise InputError(f"likelihood is {shown(likelihood)}; it must be an instance such as Gaussian()")
     kind = type(likelihood).__name__
     if missing := [name for name in ("discrete", *METHODS) if not hasattr(likelihood, name)]:
-        raise InputError(f"the likelihood {kind} has no {listed(missing)}; see explore.nets.protocols.Likelihood")
+        raise InputError(f"the likelihood {kind} lacks {listed(missing)}; see explore.nets.protocols.Likelihood")
     if getattr(likelihood, "scaling", None) not in SCALINGS:
         scaling = shown(getattr(likelihood, "scaling", None))
-        raise InputError(f"the likelihood {kind} has the scaling {scaling}; it must be 'affine' or 'none'")
+        allowed = "'affine' (standardised targets) or 'none' (raw targets, such as counts)"
+        raise InputError(f"{kind}.scaling is {scaling}; it must be {allowed}")
 
 
 def width(likelihood: Likelihood, outputs: int) -> int:
@@ -151,7 +152,7 @@ def width(likelihood: Likelihood, outputs: int) -> int:
 
 
 class Parameterless:
-    """A likelihood without parameters of its own, such as one of classes or counts: phi and noise are empty."""
+    """A likelihood without noise parameters, as for classes or counts: phi and noise are empty."""
 
     def init(self, outputs: int, replicas: int, rng: Rng) -> Phi:
         return torch.zeros(replicas, dtype=rng.dtype, device=rng.device)
@@ -174,4 +175,4 @@ def check_logits(likelihood: Likelihood, out: Float[Tensor, "R S B O"]) -> None:
     total = out.sum(-1) if out.shape[-1] > 1 else 2 * out.squeeze(-1)
     if likelihood.discrete and bool((out > 0).all()) and bool(((total - 1).abs() < 1e-4).all()):
         kind, end = type(likelihood).__name__, "softmax" if out.shape[-1] > 1 else "sigmoid"
-        raise InputError(f"the network gives probabilities, where {kind} takes logits; leave out the {end} at its end")
+        raise InputError(f"the network returns probabilities, but {kind} expects logits; remove the final {end}")

@@ -26,7 +26,7 @@ CLOSE = 1e-3, 1e-4  # relative, absolute: other processors round otherwise
 def lenet5(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
     """LeNet-5 (LeCun et al., 1998) with ReLUs and max-pooling, as VOGN's paper trains it; pads 28 pixels to 32."""
     if size not in (28, 32):
-        raise InputError(f"size is {size}; LeNet-5 takes images of 28 or 32 pixels a side, and mlp any")
+        raise InputError(f"LeNet-5 takes images of 28 or 32 pixels a side, not {size}; use --size 32 or --net mlp")
     return nn.Sequential(
         nn.Conv2d(in_channels, 6, 5, padding=(32 - size) // 2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -38,7 +38,7 @@ def alexnet(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn.Modul
     """AlexNet (Krizhevsky et al., 2012) cut down for CIFAR-10, as VOGN's paper trains it: a single dense layer."""
     side = ((size - 1) // 4 + 1) // 8  # a stride of 4, and three poolings
     if side < 1:
-        raise InputError(f"size is {size}; AlexNet takes images of at least 29 pixels a side")
+        raise InputError(f"AlexNet takes images of at least 29 pixels a side, not {size}")
     first = nn.Conv2d(in_channels, 64, 11, stride=4, padding=5)
     return _alexnet(first, nn.Conv2d(64, 192, 5, padding=2), side, [], classes)
 
@@ -47,13 +47,13 @@ def alexnet_dense(in_channels: int = 3, classes: int = 10, size: int = 32) -> nn
     """AlexNet cut down for CIFAR-10 with its three dense layers, as WHVI's paper trains it: 23,272,266 weights."""
     side = (size + 1) // 2 // 8  # a stride of 2, and three poolings
     if side < 1:
-        raise InputError(f"size is {size}; AlexNet with dense layers takes images of at least 15 pixels a side")
+        raise InputError(f"AlexNet with dense layers takes images of at least 15 pixels a side, not {size}")
     first = nn.Conv2d(in_channels, 64, 3, stride=2, padding=1)
     return _alexnet(first, nn.Conv2d(64, 192, 3, padding=1), side, [4096, 4096], classes)
 
 
 def _alexnet(first: nn.Conv2d, second: nn.Conv2d, side: int, hidden: list[int], classes: int) -> nn.Module:
-    """AlexNet by its first two convolutions, the pixels a side at the end of all five, and its dense layers."""
+    """Build AlexNet from its first two convolutions, the side in pixels after all five, and its dense layers."""
     return nn.Sequential(
         first, nn.ReLU(), nn.MaxPool2d(2),
         second, nn.ReLU(), nn.MaxPool2d(2),
@@ -73,7 +73,7 @@ def vgg16(
 ) -> nn.Module:
     """VGG16 (Simonyan and Zisserman, 2015) as the noisy K-FAC papers train it: half as wide, and one dense layer."""
     if size < 32:
-        raise InputError(f"size is {size}; VGG16 takes images of at least 32 pixels a side")
+        raise InputError(f"VGG16 takes images of at least 32 pixels a side, not {size}")
     layers: list[nn.Module] = []
     channels = in_channels
     for width, depth in zip(widths, (2, 2, 3, 3, 3), strict=True):
@@ -111,7 +111,11 @@ class _Block(nn.Module):
 
 
 def resnet18(in_channels: int = 3, classes: int = 10, stem: str = "cifar", width: int = 64) -> nn.Module:
-    """ResNet-18 (He et al., 2016) for images of any size; the stem "imagenet" reduces them by 4, as in VOGN's paper."""
+    """ResNet-18 (He et al., 2016) for images of any size.
+
+    The stem "cifar" is a 3 x 3 convolution; "imagenet", as in VOGN's paper, is a 7 x 7 convolution and max-pooling,
+    which reduce the resolution by 4.
+    """
     return _resnet(in_channels, classes, stem, width, (2, 2, 2, 2), bottleneck=False)
 
 
@@ -186,12 +190,12 @@ def _type(default: Any) -> Any:
 
 
 def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any]) -> nn.Module:
-    """Build a network for images (channels, height, width); functions get those of `FIXED` that they have."""
+    """Build a network for images (channels, height, width); pass the arguments of `FIXED` that its function takes."""
     channels, height, width = shape
     make = network(name)
     parameters = inspect.signature(make).parameters
     if height != width and "size" in parameters:
-        raise InputError(f"images are {height} x {width} pixels; {name} takes square ones, resnet18 any")
+        raise InputError(f"images are {height} x {width} pixels, but {name} needs square ones; use --net resnet18")
     fixed = zip(FIXED, (channels, classes, height), strict=True)
     values = {key: value for key, value in fixed if key in parameters} | dict(settings)
     bare = {key for key, p in parameters.items() if p.default is p.empty and p.kind not in STARRED}
@@ -205,7 +209,7 @@ def build(name: str, shape: tuple[int, int, int], classes: int, settings: Mappin
         arguments = listed(f"{key}={shown(value)}" for key, value in values.items())
         raise InputError(f"{name} cannot be called with {arguments}: {raised(error)}") from error
     if not isinstance(module, nn.Module):
-        raise InputError(f"{name} made a {type(module).__name__}; it must return a torch module")
+        raise InputError(f"{name} returned a {type(module).__name__}; it must return a torch.nn.Module")
     return module
 
 
@@ -231,10 +235,11 @@ def outputs(name: str, shape: tuple[int, int, int], wanted: int, settings: Mappi
     first, again = (_outputs(name, module, shape) for module in networks)
     one = first[0]
     if one.shape != (2, wanted):
-        raise InputError(f"{name} gives {list(one.shape)} for two images; expected logits, [2, {wanted}]")
+        raise InputError(f"{name} returns {list(one.shape)} for two images; expected logits of shape [2, {wanted}]")
     check_logits(Categorical(), one[None, None])
     if not torch.allclose(torch.cat(first), torch.cat(again), *CLOSE):
-        raise InputError(f"{name} computes something else at each call; draw random numbers by a seeded generator")
+        advice = "draw random constants from a torch.Generator with a fixed seed"
+        raise InputError(f"{name} is not deterministic: built twice, its outputs differ for equal weights; {advice}")
     images = torch.randn(1, 2, *shape, generator=torch.Generator().manual_seed(0))
     Net(networks[0]).check(images)
     return tuple(value for part in first for value in part.flatten()[:KEPT].tolist())
@@ -246,7 +251,7 @@ def check_known(name: str, now: Sequence[float], recorded: Sequence[float] | Non
         return
     same = now[: len(recorded)]
     if len(same) < len(recorded) or not torch.allclose(torch.tensor(same), torch.tensor(recorded), *CLOSE):
-        raise InputError(f"{name} is not the network that the run began with; restore that function to continue")
+        raise InputError(f"{name} builds another network than when the run started; restore the function to continue")
 
 
 def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> list[Tensor]:
@@ -264,7 +269,7 @@ def _outputs(name: str, module: nn.Module, shape: tuple[int, int, int]) -> list[
                 results.append(module.eval()(images))
         except Exception as error:
             shown = ", ".join(map(str, shape))
-            raise InputError(f"{name} does not take images [N, {shown}]: {raised(error)}") from error
+            raise InputError(f"{name} fails on images of shape [N, {shown}]: {raised(error)}") from error
     if not isinstance(results[0], Tensor):
-        raise InputError(f"{name} returns a {type(results[0]).__name__}; it must return one tensor, of logits")
+        raise InputError(f"{name} returns a {type(results[0]).__name__}; it must return one tensor of logits")
     return results

@@ -33,8 +33,8 @@ from explore.inference.structures.kronecker import KroneckerMoments, KroneckerRu
 from explore.inference.updates.natural import CLASSES, HUNDREDS, SMALL, TABLE, TABLE_BY_ROWS, NaturalGradient
 
 POSITIONS = (
-    "block-tridiagonal takes dense layers at one position only; convolutions and a Linear applied to tokens have "
-    "several: use noisy-kfac"
+    "block-tridiagonal supports dense layers at one position only, not convolutions or a Linear applied to tokens; "
+    "use noisy-kfac"
 )
 DENSE = 4096  # up to this many weights the trace of a KL is exact
 PROBES = 1024  # beyond it, random vectors that estimate it
@@ -154,7 +154,7 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockTridiagonalKronecker:
-    """The structure; its moments within a layer are those of K-FAC."""
+    """The structure; its moments within a layer are K-FAC's."""
 
     kronecker: KroneckerRule
 

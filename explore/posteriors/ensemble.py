@@ -25,8 +25,8 @@ class Ensemble(PointEstimate):
     members: int = 5
     ranges: ClassVar[dict[str, str]] = {"members": "[1, 1e4]"}
     by_replica = frozenset({"lr", "prior_variance"})
-    only_anew: ClassVar[str] = "ensemble members need different initial weights, not one module's"
-    no_mixture: ClassVar[str] = "an ensemble is a mixture of nets already; its members are a setting of its own"
+    pretrained_error: ClassVar[str] = "ensemble members need different initial weights"
+    mixture_error: ClassVar[str] = "an ensemble is already a mixture; set its number of members instead"
 
     @property
     def certain(self) -> bool:

@@ -67,7 +67,7 @@ class DenseFactor(NamedTuple):
         return torch.cat([self._inner(g).square().sum(2) for g in means], 1)
 
     def curvature(self, taps: tuple[Taps, ...]) -> Float[Tensor, "R B"]:
-        """Return it from S x S Gram matrices; no projection is needed."""
+        """Compute the curvature from S x S Gram matrices, without a projection."""
         parts = []
         for g in example_gradients(taps):
             s, b = g[0].shape[1:3]
@@ -134,7 +134,7 @@ class Full(NaturalGradient):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.net.weights > MAX_WEIGHTS:
-            counts = f"the network has {self.net.weights:,} weights; full takes at most {MAX_WEIGHTS:,}"
+            counts = f"the network has {self.net.weights:,} weights; full supports at most {MAX_WEIGHTS:,}"
             raise InputError(f"{counts}; use slang or noisy-kfac")
 
     @property

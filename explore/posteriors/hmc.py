@@ -39,7 +39,7 @@ from explore.nets.protocols import Noise
 
 
 class HMCState(NamedTuple):
-    """The state of `HMC`; S = chains * draws: draw by draw, the chains side by side."""
+    """The state of `HMC`; S = draws * chains, with the chain varying fastest."""
 
     common: Common
     weights: Weights  # the last draws
@@ -57,15 +57,15 @@ class HMC(Predictive):
     warmup: int = 100  # updates that tune step size and mass matrix
     thinning: int = 10  # transitions an update
     chains: int = 4  # C
-    prior_variance: float | Literal["learned"] = 1.0  # eta, which it does not learn
+    prior_variance: float | Literal["learned"] = 1.0  # eta; hmc does not learn it
     target_accept: float = 0.8  # the acceptance probability that the step size is tuned to
     max_tree_depth: int = 10  # at most 2^depth - 1 leapfrog steps a transition
 
     ranges: ClassVar[dict[str, str]] = {"target_accept": "(0, 1)", "chains": "[1, 1000]", "max_tree_depth": "[1, 30]"}
     whole: ClassVar[bool] = True
-    only_anew: ClassVar[str] = "hmc's chains start at draws from the prior, not at a module's weights"
+    pretrained_error: ClassVar[str] = "hmc starts its chains from the prior, not from a module's weights"
     partial: ClassVar[bool] = False  # its likelihoods are NumPyro's
-    no_mixture: ClassVar[str] = "hmc samples the exact posterior, of which there is one; it has chains, not members"
+    mixture_error: ClassVar[str] = "hmc samples the exact posterior, so mixing fits adds nothing; use more chains"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,9 +81,9 @@ class HMC(Predictive):
     def init(self, n_data: float, replicas: int, rng: Rng) -> HMCState:
         """Return draws from the prior; each chain starts at a separate one."""
         if self.min_batches > 1:
-            raise InputError(f"min_batches is {self.min_batches}; hmc takes all data at once, so 1")
+            raise InputError(f"min_batches is {self.min_batches}; hmc needs all data at once: set it to 1")
         if round(n_data / self.batch_size) > 1:
-            raise InputError(f"batch_size is {self.batch_size}; hmc takes all data at once, so at least {n_data:g}")
+            raise InputError(f"batch_size is {self.batch_size}; hmc needs all data at once: at least {n_data:g}")
         shared = common(self, n_data, replicas, rng)
         normal = rng.normal(replicas, self.chains * self.draws, self.net.weights)
         vector = math.sqrt(float(self.prior_variance)) * normal
@@ -212,9 +212,10 @@ class _Sampler:
         net, likelihood = posterior.net, posterior.likelihood
         if wrong := [kind.__name__ for kind in net.sequence if kind is not nn.Linear and kind not in ACTIVATIONS]:
             allowed = ", ".join(kind.__name__ for kind in (nn.Linear, *ACTIVATIONS))
-            raise InputError(f"hmc takes an nn.Sequential of {allowed}; this network has a {wrong[-1]}")
+            raise InputError(f"hmc supports only an nn.Sequential of {allowed}; this network has a {wrong[-1]}")
         if type(likelihood) not in LOG_LIKELIHOODS:
-            raise InputError(f"hmc knows the likelihoods {', '.join(k.__name__ for k in LOG_LIKELIHOODS)}")
+            allowed = ", ".join(kind.__name__ for kind in LOG_LIKELIHOODS)
+            raise InputError(f"hmc does not support the likelihood {type(likelihood).__name__}; allowed: {allowed}")
         self._posterior: HMC = posterior
         self._jax: Any = jax
         self._transition: Any

@@ -79,7 +79,8 @@ class VOGN(natural.NaturalPosterior):
         shared, examples = state.common, batch.x.shape[1]
         used = examples - examples % (self.sub_batches * parallel.world().held)
         if not used:
-            raise InputError(f"a batch of {examples} examples does not divide into {self.sub_batches} sub-batches")
+            split = f"split a batch of {examples} examples into {self.sub_batches} sub-batches"
+            raise InputError(f"cannot {split}; use a larger batch_size or fewer sub_batches")
         step = int(shared.step) + 1
         lr, rate, tau = numbers(self.turn(step, progress))
         tempering = torch.zeros_like(state.tempering) + tau if self.rises else state.tempering

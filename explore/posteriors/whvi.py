@@ -64,7 +64,7 @@ class WHVI(Reparameterised):
     @property
     def own_bias_variance(self) -> tuple[bool, ...]:
         if self.flows or any(isinstance(form, DropoutForm) for form in self.forms):
-            raise InputError("WHVI with flows or dropout cannot learn prior_variance; give it a number")
+            raise InputError("WHVI with flows or dropout cannot learn prior_variance; set it to a number")
         layers = zip(self.forms, self.net.biases, strict=True)
         return tuple(isinstance(form, Factorised) and bias for form, bias in layers for _ in form.coordinates)
 
@@ -79,7 +79,7 @@ class WHVI(Reparameterised):
             else:
                 forms.append(WalshForm(inputs - bias, outputs, bias, self))
         if not any(form.coordinates for form in forms):
-            raise InputError("with dropout in every layer nothing is left for WHVI; use the posterior mc-dropout")
+            raise InputError("WHVI needs at least one layer without dropout; use the posterior mc-dropout")
         return tuple(forms)
 
 

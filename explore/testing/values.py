@@ -161,7 +161,7 @@ def begins_at_the_weights_of_a_trained_module_or_says_why_not(subject: Subject) 
     apart = (out.mean(1) - module.double()(x)).abs()
     assert (apart <= 5 * out.std(1, correction=0) / out.shape[1] ** 0.5 + 1e-9).all(), (
         "with Net(module, trained=True) its first state is not at the module's weights; begin at "
-        "`net.initial`, or say in `only_anew` why that cannot be"
+        "`net.initial`, or say in `pretrained_error` why that cannot be"
     )
 
 

@@ -79,7 +79,7 @@ SCALED = 2**20  # numbers that scales are taken from
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicsSettings:
-    """Settings of the dynamics model; the defaults are those of Houthooft et al. (2016), but for the noise."""
+    """Settings of the dynamics model; defaults as in Houthooft et al. (2016), except for the noise."""
 
     # A name from `explore list posteriors`, "module:Class", or a posterior whose net maps an observation and an action
     # to an observation; not "map" and "hmc", which are not uncertain or take all data at once.
@@ -112,7 +112,8 @@ class DynamicsSettings:
             default = DynamicsSettings()
             for name in ("preset", "posterior_settings", "hidden", "noise_std"):
                 if getattr(self, name) != getattr(default, name):
-                    raise InputError(f"{name} needs a posterior named by a string; the posterior given has its own")
+                    why = "a posterior object keeps its settings"
+                    raise InputError(f"{name} applies to posteriors by name only; leave it out: {why}")
             _check_targets(self.posterior, inputs, outputs)
             return self.posterior
         with torch.random.fork_rng(devices=[]):  # PyTorch's layers draw weights that are not used
@@ -145,7 +146,7 @@ class Dynamics:
         self.settings, self._rng = settings, rng
         self.posterior = settings.build(inputs, outputs)
         if self.posterior.net.trained:
-            raise InputError("the dynamics model standardises its data; leave trained=True out of Net")
+            raise InputError("the dynamics model standardises its data; use Net without trained=True")
         self._updates: graphs.Updates | None = None
         n = settings.n_eff if isinstance(settings.n_eff, int | float) else settings.minimum
         zeros, ones = torch.zeros(1, 1, inputs + outputs), torch.ones(1, 1, inputs + outputs)
@@ -224,24 +225,25 @@ class Dynamics:
 def _check_targets(posterior: Predictive, inputs: int, outputs: int) -> None:
     """Refuse a posterior of classes, counts or other output sizes."""
     if (kind := posterior.likelihood).scaling == "none":
-        raise InputError(f"a dynamics model standardises its targets; use a Gaussian, not {type(kind).__name__}")
+        raise InputError(f"the dynamics model standardises its targets; use Gaussian instead of {type(kind).__name__}")
     net, last = posterior.net, width(posterior.likelihood, posterior.net.outputs)
     first = net.shapes[0][0]
     if (first - net.biases[0], last) != (inputs, outputs):
-        maps = f"{first - net.biases[0]} numbers to {last}"
-        raise InputError(f"the posterior's net maps {maps}; for this environment it must map {inputs} to {outputs}")
+        sizes = f"{first - net.biases[0]} inputs and {last} outputs"
+        raise InputError(f"the posterior's network has {sizes}; this environment needs {inputs} and {outputs}")
 
 
 def check_posterior(posterior: Predictive, asked: Any, bonus: str) -> None:
-    """Refuse a posterior, by name or as an object, that cannot give this bonus."""
+    """Refuse a posterior, by name or as an object, that does not support this bonus."""
     name = asked if isinstance(asked, str) else type(asked).__name__
     if posterior.certain:
-        raise InputError(f"{name} is one net, of which nothing is uncertain; choose another posterior for the bonus")
+        raise InputError(f"{name} is a point estimate; choose a posterior with weight uncertainty")
     if posterior.whole:
-        raise InputError(f"{name} takes all data at once, and a dynamics model learns from parts; choose another one")
-    if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # a mixture's is its members'
+        raise InputError(f"{name} needs all data at once, not mini-batches; choose another posterior")
+    if getattr(getattr(posterior, "posterior", posterior), "warm_start", 0.0):  # of a mixture: its members
         has_preset = isinstance(asked, str) and "vime" in registry.presets(registry.find("posteriors", asked))
-        hint = ", or take its preset vime" if has_preset else ""
-        raise InputError(f"{name} trains without weight noise at first, where VIME stays; give it warm_start=0{hint}")
+        hint = ", or use the preset vime" if has_preset else ""
+        why = "has no weight noise during warm_start, which the dynamics model never leaves"
+        raise InputError(f"{name} {why}; set warm_start=0{hint}")
     if bonus == "kl" and not hasattr(posterior, "gain"):
         raise InputError(f"bonus='kl' needs a posterior with a density; with {name} use 'expected-gain' or 'variance'")

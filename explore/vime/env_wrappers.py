@@ -38,7 +38,7 @@ class Sums:
         self._open = np.zeros(shape)
 
     def add(self, values: Array, ended: Array) -> Array:
-        """The sums [..., n] with this step's values [..., n]; those of `ended` episodes then restart."""
+        """Return the sums [..., n] including this step's values [..., n]; then restart those of `ended` episodes."""
         sums = self._open + values
         self._open = sums
         self.begin(ended)
@@ -207,7 +207,7 @@ class VIMEVector(VectorWrapper):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin episodes; the first seed is the bonus's too, if it has learnt nothing yet. What was learnt stays."""
+        """Start new episodes; the bonus keeps what it has learnt. Before that, the first seed also seeds the bonus."""
         which = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))  # the environment takes it out
         observations, infos = self.env.reset(seed=cast(Any, seed), options=options)
         self._stepwise.seed(seed if isinstance(seed, int) or seed is None else seed[0])
@@ -242,17 +242,17 @@ def _check_scale(env: Any) -> None:
             _check_scale(single)
     elif isinstance(env, AsyncVectorEnv) and any(env.call("has_wrapper_attr", "update_running_mean")):
         if any(env.get_attr("update_running_mean")):  # of the outermost wrapper that has it; inner ones cannot be seen
-            refuse_moving("what normalises")
+            refuse_moving("the normalising wrapper")
 
 
 def refuse_relabelling(name: str) -> NoReturn:
     """Refuse to recompute rewards, which would lose the bonus."""
-    raise InputError(f"HerReplayBuffer recomputes rewards without the bonus; replace {name} by VIMEHerReplayBuffer")
+    raise InputError(f"HerReplayBuffer recomputes rewards without the bonus; use VIMEHerReplayBuffer instead of {name}")
 
 
 def refuse_moving(name: str) -> NoReturn:
     """Refuse an inner wrapper that normalises by running statistics."""
-    raise InputError(f"the bonus takes what the environment itself gives; put {name} around it, not inside")
+    raise InputError(f"the bonus needs raw observations and rewards; put {name} around it, not inside")
 
 
 def _with(infos: dict[str, Any], values: dict[str, Any], where: Array) -> dict[str, Any]:

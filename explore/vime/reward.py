@@ -213,7 +213,7 @@ class IntrinsicReward:
         return {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict`; where it is of another model or version, refuse it and change nothing."""
+        """Continue from a `state_dict`; refuse one of another model or version, and then change nothing."""
         before = dict(vars(self))
         try:
             self._restore(saved)
@@ -228,11 +228,12 @@ class IntrinsicReward:
             parts[part][rest] = value
         reward = parts["reward"]
         if int(reward.get("format", torch.tensor(1))) != FORMAT:
-            raise InputError("another version of explore wrote it; continue with that one, or start over")
+            raise InputError("it was saved by another version of explore; use that version, or start over")
         if "meaning" in reward:  # older versions did not save it
             before, now = tree.to_plain(reward["meaning"]), self._meaning()
             if different := next((name for name in now if before.get(name) != now[name]), None):
-                raise InputError(f"its {different} is {before.get(different)!r}, this one's {now[different]!r}")
+                values = f"{different}={before.get(different)!r}, but this bonus has {now[different]!r}"
+                raise InputError(f"it was saved with {values}; use the same setting, or start over")
         self.seed(int(reward["seed"]))
         self.dynamics.load_state_dict(parts["dynamics"])
         self.replay.load_state_dict(parts["replay"])
@@ -299,13 +300,13 @@ class IntrinsicReward:
         self.dynamics.train(self.replay, self.rng.stream("fit", self.batches))
         if not self.dynamics.alive and not self.restarts:
             count = len(self.replay)
-            warnings.warn(f"the dynamics model failed and was restarted from {count} stored transitions", stacklevel=2)
+            warnings.warn(f"the dynamics model diverged and was restarted on {count} stored transitions", stacklevel=2)
             self.restarts = 1
             self._levels.clear()  # of another model
             self.dynamics = self._fresh(1)
             self.dynamics.train(self.replay, self.rng.stream("fit", self.batches, 1))
         if not self.dynamics.alive:
-            raise Failure("the dynamics model failed again after a restart; change lr, damping or the posterior")
+            raise Failure("the dynamics model diverged again after a restart; change lr, damping or the posterior")
         self._trained = True
 
     def _quality(self, inputs: Tensor, following: Tensor, when: str) -> dict[str, float]:
@@ -324,16 +325,14 @@ class IntrinsicReward:
     def _store(self, finite: Bool[Array, " n"], tensors: tuple[Tensor, Tensor]) -> None:
         dropped = int((~finite).sum())
         if dropped and not self.dropped:
-            warnings.warn(
-                "a transition has a number that is not finite: ignored, and counted as vime/dropped", stacklevel=2
-            )
+            warnings.warn("ignored a transition with NaN or infinity; vime/dropped counts them", stacklevel=2)
         self.dropped += dropped
         if self.dropped:  # also where all are, and no batch is ever full
             self.metrics = self.metrics | {"vime/dropped": float(self.dropped)}
         self.replay.add(*tensors)
 
     def _finite(self, transitions: Transitions) -> tuple[Bool[Array, " n"], tuple[Tensor, Tensor]]:
-        """A mask of the transitions finite in single precision, and these as tensors."""
+        """Return a mask of the transitions that are finite in single precision, and their tensors."""
         inputs, following = self.tensors(transitions)
         finite = inputs.isfinite().all(1) & following.isfinite().all(1)
         return finite.cpu().numpy(), (inputs[finite], following[finite])

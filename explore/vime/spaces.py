@@ -18,10 +18,10 @@ from explore.core.errors import InputError, listed, one_of, raised, shown
 Array = NDArray[Any]
 LARGEST = 1024  # numbers in a vector; with as many an update of the dynamics model takes seconds
 Encoder = Callable[[Any], Array]
-"""Maps a batch of observations, as a vector environment gives them, to an array or a tensor [n, D]."""
-ENCODER = "give an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
+"""Maps a batch of observations of a vector environment to an array or a tensor [n, D]."""
+ENCODER = "pass an encoder (explore rl: -p vime.encoder=module:function) that maps a batch of them to an array [n, D]"
 
-AGREE = "Correct the environment, or the space it declares (of several environments: single_observation_space)"
+AGREE = "Correct the environment or its declared space (single_observation_space of vector environments)"
 FLAT = spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 
@@ -34,7 +34,7 @@ class Vectors:
     Args:
         space: of one element.
         name: the elements' name in messages.
-        encoder: for elements that are no vectors of numbers, such as images; or "module:function".
+        encoder: for elements that are not vectors of numbers, such as images; or "module:function".
     """
 
     def __init__(self, space: spaces.Space[Any], name: str, encoder: Encoder | str | None = None):
@@ -47,7 +47,8 @@ class Vectors:
             self.size = int(spaces.flatdim(space))
             if self.size > LARGEST:
                 hint = f"; {ENCODER}" if name == "observations" else ""
-                raise InputError(f"{name} are vectors of {self.size} numbers; the most are {LARGEST}{hint}")
+                size = f"{self.size} numbers (Discrete(n) counts as n)"
+                raise InputError(f"{name} have {size}; the dynamics model takes at most {LARGEST}{hint}")
         else:
             try:
                 self.size = self.one(deepcopy(space).sample()).shape[1]  # whose random numbers are the environment's
@@ -56,7 +57,7 @@ class Vectors:
             except Exception as error:  # whatever the user's own function raises
                 raise InputError(f"the encoder cannot be called with {name}: {raised(error)}") from error
         if not self.size:
-            raise InputError(f"{name} are vectors of no number; the dynamics model takes at least one")
+            raise InputError(f"{name} are empty; the dynamics model needs at least one number")
 
     def one(self, element: Any) -> Array:
         """A single element as [1, D]."""
@@ -69,13 +70,13 @@ class Vectors:
         n = counts[0] if n is None else n
         for (_, _, part_name), count in zip(parts, counts, strict=True):
             if count != n:
-                raise InputError(f"{part_name} are of {count} environments; expected {n}. {AGREE}")
+                raise InputError(f"{part_name} are for {count} environments; expected {n}. {AGREE}")
         if self._encoder is None:
             return np.concatenate([_flatten(*part) for part in parts], 1)
         output: Any = self._encoder(elements)
         encoded = np.array(output.numpy(force=True) if isinstance(output, Tensor) else output, np.float32)
         if encoded.ndim != 2 or len(encoded) != n:
-            raise InputError(f"the encoder must give an array [{n}, D]; it gave one of shape {list(encoded.shape)}")
+            raise InputError(f"the encoder must return shape [{n}, D], one row per element; got {list(encoded.shape)}")
         return encoded
 
 
@@ -110,7 +111,7 @@ def _parts(space: spaces.Space[Any], elements: Any, name: str) -> Iterator[tuple
     else:
         values = _array(elements, name)
         if not values.ndim:
-            raise InputError(f"{name} are {shown(elements)}; expected an array of one for each environment. {AGREE}")
+            raise InputError(f"{name} are {shown(elements)}; expected an array with one entry per environment. {AGREE}")
         yield space, values, name
 
 
@@ -118,7 +119,7 @@ def _array(elements: Any, name: str) -> Array:
     try:
         return np.asarray(elements)
     except ValueError as error:  # of rows that differ in length
-        raise InputError(f"{name} are no array of numbers ({error}). {AGREE}") from error
+        raise InputError(f"{name} cannot be converted to an array ({error}). {AGREE}") from error
 
 
 def _batched(space: spaces.Space[Any], element: Any, name: str) -> Any:

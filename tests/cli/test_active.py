@@ -284,12 +284,12 @@ QUIET = ("--quiet", "-p", "beta=0.9")  # at which two epochs leave nothing of th
 
 def test_points_that_are_labelled_together(active, csv, monkeypatch):
     """The default rule sees what they tell together; of another the user is told."""
-    warning = "Warning: max-variance scores points one by one"
+    warning = "Warning: max-variance scores points independently"
     result = active("--acquire", 2, *QUIET)
     assert "test RMSE" in result.stdout and "epig" in result.stdout and result.stderr == ""
     assert config()["settings"]["acquisition"] == "epig"
     result = active("--acquire", 2, "--acquisition", "max-variance", *QUIET)
-    assert warning in result.stderr and "epig does" in result.stderr
+    assert warning in result.stderr and "Use epig" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert active("--acquire", 1, "--acquisition", "max-variance", *QUIET).stderr == ""
     assert active("--acquire", 2, "--acquisition", "random", *QUIET).stderr == ""
@@ -336,7 +336,7 @@ def test_a_rule_with_settings(active, explore, tmp_path, monkeypatch):
         (["near", "-p", "acquisition.plaice=2"], "unknown setting 'plaice'; allowed: place"),
         (["near", "-p", "acquisition.place=far"], "place='far' is not valid; allowed: a number"),
         (["random", "-p", "acquisition.place=2"], "random has no settings"),
-        (["near", "--acquire", "3"], "near chooses at most 2 at once; got 3"),
+        (["near", "--acquire", "3"], "near chooses at most 2 points at once, not 3"),
     ):
         result = explore("active", "--name", "wrong", "--acquisition", *wrong)
         assert result.exit_code == 2 and message in result.stderr and not Path("runs/active-wrong").exists()
@@ -431,9 +431,9 @@ def test_failed_fits_are_reported(active, toy):
         (["--dataset", "bostn"], "unknown dataset 'bostn'; allowed: australian, boston,"),
         (["--posterior", "kfac"], "unknown posterior 'kfac'; allowed: bbb,"),
         (["--acquisition", "variance"], "unknown acquisition 'variance'; allowed: "),
-        (["--posterior", "map", "--acquisition", "information-gain"], "information-gain needs predictions that vary"),
-        (["--posterior", "map"], "epig needs predictions that vary over the weights, but MAP"),
-        (["--posterior", "ensemble", "-p", "members=1"], "but Ensemble with samples=100 has no spread; use random"),
+        (["--posterior", "map", "--acquisition", "information-gain"], "information-gain needs weight uncertainty"),
+        (["--posterior", "map"], "epig needs weight uncertainty, but MAP"),
+        (["--posterior", "ensemble", "-p", "members=1"], "but Ensemble with samples=100 has none; use a posterior"),
         (["--preset", "tiny"], "unknown preset 'tiny'; allowed: "),
         (["-p", "rate=3"], "unknown setting 'rate'; allowed: "),
         (["-p", "lr=fast"], "lr='fast' is not valid; allowed: a number"),
@@ -457,7 +457,7 @@ def test_failed_fits_are_reported(active, toy):
         (["--feature", "CRIM"], "--feature belongs to --data"),
         (["--sheet", "Data"], "--sheet belongs to --data"),
         (["--keep-na", "MEDV"], "--keep-na belongs to --data"),
-        (["--device", "abacus"], "there is no device 'abacus' here; allowed: auto, cpu"),
+        (["--device", "abacus"], "device 'abacus' is not available; allowed: auto, cpu"),
         (["--name", "../x"], "--name is '../x'"),
         (["--trials", "0"], "Invalid value for '--trials'"),
         (["--trials", "1" + "0" * 9], "Invalid value for '--trials': 1000000000 is not in the range 1<=x<=10000"),

@@ -35,7 +35,7 @@ BEGUN = {
     ],
 }
 NO_SETTINGS = "Linear is no dataclass, which a plug-in with settings must be"
-NO_RULE = "is no acquisition; it must be a function of a View"
+NO_RULE = "is not an acquisition; it must be a function of (view, k)"
 NO_DATA = "gives no dataset: "
 FUNCTIONS = [
     *((command, "--posterior", "torch.nn:Linear", NO_SETTINGS) for command in BEGUN),
@@ -58,7 +58,7 @@ FUNCTIONS = [
     ("rl", "-p", "vime.encoder=torch.nn:Linear", "the encoder cannot be called with observations: "),
     ("rl", "-p", "vime.encoder=os", "cannot load the encoder 'os': it must be module:name"),
     ("rl", "--env-kwargs", "simulation:os", "cannot load the simulation 'os': it must be module:name"),
-    ("rl", "--env-kwargs", "simulation:os:getcwd", "os:getcwd is no Simulation; give a class that is one"),
+    ("rl", "--env-kwargs", "simulation:os:getcwd", "os:getcwd is not a subclass of Simulation"),
 ]
 
 

@@ -47,7 +47,7 @@ def mixed(pairs, monkeypatch):
         monkeypatch.chdir("mixed")
         folder = Path(f"runs/{command}-a")
         (path,) = folder.glob(name)
-        message = f"{path} is of run {other}, its folder of run {run_id(folder)}; put back the file"
+        message = f"{path} was written by run {other}, its folder by run {run_id(folder)}; restore the folder's file"
         return folder, path, message
 
     return copy
@@ -66,7 +66,7 @@ def test_a_model_of_another_run(explore, mixed, pairs):
     assert message in refused(explore, "predict", folder, "a.csv")
     assert message in refused(explore, "active", "--resume", folder)
     assert message in refused(explore, "report", folder, "--out", "r.html")
-    with pytest.raises(InputError, match="is of run"):
+    with pytest.raises(InputError, match="was written by run"):
         package.load_run(folder)
 
 
@@ -110,7 +110,7 @@ def test_a_folder_of_an_earlier_version_is_read_with_a_warning(pairs, monkeypatc
     with pytest.warns(UserWarning, match="runs/active-a is of an earlier version .*make sure that its model.pt is its"):
         assert package.load_run(old).features == ("x", "z")
     shutil.copy(old / "model.pt", new)  # which says of no run
-    with pytest.raises(InputError, match="active-b/model.pt is of a run without an id, its folder of run "):
+    with pytest.raises(InputError, match="active-b/model.pt was written by a run without an id, its folder by run "):
         package.load_run(new)
 
 
@@ -125,5 +125,7 @@ def test_a_model_of_another_campaign(pairs, monkeypatch):
         saved.write(Path(name), kept)
         saved.check(Path(name))
     shutil.copy("other/model.pt", "one")
-    with pytest.raises(InputError, match="one/model.pt is of run other, its folder of run one; put back the file"):
+    with pytest.raises(
+        InputError, match="one/model.pt was written by run other, its folder by run one; restore the folder's file"
+    ):
         saved.check(Path("one"))

@@ -277,7 +277,7 @@ def broken(folder, what):
         ("flipped", "is damaged"),
         ("schema", "is no saved model"),
         ("transform", "is no saved model"),
-        ("foreign", "runs/compare-c/model.pt is of run "),
+        ("foreign", "runs/compare-c/model.pt was written by run "),
         ("features", "does not belong here"),
         ("replicas", "names 2 replicas of 3"),
         ("nothing", "is no saved model"),

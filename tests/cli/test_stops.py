@@ -193,7 +193,7 @@ def test_other_code_is_told_once_and_stands_in_json(explore, monkeypatch):
         again = explore("active", "--resume", run, "--quiet", "--json")
         assert "Warning: the run" not in again.stderr
         warned = json.loads(again.stdout)["warnings"]
-        assert [text for text in warned if "curvature is still its start" not in text] == [sentence]
+        assert [text for text in warned if "curvature is still its initial value" not in text] == [sentence]
 
 
 @pytest.mark.parametrize(

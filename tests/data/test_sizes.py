@@ -44,7 +44,7 @@ def test_pipes_and_devices_are_refused_by_every_reader(device, pipe, tmp_path):
         "saved": lambda: files.load(tmp_path / path, "saved model", 1),
     }
     for name, read in readers.items():
-        with pytest.raises(InputError, match="is a folder, a pipe or a device; give a regular file"):
+        with pytest.raises(InputError, match="is a folder, a pipe or a device; pass a regular file"):
             pytest.fail(f"{name} read {read()}")
 
 
@@ -168,5 +168,5 @@ def test_a_saved_model_whose_parts_are_compressed_is_refused(tmp_path):
         new.comment = b" " * files.COMMENT
     archive = packing.getvalue()[: -files.COMMENT]
     path.write_bytes(archive + files.MARK + hashlib.sha256(archive).hexdigest().encode())
-    with pytest.raises(InputError, match="is no saved model of explore"):
+    with pytest.raises(InputError, match="is not a saved model of explore"):
         files.load(path, "saved model", 1)

@@ -76,13 +76,13 @@ def test_moments_of_many_are_those_of_some(folder, monkeypatch):
 def test_damaged_ones_and_other_sizes_are_found_at_the_start(folder, size, names):
     Image.new("RGB", (5, 6)).save(folder / "train" / "cat" / "turned.jpg", exif=exif(6))  # shown as 6 x 5
     if size is None:
-        with pytest.raises(InputError, match="turned.jpg has 6 x 5 pixels, others 5 x 6; --size scales all"):
+        with pytest.raises(InputError, match="turned.jpg has 6 x 5 pixels, others 5 x 6; pass --size"):
             images.read(folder, stream=True)
     else:
         assert images.read(folder, size, stream=True).x.shape == (10, 3, 3, 3)
     assert len(names) <= 1  # the first one, for its shape
     (folder / "train" / "cat" / "turned.jpg").write_bytes(b"no image")
-    with pytest.raises(InputError, match="turned.jpg is no image that can be read"):
+    with pytest.raises(InputError, match="cannot read .*turned.jpg as an image"):
         images.read(folder, size, stream=True)
 
 
@@ -95,14 +95,14 @@ def exif(orientation):
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_that_is_too_large_is_named_at_the_start(folder, stream):
     Image.new("L", (base.MOST + 1, 1)).save(folder / "train" / "dog" / "long.png")
-    with pytest.raises(InputError, match=r"^\S*long.png has 16385 x 1 pixels; the most are 16384 a side$"):
+    with pytest.raises(InputError, match=r"^\S*long.png has 16385 x 1 pixels; use at most 16384 a side$"):
         images.read(folder, 3, stream=stream)
 
 
 def test_one_that_is_damaged_later_is_named(folder):
     found = images.read(folder, stream=True)
     found.x.files[4].write_bytes(found.x.files[4].read_bytes()[:40])
-    with pytest.raises(InputError, match=f"{found.x.files[4].name} is no image"):
+    with pytest.raises(InputError, match=f"cannot read .*{found.x.files[4].name} as an image"):
         found.x[3:6]
     assert found.x[:3].shape == (3, 3, 6, 5)
 
@@ -188,9 +188,7 @@ def test_deep_images_of_either_byte_order_are_turned_and_scaled(tmp_path):
 @pytest.mark.parametrize("values", [GREY.astype(np.float32) / 65535, GREY.astype(np.int32)])
 def test_values_that_would_be_clipped_are_refused(folder, stream, values):
     Image.fromarray(values).save(folder / "train" / "dog" / "deep.tif")
-    with pytest.raises(
-        InputError, match=r"deep.tif has values of another kind \(TIFF, mode .\); images must have 8 bits"
-    ):
+    with pytest.raises(InputError, match=r"deep.tif has an unsupported pixel format \(TIFF, mode .\); use 8 bits"):
         images.read(folder, 3, stream=stream)
 
 

@@ -129,10 +129,10 @@ def test_a_folder_without_images_for_testing(folder):
         assert found.test_x.shape == (0, 3, 6, 6) and found.test_y.shape == (0,) and not found.note
         assert images.read(path, stream=True).test_x.shape == (0, 3, 6, 6)
     (folder / "Test").mkdir()
-    assert images.read(folder).note == f"Folders of {folder} that are not looked at: Test."
+    assert images.read(folder).note == f"Ignored folders of {folder}: Test."
     (folder / "Test").rmdir()
     (folder / "train").rename(folder / "Train")
-    with pytest.raises(InputError, match="or one for each class; it has Train"):
+    with pytest.raises(InputError, match="or one per class; it has Train"):
         images.read(folder)
 
 
@@ -155,7 +155,7 @@ def test_what_is_left_out_of_a_prediction_is_said(folder):
     (folder / "val" / "dog" / "x.heic").write_text("")
     Image.fromarray(np.zeros((6, 6, 4), np.uint8), "RGBA").save(folder / "val" / "dog" / "clear.png")
     note = images.read_inputs(folder / "val", (3, 6, 6)).note
-    assert "left out: 1" in note and "laid on white: 1" in note
+    assert note.startswith("Ignored 1 file of ") and note.endswith("Placed 1 image with transparency on white.")
 
 
 def test_images_to_predict(folder, tmp_path):
@@ -167,17 +167,17 @@ def test_images_to_predict(folder, tmp_path):
     np.savez(tmp_path / "some.npz", x=PARTS[0])
     names, x, _ = images.read_inputs(tmp_path / "some.npz", (1, 5, 4))
     assert names == [*"0123456"] and np.array_equal(x[:, 0], PARTS[0])
-    with pytest.raises(InputError, match=r"x of \S* has 7 images \[1, 5, 4\]; the model takes \[1, 4, 5\]"):
+    with pytest.raises(InputError, match=r"x of \S* has 7 images of shape \[1, 5, 4\]; the model expects \[1, 4, 5\]"):
         images.read_inputs(tmp_path / "some.npz", (1, 4, 5))
 
 
 def test_folders_that_are_refused(folder):
     save(folder / "val" / "dog" / "1.png", np.zeros((5, 6, 3), np.uint8))
-    with pytest.raises(InputError, match="1.png has 6 x 5 pixels, others 6 x 6; --size"):
+    with pytest.raises(InputError, match="1.png has 6 x 5 pixels, others 6 x 6; pass --size"):
         images.read(folder)
     assert images.read(folder, size=6).test_y.tolist() == [0, 1, 1]
     (folder / "val" / "dog" / "1.png").write_bytes(b"no image")
-    with pytest.raises(InputError, match="1.png is no image that can be read"):
+    with pytest.raises(InputError, match="cannot read .*1.png as an image"):
         images.read(folder, size=6)
     (folder / "val" / "dog").rename(folder / "val" / "bird")
     with pytest.raises(InputError, match="bird"):
@@ -185,9 +185,9 @@ def test_folders_that_are_refused(folder):
     (folder / "val" / "bird").rename(folder / "val" / "dog")
     shutil.copytree(folder / "train", folder / "test")
     both = images.read(folder, size=6)  # val, with its damaged image, is not looked at
-    assert (both.x == both.test_x).all() and "not looked at: val" in both.note
+    assert (both.x == both.test_x).all() and f"Ignored folders of {folder}: val" in both.note
     (folder / "train").rename(folder / "else")
-    with pytest.raises(InputError, match="must have the folders train and test"):
+    with pytest.raises(InputError, match="needs the folders train and test"):
         images.read(folder)
 
 
@@ -219,8 +219,8 @@ ARRAYS: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"test_y": np.array([0, 1, 2])}, "classes that y has not: 2"),
-        ({"y": np.array([0, 1])}, "7 training images and 2 classes"),
+        ({"test_y": np.array([0, 1, 2])}, "classes that y lacks: 2"),
+        ({"y": np.array([0, 1])}, "7 training images but 2 labels"),
         ({"y": np.zeros((7, 1))}, r"y of \S* is float64 \[7, 1\]; it must be \[images\]"),
         ({"x": PARTS[0].astype(float)}, "must be uint8"),
         ({"x": PARTS[1]}, "channels last"),
@@ -229,15 +229,18 @@ ARRAYS: dict[str, Any] = {
             {"test_x": np.zeros((3, 3, 8, 9), np.uint8)},
             r"test_x of \S* is uint8 \[3, 3, 8, 9\]; it must be uint8 \[images",
         ),
-        ({"test_x": PARTS[2][:, :4]}, r"images of \S* are \[1, 5, 4\], the test images \[1, 4, 4\]"),
+        ({"test_x": PARTS[2][:, :4]}, r"images of \S* have shape \[1, 5, 4\], the test images \[1, 4, 4\]"),
         ({"y": np.array([0, 1, 0, np.nan, 0, np.inf, 0])}, "y of .* has labels that are missing, infinite or rounded"),
-        ({"test_y": np.array([0.0, 1.0, 2.0])}, "classes that y has not: 2$"),
-        ({"test_y": np.array(["0", "1", "1"])}, "classes that y has not: .*0"),
+        ({"test_y": np.array([0.0, 1.0, 2.0])}, "classes that y lacks: 2$"),
+        ({"test_y": np.array(["0", "1", "1"])}, "classes that y lacks: .*0"),
         (
             {"y": np.array([*"abababa"], object)},
             r"own.npz is no .npz file of arrays .*; save text as by y.astype\(str\)",
         ),
-        ({"y": np.arange(7).astype(complex)}, r"y of \S* is complex128 \[7\]; it must be \[images\], numbers"),
+        (
+            {"y": np.arange(7).astype(complex)},
+            r"y of \S* is complex128 \[7\]; it must be \[images\] of numbers",
+        ),
         ({"y": np.array([2.0**60, 1] * 3 + [1])}, "y of .* has labels that are .* rounded .2.53 or more."),
     ],
 )
@@ -284,9 +287,7 @@ def test_what_other_programs_leave_in_a_folder(folder):
 def test_how_many_files_are_left_out_is_said(folder):
     for other in ("train/cat/labels.txt", "val/dog/0.heic", "val/loose.png"):
         (folder / other).write_bytes(b"")
-    assert images.read(folder).note.startswith(
-        f"Files of {folder} that are left out: 3; they have other endings than .bmp"
-    )
+    assert images.read(folder).note.startswith(f"Ignored 3 files of {folder}: endings other than .bmp")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -295,8 +296,8 @@ def test_what_is_converted_is_said(folder, stream):
     for name in ("0", "1"):
         save(folder / "train" / "cat" / f"{name}.png", np.full((6, 6), 40000, np.uint16))
     assert images.read(folder, stream=stream).note == (
-        "Images of 16 bits, of which the upper eight are kept: 2; scale them to 8 bits first if they use fewer. "
-        "Images with transparency, which are laid on white: 1."
+        "Reduced 2 images from 16 to 8 bits by their upper 8; rescale them first if they use a smaller range. "
+        "Placed 1 image with transparency on white."
     )
 
 
@@ -321,7 +322,7 @@ def test_labels_of_different_types_are_the_same_numbers(tmp_path, types):
 
 def test_a_class_without_an_image_is_refused(folder):
     (folder / "train" / "bird").mkdir()
-    with pytest.raises(InputError, match=r"train/bird holds no image \(.*\); each folder of train is a class"):
+    with pytest.raises(InputError, match=r"no images \(.*\) in .*train/bird; every folder of train is a class"):
         images.read(folder)
     save(folder / "train" / "bird" / "0.png", np.zeros((6, 6, 3), np.uint8))
     assert images.read(folder).test_y.tolist() == [1, 2]  # a class that is not tested is none that is wrong
@@ -335,7 +336,7 @@ def test_files_that_are_refused(tmp_path):
     with pytest.raises(InputError, match="is no .npz file of arrays"):
         images.read(tmp_path / "no.npz")
     np.savez(tmp_path / "own.npz", **ARRAYS)
-    with pytest.raises(InputError, match="--size, --grey and --stream belong to a folder"):
+    with pytest.raises(InputError, match="--size, --grey and --stream apply to folders of images only"):
         images.read(tmp_path / "own.npz", size=3)
 
 

@@ -77,11 +77,11 @@ def test_the_learned_variance_of_each_group_is_its_mean_second_moment(name):
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("tensor-factorised", {}, "TensorFactorised does not learn its prior's variance; prior_variance is a number"),
-        ("map", {}, "MAP does not learn its prior's variance; prior_variance is a number"),
-        ("ensemble", {}, "Ensemble does not learn its prior's variance"),
-        ("mc-dropout", {}, "MCDropout does not learn its prior's variance"),
-        ("hmc", {}, "HMC does not learn its prior's variance"),
+        ("tensor-factorised", {}, "TensorFactorised does not learn prior_variance; set it to a number"),
+        ("map", {}, "MAP does not learn prior_variance; set it to a number"),
+        ("ensemble", {}, "Ensemble does not learn prior_variance"),
+        ("mc-dropout", {}, "MCDropout does not learn prior_variance"),
+        ("hmc", {}, "HMC does not learn prior_variance"),
         ("whvi", {"flows": 1}, "WHVI with flows or dropout cannot learn"),
     ],
 )

@@ -98,6 +98,6 @@ def test_a_bad_matrix_is_reported_alone():
 
 
 def test_a_large_network_is_refused_with_its_numbers():
-    with pytest.raises(InputError, match=r"4,160 weights; full takes at most 4,096"):
+    with pytest.raises(InputError, match=r"4,160 weights; full supports at most 4,096"):
         Full(net=Net(nn.Linear(64, 64)), likelihood=Gaussian())
     Full(net=Net(nn.Linear(64, 64, bias=False)), likelihood=Gaussian())  # 4096

@@ -179,7 +179,7 @@ class NaturalGradient(NaturalPosterior):
         return statistics
 
     def initial_curvature_share(self, state: NaturalState) -> Float[Tensor, " R"]:
-        """Return the largest share, over layers, of the Fisher diagonal that is still its start."""
+        """Return the largest share, over layers, of the Fisher diagonal that is still its initial value."""
         k = int(state.common.step) // self.statistics_interval
         return ((1 - self.beta) ** k * self.structure.start_share(state.statistics)).clamp_max(1.0)
 
@@ -189,7 +189,7 @@ class NaturalGradient(NaturalPosterior):
     def _curvature(
         self, state: NaturalState, forward: Pass, schedule: Number, progress: float, rng: Rng
     ) -> tuple[Statistics, Factor, Factor, Tensor]:
-        """Return F after the batch, F + gamma and F + gamma' (recomputed if due), and where that worked."""
+        """Return F after the batch, F + gamma and F + gamma' (recomputed if due), and the replicas where both exist."""
         step, statistics = int(state.common.step) + 1, state.statistics
         if step % self.statistics_interval == 0:
             taps = steps.fisher_taps(self.fisher, self.likelihood, forward, parallel.apart(rng, step, 2))
@@ -207,7 +207,7 @@ class NaturalGradient(NaturalPosterior):
         if not (self.adaptive_damping or self.extrinsic_damping):
             return sampling, sampling, ok
         raised = damping > 0
-        if not self.extrinsic_damping and tree.surely(~raised):
+        if not self.extrinsic_damping and tree.known_all_true(~raised):
             return sampling, sampling, ok
         step_factor, ok_step = self.structure.factor(statistics, _raised(gamma, damping))
         # Each replica's bits are the same whether or not another one's damping is raised.
@@ -222,7 +222,7 @@ class NaturalGradient(NaturalPosterior):
         accepted |= ~finite  # no damping helps there, and the replica fails
         new = tree.where(accepted, new, old)._replace(damping=(damping - gamma).clamp_min(self.extrinsic_damping))
         ok = ok | ~accepted
-        if tree.surely(accepted) or (int(old.common.step) + 2) % self.factor_interval == 0:
+        if tree.known_all_true(accepted) or (int(old.common.step) + 2) % self.factor_interval == 0:
             return new, ok
         # With factors of the old damping the same step would come again, and the damping would double without end.
         raised = _raised(self.gamma(new.common), new.damping)

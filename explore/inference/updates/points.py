@@ -27,7 +27,7 @@ class PointEstimate(Predictive):
 
     epochs: int = 200
     lr: float = 0.01  # of Adam at the start; it falls to 0 along half a cosine
-    prior_variance: float | Literal["learned"] = 1.0  # eta, which these do not learn
+    prior_variance: float | Literal["learned"] = 1.0  # eta; point estimates do not learn it
 
     @property
     def nets(self) -> int:

@@ -25,7 +25,7 @@ class Bernoulli(Parameterless):
     def mean(self, out: Tensor) -> Float[Tensor, "R S B C"]:
         """Probabilities of the classes 0 and 1."""
         if out.shape[-1] != 1:
-            raise InputError(f"Bernoulli takes a network with one output; this one has {out.shape[-1]}")
+            raise InputError(f"Bernoulli expects a network with one output; got {out.shape[-1]}")
         p = out.sigmoid()
         return torch.cat([1 - p, p], -1)
 

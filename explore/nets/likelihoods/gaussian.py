@@ -83,8 +83,8 @@ class Gaussian:
 
     def log_prob(self, noise: Tensor, out: Tensor, y: Tensor) -> Float[Tensor, "R S B"]:
         if noise.shape[-1] != (outputs := out.shape[-1]):
-            last = f"the network has {outputs} outputs, and its last layer {noise.shape[-1]}"
-            raise InputError(f"{last}; use Net(module, outputs={outputs})")
+            last = f"the network returns {outputs} outputs, but its last layer has {noise.shape[-1]}"
+            raise InputError(f"{last}; pass outputs={outputs} to Net")
         tau = noise.unsqueeze(2)
         normaliser = 0.5 * (tau / (2 * math.pi)).log()
         return torch.addcmul(normaliser, tau, _residual(y, out).square(), value=-0.5).sum(-1)
@@ -125,7 +125,7 @@ def half_count(n_data: float, kl_weight: float | Tensor) -> float | Float[Tensor
 
 
 def _residual(y: Tensor, out: Tensor) -> Tensor:
-    """Targets minus outputs; a target of another width would broadcast."""
+    """Subtract outputs from targets; refuse other widths, which would broadcast."""
     if y.shape[-1] != out.shape[-1] or y.dim() != out.dim():
-        raise InputError(f"targets come as [..., {out.shape[-1]}], as the network's outputs; got {list(y.shape)}")
+        raise InputError(f"targets must have shape [..., {out.shape[-1]}] like the outputs; got {list(y.shape)}")
     return y - out

@@ -43,7 +43,8 @@ class Slot(nn.Module, ABC):
 
     def __getattr__(self, name: str) -> Any:
         if name in TENSORS:
-            raise InputError(f"{self.called}: a forward may only call layers; it reads {name}")
+            why = f"forward() reads its {name}, but weights are sampled outside the layer"
+            raise InputError(f"{self.called}: {why}; call the layer instead")
         return super().__getattr__(name)  # an AttributeError, which torch and hasattr rely on
 
     def extra_repr(self) -> str:
@@ -55,13 +56,13 @@ class Slot(nn.Module, ABC):
 
     def forward(self, a: Tensor) -> Tensor:
         if self._used:
-            raise InputError(f"{self.called} is used twice in one forward pass; give each use its own layer")
+            raise InputError(f"{self.called} is used twice in one forward pass; use a separate layer for each")
         self._used = True
         if len(a) != math.prod(self._lead_in):
-            examples = math.prod(self._lead_in)
-            raise InputError(f"{self.called} gets {len(a)} inputs for {examples} examples; keep them on the first axis")
+            sizes = f"a batch of {len(a)}; expected {math.prod(self._lead_in)}"
+            raise InputError(f"{self.called} received {sizes}: keep the examples on the first axis")
         if wrong := self.misfit(a.shape[1:]):
-            raise InputError(f"{self.called} takes {wrong}; an example comes to it as {list(a.shape[1:])}")
+            raise InputError(f"{self.called} expects {wrong}; got an example of shape {list(a.shape[1:])}")
         return self._run(a)
 
     def call(self) -> Any:
@@ -84,7 +85,10 @@ class _Unreadable(dict[str, Any]):
         self._layer = layer
 
     def items(self) -> Any:
-        raise InputError(f"a forward may only call layers; it asks for the parameters of {self._layer}")
+        advice = "take device and dtype from the input, and call the layer instead"
+        raise InputError(
+            f"forward() reads the parameters of {self._layer}, but weights are sampled outside it; {advice}"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._layer,)  # else a copy would ask for the items
@@ -115,7 +119,7 @@ class WeightSlot(Slot):
         """(input, tap) of the last pass."""
         call = super().call()
         if call[0]._version != self._version:  # the gradient would be paired with the wrong input
-            raise InputError(f"the input of {self.called} is changed in place after its use; write x = x + y")
+            raise InputError(f"the input of {self.called} is modified in place afterwards; write x = x + y")
         return call
 
     def _run(self, a: Tensor) -> Tensor:
@@ -192,7 +196,7 @@ class NormSlot(Slot):
     def __init__(self, layer: nn.BatchNorm1d | nn.BatchNorm2d, name: str):
         super().__init__(layer, name)
         if not layer.track_running_stats or layer.momentum is None:
-            raise InputError(f"{self.called} must have track_running_stats=True and a momentum that is a number")
+            raise InputError(f"{self.called} needs track_running_stats=True and a numeric momentum")
         self.norm = Norm(layer.num_features, layer.affine, layer.momentum, layer.eps)
 
     @staticmethod
@@ -216,7 +220,7 @@ class NormSlot(Slot):
         z = a.unflatten(0, (r * s, b)).transpose(0, 1).flatten(1, 2)  # [B, (R S C), ...]
         if self._train:
             if b * z[0, 0].numel() < 2:
-                raise InputError(f"{self.called}: one number a channel cannot be normalised; give more examples")
+                raise InputError(f"{self.called}: cannot normalise a single value per channel; use a larger batch")
             # With a momentum of 1 these become the batch's own.
             mean, variance = mean.detach().clone(), variance.detach().clone()
         h = F.batch_norm(z, mean, variance, scale, shift, self._train, 1.0, self.norm.eps)

@@ -28,8 +28,8 @@ class ConvSlot(WeightSlot, nn.Conv2d):
         allowed = {"groups": layer.groups == 1, "padding_mode": layer.padding_mode == "zeros"}
         allowed["padding"] = not isinstance(layer.padding, str)
         if wrong := [f"{key}={getattr(layer, key)!r}" for key, right in allowed.items() if not right]:
-            allowed_settings = "groups=1, padding_mode='zeros' and padding in numbers"
-            raise InputError(f"{self.called} has {' and '.join(wrong)}; it must have {allowed_settings}")
+            allowed_settings = "groups=1, padding_mode='zeros' and numeric padding"
+            raise InputError(f"{self.called} has {' and '.join(wrong)}; Conv2d layers need {allowed_settings}")
         self.pad: tuple[int, ...] = layer.padding  # type: ignore[assignment]
         self.inputs = self.in_channels * self.kernel_size[0] * self.kernel_size[1] + self.has_bias
         self.outputs = self.out_channels

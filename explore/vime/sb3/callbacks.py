@@ -66,8 +66,10 @@ class VIMELog(BaseCallback):
     def _on_training_end(self) -> None:
         if not self._bonus.paid:
             bonus = self._bonus
-            sizes = f"interval={bonus.settings.interval}, minimum={bonus.dynamics_settings.minimum}"
-            warnings.warn(f"the bonus was always 0: {bonus.replay.total} transitions, {sizes}", stacklevel=2)
+            start = f"the batch of `interval` ({bonus.settings.interval}) transitions that brings the replay to"
+            counts = f"`minimum` ({bonus.dynamics_settings.minimum}); {bonus.replay.total} were stored"
+            advice = "train longer, or lower `interval` or `minimum`"
+            warnings.warn(f"the bonus was always 0: it starts after {start} {counts}; {advice}", stacklevel=2)
 
 
 class VIMECallback(BaseCallback):
@@ -88,9 +90,9 @@ class VIMECallback(BaseCallback):
     def __init__(self, bonus: RolloutBonus | None = None, *, seed: int | None = None, **settings: Any):
         super().__init__()
         if bonus is not None and settings:
-            raise InputError(f"{min(settings)} is a setting of a fresh bonus; the one given has its own")
+            raise InputError(f"{min(settings)} applies to a new bonus only; leave it out, or leave bonus out")
         if "interval" in settings:
-            raise InputError("interval is for step-by-step bonuses; VIMECallback learns after every rollout")
+            raise InputError("interval does not apply to VIMECallback, which learns after every rollout; leave it out")
         self._seed, self._settings = seed, settings
         if bonus is not None:
             self.bonus = bonus
@@ -101,7 +103,8 @@ class VIMECallback(BaseCallback):
             raise InputError(f"VIMECallback is for on-policy algorithms; for {type(self.model).__name__} use {other}")
         env, normalise = self.training_env, self.model.get_vec_normalize_env()
         if normalise is not None and normalise.observation_space != env.observation_space:
-            raise InputError(f"put VecNormalize around {type(env).__name__}, which changes observations, not inside")
+            inner = type(env).__name__
+            raise InputError(f"{inner} changes observations outside VecNormalize; put VecNormalize around {inner}")
         check_rewards(normalise)
         check_wrapped(env)
         if not hasattr(self, "bonus"):
@@ -135,7 +138,8 @@ class VIMECallback(BaseCallback):
             self._unpaid()
 
     def _unpaid(self) -> None:
-        warnings.warn("the bonus was always 0: no rollout came after `minimum` stored transitions", stacklevel=2)
+        start = "it starts after the rollout that brings the stored transitions to `minimum`"
+        warnings.warn(f"the bonus was always 0: {start}; train longer, or lower `minimum`", stacklevel=2)
 
     def _on_rollout_start(self) -> None:
         self._steps: list[tuple[Array, ...]] = []

@@ -57,13 +57,15 @@ class VIMEReplayBuffer(ReplayBuffer):
     ):
         name = type(self).__name__
         if isinstance(observation_space, spaces.Dict) and not isinstance(self, DictReplayBuffer):
-            raise InputError(f"{name} takes no dictionaries of observations; use VIMEDictReplayBuffer, ppo or trpo")
+            advice = "use VIMEDictReplayBuffer, flatten them, or use an on-policy algorithm (ppo, trpo)"
+            raise InputError(f"{name} does not support Dict observations; {advice}")
         if isinstance(self, DictReplayBuffer) and not isinstance(observation_space, spaces.Dict):
-            raise InputError(f"{name} takes dictionaries of observations alone; use VIMEReplayBuffer")
+            raise InputError(f"{name} supports Dict observations only; use VIMEReplayBuffer")
         if optimize_memory_usage:
-            raise InputError("optimize_memory_usage=True keeps no last observations of episodes; leave it out")
+            why = "it drops the last observations of episodes, which the bonus needs"
+            raise InputError(f"optimize_memory_usage=True is not supported: {why}; leave it out")
         if {"n_steps", "gamma"} & settings.keys() - set(self._more):
-            raise InputError(f"{name} gives single steps; use VIMENStepReplayBuffer for n_steps")
+            raise InputError(f"{name} does not support n_steps and gamma; use VIMENStepReplayBuffer")
         more = {key: settings.pop(key) for key in self._more if key in settings}
         super().__init__(
             buffer_size, observation_space, action_space, device=device, n_envs=n_envs,

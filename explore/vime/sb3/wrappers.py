@@ -18,7 +18,7 @@ from explore.vime.spaces import Array
 
 
 class VIMEVecEnv(VecEnvWrapper):
-    """Environments whose rewards include the bonus, for any algorithm; arguments and attributes are those of `VIME`.
+    """Environments whose rewards include the bonus, for any algorithm; arguments and attributes as in `VIME`.
 
     An algorithm's seed is the bonus's. Put it around the raw environments, and VecNormalize around it.
     """
@@ -83,8 +83,8 @@ def check_wrapped(venv: VecEnv) -> None:
 def check_rewards(normalise: VecNormalize | None) -> None:
     """Refuse a bonus with rewards that are divided by a running deviation."""
     if normalise is not None and normalise.norm_reward and normalise.training:
-        advice = "give it norm_reward=False, or put it around VIMEVecEnv"
-        raise InputError(f"VecNormalize divides rewards by a moving deviation, but not the bonus; {advice}")
+        advice = "set norm_reward=False, or put VecNormalize around VIMEVecEnv to scale both"
+        raise InputError(f"VecNormalize scales rewards by a running standard deviation, but not the bonus; {advice}")
 
 
 def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
@@ -93,11 +93,12 @@ def last_observations(infos: Sequence[dict[str, Any]]) -> dict[int, Any]:
 
 
 class BatchedVecEnv(VecEnv):
-    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, as stable-baselines3 takes it."""
+    """A `gymnasium.vector.VectorEnv` in autoreset mode SAME_STEP, for stable-baselines3."""
 
     def __init__(self, env: VectorEnv[Any, Any, Any]):
         if not same_step(env):
-            raise InputError("stable-baselines3 resets in the same step; make the environment with SAME_STEP autoreset")
+            advice = "create the vector environment with AutoresetMode.SAME_STEP"
+            raise InputError(f"stable-baselines3 needs autoreset in the step that ends an episode; {advice}")
         self.env = env
         self._actions: Array | None = None
         super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
@@ -134,7 +135,7 @@ class BatchedVecEnv(VecEnv):
         setattr(self.env, attr_name, value)
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError("the environments are one object; call its methods on `env`")
+        raise NotImplementedError("the copies share one vector environment; call its methods on `.env`")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False for _ in self._get_indices(indices)]
@@ -146,7 +147,7 @@ def same_step(env: VectorEnv[Any, Any, Any]) -> bool:
 
 
 def _each(infos: dict[str, Any], n: int) -> list[dict[str, Any]]:
-    """Split the infos of a vector environment, which have masks, into those of its n environments."""
+    """Split the infos of a vector environment, which have masks, into one dictionary per environment."""
     each: list[dict[str, Any]] = [{} for _ in range(n)]
     for key, values in infos.items():
         if key.startswith("_") and key[1:] in infos or key in ("final_obs", "final_info"):

@@ -85,7 +85,7 @@ def sentences(more: str = "") -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(text in str(error) for text in NO_MEMORY):
             raise
-        message = "these settings need more memory than there is; take fewer samples, units, copies or trials"
+        message = "out of memory. Reduce the samples, units, copies or trials"
         raise click.ClickException(message) from error
     except OSError as error:
         if error.errno in (None, errno.EPIPE):  # not of the system, or the reader of a pipe has ended

@@ -50,7 +50,7 @@ class Experiment:
 
     def warnings(self) -> Iterator[str]:
         if self._unfinished and (reason := self.settings.unpaid):
-            yield f"the bonus will be 0 throughout: {reason}."
+            yield f"the bonus will always be 0: {reason}."
 
     def events(self, folder: Path, emit: Emit) -> None:
         def count(event: Piece | int) -> None:

@@ -48,7 +48,7 @@ _TIME = r"\d{1,3}:\d\d(:\d\d([.,]\d+)?)?(\s?[ap]\.?m\.?)?"
 _NUMERIC = re.compile(f"{_NUMBER}|{_DATE}|{_TIME}", re.IGNORECASE | re.DOTALL)
 # Texts that a spreadsheet program takes for formulas, which may run commands. A single character is none.
 _FORMULA = re.compile("'*[=+\\-@\t\r\uff1d\uff0b\uff0d\uff20].", re.DOTALL)
-POINT = "write a point, or say that the decimal mark is a comma (--decimal ,)"
+POINT = "write a point, or pass --decimal ,"
 
 
 def absent(cell: str, among_words: bool = False) -> bool:
@@ -202,9 +202,9 @@ def resembles_a_number(cell: str) -> bool:
 def objection(cell: str, decimal: str = ".") -> str:
     """Say why a cell is no number or date, though others of its column are, and what to do."""
     if decimal == "." and number(cell) is None and number(cell, ",") is not None:
-        return f"{shown(cell)} has a comma, which may be a decimal one; {POINT}"
+        return f"{shown(cell)} has a comma, which may be a decimal mark; {POINT}"
     return (
-        f"{shown(cell)} is not a finite number or date as other cells of the column are; write numbers without units "
-        "and marks of thousands, dates as 2024-03-31 (a zone in all or none) and times in hours, or call the column "
-        "categorical"
+        f"{shown(cell)} is not a finite number or date like the other cells of the column. Write numbers without units "
+        "or thousands separators, dates like 2024-03-31 (with a time zone in all or none) and times in hours, or "
+        "declare the column categorical (--categorical)"
     )

@@ -71,12 +71,14 @@ def opened(file: Path) -> Iterator[Image.Image]:
         check_regular(file)
         with Image.open(file) as image:
             if max(image.size) > MOST:
-                raise InputError(f"{file} has {image.size[0]} x {image.size[1]} pixels; the most are {MOST} a side")
+                raise InputError(
+                    f"{file} has {image.size[0]} x {image.size[1]} pixels; at most {MOST} per side are allowed"
+                )
             size = math.prod(image.size) * len(image.getbands())
             packed.check_size(size, packed.most_of(file.stat().st_size), file)
             if image.mode in ("I", "F") and (image.mode, image.format) != ("I", "PPM"):
-                kinds = "images must have 8 bits a channel, or be grey PNG, PPM or TIFF files of 16 bits"
-                raise InputError(f"{file} has values of another kind ({image.format}, mode {image.mode}); {kinds}")
+                kinds = "Use 8 bits per channel, or 16-bit unsigned greyscale (PNG, PPM, TIFF)"
+                raise InputError(f"{file} has an unsupported pixel format ({image.format}, mode {image.mode}). {kinds}")
             yield image
     except InputError:
         raise

@@ -162,7 +162,7 @@ def restored(cells: Cells) -> Cells:
         columns[plain] = [changed.get(cell, cell) for cell in column] if changed else column
         if changed:
             notes.append(
-                f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)}, "
+                f"Column {shown(plain)}: the apostrophe before {listed(map(shown, sorted(changed.values())), 3)} "
                 "is ignored; it only keeps spreadsheet programs from reading a formula."
             )
     return cells._replace(columns=columns, notes=tuple(notes))

@@ -206,8 +206,8 @@ class Subject:
         varies = (out - out[:, :1]).abs().amax((1, 2, 3)) > 1e-6 * out.abs().amax((1, 2, 3))
         assert posterior.certain or varies.all(), (
             f"{self.name}: after updates at progress 0 all networks of `sample` are the same. Updates must "
-            "take effect from the first step, as progress stays 0 in VIME. Put work on a trained network into `finish`, "
-            "and set `certain` for a point estimate"
+            "take effect from the first step, as progress stays 0 in VIME. Put final steps into `finish`, and set "
+            "`certain` for a point estimate"
         )
 
 
